@@ -26,10 +26,10 @@ func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b Batch
 		case <-time.After(overdueAfter):
 		}
 		err := fmt.Errorf("%w%s (%w)", ErrHandlerOverdue, t.where(), context.Cause(ctx))
-		c.status.lasts(err)
+		c.status.lasts(err, t.inFlight.Load())
 		c.w.troubled(c.about(TroubleOverdue), err)
 		defer c.w.recovered(c.about(TroubleOverdue))
-		defer c.status.lasts(nil)
+		defer c.status.lasts(nil, 0)
 		b.Err = err
 		tell(c.w.observer.HandlerOverdue, b)
 		<-done

@@ -198,7 +198,7 @@ func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCaus
 			defer cancel()
 			c.w.taskFailed(ctx, "end dead batch", c.unit.name, g.endZombies(limited))
 		}
-		c.status.lasts(nil)
+		c.status.lasts(nil, 0)
 		c.w.recovered(c.about(TroubleLock))
 	}
 }
@@ -259,13 +259,13 @@ func (c *consumerLoop) guardLimit() time.Duration { return 2*c.w.cfg.BatchTimeou
 func (g *guardWatch) show(ctx context.Context, s session) {
 	if !s.waits() {
 		g.waits = 0
-		g.c.status.lasts(nil)
+		g.c.status.lasts(nil, 0)
 		g.c.w.recovered(g.c.about(TroubleLock))
 		return
 	}
 	g.waits++
 	err := fmt.Errorf("worker: a batch of consumer %q waits for a lock of %s", g.c.unit.name, s.whom())
-	g.c.status.lasts(err)
+	g.c.status.lasts(err, 0)
 	g.c.w.troubled(g.c.about(TroubleLock), err)
 	if g.waits&(g.waits-1) == 0 {
 		tell(g.c.w.observer.ConsumerWaiting, ConsumerWait{g.c.unit.name, TroubleLock, err})

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -112,6 +113,9 @@ type ConsumerStatus struct {
 	Handled int64
 	// Failures counts the handler's failures since its last success.
 	Failures int
+	// Stuck is the position of the event that failed last, or that a handler was given and
+	// holds beyond its time: what ops.SkipEvent takes. 0: there is none, or it is not known.
+	Stuck int64
 	// Paused says who keeps the consumer from running, nil if nobody does, as
 	// far as this worker knows.
 	Paused *Pause
@@ -145,6 +149,7 @@ type unitStatus struct {
 	moved   time.Time // when Position was last another one
 	waits   time.Time // the first look since that found an event above Position; zero: none has
 	lasting error     // what holds the batch in hand up; nil: nothing
+	held    int64     // the event of that; 0: none that is known
 }
 
 // at returns how far the consumer has been in this worker, -1 if it has not run
@@ -177,7 +182,7 @@ func (u *unitStatus) snapshot(safe, head *int64) ConsumerStatus {
 	defer u.mu.Unlock()
 	s, now := u.s, time.Now()
 	if u.lasting != nil {
-		s.LastError = u.lasting
+		s.LastError, s.Stuck = u.lasting, cmp.Or(u.held, s.Stuck)
 	}
 	if s.Assigned && u.known {
 		s.Lag, s.HeadLag = behind(safe, s.Position), behind(head, s.Position)
@@ -239,21 +244,22 @@ func (u *unitStatus) advanced(position int64, events, failures int) {
 	u.change(func(s *ConsumerStatus) {
 		u.moveTo(position)
 		if s.Failures = failures; failures == 0 {
-			s.LastError = nil
+			s.LastError, s.Stuck = nil, 0
 		}
 		s.Handled += int64(events)
 	})
 }
 
-func (u *unitStatus) failed(err error, failures int) {
-	u.change(func(s *ConsumerStatus) { s.LastError, s.Failures = err, failures })
+func (u *unitStatus) failed(err *ConsumerError, failures int) {
+	u.change(func(s *ConsumerStatus) { s.LastError, s.Failures, s.Stuck = err, failures, err.Position })
 }
 
-// lasts shows an error until it is called with nil.
-func (u *unitStatus) lasts(err error) {
+// lasts shows an error until it is called with nil. held is the event that it is about, 0 if it
+// is about none.
+func (u *unitStatus) lasts(err error, held int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.lasting = err
+	u.lasting, u.held = err, held
 }
 
 // recovered takes note that trouble with the database is over.

@@ -389,10 +389,11 @@ func judge(err error) (status int, hint string) {
 func isConflict(err error) bool {
 	var moved *ops.MovedError
 	var next *ops.NotNextError
+	var stuck *ops.NotStuckError
 	var settled *ops.NotSettledError
 	var state *ops.JobStateError
 	var ended *ops.FlowRunEndedError
-	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &settled) || errors.As(err, &state) || errors.As(err, &ended) ||
+	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &stuck) || errors.As(err, &settled) || errors.As(err, &state) || errors.As(err, &ended) ||
 		isAny(err, errOther, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrUnchanged, ops.ErrRetried, ops.ErrFlowRunUnfinished)
 }
 

@@ -109,7 +109,20 @@ var steps = []struct {
 		if err != nil {
 			return err
 		}
-		return p.SkipEvent(p.t.Context(), next[b%len(next)].Consumer, next[b%len(next)].Position, by)
+		n := next[b%len(next)]
+		err = p.SkipEvent(p.t.Context(), n.Consumer, n.Position, by)
+		var innocent *ops.NotStuckError
+		if !errors.As(err, &innocent) {
+			return err
+		}
+		if err := p.Pause(p.t.Context(), n.Consumer, by); err != nil {
+			return err
+		}
+		err = p.SkipEvent(p.t.Context(), n.Consumer, n.Position, by)
+		if resumed := p.Resume(p.t.Context(), n.Consumer, by); err == nil {
+			err = resumed
+		}
+		return err
 	}},
 	{"pause", func(p *effectsPlay, _, b int) error { return p.Pause(p.t.Context(), p.unit(b), by) }},
 	{"resume", func(p *effectsPlay, _, _ int) error { return p.Resume(p.t.Context(), "c", by) }},
@@ -201,7 +214,8 @@ func isRefusal(err error) bool {
 	}
 	var notNext *ops.NotNextError
 	var beyond *ops.NotSettledError
-	return errors.As(err, &notNext) || errors.As(err, &beyond)
+	var notStuck *ops.NotStuckError // another has resumed it
+	return errors.As(err, &notNext) || errors.As(err, &notStuck) || errors.As(err, &beyond)
 }
 
 // Whatever writers do, wherever batches are cut off, and whatever operators do to a consumer

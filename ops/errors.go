@@ -87,6 +87,23 @@ func (e *NotNextError) Error() string {
 	return fmt.Sprintf("position %d cannot be skipped, %s: the checkpoint is %d, and %s", e.Position, at, e.Checkpoint, next)
 }
 
+// NotStuckError refuses a SkipEvent at the next event of a consumer that is not stuck there, as
+// the worker says that runs it.
+type NotStuckError struct {
+	Position int64
+	Worker   uuid.UUID
+	Ago      time.Duration // since the worker said so, at its last heartbeat
+	Stuck    int64         // where it is stuck; 0: nowhere
+}
+
+func (e *NotStuckError) Error() string {
+	at := "not stuck: if the event has failed since, try again after the next heartbeat"
+	if e.Stuck > 0 {
+		at = fmt.Sprintf("stuck at position %d: what comes before that has not failed; give the worker WithBatchSize(1), and skip %d when it comes next", e.Stuck, e.Stuck)
+	}
+	return fmt.Sprintf("position %d cannot be skipped: worker %s, which runs the consumer, said %v ago that it is %s; to skip the event all the same, Pause the consumer first", e.Position, e.Worker, e.Ago.Round(time.Millisecond), at)
+}
+
 // UnknownOutcomeError reports that the answer to a COMMIT was lost: the change
 // was made, or it was not. Look before repeating it.
 type UnknownOutcomeError struct {

@@ -166,7 +166,7 @@ func (s *stage) commitAndSkip(t *testing.T, h held) {
 		t.Fatal(err)
 	}
 	skipped := make(chan error, 1)
-	go func() { skipped <- s.tally(s.SkipEvent(context.Background(), "c", h.first, by)) }()
+	go func() { skipped <- s.skip(context.Background(), h.first) }()
 	await(t, "the skip to wait for the row", func() bool {
 		return s.count(t, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND NOT granted`) > 0
 	})
@@ -228,11 +228,11 @@ func (s *stage) operate(what string, percent int) error {
 		to := at * int64(percent) / 101
 		return errors.Join(s.tally(s.Reset(ctx, "c", to, by)), s.tally(s.Reset(ctx, "c", settled-(settled-to)*int64(percent)/202, by)))
 	case "skip":
-		return s.tally(s.SkipEvent(ctx, "c", next, by))
+		return s.skip(ctx, next)
 	case "skip late":
-		return s.tally(s.SkipEvent(ctx, "c", late, by))
+		return s.skip(ctx, late)
 	case "skip anything":
-		return s.tally(s.SkipEvent(ctx, "c", at*int64(percent)/50, by))
+		return s.skip(ctx, at*int64(percent)/50)
 	case "pause or resume":
 		if paused {
 			return s.tally(s.Resume(ctx, "c", by))
@@ -242,6 +242,14 @@ func (s *stage) operate(what string, percent int) error {
 		return s.letterDeed(ctx, at*int64(percent)/100)
 	}
 	return nil
+}
+
+// skip skips an event that has not failed: while the consumer is paused.
+func (s *stage) skip(ctx context.Context, position int64) error {
+	if err := s.tally(s.Pause(ctx, "c", by)); err != nil {
+		return err
+	}
+	return errors.Join(s.tally(s.SkipEvent(ctx, "c", position, by)), s.tally(s.Resume(ctx, "c", by)))
 }
 
 // letterDeed makes a dead letter of no event, and discards it.
@@ -258,6 +266,7 @@ func (s *stage) letterDeed(ctx context.Context, position int64) error {
 // tally passes on only the errors that cannot be.
 func (s *stage) tally(err error) error {
 	var notNext *ops.NotNextError
+	var notStuck *ops.NotStuckError // another has resumed it
 	var beyond *ops.NotSettledError
 	if err == nil {
 		return nil
@@ -267,7 +276,7 @@ func (s *stage) tally(err error) error {
 			err = nil
 		}
 	}
-	if err == nil || errors.As(err, &notNext) || errors.As(err, &beyond) {
+	if err == nil || errors.As(err, &notNext) || errors.As(err, &notStuck) || errors.As(err, &beyond) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.seen["refused"]++

@@ -5,17 +5,21 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/liveness"
 )
 
 // SkipEvent lets a consumer go on without the event at which it is stuck. That
 // is the first event above its checkpoint, or a late one: the consumer has
 // passed its position in doubt, and the event has appeared since. SkipEvent
 // refuses any other with a [NotNextError], which names the event that comes
-// next.
+// next. While a worker runs the consumer and says that it is not stuck there, it refuses
+// with a [NotStuckError]: the next event may be an innocent one of the same batch. Of a
+// consumer that is paused, or that nobody runs, it skips the next event whatever that is.
 //
 // Positions without an event in between are audited: as void where that is
 // proven, otherwise as open. An event that still appears at an open one is
@@ -33,12 +37,43 @@ func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int6
 		}
 		return unitOf(units, e)
 	}
-	return o.change(ctx, KindSkip, consumer, by, stuck, func(tx *sql.Tx, at locked) (any, error) {
+	return o.change(ctx, KindSkip, consumer, by, stuck, func(tx *sql.Tx, at locked) (detail any, err error) {
 		if position > at.position {
-			return o.skipNext(ctx, tx, at, position)
+			detail, err = o.skipNext(ctx, tx, at, position)
+		} else {
+			detail, err = o.skipLate(ctx, tx, at, position)
 		}
-		return o.skipLate(ctx, tx, at, position)
+		if err == nil && at.paused == nil {
+			err = o.isStuck(ctx, tx, at.consumer, position)
+		}
+		return detail, err
 	})
+}
+
+// isStuck refuses a position where the worker that runs the unit says that it is not stuck. It
+// does not know where if it names no position and has some trouble. Builds from before name none.
+func (o *Operator) isStuck(ctx context.Context, tx *sql.Tx, unit string, position int64) error {
+	e := NotStuckError{Position: position}
+	var age int64
+	err := tx.QueryRowContext(ctx, `
+SELECT n.worker_id, s.stuck, `+liveness.AgeSQL("n")+`
+FROM `+o.t.Assignments.SQL()+` AS a JOIN `+o.t.Nodes.SQL()+` AS n ON n.worker_id = a.worker_id
+CROSS JOIN LATERAL (
+	SELECT CASE jsonb_typeof(c->'Stuck') WHEN 'number' THEN (c->>'Stuck')::numeric::bigint END AS stuck, c ? 'LastError' AS troubled
+	FROM jsonb_array_elements(CASE jsonb_typeof(n.status->'Consumers') WHEN 'array' THEN n.status->'Consumers' END) AS c
+	WHERE c->>'Name' = a.consumer_name
+) AS s
+WHERE a.consumer_name = $1::text AND n.heartbeat_at > clock_timestamp() - `+liveness.TimeoutSQL("n", "interval '30 seconds'")+`
+	AND s.stuck <> $2::bigint AND (s.stuck > 0 OR NOT s.troubled)
+LIMIT 1`, unit, position).Scan(&e.Worker, &e.Stuck, &age)
+	switch {
+	case noRows(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look where it is stuck: %w", err)
+	}
+	e.Ago = time.Duration(max(age, 0)) * time.Microsecond
+	return &e
 }
 
 // event is what is shown of an event, and kept of one that was skipped.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
@@ -165,9 +167,14 @@ func TestSkipBesideAWorker(t *testing.T) {
 			}
 			position := <-failed
 			s.append(t, "a", 1) // 4
-			if err := s.SkipEvent(t.Context(), "c", position, by); err != nil {
-				t.Fatal(err)
-			}
+			await(t, "a heartbeat to say that it is stuck there", func() bool {
+				err := s.SkipEvent(t.Context(), "c", position, by)
+				var early *ops.NotStuckError
+				if err != nil && (!errors.As(err, &early) || early.Stuck != 0) {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
 			s.awaitHandled(t, "1 "+rest)
 			await(t, "no position to be open", func() bool { return s.spans(t, "open") == "" })
 			s.awaitCheckpoint(t, 4)
@@ -180,6 +187,51 @@ func TestSkipBesideAWorker(t *testing.T) {
 				t.Errorf("recorded %+v", detail)
 			}
 		})
+	}
+}
+
+// Of a consumer that a worker runs, SkipEvent takes the event at which that worker says that it
+// is stuck. A worker that says nothing of it, or has some other trouble, may be stuck anywhere.
+func TestSkipTakesWhatIsStuck(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.settle(t, 3)
+	s.place(t, 0)
+	const refused, stuck = "is not stuck", "stuck at position 3"
+	for name, is := range map[string]struct {
+		consumers, change, want string
+	}{
+		"there":                  {`[{"Name": "d", "Stuck": 3}, {"Name": "c", "Stuck": 1, "LastError": "x"}]`, ``, ""},
+		"elsewhere":              {`[{"Name": "c", "Stuck": 3, "LastError": "x"}]`, ``, stuck},
+		"nowhere":                {`[{"Name": "c", "Stuck": 0}]`, ``, refused},
+		"where is not known":     {`[{"Name": "c", "Stuck": 0, "LastError": "x"}]`, ``, ""},
+		"an earlier build":       {`[{"Name": "c"}]`, ``, ""},
+		"of another consumer":    {`[{"Name": "d", "Stuck": 3}]`, ``, ""},
+		"no list":                {`{"Name": "c", "Stuck": 3}`, ``, ""},
+		"no number":              {`[{"Name": "c", "Stuck": "3"}]`, ``, ""},
+		"no status":              {`[]`, `UPDATE worker_nodes SET status = NULL`, ""},
+		"of a dead worker":       {`[{"Name": "c", "Stuck": 3}]`, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '31 seconds'`, ""},
+		"of one with more time":  {`[{"Name": "c", "Stuck": 3}]`, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '31 seconds', heartbeat_timeout = '1 hour'`, stuck},
+		"of one that has it not": {`[{"Name": "c", "Stuck": 3}]`, `DELETE FROM consumer_assignments`, ""},
+		"while it is paused":     {`[{"Name": "c", "Stuck": 3}]`, `UPDATE consumer_checkpoints SET paused_at = clock_timestamp(), paused_by = 'x', paused_reason = 'y'`, ""},
+	} {
+		s.Exec(t, `DELETE FROM consumer_assignments`)
+		s.Exec(t, `DELETE FROM worker_nodes`)
+		s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers, status) VALUES ('`+uuid.Nil.String()+`', clock_timestamp(), '{c}', jsonb_build_object('Consumers', '`+is.consumers+`'::jsonb))`)
+		s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', '`+uuid.Nil.String()+`')`)
+		s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 0, paused_at = NULL, paused_by = NULL, paused_reason = NULL`)
+		if is.change != "" {
+			s.Exec(t, is.change)
+		}
+		err := s.SkipEvent(t.Context(), "c", 1, by)
+		var e *ops.NotStuckError
+		if errors.As(err, &e) != (is.want != "") || is.want != "" && !strings.Contains(err.Error(), is.want) || is.want == "" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, want := s.count(t, `SELECT last_position FROM consumer_checkpoints`), int64(1); is.want == "" && got != want || is.want != "" && got != 0 {
+			t.Errorf("%s: the checkpoint is %d", name, got)
+		}
 	}
 }
 

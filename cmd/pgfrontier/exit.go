@@ -50,11 +50,12 @@ var refusals = []error{
 func isRefusal(err error) bool {
 	var settled *ops.NotSettledError
 	var next *ops.NotNextError
+	var stuck *ops.NotStuckError
 	var registered *ops.RegisteredError
 	var state *ops.JobStateError
 	var ended *ops.FlowRunEndedError
 	return slices.ContainsFunc(refusals, func(of error) bool { return errors.Is(err, of) }) ||
-		errors.As(err, &settled) || errors.As(err, &next) || errors.As(err, &registered) || errors.As(err, &state) || errors.As(err, &ended)
+		errors.As(err, &settled) || errors.As(err, &next) || errors.As(err, &stuck) || errors.As(err, &registered) || errors.As(err, &state) || errors.As(err, &ended)
 }
 
 // judge gives an error its exit status. What is neither a refusal nor an unknown outcome is

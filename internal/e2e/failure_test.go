@@ -86,7 +86,7 @@ func TestFailPause(t *testing.T) {
 		t.Errorf("the failing event was tried %d times, want 3", n)
 	}
 	s := statusOf(w.Worker, "failing")
-	if !strings.Contains(s.Paused.Reason, "position 13") || !strings.Contains(s.Paused.Reason, "refused") || s.Paused.By != "worker "+w.ID().String() {
+	if s.Stuck != 13 || !strings.Contains(s.Paused.Reason, "position 13") || !strings.Contains(s.Paused.Reason, "refused") || s.Paused.By != "worker "+w.ID().String() {
 		t.Errorf("paused: %+v", *s.Paused)
 	}
 	if paused.Load() != 1 {

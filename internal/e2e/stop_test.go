@@ -92,8 +92,11 @@ func TestHandlerThatIgnoresItsContext(t *testing.T) {
 	if !isOverdue() || slices.Contains(handled(t, d.DB, "deaf"), 2) {
 		t.Errorf("the handler still runs, the status says %v, handled are %v", statusOf(w.Worker, "deaf").LastError, handled(t, d.DB, "deaf"))
 	}
+	if at := statusOf(w.Worker, "deaf").Stuck; at != 2 {
+		t.Errorf("it is stuck at position %d", at)
+	}
 	close(release)
-	await(t, "the status to say so no longer", func() bool { return !isOverdue() })
+	await(t, "the status to say so no longer", func() bool { return !isOverdue() && statusOf(w.Worker, "deaf").Stuck == 0 })
 	awaitHandled(t, d.DB, "deaf", upTo(3)...)
 }
 
