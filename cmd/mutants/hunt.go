@@ -75,6 +75,7 @@ func (o options) hunt(ctx context.Context, progress io.Writer) (results []result
 		wg     sync.WaitGroup
 		mu     sync.Mutex
 		errs   []error
+		tried  bool // one could be
 		places = make(chan struct{}, atOnce)
 	)
 	results = make([]result, len(o.mutants))
@@ -87,11 +88,17 @@ func (o options) hunt(ctx context.Context, progress io.Writer) (results []result
 			mu.Lock()
 			defer mu.Unlock()
 			results[i] = r
-			if err == nil {
+			switch {
+			case err == nil:
+				tried = true
 				fmt.Fprintf(progress, "  %-18s %s\n", mutant.Name, r)
-			} else if ctx.Err() == nil {
+			case ctx.Err() != nil:
+			default:
+				fmt.Fprintf(progress, "  %-18s could not be tried\n", mutant.Name)
 				errs = append(errs, fmt.Errorf("%s: %w", mutant.Name, err))
-				cancel() // one that cannot be tried ends the others
+				if !tried {
+					cancel() // nor can the others, without a server
+				}
 			}
 		})
 	}

@@ -81,7 +81,7 @@ var guardMutants = []Mutant{
 				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
 			return m, false, err
 		}`},
-			{"batch.go", `Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db), tx, c.unit.name, &w.from, w.advance)`},
+			{"batch.go", `Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db.DB), tx, c.unit.name, &w.from, w.advance)`},
 		},
 	},
 }
