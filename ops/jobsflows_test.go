@@ -3,6 +3,8 @@ package ops_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pgfrontier/worker/jobs"
@@ -77,6 +79,7 @@ func TestFlowRuns(t *testing.T) {
 	if err := s.RetryFlowRun(ctx, run, by, "nosuch"); err == nil {
 		t.Error("it goes on from a step that it does not have")
 	}
+	s.stepIsRetriedByItsRun(t, run)
 	if err := s.RetryFlowRun(ctx, run, by, "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -98,5 +101,29 @@ func TestFlowRuns(t *testing.T) {
 	}
 	if r, err := s.FlowRun(ctx, run); err != nil || len(r.Steps) != 2 || r.Steps[1].State != jobs.StateCompleted {
 		t.Errorf("the run is %+v, %v", r, err)
+	}
+}
+
+// stepIsRetriedByItsRun checks that the finished job of a step is not retried by itself. Rerun
+// does it, and its preview names the run.
+func (s *jobsSite) stepIsRetriedByItsRun(t *testing.T, run int64) {
+	t.Helper()
+	all, err := s.List(t.Context(), ops.Filter{Kind: "first", States: []ops.JobState{ops.JobCancelled}}, 10)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("the steps are %+v, %v", all, err)
+	}
+	var state *ops.JobStateError
+	if _, err := s.Retry(t.Context(), all[0].ID, by); !errors.As(err, &state) {
+		t.Errorf("the retry of a step: %v", err)
+	} else {
+		says(t, err, fmt.Sprintf("step of run %d of a flow", run))
+		says(t, err, "RetryFlowRun")
+	}
+	preview, err := s.Preview(func(o *ops.Jobs) error {
+		_, err := o.Rerun(t.Context(), all[0].ID, by)
+		return err
+	})
+	if err != nil || len(preview) != 1 || !strings.Contains(string(preview[0].Detail), fmt.Sprintf(`"flow_run": %d`, run)) {
+		t.Errorf("the preview of a rerun: %+v, %v", preview, err)
 	}
 }

@@ -23,13 +23,15 @@ import (
 // new ID; Operations finds it by both.
 //
 // Retry refuses what would run twice: a completed job, with a [JobStateError], and
-// one that was retried before, with [ErrRetried]. Rerun does not.
+// one that was retried before, with [ErrRetried]. It refuses the finished job of a step of a
+// flow, of which RetryFlowRun runs what is needed: the run takes no note of another job. Rerun
+// refuses none of these.
 func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRetry, id, by)
 }
 
-// Rerun is Retry, also of a job that has completed or was retried before. Its
-// effects may happen twice.
+// Rerun is Retry, also of a job that has completed, was retried before, or is a step of a
+// flow. Its effects may happen twice, and a run of a flow stays as it is.
 func (o *Jobs) Rerun(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRerun, id, by)
 }
@@ -51,8 +53,12 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 		}
 		a.queue = f.queue
 		before, err := o.retried(ctx, tx, id)
+		var run int64
+		if err == nil {
+			run, err = o.runOf(ctx, tx, id)
+		}
 		if err == nil && kind != KindRerun {
-			err = mayRetry(f, before)
+			err = mayRetry(f, before, run)
 		}
 		if err != nil {
 			return nil, err
@@ -61,7 +67,7 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 		if noRows(err) {
 			return nil, ErrNoJob // somebody has removed it meanwhile
 		}
-		return jobRetryDetail{f, before.as, as}, err
+		return jobRetryDetail{f, before.as, run, as}, err
 	})
 	if err != nil {
 		return 0, err
@@ -102,9 +108,25 @@ WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LI
 	return r, nil
 }
 
-// mayRetry refuses a job that has completed or was retried.
-func mayRetry(f finishedJob, before retry) error {
+// runOf returns the run of a flow that a finished job is a step of, 0 if it is none, or its run
+// was removed. A step's id has that of the run in its upper bits.
+func (o *Jobs) runOf(ctx context.Context, tx *sql.Tx, id int64) (run int64, err error) {
+	err = tx.QueryRowContext(ctx, `
+SELECT r.id FROM `+o.t.History.SQL()+` AS h
+JOIN `+o.t.FlowSteps.SQL()+` AS s ON s.id = CASE WHEN h.meta->>'flow_step' ~ '^[1-9][0-9]{0,17}$' THEN (h.meta->>'flow_step')::bigint END
+JOIN `+o.t.FlowRuns.SQL()+` AS r ON r.id = s.id >> 30
+WHERE h.id = $1::bigint`, id).Scan(&run)
+	if err != nil && !noRows(err) {
+		return 0, fmt.Errorf("look for its run of a flow: %w", err)
+	}
+	return run, nil
+}
+
+// mayRetry refuses a job that has completed or was retried, and one that a run of a flow has.
+func mayRetry(f finishedJob, before retry, run int64) error {
 	switch {
+	case run != 0:
+		return &JobStateError{f.State, fmt.Sprintf("it is a step of run %d of a flow, which would take no note of another job: RetryFlowRun runs the steps that failed, and what depends on them; Rerun runs this job again all the same, effects included", run)}
 	case f.State == JobCompleted:
 		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again all the same, effects included", f.FinishedAt.Format(time.RFC3339))}
 	case before.as != 0:
@@ -121,6 +143,7 @@ type hastenDetail struct {
 type jobRetryDetail struct {
 	finishedJob
 	Before int64 `json:"retried_before_as,omitempty"` // the latest job that was made of it
+	Run    int64 `json:"flow_run,omitempty"`          // that it is a step of, and that takes no note
 	NewJob int64 `json:"new_job"`
 }
 
