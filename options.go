@@ -242,7 +242,8 @@ func WithDispatcherStrategy(s DispatcherStrategy) Option {
 	return func(c *Config) { c.DispatcherStrategy = s }
 }
 
-// WithDispatcherInterval sets how often DispatcherStrategyPoll looks.
+// WithDispatcherInterval sets how often DispatcherStrategyPoll looks, and how often those look
+// who wait for a consumer ([Worker.WaitFor], [Waiter]).
 func WithDispatcherInterval(d time.Duration) Option {
 	return func(c *Config) { c.DispatcherInterval = d }
 }

@@ -126,9 +126,9 @@ func (w *waits) poll(ctx context.Context, consumer string, position int64, ask b
 }
 
 // isUnanswered reports whether an error says nothing of a consumer: the database will answer, or
-// another server will.
+// another server will. A standby breaks off what conflicts with what it replays.
 func isUnanswered(err error) bool {
-	return errors.Is(err, errNoAnswer) || pgdriver.IsConnectionLoss(err) || pgdriver.IsStandby(err)
+	return errors.Is(err, errNoAnswer) || pgdriver.IsConnectionLoss(err) || pgdriver.IsStandby(err) || pgdriver.IsConflict(err)
 }
 
 // pauseUntil waits for there. Meanwhile it looks now and then how far the consumer is, together with

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -12,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -26,9 +28,9 @@ type Waiter struct {
 
 // NewWaiter makes a Waiter. It does nothing yet: WaitFor checks what it was given.
 //
-// db is the database that the projections are read from. It may be a replica: WaitFor then
-// waits until the checkpoint has arrived there, which came with what the handlers wrote. The role
-// needs SELECT on the tables of the workers, and nothing else.
+// db is the database that the projections are read from. It may be a replica, but not several
+// behind one address: WaitFor then waits until the checkpoint has arrived there, which came with
+// what the handlers wrote. The role needs SELECT on the tables of the workers, and nothing else.
 //
 // Of the options, the names of the tables and [WithDispatcherInterval] count, as the
 // workers have them.
@@ -46,8 +48,9 @@ func NewWaiter(db *sql.DB, opts ...Option) *Waiter {
 // WaitFor waits until a consumer has handled the event at a position, as [Worker.WaitFor] does
 // and with the same errors. It looks at once, and then after pauses that double from 5 ms up to
 // DispatcherInterval; all who wait for one consumer look together. While the database does not
-// answer, it goes on until ctx ends. The error is ErrInvalidConfig for what NewWaiter was given,
-// and that of [migrations.Check] if the tables are not those of this version.
+// answer, it goes on until ctx ends. The first call also looks for the tables: some thirty round
+// trips. The error is ErrInvalidConfig for what NewWaiter was given, ErrPrivileges if the role may
+// not read all rows, and that of [migrations.Check] if the tables are not those of this version.
 func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) error {
 	err := w.cfg.Validate()
 	if w.db.DB == nil {
@@ -64,15 +67,22 @@ func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) e
 
 // arrived reads how far a consumer is.
 func (w *Waiter) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
-	bound, cancel := context.WithTimeoutCause(ctx, usualLimits.quick, noAnswer(usualLimits.quick))
+	limit := usualLimits.quick
+	if w.checkpoints.Load() == nil {
+		limit = usualLimits.read
+	}
+	bound, cancel := context.WithTimeoutCause(ctx, limit, noAnswer(limit))
 	defer cancel()
-	defer func() { err = why(bound, ctx, err) }()
+	defer func() {
+		awaitDeadline(bound, err)
+		err = why(bound, ctx, err)
+	}()
 	conn, err := w.db.Conn(bound)
 	if err != nil {
 		return a, fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrDeadLettered) && !errors.Is(err, ErrNoConsumer) {
 			pgdriver.Discard(conn) // it may lead to another server
 		} else {
 			_ = conn.Close()
@@ -97,6 +107,13 @@ func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*progress.Checkpoint
 	t, err := w.cfg.tables()
 	if err != nil {
 		return nil, err
+	}
+	missing, err := rights.Missing(ctx, conn, rights.Waiter(t))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("worker: %w", err)
+	case len(missing) > 0:
+		return nil, fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	if err := migrations.Check(ctx, conn, w.cfg.migrations()); err != nil {
 		return nil, err

@@ -361,12 +361,13 @@ func judge(err error) (status int, hint string) {
 	var refused *refusal
 	var unknown *ops.UnknownOutcomeError
 	var registered *ops.RegisteredError
+	var stuck *ops.NotStuckError
 	switch {
 	case errors.As(err, &refused):
 		return refused.status, ""
 	case errors.As(err, &unknown):
 		return http.StatusServiceUnavailable, "The answer of the database was lost. Look among the operations before you repeat it."
-	case errors.As(err, &registered):
+	case errors.As(err, &registered), errors.As(err, &stuck):
 		return http.StatusConflict, "Nothing was changed."
 	case isConflict(err):
 		return http.StatusConflict, hintMoved
@@ -389,11 +390,10 @@ func judge(err error) (status int, hint string) {
 func isConflict(err error) bool {
 	var moved *ops.MovedError
 	var next *ops.NotNextError
-	var stuck *ops.NotStuckError
 	var settled *ops.NotSettledError
 	var state *ops.JobStateError
 	var ended *ops.FlowRunEndedError
-	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &stuck) || errors.As(err, &settled) || errors.As(err, &state) || errors.As(err, &ended) ||
+	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &settled) || errors.As(err, &state) || errors.As(err, &ended) ||
 		isAny(err, errOther, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrUnchanged, ops.ErrRetried, ops.ErrFlowRunUnfinished)
 }
 

@@ -49,7 +49,7 @@ func (h *hand) enter(p phase, runs ...*run) {
 	}
 }
 
-// call takes note that the handlers of runs are called now.
+// call records that the handlers of runs are called now.
 func (h *hand) call(now time.Time, runs []*run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,7 +58,7 @@ func (h *hand) call(now time.Time, runs []*run) {
 	}
 }
 
-// called are the jobs whose handlers were called and have not returned.
+// called returns the jobs that have slots, and those whose handlers were given up.
 func (h *hand) called() (all []RunningJob) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,17 +109,20 @@ func (h *hand) get(k queue.Run) (*run, phase) {
 	return r, r.phase
 }
 
-// gaveUp takes note that the handler of a run ignores the end of its context, and
-// returned that it has returned after that.
+// gaveUp records that the handler of a run ignores the end of its context, and returned
+// that it has returned after all, which may be known first.
 func (h *hand) gaveUp(r *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.overdue[r] = true
+	if !r.back {
+		h.overdue[r] = true
+	}
 }
 
 func (h *hand) returned(r *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	r.back = true
 	delete(h.overdue, r)
 }
 

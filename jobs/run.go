@@ -25,7 +25,8 @@ type run struct {
 
 	cancel  context.CancelCauseFunc // of its context; nil before it runs, and in a batch; guarded by hand
 	ended   error                   // why its context was to end; guarded by hand
-	started time.Time               // when its handler was called; set by hand.call
+	started time.Time               // when it got its slot; guarded by hand until it is settled
+	back    bool                    // its handler was given up, and has returned; guarded by hand
 
 	mu      sync.Mutex
 	result  json.RawMessage

@@ -95,15 +95,16 @@ func (w *Worker) Status() Status {
 	return s
 }
 
-// RunningJob is a job whose handler runs in this worker.
+// RunningJob is a job that has a slot of this worker: its handler runs, or is about to, once it
+// has a transaction.
 type RunningJob struct {
 	Header            // flow.RunOf knows the run of a flow that it is a step of
-	Since   time.Time // when the handler was called, by this process's clock
+	Since   time.Time // when it got the slot, by this process's clock
 	Overdue bool      // the handler ignores the end of its context: the job has gone on without it
 }
 
-// Running returns the jobs whose handlers run in this worker, the longest first. It may be
-// called at any time, also from a handler.
+// Running returns the jobs that have slots of this worker, the longest first. It may be called
+// at any time, also from a handler.
 func (w *Worker) Running() []RunningJob {
 	all := w.hand.called()
 	slices.SortFunc(all, func(a, b RunningJob) int {

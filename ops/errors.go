@@ -98,7 +98,10 @@ type NotStuckError struct {
 
 func (e *NotStuckError) Error() string {
 	at := "not stuck: if the event has failed since, try again after the next heartbeat"
-	if e.Stuck > 0 {
+	switch {
+	case e.Stuck > 0 && e.Stuck < e.Position:
+		at = fmt.Sprintf("stuck at position %d: if the event at %d has failed since, try again after the next heartbeat", e.Stuck, e.Position)
+	case e.Stuck > 0:
 		at = fmt.Sprintf("stuck at position %d: what comes before that has not failed; give the worker WithBatchSize(1), and skip %d when it comes next", e.Stuck, e.Stuck)
 	}
 	return fmt.Sprintf("position %d cannot be skipped: worker %s, which runs the consumer, said %v ago that it is %s; to skip the event all the same, Pause the consumer first", e.Position, e.Worker, e.Ago.Round(time.Millisecond), at)

@@ -62,6 +62,8 @@ const (
 var (
 	unfinishedStates = []JobState{JobAvailable, JobRunning}
 	finishedStates   = []JobState{JobCompleted, JobFailed, JobCancelled, JobExpired, JobSkipped}
+	// unsuccessfulStates are those that Retry takes.
+	unsuccessfulStates = []JobState{JobFailed, JobCancelled, JobExpired, JobSkipped}
 )
 
 // AllQueues stands for all queues together, where a queue is paused, capped or

@@ -106,7 +106,7 @@ func TestFlowRuns(t *testing.T) {
 
 // stepIsRetriedByItsRun checks that the finished job of a step is not retried by itself. Rerun
 // does it, and its preview names the run.
-func (s *jobsSite) stepIsRetriedByItsRun(t *testing.T, run int64) {
+func (s jobsSite) stepIsRetriedByItsRun(t *testing.T, run int64) {
 	t.Helper()
 	all, err := s.List(t.Context(), ops.Filter{Kind: "first", States: []ops.JobState{ops.JobCancelled}}, 10)
 	if err != nil || len(all) != 1 {

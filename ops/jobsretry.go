@@ -24,7 +24,7 @@ import (
 //
 // Retry refuses what would run twice: a completed job, with a [JobStateError], and
 // one that was retried before, with [ErrRetried]. It refuses the finished job of a step of a
-// flow, of which RetryFlowRun runs what is needed: the run takes no note of another job. Rerun
+// flow, of which RetryFlowRun runs what is needed: the run does not notice another job. Rerun
 // refuses none of these.
 func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRetry, id, by)
@@ -47,32 +47,36 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 			a.queue, as = j.queue, id
 			return hastenDetail{j, j.runAt}, o.hasten(ctx, tx, id, j)
 		}
-		f, err := o.finished(ctx, tx, id)
-		if err != nil {
-			return nil, err
-		}
-		a.queue = f.queue
-		before, err := o.retried(ctx, tx, id)
-		var run int64
-		if err == nil {
-			run, err = o.runOf(ctx, tx, id)
-		}
-		if err == nil && kind != KindRerun {
-			err = mayRetry(f, before, run)
-		}
-		if err != nil {
-			return nil, err
-		}
-		as, err = o.queue.Again(ctx, tx, id)
-		if noRows(err) {
-			return nil, ErrNoJob // somebody has removed it meanwhile
-		}
-		return jobRetryDetail{f, before.as, run, as}, err
+		d, err := o.again(ctx, tx, kind, id)
+		a.queue, as = d.queue, d.NewJob
+		return d, err
 	})
 	if err != nil {
 		return 0, err
 	}
 	return as, nil
+}
+
+// again makes a new job of a finished one.
+func (o *Jobs) again(ctx context.Context, tx *sql.Tx, kind Kind, id int64) (d jobRetryDetail, err error) {
+	if d.finishedJob, err = o.finished(ctx, tx, id); err != nil {
+		return d, err
+	}
+	before, err := o.retried(ctx, tx, id)
+	if err == nil {
+		d.Run, err = o.runOf(ctx, tx, id)
+	}
+	if err == nil && kind != KindRerun {
+		err = mayRetry(d.finishedJob, before, d.Run)
+	}
+	if err != nil {
+		return d, err
+	}
+	d.Before = before.as
+	if d.NewJob, err = o.queue.Again(ctx, tx, id); noRows(err) {
+		err = ErrNoJob // somebody has removed it meanwhile
+	}
+	return d, err
 }
 
 // hasten makes a job due that is not.
@@ -112,21 +116,26 @@ WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LI
 // was removed. A step's id has that of the run in its upper bits.
 func (o *Jobs) runOf(ctx context.Context, tx *sql.Tx, id int64) (run int64, err error) {
 	err = tx.QueryRowContext(ctx, `
-SELECT r.id FROM `+o.t.History.SQL()+` AS h
-JOIN `+o.t.FlowSteps.SQL()+` AS s ON s.id = CASE WHEN h.meta->>'flow_step' ~ '^[1-9][0-9]{0,17}$' THEN (h.meta->>'flow_step')::bigint END
-JOIN `+o.t.FlowRuns.SQL()+` AS r ON r.id = s.id >> 30
-WHERE h.id = $1::bigint`, id).Scan(&run)
+SELECT r.id FROM `+o.t.History.SQL()+` AS j CROSS JOIN LATERAL (SELECT r.id FROM `+o.runsOfSteps()+`) AS r WHERE j.id = $1::bigint`, id).Scan(&run)
 	if err != nil && !noRows(err) {
 		return 0, fmt.Errorf("look for its run of a flow: %w", err)
 	}
 	return run, nil
 }
 
+// runsOfSteps are the runs r whose step a job j is, as FROM names them. Meta of a user may have
+// anything under this name.
+func (o *Jobs) runsOfSteps() string {
+	return o.t.FlowRuns.SQL() + ` AS r JOIN ` + o.t.FlowSteps.SQL() + ` AS s ON r.id = s.id >> 30
+	AND s.id = CASE WHEN j.meta->>'flow_step' ~ '^[1-9][0-9]{0,18}$' THEN
+		CASE WHEN (j.meta->>'flow_step')::numeric <= 9223372036854775807 THEN (j.meta->>'flow_step')::bigint END END`
+}
+
 // mayRetry refuses a job that has completed or was retried, and one that a run of a flow has.
 func mayRetry(f finishedJob, before retry, run int64) error {
 	switch {
 	case run != 0:
-		return &JobStateError{f.State, fmt.Sprintf("it is a step of run %d of a flow, which would take no note of another job: RetryFlowRun runs the steps that failed, and what depends on them; Rerun runs this job again all the same, effects included", run)}
+		return &JobStateError{f.State, fmt.Sprintf("it is a step of run %d of a flow, which would not notice another job: once the run has ended, RetryFlowRun runs it again from the steps that failed, or that you name; Rerun runs this job again all the same, effects included", run)}
 	case f.State == JobCompleted:
 		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again all the same, effects included", f.FinishedAt.Format(time.RFC3339))}
 	case before.as != 0:
@@ -143,7 +152,7 @@ type hastenDetail struct {
 type jobRetryDetail struct {
 	finishedJob
 	Before int64 `json:"retried_before_as,omitempty"` // the latest job that was made of it
-	Run    int64 `json:"flow_run,omitempty"`          // that it is a step of, and that takes no note
+	Run    int64 `json:"flow_run,omitempty"`          // that it is a step of, and that does not notice
 	NewJob int64 `json:"new_job"`
 }
 
@@ -162,36 +171,40 @@ func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 		if found {
 			return nil, &JobStateError{j.State, "only a finished job can be discarded: Cancel it first"}
 		}
-		f, err := o.finished(ctx, tx, id)
-		if err != nil {
-			return nil, err
-		}
-		a.queue = f.queue
-		awaited, err := o.awaitedByFlow(ctx, tx, id)
-		if err != nil {
-			return nil, err
-		}
-		if awaited {
-			return nil, &JobStateError{f.State, "it is a step of a flow, whose run has not noted its end yet: try again in some seconds, and see that a worker with flow.Advance runs"}
-		}
-		d := jobDiscardDetail{finishedJob: f}
-		for _, s := range []struct {
-			what, query string
-			rows        *int64
-		}{
-			{"delete its attempts", `DELETE FROM ` + o.t.Attempts.SQL() + ` WHERE job_id = $1::bigint`, &d.Attempts},
-			{"delete its logs", `DELETE FROM ` + o.t.Logs.SQL() + ` WHERE job_id = $1::bigint`, &d.Logs},
-			{"delete it", `DELETE FROM ` + o.t.History.SQL() + ` WHERE id = $1::bigint`, &d.rows},
-		} {
-			if *s.rows, err = exec(ctx, tx, s.what, s.query, id); err != nil {
-				return nil, err
-			}
-		}
-		if d.rows == 0 {
-			return nil, ErrNoJob // somebody else was faster
-		}
-		return d, nil
+		d, err := o.discard(ctx, tx, id)
+		a.queue = d.queue
+		return d, err
 	})
+}
+
+// discard deletes a finished job.
+func (o *Jobs) discard(ctx context.Context, tx *sql.Tx, id int64) (d jobDiscardDetail, err error) {
+	if d.finishedJob, err = o.finished(ctx, tx, id); err != nil {
+		return d, err
+	}
+	awaited, err := o.awaitedByFlow(ctx, tx, id)
+	if err != nil {
+		return d, err
+	}
+	if awaited {
+		return d, &JobStateError{d.State, "it is a step of a flow, whose run has not noted its end yet: try again in some seconds, and see that a worker with flow.Advance runs"}
+	}
+	for _, s := range []struct {
+		what, query string
+		rows        *int64
+	}{
+		{"delete its attempts", `DELETE FROM ` + o.t.Attempts.SQL() + ` WHERE job_id = $1::bigint`, &d.Attempts},
+		{"delete its logs", `DELETE FROM ` + o.t.Logs.SQL() + ` WHERE job_id = $1::bigint`, &d.Logs},
+		{"delete it", `DELETE FROM ` + o.t.History.SQL() + ` WHERE id = $1::bigint`, &d.rows},
+	} {
+		if *s.rows, err = exec(ctx, tx, s.what, s.query, id); err != nil {
+			return d, err
+		}
+	}
+	if d.rows == 0 {
+		return d, ErrNoJob // somebody else was faster
+	}
+	return d, nil
 }
 
 // awaitedByFlow reports whether the run of a flow has not noted yet that the job of one of its

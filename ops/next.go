@@ -15,7 +15,7 @@ import (
 type Next struct {
 	Consumer   string // or a unit of it
 	Checkpoint int64
-	// Position is what SkipEvent takes. 0: there is no event for it at the moment, and
+	// Position is what SkipEvent takes if the consumer is stuck there, or paused. 0: there is no event for it at the moment, and
 	// the rest is zero.
 	Position      int64
 	Late          bool // it has appeared below the checkpoint

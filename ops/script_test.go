@@ -155,9 +155,12 @@ func (s *stage) write(t *testing.T, what string, move, amount int) {
 	}
 }
 
-// commitAndSkip skips an event before a worker can deliver it: the skip is
-// first in the queue for the checkpoint when the event appears.
+// commitAndSkip skips an event before a worker can deliver it: the consumer is paused, and the
+// skip is first in the queue for the checkpoint when the event appears.
 func (s *stage) commitAndSkip(t *testing.T, h held) {
+	if err := s.tally(s.Pause(t.Context(), "c", by)); err != nil {
+		t.Fatal(err)
+	}
 	row, err := s.DB.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -166,13 +169,13 @@ func (s *stage) commitAndSkip(t *testing.T, h held) {
 		t.Fatal(err)
 	}
 	skipped := make(chan error, 1)
-	go func() { skipped <- s.skip(context.Background(), h.first) }()
+	go func() { skipped <- s.tally(s.SkipEvent(context.Background(), "c", h.first, by)) }()
 	await(t, "the skip to wait for the row", func() bool {
 		return s.count(t, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND NOT granted`) > 0
 	})
 	end(t, h.tx.Commit)
 	end(t, row.Rollback)
-	if err := <-skipped; err != nil {
+	if err := errors.Join(<-skipped, s.tally(s.Resume(t.Context(), "c", by))); err != nil {
 		t.Error(err)
 	}
 }

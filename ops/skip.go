@@ -44,15 +44,16 @@ func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int6
 			detail, err = o.skipLate(ctx, tx, at, position)
 		}
 		if err == nil && at.paused == nil {
-			err = o.isStuck(ctx, tx, at.consumer, position)
+			err = o.refuseInnocent(ctx, tx, at.consumer, position)
 		}
 		return detail, err
 	})
 }
 
-// isStuck refuses a position where the worker that runs the unit says that it is not stuck. It
-// does not know where if it names no position and has some trouble. Builds from before name none.
-func (o *Operator) isStuck(ctx context.Context, tx *sql.Tx, unit string, position int64) error {
+// refuseInnocent refuses a position where the worker that runs the unit says that it is not stuck.
+// A worker that has some trouble and names no position does not know where. Earlier builds do not
+// say.
+func (o *Operator) refuseInnocent(ctx context.Context, tx *sql.Tx, unit string, position int64) error {
 	e := NotStuckError{Position: position}
 	var age int64
 	err := tx.QueryRowContext(ctx, `

@@ -198,7 +198,7 @@ func TestSkipTakesWhatIsStuck(t *testing.T) {
 	s.append(t, "a", 3)
 	s.settle(t, 3)
 	s.place(t, 0)
-	const refused, stuck = "is not stuck", "stuck at position 3"
+	const refused, stuck = "is not stuck", "stuck at position 3: what comes before"
 	for name, is := range map[string]struct {
 		consumers, change, want string
 	}{
@@ -232,6 +232,22 @@ func TestSkipTakesWhatIsStuck(t *testing.T) {
 		if got, want := s.count(t, `SELECT last_position FROM consumer_checkpoints`), int64(1); is.want == "" && got != want || is.want != "" && got != 0 {
 			t.Errorf("%s: the checkpoint is %d", name, got)
 		}
+	}
+}
+
+// A worker that has just gone on from one failing event to the next has not said so yet.
+func TestSkipAfterAnother(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 2)
+	s.settle(t, 2)
+	s.place(t, 1)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers, status) VALUES ('`+uuid.Nil.String()+`', clock_timestamp(), '{c}', '{"Consumers": [{"Name": "c", "Stuck": 1, "LastError": "x"}]}')`)
+	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', '`+uuid.Nil.String()+`')`)
+	err := s.SkipEvent(t.Context(), "c", 2, by)
+	var e *ops.NotStuckError
+	if !errors.As(err, &e) || e.Stuck != 1 || !strings.Contains(err.Error(), "if the event at 2 has failed since, try again after the next heartbeat") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -158,14 +158,14 @@ func (b *bookkeeper) breach(ctx context.Context, d delivered, wanted func() bool
 	return true, how.then()
 }
 
-// excuse takes back that a worker must end because a handler has rolled its batch back, if the
+// excuse takes back that a worker must end because a handler has rolled its batch back, if that
 // batch's connection was lost before the worker could look: nothing tells the two apart.
 func (n *node) excuse(done worker.Batch, i injector) {
 	x := n.undone.Load()
-	if x == nil || done.Consumer != x.Consumer || !pgdriver.IsConnectionLoss(done.Err) && !errors.Is(done.Err, pgdriver.ErrSilent) {
+	if x == nil || done.Consumer != x.Consumer || !n.undone.CompareAndSwap(x, nil) {
 		return
 	}
-	if n.undone.CompareAndSwap(x, nil) {
+	if pgdriver.IsConnectionLoss(done.Err) || errors.Is(done.Err, pgdriver.ErrSilent) {
 		excused := history.Breach{Consumer: x.Consumer, Worker: x.Worker, Batch: x.Batch}
 		n.history.Add(n.name, x.Consumer, history.RuleBroken, excused)
 		i.breached(excused)

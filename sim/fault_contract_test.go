@@ -16,20 +16,22 @@ func TestLostConnectionHidesARollback(t *testing.T) {
 	undone := history.Breach{Consumer: "all-1", Worker: "worker 1.1", Batch: "7", Ended: true}
 	lost := fmt.Errorf("commit: %w", driver.ErrBadConn)
 	for name, is := range map[string]struct {
-		done worker.Batch
+		done []worker.Batch
 		must bool
 	}{
-		"lost":             {worker.Batch{Consumer: "all-1", Err: lost}, false},
-		"another consumer": {worker.Batch{Consumer: "all-2", Err: lost}, true},
-		"seen":             {worker.Batch{Consumer: "all-1", Err: worker.ErrTransactionEnded}, true},
-		"passed over":      {worker.Batch{Consumer: "all-1"}, true},
+		"lost":                   {[]worker.Batch{{Consumer: "all-1", Err: lost}}, false},
+		"of another consumer":    {[]worker.Batch{{Consumer: "all-2", Err: lost}}, true},
+		"after another consumer": {[]worker.Batch{{Consumer: "all-2"}, {Consumer: "all-1", Err: lost}}, false},
+		"seen":                   {[]worker.Batch{{Consumer: "all-1", Err: worker.ErrTransactionEnded}}, true},
+		"passed over":            {[]worker.Batch{{Consumer: "all-1"}, {Consumer: "all-1", Err: lost}}, true},
 	} {
 		s := &simulation{on: &database{}}
 		s.breached(undone)
 		n := &node{machine: &machine{name: undone.Worker, history: history.New(time.Now())}}
 		n.undone.Store(&undone)
-		n.excuse(is.done, s)
-		n.excuse(is.done, s)
+		for _, b := range is.done {
+			n.excuse(b, s)
+		}
 		if all := s.broken.judge(nil); len(all) != 1 || all[0].Ended != is.must || all[0].Batch != "7" {
 			t.Errorf("%s: %+v", name, all)
 		}

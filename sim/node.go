@@ -24,7 +24,7 @@ type node struct {
 	worker *worker.Worker
 	apart  atomic.Bool  // it was led to a second primary
 	fate   atomic.Int32 // how it will end: toBreak, toCrash
-	// undone is the batch that a handler has rolled back; nil: none, or its connection was lost.
+	// undone is the batch in hand that a handler has rolled back; nil: none.
 	undone atomic.Pointer[history.Breach]
 }
 

@@ -12,31 +12,80 @@ import (
 )
 
 func (a *app) jobsRetryVerb() *cobra.Command {
+	var f ops.Filter
 	var again bool
+	var limit int
 	c := a.changes(&cobra.Command{
-		Use: "retry ID", Short: "run a job again", Args: cobra.ExactArgs(1),
+		Use: "retry {ID | filters}", Short: "run a job again, or those of a filter", Args: cobra.MaximumNArgs(1),
 		Long: `Runs a job again. One that waits becomes due now. One that has failed, expired, or was
 cancelled becomes a new job, and the old one stays in the history. What would run
-twice is refused, unless --again insists: a job that has completed, or was retried
-before.`,
-		Example: `  pgfrontier jobs retry 1234 --reason "the mail server is back"`,
-		RunE: a.verb(func(ctx context.Context, args []string) error {
-			id, err := jobOf(args[0])
-			if err != nil {
-				return err
-			}
-			what, final, retry := "retry", "", (*ops.Jobs).Retry
-			if again {
-				what, final, retry = "rerun", "What the job did before may be done twice.", (*ops.Jobs).Rerun
-			}
-			return a.onJobs(ctx, what, args[0], final, func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
-				as, err := retry(o, ctx, id, by)
-				return object{"new_id": as}, err
-			})
-		}),
+twice is refused, unless --again insists: a job that has completed, was retried
+before, or is a step of a flow (jobs flows retry).
+
+With filters it runs the finished jobs again that they take, those that failed if they
+name no state, and passes over what would be refused.`,
+		Example: "  pgfrontier jobs retry 1234 --reason \"the mail server is back\"\n  pgfrontier jobs retry --queue mail --reason \"the mail server is back\" --dry-run",
 	})
-	c.Flags().BoolVar(&again, "again", false, "also if it has completed, or was retried before")
+	states := filteredJobs(c, &f)
+	c.RunE = a.verb(func(ctx context.Context, args []string) error {
+		if err := states(); err != nil {
+			return err
+		}
+		if err := oneOrFiltered(args, f); err != nil {
+			return err
+		}
+		switch {
+		case len(args) == 0 && again:
+			return usage("--again is for one job: leave it out, or give an ID")
+		case len(args) == 0:
+			return a.onJobs(ctx, "retry", "jobs", "", func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
+				did, err := o.RetryAll(ctx, f, limit, by)
+				data := a.manyJobs(&f, did.Jobs, limit)
+				data["jobs"], data["new_ids"] = listed(did.Jobs, itself), listed(did.As, itself)
+				return data, err
+			})
+		}
+		id, err := jobOf(args[0])
+		if err != nil {
+			return err
+		}
+		what, final, retry := "retry", "", (*ops.Jobs).Retry
+		if again {
+			what, final, retry = "rerun", "What the job did before may be done twice.", (*ops.Jobs).Rerun
+		}
+		return a.onJobs(ctx, what, args[0], final, func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
+			as, err := retry(o, ctx, id, by)
+			return object{"new_id": as}, err
+		})
+	})
+	c.Flags().BoolVar(&again, "again", false, "also if it has completed, was retried before, or is a step of a flow")
+	c.Flags().IntVar(&limit, "limit", mostShown, "how many at most, 1 to 1000")
 	return c
+}
+
+// mostShown is how many finished jobs a verb changes unless it is told otherwise: each has a line
+// in the preview.
+const mostShown = 100
+
+// oneOrFiltered refuses an ID beside filters, and neither of both.
+func oneOrFiltered(args []string, f ops.Filter) error {
+	filters := f.Kind != "" || f.Queue != "" || len(f.States) > 0
+	if len(args) == 1 && filters {
+		return usage("an ID is one job: leave the filters out")
+	}
+	if len(args) == 0 && !filters {
+		return usage("say which jobs: an ID, or filters")
+	}
+	return nil
+}
+
+// manyJobs is what is told of finished jobs that were changed. After the preview, the filter takes
+// no job that has ended since.
+func (a *app) manyJobs(f *ops.Filter, ids []int64, limit int) object {
+	if len(ids) > 0 {
+		f.After, f.Before = slices.Min(ids)-1, slices.Max(ids)+1
+	}
+	return counted(int64(len(ids)), limit)
 }
 
 func (a *app) jobsCancelVerb() *cobra.Command {
@@ -91,19 +140,40 @@ func (a *app) jobsCancelVerb() *cobra.Command {
 func itself(id int64) int64 { return id }
 
 func (a *app) jobsDiscardVerb() *cobra.Command {
-	return a.changes(&cobra.Command{
-		Use: "discard ID", Short: "delete a finished job from the history", Args: cobra.ExactArgs(1),
-		Example: `  pgfrontier jobs discard 1234 --reason "it has personal data"`,
-		RunE: a.verb(func(ctx context.Context, args []string) error {
-			id, err := jobOf(args[0])
-			if err != nil {
-				return err
-			}
-			return a.onJobs(ctx, "discard", args[0], "Its arguments, result and runs are deleted.", func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
-				return nil, o.Discard(ctx, id, by)
-			})
-		}),
+	var f ops.Filter
+	var limit int
+	const final = "Its arguments, result and runs are deleted."
+	c := a.changes(&cobra.Command{
+		Use: "discard {ID | filters}", Short: "delete a finished job from the history, or those of a filter", Args: cobra.MaximumNArgs(1),
+		Long:    "Deletes a finished job from the history, or those that the filters take: those that\nfailed if they name no state.",
+		Example: "  pgfrontier jobs discard 1234 --reason \"it has personal data\"\n  pgfrontier jobs discard --kind welcome --reason \"nobody needs them\" --dry-run",
 	})
+	states := filteredJobs(c, &f)
+	c.RunE = a.verb(func(ctx context.Context, args []string) error {
+		if err := states(); err != nil {
+			return err
+		}
+		if err := oneOrFiltered(args, f); err != nil {
+			return err
+		}
+		if len(args) == 0 {
+			return a.onJobs(ctx, "discard", "jobs", final, func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
+				ids, err := o.DiscardAll(ctx, f, limit, by)
+				data := a.manyJobs(&f, ids, limit)
+				data["jobs"] = listed(ids, itself)
+				return data, err
+			})
+		}
+		id, err := jobOf(args[0])
+		if err != nil {
+			return err
+		}
+		return a.onJobs(ctx, "discard", args[0], final, func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
+			return nil, o.Discard(ctx, id, by)
+		})
+	})
+	c.Flags().IntVar(&limit, "limit", mostShown, "how many at most, 1 to 1000")
+	return c
 }
 
 func (a *app) jobsPauseVerb() *cobra.Command {

@@ -18,16 +18,25 @@ func TestWaiter(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
 	owner := start(t, d.DB, []consumer.Consumer{newRefusing("c", 12)}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1))
-	d.Exec(t, `DO $$ DECLARE role text := current_database() || '_reader'; BEGIN
-		EXECUTE format('CREATE ROLE %I', role);
-		EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA public TO %I', role);
-		EXECUTE format('REVOKE ALL ON events FROM %I', role);
-	END $$`)
 	var role string
 	if err := d.DB.QueryRow(`SELECT current_database() || '_reader'`).Scan(&role); err != nil {
 		t.Fatal(err)
 	}
+	d.Exec(t, `CREATE ROLE `+role)
 	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	for {
+		err := worker.NewWaiter(d.OpenSet(t, "role", role)).WaitFor(t.Context(), "c", 0)
+		if !errors.Is(err, worker.ErrPrivileges) {
+			break
+		}
+		_, grants, _ := strings.Cut(err.Error(), "GRANT ")
+		d.Exec(t, "GRANT "+strings.ReplaceAll(grants, `"`+role+`"`, role))
+	}
+	d.Exec(t, `ALTER TABLE consumer_dead_letters ENABLE ROW LEVEL SECURITY`)
+	if err := worker.NewWaiter(d.OpenSet(t, "role", role)).WaitFor(t.Context(), "c", 0); !errors.Is(err, worker.ErrPrivileges) || !strings.Contains(err.Error(), "consumer_dead_letters") {
+		t.Errorf("dead letters that do not show: %v", err)
+	}
+	d.Exec(t, `ALTER TABLE consumer_dead_letters DISABLE ROW LEVEL SECURITY`)
 	if err := owner.WaitFor(t.Context(), "c", 0); err != nil { // it is known from then on
 		t.Fatal(err)
 	}
@@ -87,6 +96,41 @@ func TestWaiterOutlivesItsConnections(t *testing.T) {
 	appendN(t, d.DB, "Order", "1", 1)
 	if err := <-waited; err != nil {
 		t.Error(err)
+	}
+}
+
+// On a standby, a Waiter waits until what the consumer has done shows there.
+func TestWaiterOnAStandby(t *testing.T) {
+	t.Parallel()
+	p := newServerPair(t)
+	owner := start(t, p.onPrimary, []consumer.Consumer{&ledger{name: "c"}})
+	w := worker.NewWaiter(p.onStandby)
+	if err := owner.WaitFor(t.Context(), "c", 0); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the consumer to show on the standby", func() bool { return w.WaitFor(t.Context(), "c", 0) == nil })
+	if _, err := p.onStandby.Exec(`SELECT pg_wal_replay_pause()`); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, p.onPrimary, "Order", "1", 1)
+	if err := owner.WaitFor(t.Context(), "c", 1); err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- w.WaitFor(t.Context(), "c", 1) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := w.WaitFor(ctx, "c", 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while the standby does not have it: %v", err)
+	}
+	if _, err := p.onStandby.Exec(`SELECT pg_wal_replay_resume()`); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+	if got := handled(t, p.onStandby, "c"); len(got) != 1 {
+		t.Errorf("on the standby %v are handled", got)
 	}
 }
 

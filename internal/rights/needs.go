@@ -120,6 +120,17 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 	return append(needsOf(tables), catalog()...)
 }
 
+// Waiter returns what one needs who waits for consumers.
+func Waiter(t tables.Tables) []Need {
+	return needsOf([]uses{
+		{table: t.Checkpoints, reads: "consumer_name last_position paused_at split_at"},
+		{table: t.GapSkips, reads: "consumer_name state gap_position gap_end"},
+		{table: t.DeadLetters, reads: "consumer_name global_position replay"},
+		{table: t.Nodes, reads: "consumers"},
+		{table: t.Version, reads: "*"},
+	})
+}
+
 func needsOf(tables []uses) (all []Need) {
 	for _, u := range tables {
 		all = append(all, u.needs()...)

@@ -35,6 +35,7 @@ type run struct {
 	job    any         // a *Job of the handler's; nil before it is read
 	server int64       // when the one with the claim was started; only the heartbeats change it
 	missed time.Time   // when a heartbeat first did not find the claim; likewise
+	back   bool        // it was given up, and has returned; guarded by hand
 	over   atomic.Bool // the handler has returned, or was given up: the first of the two sets it; or Scan was
 
 	mu       sync.Mutex
@@ -76,21 +77,19 @@ func (r *run) begin(cancel context.CancelCauseFunc) {
 	}
 }
 
-// call takes note that the handler is called now.
+// call records that the run has its slot, and its handler is called now.
 func (r *run) call(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.begun = now
 }
 
-// called returns since when the handler runs, the zero time if it does not.
-func (r *run) called() (since time.Time) {
+// called returns since when the run has its slot, the zero time if it never had one, and whether
+// its handler has ended.
+func (r *run) called() (since time.Time, ended bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.settling {
-		return time.Time{}
-	}
-	return r.begun
+	return r.begun, r.settling
 }
 
 // settle takes note that the settler gets the run. It returns why the context was to
@@ -152,17 +151,20 @@ func (h *hand) all() (runs []*run) {
 	return runs
 }
 
-// called are the jobs whose handlers were called and have not returned.
+// called returns the jobs that have slots, and those whose handlers were given up. A Scan that
+// was given up has none.
 func (h *hand) called() (all []RunningJob) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.of {
-		if since := r.called(); !since.IsZero() && !h.overdue[r] {
+		if since, ended := r.called(); !ended && !since.IsZero() && !h.overdue[r] {
 			all = append(all, RunningJob{Header: r.header, Since: since})
 		}
 	}
 	for r := range h.overdue {
-		all = append(all, RunningJob{Header: r.header, Since: r.begun, Overdue: true})
+		if since, _ := r.called(); !since.IsZero() {
+			all = append(all, RunningJob{Header: r.header, Since: since, Overdue: true})
+		}
 	}
 	return all
 }
@@ -174,17 +176,20 @@ func (h *hand) has(r *run) bool {
 	return h.of[r.claim] == r
 }
 
-// gaveUp takes note that a handler ignores the end of its context, and returned that it
+// gaveUp records that a handler ignores the end of its context, and returned that it
 // has returned after that.
 func (h *hand) gaveUp(r *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.overdue[r] = true
+	if !r.back {
+		h.overdue[r] = true
+	}
 }
 
 func (h *hand) returned(r *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	r.back = true
 	delete(h.overdue, r)
 }
 

@@ -75,15 +75,15 @@ func (w *Worker) change(f func(s *Status)) {
 	f(&w.status)
 }
 
-// RunningJob is a job whose handler runs in this worker.
+// RunningJob is a job that has a slot of this worker: its handler or its PreHandle runs.
 type RunningJob struct {
 	Header
-	Since   time.Time // when the handler was called, by this process's clock
+	Since   time.Time // when it got the slot, by this process's clock
 	Overdue bool      // the handler ignores the end of its context: the job has gone on without it
 }
 
-// Running returns the jobs whose handlers run in this worker, the longest first. It may be
-// called at any time, also from a handler.
+// Running returns the jobs that have slots of this worker, the longest first. It may be called
+// at any time, also from a handler.
 func (w *Worker) Running() []RunningJob {
 	all := w.hand.called()
 	slices.SortFunc(all, func(a, b RunningJob) int {

@@ -165,6 +165,28 @@ func TestOverdue(t *testing.T) {
 	s.want("the row", "completed 1", `SELECT state || ' ' || num_failures FROM example_jobs WHERE id = $1`, id)
 }
 
+// Running shows a job from when it has its slot until its handler has returned.
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	began, release := make(chan struct{}), make(chan struct{})
+	s.h.Handle = func(context.Context, *table.Job[example]) error {
+		close(began)
+		<-release
+		return nil
+	}
+	w := s.worker(s.d.DB, nil)
+	s.start(w)
+	before := time.Now()
+	id := s.add("")
+	<-began
+	if all := w.Running(); len(all) != 1 || all[0].ID != id || all[0].Overdue || all[0].Since.Before(before) {
+		t.Errorf("%+v run", all)
+	}
+	close(release)
+	s.until("it to have ended", func() bool { return len(w.Running()) == 0 })
+}
+
 // The status is JSON, and what is logged has a line for each hook.
 func TestStatusAndLogger(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,126 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// maxMany is how many finished jobs one transaction changes at most: each takes some statements.
+const maxMany = 1_000
+
+// RetriedJobs says what RetryAll did.
+type RetriedJobs struct {
+	Jobs []int64 // that were retried, the newest first
+	As   []int64 // the new jobs, in the same order
+}
+
+// RetryAll runs up to limit finished jobs again, as Retry does one, the newest first. limit is 1
+// to 1,000. The filter takes jobs that failed, expired, were cancelled or skipped; if it names no
+// states, those that failed. Jobs that Retry refuses are passed over: those that were retried
+// before, and steps of flows. To retry all, call it until it returns none.
+//
+// All is one transaction. Each job has an operation of its own, as after Retry; one more has the
+// filter and how many there were.
+func (o *Jobs) RetryAll(ctx context.Context, f Filter, limit int, by By) (all RetriedJobs, err error) {
+	refused := `EXISTS (SELECT FROM ` + o.t.Operations.SQL() + ` AS p WHERE p.job_id = j.id AND p.detail->>'new_job' IS NOT NULL)
+	OR EXISTS (SELECT FROM ` + o.runsOfSteps() + `)`
+	as := []int64{}
+	ids, err := o.many(ctx, KindRetry, f, unsuccessfulStates, refused, limit, by, func(tx *sql.Tx, id int64) (string, any, error) {
+		d, err := o.again(ctx, tx, KindRetry, id)
+		if err == nil {
+			as = append(as, d.NewJob)
+		}
+		return d.queue, d, err
+	})
+	if err != nil {
+		return all, err
+	}
+	return RetriedJobs{ids, as}, nil
+}
+
+// DiscardAll deletes up to limit finished jobs from the history, as Discard does one, the newest
+// first, and returns their IDs. limit is 1 to 1,000. If the filter names no states, it takes those
+// that failed. Steps of flows whose end the run has not noted yet are passed over. To discard all,
+// call it until it returns none.
+//
+// All is one transaction, recorded as that of RetryAll.
+func (o *Jobs) DiscardAll(ctx context.Context, f Filter, limit int, by By) (ids []int64, err error) {
+	awaited := `EXISTS (SELECT FROM ` + o.t.FlowSteps.SQL() + ` AS s WHERE s.job_id = j.id AND s.state = 'enqueued')`
+	return o.many(ctx, KindDiscard, f, finishedStates, awaited, limit, by, func(tx *sql.Tx, id int64) (string, any, error) {
+		d, err := o.discard(ctx, tx, id)
+		return d.queue, d, err
+	})
+}
+
+// many changes finished jobs, each by do, and records each. refused is an SQL condition for jobs j
+// that do would refuse.
+func (o *Jobs) many(ctx context.Context, kind Kind, f Filter, allowed []JobState, refused string, limit int, by By, do func(tx *sql.Tx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
+	invalid := f.check(allowed...)
+	switch {
+	case limit < 1 || limit > maxMany:
+		invalid = errtext.Join(invalid, fmt.Errorf("%w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxMany))
+	case f.empty():
+		invalid = errtext.Join(invalid, fmt.Errorf("%w: the filter is empty: name states, a kind, a queue or IDs", ErrInvalid))
+	}
+	if len(f.States) == 0 {
+		f.States = []JobState{JobFailed}
+	}
+	err = o.change(ctx, kind, &about{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
+		found, err := o.finishedJobs(ctx, tx, f, refused, limit)
+		if err != nil {
+			return nil, err
+		}
+		ids = []int64{} // in JSON, no null
+		for _, id := range found {
+			queue, detail, err := do(tx, id)
+			var state *JobStateError
+			if errors.Is(err, ErrNoJob) || errors.Is(err, ErrRetried) || errors.As(err, &state) {
+				continue // somebody else was faster
+			}
+			if err == nil {
+				_, err = o.record(ctx, tx, kind, about{job: id, queue: queue}, by, detail)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("job %d: %w", id, err)
+			}
+			ids = append(ids, id)
+		}
+		return manyDetail{f.States, f.Kind, f.After, f.Before, len(ids)}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+type manyDetail struct {
+	States []JobState `json:"states"`
+	Kind   string     `json:"kind,omitempty"`
+	After  int64      `json:"after,omitempty"`
+	Before int64      `json:"before,omitempty"`
+	Jobs   int        `json:"jobs"`
+}
+
+// finishedJobs are the newest jobs of the history that a filter takes and that are not refused.
+func (o *Jobs) finishedJobs(ctx context.Context, tx *sql.Tx, f Filter, refused string, limit int) ([]int64, error) {
+	var q jobsQuery
+	most := q.arg("bigint", limit)
+	var parts []string
+	for _, state := range slices.Compact(slices.Sorted(slices.Values(f.States))) {
+		parts = append(parts, `(SELECT j.id FROM `+o.t.History.SQL()+` AS j WHERE `+strings.Join(q.where(f, state), ` AND `)+`
+	AND NOT (`+refused+`) ORDER BY j.id DESC LIMIT `+most+`)`)
+	}
+	ids, err := pgdriver.QueryAll(ctx, tx, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) },
+		`SELECT id FROM (`+strings.Join(parts, ` UNION ALL `)+`) AS j ORDER BY id DESC LIMIT `+most, q.args...)
+	if err != nil {
+		return nil, fmt.Errorf("look for the jobs: %w", err)
+	}
+	return ids, nil
+}
