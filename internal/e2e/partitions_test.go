@@ -210,6 +210,7 @@ func TestPartsHandleAtTheSameTime(t *testing.T) {
 	var inside atomic.Int32
 	c := inPartitions(2)
 	c.before = func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+		defer inside.Add(-1)
 		if inside.Add(1) == 2 {
 			close(met)
 		}

@@ -1,21 +1,28 @@
 package flow
 
-import "testing"
+import (
+	"context"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
 
 // Who takes note of an end locks its run before a step: while somebody has locked the run, as
 // a cancellation does, all steps are free and stay as they are.
 func TestRunsAreLockedFirst(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // who locks in another order waits for ever
+	defer cancel()
 	run := b.begin(t, side())
 	b.end(t, run, map[stepID]outcome{0: {state: "completed"}}, idOf(run, 0, 0))
 	tx := must(b.d.DB.Begin())(t)
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	if _, _, err := b.lock(t.Context(), tx, run); err != nil {
+	if _, _, err := b.lock(ctx, tx, run); err != nil {
 		t.Fatal(err)
 	}
 	r := b.sql.round(b.d.DB)
-	if err := r.advance(t.Context(), []int64{int64(idOf(run, 0, 0))}); err != nil || len(r.held) != 1 {
+	if err := r.advance(ctx, []int64{int64(idOf(run, 0, 0))}); err != nil || len(r.held) != 1 {
 		t.Fatalf("held is %v, %v", r.held, err)
 	}
 	var changed int
@@ -23,7 +30,7 @@ func TestRunsAreLockedFirst(t *testing.T) {
 		t.Errorf("%d steps of a locked run have changed, %v", changed, err)
 	}
 	// Who has the run locked tells of it: nobody else does.
-	if err := b.sql.round(tx).advance(t.Context(), []int64{int64(idOf(run, 0, 0))}); err != nil {
+	if err := b.sql.round(tx).advance(ctx, []int64{int64(idOf(run, 0, 0))}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.d.DB.Exec(`SELECT FROM jobs_flow_runs WHERE id = $1 FOR NO KEY UPDATE NOWAIT`, run); err == nil {
