@@ -24,7 +24,7 @@ before, or is a step of a flow (jobs flows retry).
 
 With filters it runs the finished jobs again that they take, those that failed if they
 name no state, and passes over what would be refused.`,
-		Example: "  pgfrontier jobs retry 1234 --reason \"the mail server is back\"\n  pgfrontier jobs retry --queue mail --reason \"the mail server is back\" --dry-run",
+		Example: "  pgfrontier jobs retry 1234 --reason \"the mail server is back\"\n  pgfrontier jobs retry --queue mail --reason \"it is back\" --dry-run",
 	})
 	states := filteredJobs(c, &f)
 	c.RunE = a.verb(func(ctx context.Context, args []string) error {
