@@ -49,7 +49,7 @@ func (h *hand) enter(p phase, runs ...*run) {
 	}
 }
 
-// call records that the handlers of runs are called now.
+// call records that runs have their slots, and their handlers are called now.
 func (h *hand) call(now time.Time, runs []*run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -27,7 +27,7 @@ type RetriedJobs struct {
 // before, and steps of flows. To retry all, call it until it returns none.
 //
 // All is one transaction. Each job has an operation of its own, as after Retry; one more has the
-// filter and how many there were.
+// states, the kind, the queue, and how many there were.
 func (o *Jobs) RetryAll(ctx context.Context, f Filter, limit int, by By) (all RetriedJobs, err error) {
 	refused := `EXISTS (SELECT FROM ` + o.t.Operations.SQL() + ` AS p WHERE p.job_id = j.id AND p.detail->>'new_job' IS NOT NULL)
 	OR EXISTS (SELECT FROM ` + o.runsOfSteps() + `)`
@@ -92,7 +92,7 @@ func (o *Jobs) many(ctx context.Context, kind Kind, f Filter, allowed []JobState
 			}
 			ids = append(ids, id)
 		}
-		return manyDetail{f.States, f.Kind, f.After, f.Before, len(ids)}, nil
+		return manyDetail{f.States, f.Kind, len(ids)}, nil
 	})
 	if err != nil {
 		return nil, err
@@ -103,12 +103,10 @@ func (o *Jobs) many(ctx context.Context, kind Kind, f Filter, allowed []JobState
 type manyDetail struct {
 	States []JobState `json:"states"`
 	Kind   string     `json:"kind,omitempty"`
-	After  int64      `json:"after,omitempty"`
-	Before int64      `json:"before,omitempty"`
-	Jobs   int        `json:"jobs"`
+	Jobs   int        `json:"jobs"` // each has an operation of its own
 }
 
-// finishedJobs are the newest jobs of the history that a filter takes and that are not refused.
+// finishedJobs returns the newest jobs of the history that a filter takes and that are not refused.
 func (o *Jobs) finishedJobs(ctx context.Context, tx *sql.Tx, f Filter, refused string, limit int) ([]int64, error) {
 	var q jobsQuery
 	most := q.arg("bigint", limit)

@@ -134,6 +134,37 @@ func TestCancelWhatWasShown(t *testing.T) {
 	}
 }
 
+// Finished jobs that a filter takes are retried, or discarded, if they are those that were shown.
+func TestChangeFinishedJobsOfAFilter(t *testing.T) {
+	t.Parallel()
+	s := newJobsSite(t)
+	left := func(n int64) {
+		t.Helper()
+		if got := value[int64](t, s, `SELECT count(*) FROM jobs`); got != n {
+			t.Errorf("%d jobs wait, want %d", got, n)
+		}
+	}
+	first, second := s.add(t, "welcome", "failed"), s.add(t, "welcome", "failed")
+	s.add(t, "welcome", "completed")
+	s.expect(t, exitDone, words("jobs retry --kind welcome --reason r --dry-run"), fmt.Sprint("job ", first), fmt.Sprint("job ", second), `"jobs": 2`)
+	s.expect(t, exitUnable, words("jobs retry --reason r --yes"), "an ID, or filters")
+	s.expect(t, exitUnable, line("jobs retry %d --kind welcome --reason r --yes", first), "leave the filters out")
+	s.expect(t, exitUnable, words("jobs retry --kind welcome --again --reason r --yes"), "--again is for one job")
+	s.expect(t, exitUnable, words("jobs discard --reason r --yes"), "an ID, or filters")
+	left(0)
+	fails := answering{strings.NewReader("jobs\n"), func() { s.add(t, "welcome", "failed") }}
+	s.in(t, place{asks: true, in: fails}, words("jobs retry --kind welcome --reason r")...).is(t, exitDone, `"jobs": 2`, "done, 2")
+	left(2)
+	s.ask(t, "no", words("jobs discard --kind welcome --reason r")...).is(t, exitRefused, "nothing was changed")
+	goes := answering{strings.NewReader("jobs\n"), func() { s.Exec(t, `DELETE FROM jobs_history WHERE id = $1`, first) }}
+	s.in(t, place{asks: true, in: goes}, words("jobs discard --kind welcome --reason r")...).is(t, exitRefused, "something else now")
+	s.expect(t, exitDone, words("jobs discard --kind welcome --limit 1 --reason r --yes"), "done, 1")
+	s.ask(t, "jobs", words("jobs discard --kind welcome --reason r")...).is(t, exitDone, "done, 1")
+	if n := value[int64](t, s, `SELECT count(*) FROM jobs_history`); n != 1 {
+		t.Errorf("%d jobs are in the history, want the one that has completed", n)
+	}
+}
+
 // A job that runs, and was not shown, is not asked to end with those that were.
 func TestCancelNoOtherThatRuns(t *testing.T) {
 	t.Parallel()

@@ -38,9 +38,9 @@ name no state, and passes over what would be refused.`,
 		case len(args) == 0 && again:
 			return usage("--again is for one job: leave it out, or give an ID")
 		case len(args) == 0:
-			return a.onJobs(ctx, "retry", "jobs", "", func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
+			return a.onJobs(ctx, "retry", "jobs", "Each becomes a new job, which is due now.", func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
 				did, err := o.RetryAll(ctx, f, limit, by)
-				data := a.manyJobs(&f, did.Jobs, limit)
+				data := changedJobs(&f, did.Jobs, limit)
 				data["jobs"], data["new_ids"] = listed(did.Jobs, itself), listed(did.As, itself)
 				return data, err
 			})
@@ -79,9 +79,9 @@ func oneOrFiltered(args []string, f ops.Filter) error {
 	return nil
 }
 
-// manyJobs is what is told of finished jobs that were changed. After the preview, the filter takes
-// no job that has ended since.
-func (a *app) manyJobs(f *ops.Filter, ids []int64, limit int) object {
+// changedJobs shows how many finished jobs were changed. After the preview, the filter takes none
+// that has ended since.
+func changedJobs(f *ops.Filter, ids []int64, limit int) object {
 	if len(ids) > 0 {
 		f.After, f.Before = slices.Min(ids)-1, slices.Max(ids)+1
 	}
@@ -159,7 +159,7 @@ func (a *app) jobsDiscardVerb() *cobra.Command {
 		if len(args) == 0 {
 			return a.onJobs(ctx, "discard", "jobs", final, func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
 				ids, err := o.DiscardAll(ctx, f, limit, by)
-				data := a.manyJobs(&f, ids, limit)
+				data := changedJobs(&f, ids, limit)
 				data["jobs"] = listed(ids, itself)
 				return data, err
 			})

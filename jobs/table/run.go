@@ -39,7 +39,7 @@ type run struct {
 	over   atomic.Bool // the handler has returned, or was given up: the first of the two sets it; or Scan was
 
 	mu       sync.Mutex
-	begun    time.Time               // when its handler was called
+	begun    time.Time               // when it got its slot
 	cancel   context.CancelCauseFunc // of its context; nil before it runs
 	ended    error                   // why its context was to end
 	settling bool                    // the settler has it
