@@ -110,8 +110,12 @@ func (p *pooled) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, err
 
 // watchPool says, once, if between two looks the pool closes more than ten
 // connections a second because it keeps so few: database/sql keeps two, and each
-// other costs the server a new process as soon as somebody needs it again.
+// other costs the server a new process as soon as somebody needs it again. The pool of
+// another pool only gives them back to that.
 func (w *Worker) watchPool(ctx context.Context) {
+	if w.lent {
+		return
+	}
 	every := min(2*w.cfg.HeartbeatInterval, 10*time.Second)
 	tolerated := max(1, int64(10*every/time.Second))
 	for before := w.db.Stats().MaxIdleClosed; backoff.Sleep(ctx, every); {

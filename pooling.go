@@ -20,8 +20,13 @@ var ErrTransactionPooling = coord.ErrTransactionPooling
 // else's.
 var ErrPreparedStatements = errors.New("worker: the connection goes through a transaction-pooling proxy, which loses or mixes up the statements that this driver prepares: with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes; or connect directly or with session pooling")
 
-// checkPooling refuses what a transaction-pooling proxy breaks.
-func (w *Worker) checkPooling(ctx context.Context) error {
+// checkPooling refuses what a transaction-pooling proxy breaks, and a pool within a pool.
+func (w *Worker) checkPooling(ctx context.Context) (err error) {
+	if w.lent, err = w.db.FindLender(ctx); errors.Is(err, pgdriver.ErrNoLimit) {
+		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	} else if err != nil {
+		return fmt.Errorf("worker: take a connection: %w", err)
+	}
 	p, err := pgdriver.FindPooling(ctx, w.db)
 	w.pooling = p
 	switch {

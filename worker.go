@@ -49,6 +49,7 @@ type Worker struct {
 	checkpoints  progress.Checkpoints
 	bound        store.BoundLog
 	pooling      pgdriver.Pooling
+	lent         bool // the pool has its connections from another one
 	limits       limits
 	frontier     *frontier.Frontier
 	ahead        *reader.Ahead

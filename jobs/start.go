@@ -87,8 +87,13 @@ func (w *Worker) validate() error {
 	return errtext.Join(append(all, w.cfg.validate())...)
 }
 
-// checkPooling refuses what a transaction-pooling proxy breaks.
+// checkPooling refuses what a transaction-pooling proxy breaks, and a pool within a pool.
 func (w *Worker) checkPooling(ctx context.Context) error {
+	if _, err := w.db.FindLender(ctx); errors.Is(err, pgdriver.ErrNoLimit) {
+		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	} else if err != nil {
+		return fmt.Errorf("jobs: take a connection: %w", err)
+	}
 	p, err := pgdriver.FindPooling(ctx, w.db)
 	w.pooling = p
 	switch {

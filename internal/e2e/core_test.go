@@ -63,6 +63,10 @@ func TestCoreUnderEverySetting(t *testing.T) {
 			core(t, all, driver)
 		})
 	}
+	t.Run("another pool's connections", func(t *testing.T) {
+		t.Parallel()
+		core(t, coreSettings[1].set, "pgxpool")
+	})
 }
 
 func core(t *testing.T, set map[string]string, driver string) {
@@ -79,8 +83,13 @@ func core(t *testing.T, set map[string]string, driver string) {
 	}
 	open := func(url string) *sql.DB {
 		at := &pgtest.Database{URL: url}
-		if driver == "lib/pq" {
+		switch driver {
+		case "lib/pq":
 			return at.OpenPQ(t)
+		case "pgxpool":
+			db := at.OpenLent(t, 20)
+			db.SetMaxOpenConns(20)
+			return db
 		}
 		return at.OpenMode(t, pgx.QueryExecModeCacheStatement)
 	}

@@ -97,6 +97,10 @@ func TestStartRefuses(t *testing.T) {
 			},
 			words: []string{"row-level security"},
 		},
+		"another pool's connections": {
+			db:     func(t *testing.T, d *pgtest.Database) *sql.DB { return d.OpenLent(t, 4) },
+			config: true, words: []string{"pgxpool.Pool", "db.SetMaxOpenConns"},
+		},
 		"an unreachable server": {
 			db: func(t *testing.T, _ *pgtest.Database) *sql.DB {
 				l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
@@ -26,10 +27,32 @@ func raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
 	})
 }
 
-// Discard closes a connection instead of giving it back to its pool.
+// Discard closes a connection instead of giving it back to its pool, nor to the pgxpool.Pool
+// that the pool may have it from.
 func Discard(conn *sql.Conn) {
-	_ = raw(conn, func(any) error { return driver.ErrBadConn })
+	_ = raw(conn, func(driverConn any) error {
+		if c, ok := driverConn.(*stdlib.Conn); ok {
+			ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+			defer cancel()
+			_ = c.Conn().Close(ctx) // it is closed in any case
+		}
+		return driver.ErrBadConn
+	})
 	_ = conn.Close()
+}
+
+// goodbye bounds the last message to the server, as database/sql's driver of pgx does.
+const goodbye = 5 * time.Second
+
+// pgxConn is the connection behind conn, if that is pgx's.
+func pgxConn(conn *sql.Conn) (pg *pgx.Conn) {
+	_ = raw(conn, func(driverConn any) error { // a lost connection has none
+		if c, ok := driverConn.(*stdlib.Conn); ok {
+			pg = c.Conn()
+		}
+		return nil
+	})
+	return pg
 }
 
 // IsGone reports whether the connection is lost, as far as the driver knows.

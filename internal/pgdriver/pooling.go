@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
@@ -18,6 +20,44 @@ import (
 type Pooling struct {
 	Pooled bool // each transaction may get another session
 	Told   bool // the driver is told the pid of the server's session
+}
+
+// ErrNoLimit: the pool has its connections from a pgxpool.Pool. A worker that does not know how
+// many there are takes all of them for handlers, and its own heartbeats wait.
+var ErrNoLimit = errors.New("db has its connections from a pgxpool.Pool (stdlib.OpenDBFromPool), which does not tell how many, and no limit of its own: call db.SetMaxOpenConns with a number below the pool's MaxConns")
+
+// FindLender reports whether the connections are those of another pool of this process. It fails
+// with [ErrNoLimit] if that alone bounds how many there are.
+func (p Pool) FindLender(ctx context.Context) (lent bool, err error) {
+	lent, err = p.isLent(ctx)
+	if lent && p.Stats().MaxOpenConnections <= 0 {
+		err = ErrNoLimit
+	}
+	return lent, err
+}
+
+// isLent finds another pool by this: what p has closed is there again. OpenDBFromPool lets p keep
+// no connection; if somebody lets it keep some, nothing shows.
+func (p Pool) isLent(ctx context.Context) (bool, error) {
+	const looks = 4 // others who use the other pool may have got it first
+	var seen []*pgx.Conn
+	for range looks {
+		closed := p.Stats().MaxIdleClosed
+		conn, err := p.Conn(ctx)
+		if err != nil {
+			return false, err
+		}
+		pg := pgxConn(conn)
+		_ = conn.Close() // nothing has run on it
+		if pg == nil || p.Stats().MaxIdleClosed == closed {
+			return false, nil
+		}
+		if slices.Contains(seen, pg) {
+			return true, nil
+		}
+		seen = append(seen, pg)
+	}
+	return false, nil
 }
 
 // FindPooling finds a transaction-pooling proxy by the sessions of two

@@ -1,7 +1,10 @@
 package pgdriver_test
 
 import (
+	"database/sql"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -33,6 +36,56 @@ func TestStatementsWithoutANameAreRefusedUntried(t *testing.T) {
 	}
 	if err := pgdriver.TryStatements(t.Context(), pgdriver.Pool{DB: pgtest.BrokenByBouncer["pgx cache_statement"](t, d)}); err != nil {
 		t.Errorf("statements with names: %v", err)
+	}
+}
+
+// A pool whose connections another pool bounds is found, and needs a limit of its own. What it
+// discards does not go on in the other pool.
+func TestPoolOfAnotherPool(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	limited, keepsNone := d.OpenLent(t, 4), d.OpenPQ(t)
+	limited.SetMaxOpenConns(4)
+	keepsNone.SetMaxIdleConns(0)
+	keepsNonePgx := d.OpenMode(t, pgx.QueryExecModeCacheStatement)
+	keepsNonePgx.SetMaxIdleConns(0)
+	for name, test := range map[string]struct {
+		db   *sql.DB
+		lent bool
+		err  error
+	}{
+		"a pool of its own":       {d.DB, false, nil},
+		"one that keeps none":     {keepsNonePgx, false, nil},
+		"one of lib/pq":           {keepsNone, false, nil},
+		"another's":               {d.OpenLent(t, 4), true, pgdriver.ErrNoLimit},
+		"another's, with a limit": {limited, true, nil},
+		"another's of one":        {d.OpenLent(t, 1), true, pgdriver.ErrNoLimit},
+	} {
+		if lent, err := (pgdriver.Pool{DB: test.db}).FindLender(t.Context()); lent != test.lent || err != test.err {
+			t.Errorf("%s: lent %v, %v, want %v, %v", name, lent, err, test.lent, test.err)
+		}
+	}
+	db := d.OpenLent(t, 1)
+	session := func(conn *sql.Conn) (pid int64) {
+		if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	take := func() *sql.Conn {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	conn := take()
+	spoiled := session(conn)
+	pgdriver.Discard(conn)
+	conn = take()
+	defer conn.Close()
+	if session(conn) == spoiled {
+		t.Error("a session that was discarded is in the other pool")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq" // for OpenPQ
 
@@ -180,6 +181,24 @@ func (d *Database) OpenAway(t testing.TB) (db *sql.DB, back func()) {
 func (d *Database) OpenPQ(t testing.TB) *sql.DB {
 	t.Helper()
 	return d.open(t, "postgres")
+}
+
+// OpenLent opens a pool of database/sql whose connections are those of a pgxpool.Pool of n.
+func (d *Database) OpenLent(t testing.TB, n int32) *sql.DB {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal("pgtest: pgxpool does not understand the connection string")
+	}
+	cfg.MaxConns = n
+	lender, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		t.Fatalf("pgtest: make a pgxpool.Pool: %v", err)
+	}
+	t.Cleanup(lender.Close)
+	db := closed(t, stdlib.OpenDBFromPool(lender))
+	db.SetMaxIdleConns(0) // as OpenDBFromPool sets it
+	return db
 }
 
 func (d *Database) open(t testing.TB, driver string) *sql.DB {

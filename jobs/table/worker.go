@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -230,15 +231,8 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 		return fmt.Errorf("jobs/table: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerTimeout, err)
 	}
 	defer func() { err = pgdriver.CutOff(ctx, err) }()
-	switch p, err := pgdriver.FindPooling(ctx, db); {
-	case err != nil:
-		return fmt.Errorf("jobs/table: look for a proxy: %w", err)
-	case p.Pooled:
-		if err := pgdriver.TryStatements(ctx, db); pgdriver.IsMixedUp(err) {
-			return fmt.Errorf("%w: %v", ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
-		} else if err != nil {
-			return fmt.Errorf("jobs/table: try statements through the proxy: %w", err)
-		}
+	if err := checkPooling(ctx, db); err != nil {
+		return err
 	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -258,6 +252,28 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	w.pulse = conn
+	return nil
+}
+
+// checkPooling refuses what a transaction-pooling proxy breaks, and a pool within a pool.
+func checkPooling(ctx context.Context, db pgdriver.Pool) error {
+	if _, err := db.FindLender(ctx); errors.Is(err, pgdriver.ErrNoLimit) {
+		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	} else if err != nil {
+		return fmt.Errorf("jobs/table: take a connection: %w", err)
+	}
+	p, err := pgdriver.FindPooling(ctx, db)
+	if err != nil {
+		return fmt.Errorf("jobs/table: look for a proxy: %w", err)
+	}
+	if !p.Pooled {
+		return nil
+	}
+	if err := pgdriver.TryStatements(ctx, db); pgdriver.IsMixedUp(err) {
+		return fmt.Errorf("%w: %v", ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
+	} else if err != nil {
+		return fmt.Errorf("jobs/table: try statements through the proxy: %w", err)
+	}
 	return nil
 }
 
