@@ -194,6 +194,7 @@ func TestStartRefuses(t *testing.T) {
 		"nil middleware":      {jobs.NewWorker(s.d.DB, good(), jobs.WithMiddleware(nil)), "WithMiddleware"},
 		"unknown strategy":    {jobs.NewWorker(s.d.DB, good(), jobs.WithLeaderStrategy("x")), "WithLeaderStrategy"},
 		"no connection":       {jobs.NewWorker(s.d.DB, good(), jobs.WithNotifyConnectionString("postgres://u:secret@h:port/")), "WithNotifyConnectionString"},
+		"another pool":        {jobs.NewWorker(s.d.OpenLent(t, 4), good()), "pgxpool.Pool"},
 		"table of four names": {jobs.NewWorker(s.d.DB, good(), jobs.WithTable("a.b.c.d")), "WithTable"},
 	} {
 		err := test.w.Start(t.Context())

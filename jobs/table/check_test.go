@@ -345,6 +345,9 @@ func TestBadInput(t *testing.T) {
 	if err := s.worker(small, nil).Start(t.Context()); !errors.Is(err, table.ErrInvalidConfig) || !strings.Contains(err.Error(), "db allows 2 open connections") {
 		t.Errorf("a small pool: %v", err)
 	}
+	if err := s.worker(s.d.OpenLent(t, 4), nil).Start(t.Context()); !errors.Is(err, table.ErrInvalidConfig) || !strings.Contains(err.Error(), "pgxpool.Pool") {
+		t.Errorf("another pool's connections: %v", err)
+	}
 }
 
 // A policy may hide rows from a worker. Start refuses a table all of whose rows are hidden.
