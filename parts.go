@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -9,10 +10,10 @@ import (
 )
 
 // parts are the units of consumers that are split, as far as they are assigned to
-// this worker.
+// this worker: those of each consumer in order.
 type parts struct {
 	mu  sync.Mutex
-	all map[string]*unit
+	all map[*declared][]*unit
 }
 
 // unit returns a unit of this worker's consumers, nil if it is none.
@@ -27,15 +28,17 @@ func (w *Worker) unit(name string) *unit {
 	}
 	w.parts.mu.Lock()
 	defer w.parts.mu.Unlock()
-	u := w.parts.all[name]
-	if u == nil {
-		u = w.units[i].declared.unit(slots)
+	d := w.units[i].declared
+	at, found := slices.BinarySearchFunc(w.parts.all[d], slots, func(u *unit, r partition.Range) int {
+		return cmp.Or(cmp.Compare(u.slots.First, r.First), cmp.Compare(u.slots.Last, r.Last))
+	})
+	if !found {
 		if w.parts.all == nil {
-			w.parts.all = map[string]*unit{}
+			w.parts.all = map[*declared][]*unit{}
 		}
-		w.parts.all[name] = u
+		w.parts.all[d] = slices.Insert(w.parts.all[d], at, d.unit(slots))
 	}
-	return u
+	return w.parts.all[d][at]
 }
 
 // dropPart forgets a part that this worker has stopped.
@@ -43,28 +46,24 @@ func (w *Worker) dropPart(u *unit) {
 	w.parts.mu.Lock()
 	defer w.parts.mu.Unlock()
 	if u.isPart() {
-		delete(w.parts.all, u.name)
+		w.parts.all[u.declared] = slices.DeleteFunc(w.parts.all[u.declared], func(p *unit) bool { return p == u })
 	}
 }
 
 // partsOf returns the parts of a consumer that this worker runs, in order.
-func (w *Worker) partsOf(d *declared) (all []*unit) {
+func (w *Worker) partsOf(d *declared) []*unit {
 	w.parts.mu.Lock()
 	defer w.parts.mu.Unlock()
-	for _, u := range w.parts.all {
-		if u.declared == d {
-			all = append(all, u)
-		}
-	}
-	slices.SortFunc(all, func(a, b *unit) int { return a.slots.First - b.slots.First })
-	return all
+	return slices.Clone(w.parts.all[d])
 }
 
 // allUnits returns the worker's consumers, each followed by the parts of it that
 // this worker runs.
 func (w *Worker) allUnits() (all []*unit) {
+	w.parts.mu.Lock()
+	defer w.parts.mu.Unlock()
 	for _, u := range w.units {
-		all = append(append(all, u), w.partsOf(u.declared)...)
+		all = append(append(all, u), w.parts.all[u.declared]...)
 	}
 	return all
 }

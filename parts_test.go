@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/partition"
@@ -32,5 +34,27 @@ func TestHowFarPartsAre(t *testing.T) {
 	reached(9)
 	if w.unit("c") != whole || w.unit("c#800-fff") != high || w.unit("c#000-7ff") == low {
 		t.Error("a part that has stopped comes back, or another one does not")
+	}
+}
+
+// Each change of the assignment, and each look at what waits, goes over all units. With many
+// consumers in many parts that must not take the square of their number.
+func BenchmarkAllUnits(b *testing.B) {
+	for _, consumers := range []int{50, 500} {
+		b.Run(strconv.Itoa(consumers), func(b *testing.B) {
+			w := &Worker{}
+			for i := range consumers {
+				w.units = append(w.units, (&declared{title: fmt.Sprintf("c%03d", i)}).unit(partition.All))
+				for _, slots := range partition.Cut(8) {
+					w.unit(partition.Name(fmt.Sprintf("c%03d", i), slots))
+				}
+			}
+			for b.Loop() {
+				if n := len(w.allUnits()); n != 9*consumers {
+					b.Fatal(n)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(9*consumers), "ns/unit")
+		})
 	}
 }
