@@ -22,7 +22,7 @@ func (l *loop) claim(ctx context.Context, want int) {
 		l.hungry, l.pollAt = false, time.Now().Add(l.w.cfg.pollInterval)
 		return
 	}
-	slots := l.w.slots.take(min(want, l.free()))
+	slots := l.w.slots.take(l.seat, min(want, l.free()))
 	want = l.w.slots.allot(pgdriver.RoundLimit(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready)))))
 	if want == 0 { // another queue was faster; what is given back nudges
 		l.w.slots.give(slots)

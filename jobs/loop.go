@@ -29,6 +29,7 @@ type loop struct {
 	w        *Worker
 	name     string
 	capacity int
+	seat     *seat
 	wake     chan struct{}
 	turn     turn.Turn
 	news     atomic.Bool // new jobs were told
@@ -62,8 +63,10 @@ type loop struct {
 }
 
 func newLoop(w *Worker, q queueConfig) *loop {
-	return &loop{w: w, name: q.name, capacity: q.concurrency, wake: make(chan struct{}, 1), hungry: true,
+	l := &loop{w: w, name: q.name, capacity: q.concurrency, wake: make(chan struct{}, 1), hungry: true,
 		s: QueueStatus{Name: q.name, Concurrency: q.concurrency}}
+	l.seat = w.slots.seat(w.cfg.priorityOf(q.name), l.free, func() bool { return l.turn.Lasts() > w.limit })
+	return l
 }
 
 // nudge makes the loop look what it can do.
@@ -153,8 +156,23 @@ func (l *loop) step(ctx context.Context) {
 	case !l.hungry && !now.Before(l.pollAt) && !now.Before(l.pausedTo):
 		l.peek(ctx, true)
 	}
+	l.wantSlots()
 	if want := l.mayClaim(time.Now()); want > 0 {
 		l.claim(ctx, want)
+		l.wantSlots()
+	}
+}
+
+// wantSlots makes queues of lower priorities leave slots for the jobs that this one could
+// start now.
+func (l *loop) wantSlots() {
+	switch {
+	case time.Now().Before(l.pausedTo):
+		l.w.slots.want(l.seat, 0)
+	case l.hungry && !l.w.settler.full():
+		l.w.slots.want(l.seat, l.capacity)
+	default:
+		l.w.slots.want(l.seat, len(l.ready))
 	}
 }
 
@@ -170,12 +188,15 @@ func (l *loop) mayClaim(now time.Time) (want int) {
 	if l.width > 0 {
 		want = max(1, min(want, claimBytes/l.width))
 	}
+	if most := l.w.cfg.claimBatch; most > 0 {
+		want = min(want, most)
+	}
 	return want
 }
 
 // room is how many jobs could be claimed now.
 func (l *loop) room() int {
-	return l.w.slots.room(min(l.free(), l.w.slots.available()) + l.w.cfg.prefetch - len(l.ready))
+	return l.w.slots.room(min(l.free(), l.w.slots.available(l.seat)) + l.w.cfg.prefetch - len(l.ready))
 }
 
 // gathers reports whether slots should gather before the next claim: the last one

@@ -58,7 +58,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	w.rescuer = newRescuer(w)
 	w.chores = newChores(w)
 	w.coord = coord.New(w.coordination())
-	for _, q := range w.queues() {
+	for _, q := range w.cfg.served() {
 		if len(w.kinds) > 0 { // else there is nothing to claim
 			w.loops = append(w.loops, newLoop(w, q))
 		}
