@@ -19,7 +19,7 @@ import (
 func (l *loop) claim(ctx context.Context, want int) {
 	condition, skip := l.beforeClaim(ctx)
 	if skip {
-		l.hungry, l.pollAt = false, time.Now().Add(l.w.cfg.pollInterval)
+		l.hungry, l.pollAt = false, time.Now().Add(l.polls.first)
 		return
 	}
 	slots := l.w.slots.take(l.seat, min(want, l.free()))

@@ -25,6 +25,7 @@ type config struct {
 	claimBatch       int // 0: no bound of its own
 	priorities       []queuePriority
 	pollInterval     time.Duration
+	maxPollInterval  time.Duration // 0: pollInterval
 	heartbeat        time.Duration
 	heartbeatTimeout time.Duration
 	startLimit       time.Duration // 0: none
@@ -130,10 +131,21 @@ func WithClaimBatch(n int) Option { return option(func(c *config) { c.claimBatch
 // has not started is nobody else's meanwhile; a stop gives it back. 0 by default.
 func WithPrefetch(n int) Option { return option(func(c *config) { c.prefetch = n }) }
 
-// WithPollInterval is how often an idle worker looks for jobs, a second by default.
-// A random quarter is left out. Jobs that become due are started at their time.
+// WithPollInterval is how often a worker polls a queue that has fewer jobs than slots, a second
+// by default: the first pause, see [WithMaxPollInterval]. A random quarter is left out. Jobs that
+// become due are started at their time.
 func WithPollInterval(d time.Duration) Option {
 	return option(func(c *config) { c.pollInterval = d })
+}
+
+// WithMaxPollInterval lets the pause between two polls double while nothing is found, up to d:
+// PollInterval, the default, to 24h. What the worker knows of is on time for all that: jobs
+// that are due later, and those that wait for a cap. With [WithNotifyConnectionString] it hears of
+// all that this library enqueues and gives back, so 30 s is a good value there. A job
+// that is told nobody, such as one of plain SQL, starts within d. While notifications
+// are seen not to arrive, the pause is PollInterval.
+func WithMaxPollInterval(d time.Duration) Option {
+	return option(func(c *config) { c.maxPollInterval = d })
 }
 
 // WithHeartbeatInterval is how often the worker shows that it lives, and looks
@@ -286,6 +298,7 @@ func (c config) validate() error {
 		fail("WithStopAfterJobs: %d is out of range, it takes 0 for no bound, or more", c.stopAfterJobs)
 	}
 	between("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false)
+	between("WithMaxPollInterval", c.maxPollInterval, c.pollInterval, day, true)
 	between("WithHeartbeatInterval", c.heartbeat, 10*time.Millisecond, time.Hour, false)
 	between("WithHeartbeatTimeout", c.heartbeatTimeout, 2*c.heartbeat, day, false)
 	between("WithRescueDelay", c.rescueDelay, 100*time.Millisecond, day, false)

@@ -194,6 +194,7 @@ func TestStartRefuses(t *testing.T) {
 		"priority of another": {jobs.NewWorker(s.d.DB, good(), jobs.WithQueue("q", 1), jobs.WithQueuePriority("default", 1)), "does not serve"},
 		"priority twice":      {jobs.NewWorker(s.d.DB, good(), jobs.WithQueuePriority("default", 1), jobs.WithQueuePriority("default", 1)), "twice"},
 		"no poll":             {jobs.NewWorker(s.d.DB, good(), jobs.WithPollInterval(0)), "WithPollInterval"},
+		"a short max poll":    {jobs.NewWorker(s.d.DB, good(), jobs.WithMaxPollInterval(time.Millisecond)), "WithMaxPollInterval"},
 		"short time-out":      {jobs.NewWorker(s.d.DB, good(), jobs.WithHeartbeatTimeout(time.Second)), "WithHeartbeatTimeout"},
 		"nil middleware":      {jobs.NewWorker(s.d.DB, good(), jobs.WithMiddleware(nil)), "WithMiddleware"},
 		"unknown strategy":    {jobs.NewWorker(s.d.DB, good(), jobs.WithLeaderStrategy("x")), "WithLeaderStrategy"},

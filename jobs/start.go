@@ -196,6 +196,13 @@ func (w *Worker) coordination() coord.Config {
 // heartbeatStatus is what a heartbeat leaves in the table of workers.
 func (w *Worker) heartbeatStatus() ([]byte, error) { return w.Status().MarshalJSON() }
 
+// comeAll makes every queue look again soon.
+func (w *Worker) comeAll() {
+	for _, l := range w.loops {
+		l.come()
+	}
+}
+
 // wakeAll makes every queue look for what it can do.
 func (w *Worker) wakeAll() {
 	for _, l := range w.loops {
