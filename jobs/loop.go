@@ -234,7 +234,7 @@ func (l *loop) rest(ctx context.Context) {
 	case !l.hungry:
 		until = earlier(until, l.pollAt)
 		if l.w.cfg.notify != "" {
-			until = earlier(until, l.wantAt)
+			until = earlier(until, l.nextWant())
 		}
 	case now.Before(l.pausedTo):
 		until = earlier(until, l.pausedTo)

@@ -72,9 +72,16 @@ func (l *loop) come() {
 	l.nudge()
 }
 
-// wantDue reports whether it is time to ask to be told of new jobs.
+// nextWant returns when to ask to be told of new jobs: not in the pause after a failure.
+func (l *loop) nextWant() time.Time {
+	if l.wantAt.Before(l.pausedTo) {
+		return l.pausedTo
+	}
+	return l.wantAt
+}
+
 func (l *loop) wantDue(now time.Time) bool {
-	return l.w.cfg.notify != "" && !now.Before(l.wantAt) && !now.Before(l.pausedTo)
+	return l.w.cfg.notify != "" && !now.Before(l.nextWant())
 }
 
 // want asks to be told of new jobs. The loop claims again if the wish before this one may have

@@ -62,6 +62,19 @@ func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 	}
 }
 
+// After a failure a loop does not ask to be told before its pause is over, and sleeps until then.
+func TestNoWishInThePauseAfterAFailure(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := &loop{w: &Worker{cfg: config{notify: "x"}}, wantAt: now.Add(-time.Hour), pausedTo: now.Add(time.Second)}
+	if l.wantDue(now) || !l.nextWant().Equal(l.pausedTo) || !l.wantDue(l.pausedTo) {
+		t.Errorf("it asks in %v, want a second", l.nextWant().Sub(now))
+	}
+	if l.pausedTo = now.Add(-2 * time.Hour); !l.nextWant().Equal(l.wantAt) || !l.wantDue(now) {
+		t.Errorf("without a pause it asks in %v, want an hour ago", l.nextWant().Sub(now))
+	}
+}
+
 // Jobs that come back, and notifications that cease to arrive, end a long pause. Those that did
 // not arrive before do not put the next poll off for ever.
 func TestWhatEndsALongPause(t *testing.T) {
