@@ -59,7 +59,7 @@ func (l *loop) startReady(ctx context.Context) {
 	if len(l.ready) == 0 || l.startGathers(time.Now()) {
 		return
 	}
-	n := l.w.slots.take(min(len(l.ready), l.free()))
+	n := l.w.slots.take(l.seat, min(len(l.ready), l.free()))
 	if n == 0 {
 		return
 	}

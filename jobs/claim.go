@@ -19,10 +19,10 @@ import (
 func (l *loop) claim(ctx context.Context, want int) {
 	condition, skip := l.beforeClaim(ctx)
 	if skip {
-		l.hungry, l.pollAt = false, time.Now().Add(l.w.cfg.pollInterval)
+		l.hungry, l.pollAt = false, time.Now().Add(l.polls.first)
 		return
 	}
-	slots := l.w.slots.take(min(want, l.free()))
+	slots := l.w.slots.take(l.seat, min(want, l.free()))
 	want = l.w.slots.allot(pgdriver.RoundLimit(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready)))))
 	if want == 0 { // another queue was faster; what is given back nudges
 		l.w.slots.give(slots)

@@ -22,7 +22,10 @@ type config struct {
 	queues           []queueConfig
 	concurrency      int
 	prefetch         int
+	claimBatch       int // 0: no bound of its own
+	priorities       []queuePriority
 	pollInterval     time.Duration
+	maxPollInterval  time.Duration // 0: pollInterval
 	heartbeat        time.Duration
 	heartbeatTimeout time.Duration
 	startLimit       time.Duration // 0: none
@@ -43,6 +46,23 @@ type config struct {
 type queueConfig struct {
 	name        string
 	concurrency int
+}
+
+type queuePriority struct {
+	name     string
+	priority int
+}
+
+// mediumPriority is that of a queue that was given none.
+const mediumPriority = 5
+
+func (c *config) priorityOf(queue string) int {
+	for _, q := range c.priorities {
+		if q.name == queue {
+			return q.priority
+		}
+	}
+	return mediumPriority
 }
 
 func defaults() config {
@@ -91,15 +111,41 @@ func WithQueue(name string, concurrency int) Option {
 // default the queues' own bounds are all.
 func WithConcurrency(total int) Option { return option(func(c *config) { c.concurrency = total }) }
 
+// WithQueuePriority sets which queues get the slots of [WithConcurrency] first: 1 to 9, 1 first,
+// 5 by default. While jobs of a queue are due and its own slots are not full, no job of a queue
+// with a higher number starts. So a queue that always has work may keep the others from
+// running. The jobs that run already are not stopped. A queue is seen to have work when the
+// worker polls it, or is notified. Queues of the same number share as they come. Without
+// WithConcurrency it has no effect.
+func WithQueuePriority(queue string, priority int) Option {
+	return option(func(c *config) { c.priorities = append(c.priorities, queuePriority{queue, priority}) })
+}
+
+// WithClaimBatch bounds how many jobs of a queue one claim takes: 1 to 10,000. While slots are
+// left, the next claim follows at once, so other workers get their share of a short queue. By
+// default, 0, a claim takes as many jobs as there are free slots, and WithPrefetch more.
+func WithClaimBatch(n int) Option { return option(func(c *config) { c.claimBatch = n }) }
+
 // WithPrefetch makes the worker claim up to so many jobs of each queue before it has
 // slots for them. That is worth it for jobs of a millisecond. What is claimed and
 // has not started is nobody else's meanwhile; a stop gives it back. 0 by default.
 func WithPrefetch(n int) Option { return option(func(c *config) { c.prefetch = n }) }
 
-// WithPollInterval is how often an idle worker looks for jobs, a second by default.
-// A random quarter is left out. Jobs that become due are started at their time.
+// WithPollInterval is how often a worker polls a queue that has fewer jobs than slots, a second
+// by default: the first pause, see [WithMaxPollInterval]. A random quarter is left out. Jobs that
+// become due are started at their time.
 func WithPollInterval(d time.Duration) Option {
 	return option(func(c *config) { c.pollInterval = d })
+}
+
+// WithMaxPollInterval lets the pause between two polls double while nothing is found, up to d:
+// PollInterval, the default, to 24h. What the worker knows of is on time for all that: jobs
+// that are due later, and those that wait for a cap. With [WithNotifyConnectionString] it hears of
+// all that this library enqueues and gives back, so 30 s is a good value there. A job
+// that is told nobody, such as one of plain SQL, starts within d. While notifications
+// are seen not to arrive, the pause is PollInterval.
+func WithMaxPollInterval(d time.Duration) Option {
+	return option(func(c *config) { c.maxPollInterval = d })
 }
 
 // WithHeartbeatInterval is how often the worker shows that it lives, and looks
@@ -241,6 +287,10 @@ func (c config) validate() error {
 	if c.prefetch < 0 || c.prefetch > maxConcurrency {
 		fail("WithPrefetch: %d is out of range, allowed is 0 to %d", c.prefetch, maxConcurrency)
 	}
+	if c.claimBatch < 0 || c.claimBatch > maxConcurrency {
+		fail("WithClaimBatch: %d is out of range, allowed is 1 to %d, or 0 for no bound", c.claimBatch, maxConcurrency)
+	}
+	all = append(all, c.checkPriorities()...)
 	if slices.ContainsFunc(c.middleware, func(m Middleware) bool { return m == nil }) {
 		fail("WithMiddleware: a middleware is nil")
 	}
@@ -248,6 +298,7 @@ func (c config) validate() error {
 		fail("WithStopAfterJobs: %d is out of range, it takes 0 for no bound, or more", c.stopAfterJobs)
 	}
 	between("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false)
+	between("WithMaxPollInterval", c.maxPollInterval, c.pollInterval, day, true)
 	between("WithHeartbeatInterval", c.heartbeat, 10*time.Millisecond, time.Hour, false)
 	between("WithHeartbeatTimeout", c.heartbeatTimeout, 2*c.heartbeat, day, false)
 	between("WithRescueDelay", c.rescueDelay, 100*time.Millisecond, day, false)
@@ -266,6 +317,32 @@ func (c config) validate() error {
 	_, err := tables.ParseJobs(c.table, "WithTable")
 	_, err2 := tables.Parse(c.events, "WithCheckpointsTable: ")
 	return errtext.Join(append(all, err, err2)...)
+}
+
+// checkPriorities reports what is wrong with WithQueuePriority.
+func (c *config) checkPriorities() (all []error) {
+	seen := map[string]bool{}
+	for _, q := range c.priorities {
+		if q.priority < 1 || q.priority > 9 {
+			all = append(all, fmt.Errorf("WithQueuePriority %s: %d is out of range, allowed is 1 to 9", errtext.Value(q.name), q.priority))
+		}
+		if !slices.ContainsFunc(c.served(), func(s queueConfig) bool { return s.name == q.name }) {
+			all = append(all, fmt.Errorf("WithQueuePriority %s: the worker does not serve this queue: name it with WithQueue", errtext.Value(q.name)))
+		}
+		if seen[q.name] {
+			all = append(all, fmt.Errorf("WithQueuePriority %s is given twice", errtext.Value(q.name)))
+		}
+		seen[q.name] = true
+	}
+	return all
+}
+
+// served are the queues that were named, or the default one.
+func (c *config) served() []queueConfig {
+	if len(c.queues) == 0 {
+		return []queueConfig{{DefaultQueue, 10}}
+	}
+	return c.queues
 }
 
 // maxConcurrency bounds what one statement claims, and starts.

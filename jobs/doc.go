@@ -141,8 +141,9 @@
 // # Queues, priorities, order
 //
 // [WithQueue] says which queues a worker serves, and with how many slots each. Without
-// it, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all together.
-// Each queue is claimed from by itself: a full one does not hold up others. A job of a
+// it, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all together, and
+// [WithQueuePriority] says which of them get these slots first. [WithClaimBatch] bounds what one
+// claim takes. Each queue is claimed from by itself: a full one does not hold up others. A job of a
 // kind without a handler is left for another worker; [Observer.UnknownKinds] and
 // [Status] name such kinds.
 //
@@ -157,8 +158,9 @@
 // order.
 //
 // An idle worker looks for jobs each [WithPollInterval], a second by default, and
-// starts those with a later time at that time. With [WithNotifyConnectionString] it is
-// told of new jobs, within milliseconds. Those who enqueue notify only while a worker
+// starts those with a later time at that time. [WithMaxPollInterval] lets it look more seldom while
+// it finds nothing. With [WithNotifyConnectionString] it is
+// told of new jobs, and of those that are given back, within milliseconds. Those who enqueue notify only while a worker
 // of the queue is idle: a notification costs every commit of the server.
 //
 // [WithPrefetch] claims more jobs than there are slots, for jobs that take a
@@ -273,7 +275,8 @@
 //	jobs_leader, jobs_token, jobs_changes, jobs_schema
 //
 // Enqueueing in plain SQL works: insert kind, args and what else differs from the
-// default. Nobody is notified then, so an idle worker finds the job at its next poll.
+// default. Nobody is notified then, so an idle worker finds the job at its next poll, within
+// WithMaxPollInterval.
 //
 // # Connections, drivers, PgBouncer
 //

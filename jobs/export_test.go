@@ -19,3 +19,16 @@ func ForgetDead(w *Worker) { w.rescuer.forget() }
 
 // SetHangsAfter sets how long a turn of a worker's loop may take.
 func SetHangsAfter(w *Worker, d time.Duration) { w.hangsAfter = d }
+
+// WantsSlots reports whether a queue of a worker has jobs that it knows of, and that wait for
+// slots.
+func WantsSlots(w *Worker, queue string) bool {
+	w.slots.mu.Lock()
+	defer w.slots.mu.Unlock()
+	for _, l := range w.loops {
+		if l.name == queue {
+			return l.seat.jobs > 0
+		}
+	}
+	return false
+}

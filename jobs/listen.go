@@ -29,6 +29,7 @@ const (
 type listener struct {
 	mu    sync.Mutex
 	heard listen.Heard
+	echo  bool  // one has arrived on this connection
 	lost  error // since it was lost
 	found error // that nothing arrives on it
 	doubt bool  // an echo is missed
@@ -49,6 +50,15 @@ func (w *Worker) notifyError() (err error) {
 	return err
 }
 
+// deaf reports whether notifications, which this worker is to hear, are not known to arrive.
+func (w *Worker) deaf() (deaf bool) {
+	if w.cfg.notify == "" {
+		return false
+	}
+	w.listens.change(func(l *listener) { deaf = !l.echo || l.doubt || l.found != nil })
+	return deaf
+}
+
 // echo is the channel on which this worker sends to itself.
 func (w *Worker) echo() string { return "jobs_echo_" + w.id.String() }
 
@@ -57,6 +67,9 @@ func (w *Worker) listen(ctx context.Context) error {
 	err := listen.Run(ctx, w.cfg.notify, map[string]func(string){
 		w.news: func(queue string) {
 			for _, l := range w.loops {
+				if queue == "" {
+					l.unwanted.Store(true)
+				}
 				if queue == "" || queue == l.name {
 					l.news.Store(true)
 					l.nudge()
@@ -70,15 +83,16 @@ func (w *Worker) listen(ctx context.Context) error {
 				l.nudge()
 			}
 		},
-		w.echo(): func(string) { w.listens.change(func(l *listener) { l.heard.Echoes++ }) },
+		w.echo(): func(string) { w.listens.change(func(l *listener) { l.heard.Echoes++; l.echo = true }) },
 	}, listen.Health{
 		Connected: func() {
-			w.listens.change(func(l *listener) { l.lost, l.heard.Connected = nil, true; l.heard.Session++ })
+			w.listens.change(func(l *listener) { l.lost, l.heard.Connected, l.echo = nil, true, false; l.heard.Session++ })
 			w.notifyWorks()
 		},
 		Lost: func(err error) {
 			err = errtext.Of(err)
-			w.listens.change(func(l *listener) { l.lost, l.heard.Connected = err, false })
+			w.listens.change(func(l *listener) { l.lost, l.heard.Connected, l.echo = err, false, false })
+			w.wakeAll() // they poll more often
 			w.notifyFails(err)
 		},
 		Doubted: func() (doubt bool) {
@@ -108,6 +122,9 @@ func (w *Worker) watchNotify(ctx context.Context) {
 			err = errNotifyElsewhere
 		}
 		w.listens.change(func(l *listener) { l.found, l.doubt = err, arrivals.Doubted() })
+		if w.deaf() {
+			w.wakeAll() // they poll more often
+		}
 		switch {
 		case err == nil:
 			w.notifyWorks()

@@ -15,8 +15,6 @@ const (
 	// gather bounds the pause in which slots gather for the next claim, while there
 	// is more to do than slots.
 	gather = 5 * time.Millisecond
-	// wantEvery is how often an idle loop that listens asks to be told of new jobs.
-	wantEvery = 15 * time.Second
 	// unknownEvery is how often an idle loop looks for kinds without handlers.
 	unknownEvery = 10 * time.Second
 	// claimBytes bounds the arguments that a claim is to bring.
@@ -29,10 +27,13 @@ type loop struct {
 	w        *Worker
 	name     string
 	capacity int
+	seat     *seat
 	wake     chan struct{}
 	turn     turn.Turn
 	news     atomic.Bool // new jobs were told
 	look     atomic.Bool // look at the jobs in hand now
+	back     atomic.Bool // jobs were given back, or are to be tried again
+	unwanted atomic.Bool // the listening connection is new: the server may have forgotten what it was asked
 
 	lanes  lanes
 	low    bool      // the last claim began at the bottom of the lanes
@@ -49,10 +50,13 @@ type loop struct {
 	peekedAt  time.Time
 	startAt   time.Time // when prefetched jobs may start, however few have slots
 	pausedTo  time.Time // after a failure: no claim before
+	polls     polls
 	pollAt    time.Time
+	deaf      bool // notifications did not arrive in the last turn
 	lookAt    time.Time
 	lookedAt  time.Time
-	wantedTo  time.Time
+	wantedAt  time.Time // when it was last asked to be told of new jobs; zero: never, or in vain
+	wantAt    time.Time // when to ask again
 	unknownAt time.Time
 	failures  int
 
@@ -62,8 +66,11 @@ type loop struct {
 }
 
 func newLoop(w *Worker, q queueConfig) *loop {
-	return &loop{w: w, name: q.name, capacity: q.concurrency, wake: make(chan struct{}, 1), hungry: true,
-		s: QueueStatus{Name: q.name, Concurrency: q.concurrency}}
+	l := &loop{w: w, name: q.name, capacity: q.concurrency, wake: make(chan struct{}, 1), hungry: true,
+		polls: polls{first: w.cfg.pollInterval, longest: max(w.cfg.pollInterval, w.cfg.maxPollInterval)},
+		s:     QueueStatus{Name: q.name, Concurrency: q.concurrency}}
+	l.seat = w.slots.seat(w.cfg.priorityOf(q.name), l.free, func() bool { return l.turn.Lasts() > w.limit })
+	return l
 }
 
 // nudge makes the loop look what it can do.
@@ -108,6 +115,9 @@ func (l *loop) count(state queue.State, failed bool) {
 		l.news.Store(true)
 		l.nudge()
 	}
+	if state == queue.Available {
+		l.come()
+	}
 }
 
 func (l *loop) countLost() { l.change(func(s *QueueStatus) { s.Lost++ }) }
@@ -147,14 +157,32 @@ func (l *loop) step(ctx context.Context) {
 		l.lookNow(ctx)
 	}
 	l.startReady(ctx)
+	l.heed(now)
 	switch {
 	case l.news.Swap(false):
-		l.hungry = true
+		l.hungry, l.polls.quiet = true, 0
 	case !l.hungry && !now.Before(l.pollAt) && !now.Before(l.pausedTo):
 		l.peek(ctx, true)
+	case !l.hungry && l.wantDue(now):
+		l.want(ctx)
 	}
+	l.wantSlots()
 	if want := l.mayClaim(time.Now()); want > 0 {
 		l.claim(ctx, want)
+		l.wantSlots()
+	}
+}
+
+// wantSlots makes queues of lower priorities leave slots for the jobs that this one could
+// start now.
+func (l *loop) wantSlots() {
+	switch {
+	case time.Now().Before(l.pausedTo):
+		l.w.slots.want(l.seat, 0)
+	case l.hungry && !l.w.settler.full():
+		l.w.slots.want(l.seat, l.capacity)
+	default:
+		l.w.slots.want(l.seat, len(l.ready))
 	}
 }
 
@@ -170,12 +198,15 @@ func (l *loop) mayClaim(now time.Time) (want int) {
 	if l.width > 0 {
 		want = max(1, min(want, claimBytes/l.width))
 	}
+	if most := l.w.cfg.claimBatch; most > 0 {
+		want = min(want, most)
+	}
 	return want
 }
 
 // room is how many jobs could be claimed now.
 func (l *loop) room() int {
-	return l.w.slots.room(min(l.free(), l.w.slots.available()) + l.w.cfg.prefetch - len(l.ready))
+	return l.w.slots.room(min(l.free(), l.w.slots.available(l.seat)) + l.w.cfg.prefetch - len(l.ready))
 }
 
 // gathers reports whether slots should gather before the next claim: the last one
@@ -202,6 +233,9 @@ func (l *loop) rest(ctx context.Context) {
 		until = earlier(until, l.pausedTo)
 	case !l.hungry:
 		until = earlier(until, l.pollAt)
+		if l.w.cfg.notify != "" {
+			until = earlier(until, l.nextWant())
+		}
 	case now.Before(l.pausedTo):
 		until = earlier(until, l.pausedTo)
 	case want > 0 && l.gathers(now, want):

@@ -144,6 +144,7 @@ func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) er
 	total := Reset{Workers: ids}
 	defer func() {
 		if total.Back+total.Ended > 0 {
+			r.w.comeAll()
 			tell(r.w.voice, "JobsReset", func(o *Observer) func(Reset) { return o.JobsReset }, total)
 		}
 	}()

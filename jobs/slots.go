@@ -11,6 +11,50 @@ type slots struct {
 	asked   int // by claims that are under way, of what was left
 	pending int // claimed, and not started
 	freed   func()
+	seats   []*seat
+	denied  bool // slots were free that a queue did not get, as one of a higher priority wants them
+}
+
+// seat is the place of a queue among those that share the slots.
+type seat struct {
+	priority int         // 1 takes first
+	room     func() int  // how many jobs the queue may start besides
+	hangs    func() bool // reports whether its loop stands still, and takes nothing
+	jobs     int         // that it could start, up to its room; guarded by slots
+}
+
+// seat adds a queue. Until it says how many jobs it could start, it has its room full of them.
+func (s *slots) seat(priority int, room func() int, hangs func() bool) *seat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := &seat{priority: priority, room: room, hangs: hangs, jobs: maxConcurrency}
+	s.seats = append(s.seats, of)
+	return of
+}
+
+// want records how many jobs a queue could start if it had slots. Until it wants fewer, the
+// queues of lower priorities leave that many slots to it.
+func (s *slots) want(of *seat, jobs int) {
+	s.mu.Lock()
+	wake := jobs < of.jobs && s.denied
+	s.denied = s.denied && !wake
+	of.jobs = jobs
+	s.mu.Unlock()
+	if wake {
+		s.freed()
+	}
+}
+
+// leftFor returns how many of the free slots a queue may take.
+func (s *slots) leftFor(of *seat) int {
+	left := s.free
+	for _, o := range s.seats {
+		if o.priority < of.priority && o.jobs > 0 && left > 0 && !o.hangs() {
+			left -= max(0, min(left, o.jobs, o.room()))
+		}
+	}
+	s.denied = s.denied || left < s.free
+	return left
 }
 
 // newSlots takes 0 for no bound.
@@ -25,20 +69,20 @@ func newSlots(total, jobs int, freed func()) *slots {
 	return s
 }
 
-// take takes up to want slots.
-func (s *slots) take(want int) (got int) {
+// take takes up to want slots for a queue.
+func (s *slots) take(of *seat, want int) (got int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	got = max(0, min(want, s.free))
+	got = max(0, min(want, s.leftFor(of)))
 	s.free -= got
 	return got
 }
 
-// available is how many slots are free.
-func (s *slots) available() int {
+// available is how many slots a queue could take.
+func (s *slots) available(of *seat) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.free
+	return s.leftFor(of)
 }
 
 // give returns slots.
@@ -47,7 +91,8 @@ func (s *slots) give(n int) {
 		return
 	}
 	s.mu.Lock()
-	waited := s.free == 0
+	waited := s.free == 0 || s.denied
+	s.denied = false
 	s.free += n
 	s.mu.Unlock()
 	if waited {

@@ -58,7 +58,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	w.rescuer = newRescuer(w)
 	w.chores = newChores(w)
 	w.coord = coord.New(w.coordination())
-	for _, q := range w.queues() {
+	for _, q := range w.cfg.served() {
 		if len(w.kinds) > 0 { // else there is nothing to claim
 			w.loops = append(w.loops, newLoop(w, q))
 		}
@@ -200,6 +200,13 @@ func (w *Worker) coordination() coord.Config {
 
 // heartbeatStatus is what a heartbeat leaves in the table of workers.
 func (w *Worker) heartbeatStatus() ([]byte, error) { return w.Status().MarshalJSON() }
+
+// comeAll makes every queue look again soon.
+func (w *Worker) comeAll() {
+	for _, l := range w.loops {
+		l.come()
+	}
+}
 
 // wakeAll makes every queue look for what it can do.
 func (w *Worker) wakeAll() {

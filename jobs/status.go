@@ -79,7 +79,7 @@ func (s QueueStatus) MarshalJSON() ([]byte, error) {
 // Status returns a snapshot. It may be called at any time.
 func (w *Worker) Status() Status {
 	s := Status{State: w.state.Load().(WorkerState)}
-	for _, q := range w.queues() {
+	for _, q := range w.cfg.served() {
 		s.Queues = append(s.Queues, QueueStatus{Name: q.name, Concurrency: q.concurrency})
 	}
 	if !w.isReady() {

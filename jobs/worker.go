@@ -102,14 +102,6 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	return w
 }
 
-// queues are those that were named, or the default one.
-func (w *Worker) queues() []queueConfig {
-	if len(w.cfg.queues) == 0 {
-		return []queueConfig{{DefaultQueue, 10}}
-	}
-	return w.cfg.queues
-}
-
 // ID identifies this worker in the tables.
 func (w *Worker) ID() uuid.UUID { return w.id }
 

@@ -12,12 +12,17 @@ import (
 // many who failed together do not come back together ("equal jitter", Brooker,
 // Exponential Backoff And Jitter, 2015). random is in [0, 1).
 func Delay(n int, first, limit time.Duration, random float64) time.Duration {
+	d := Doubled(n-1, first, limit)
+	return d/2 + time.Duration(random*float64(d-d/2))
+}
+
+// Doubled returns first, doubled so many times, and limit at most.
+func Doubled(times int, first, limit time.Duration) time.Duration {
 	d := first
-	for i := 1; i < n && d < limit; i++ {
+	for i := 0; i < times && d < limit; i++ {
 		d *= 2
 	}
-	d = min(d, limit)
-	return d/2 + time.Duration(random*float64(d-d/2))
+	return min(d, limit)
 }
 
 // Infrastructure is the pause after the n-th failure in a row of the

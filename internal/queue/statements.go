@@ -52,7 +52,7 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{flow runs}", t.FlowRuns.SQL(), "{flow sweep}", t.FlowSweep.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(mostAttempts))
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{told}", told, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(mostAttempts))
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
@@ -175,6 +175,15 @@ const completed = `
 INSERT INTO {history} ({kept}, {held}, state)
 SELECT {kept}, {held}, 'completed' FROM gone WHERE {bounded}`
 
+// told tells who awaits the jobs that are gone, and those who want to be told of jobs of the
+// queues that jobs have come back to.
+const told = `told AS MATERIALIZED (
+	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
+	UNION ALL
+	SELECT pg_notify({news}, q.queue) FROM (SELECT DISTINCT queue FROM back) AS q
+	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = q.queue AND w.until > statement_timestamp())
+)`
+
 const settleSQL = `
 WITH d AS MATERIALIZED (
 	SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint, "to" text, delay bigint, counts boolean, most int, resets boolean,
@@ -196,18 +205,16 @@ WITH d AS MATERIALIZED (
 	SELECT id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures + (counts AND final = 'failed')::int, resets, max_attempts, max_resets, cancel_at,
 		{held}, final, code, error, result FROM gone
 	RETURNING id, state
-), told AS MATERIALIZED (
-	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 ), back AS (
 	UPDATE {jobs} AS j SET {freed}, failures = j.failures + m.counts::int, resets = j.resets + m.resets::int,
 		run_at = CASE WHEN m.delay IS NULL THEN j.run_at ELSE clock_timestamp() + m.delay * interval '1 microsecond' END
 	FROM mine AS m WHERE j.id = m.id AND m.final IS NULL
-	RETURNING j.id, j.attempt, m.claim, m.claimed_by, m.started_at, m.outcome, m.code, m.error
+	RETURNING j.id, j.queue, j.attempt, m.claim, m.claimed_by, m.started_at, m.outcome, m.code, m.error
 ), noted AS (
 	INSERT INTO {attempts} (job_id, attempt, claim, worker_id, started_at, outcome, code, error)
 	SELECT id, attempt, claim, claimed_by, started_at, coalesce(outcome, 'released'), code, error FROM back
 	ON CONFLICT (job_id, attempt) DO NOTHING
-), forgotten AS (
+), {told}, forgotten AS (
 	DELETE FROM {attempts} AS a USING back AS b
 	WHERE a.job_id = ANY (ARRAY(SELECT id FROM back WHERE attempt > {most attempts})) AND a.job_id = b.id AND a.attempt = b.attempt - {most attempts}
 )
@@ -272,8 +279,6 @@ const resetSQL = `, lost AS MATERIALIZED (
 	ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
 	DELETE FROM {jobs} AS j USING lost AS l WHERE j.id = l.id AND l.final IS NOT NULL RETURNING j.*, l.final
-), told AS MATERIALIZED (
-	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 ), past AS (
 	INSERT INTO {history} ({kept}, {held}, state, code, error)
 	SELECT {kept}, {held}, final, 'WORKER_LOST', 'each worker that ran it was lost, ' || resets + 1 || ' times' FROM gone
@@ -281,12 +286,12 @@ const resetSQL = `, lost AS MATERIALIZED (
 	UPDATE {jobs} AS j SET {freed}, resets = j.resets + (l.started_at IS NOT NULL)::int,
 		run_at = CASE WHEN l.started_at IS NULL THEN j.run_at ELSE clock_timestamp() + random() * 2 ^ least(j.resets, 8) * interval '1 second' END
 	FROM lost AS l WHERE j.id = l.id AND l.final IS NULL
-	RETURNING j.id, j.attempt, l.claim, l.claimed_by, l.started_at
+	RETURNING j.id, j.queue, j.attempt, l.claim, l.claimed_by, l.started_at
 ), noted AS (
 	INSERT INTO {attempts} (job_id, attempt, claim, worker_id, started_at, outcome, code)
 	SELECT id, attempt, claim, claimed_by, started_at, 'lost', 'WORKER_LOST' FROM back
 	ON CONFLICT (job_id, attempt) DO NOTHING
-)
+), {told}
 SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM gone) WHERE (SELECT count(*) FROM told) >= 0`
 
 // lockSQL makes the claims of a capped queue take turns. What they count, they

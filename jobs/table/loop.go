@@ -34,6 +34,7 @@ type pace struct {
 	took     time.Duration
 	claimed  time.Time // the end of the last claim
 	pollAt   time.Time
+	quiet    int       // claims in a row that have found nothing
 	pausedTo time.Time // after a failure
 }
 
@@ -52,6 +53,30 @@ func (p pace) next(free int) (at time.Time, never bool) {
 		at = p.pausedTo
 	}
 	return at, false
+}
+
+// rested returns the pace after a claim that has found fewer rows than it had slots for, or was
+// left out: then found is above 0, as a hook may say otherwise soon. first and longest bound the
+// pause. random is in [0, 1).
+func (p pace) rested(now time.Time, found int, first, longest time.Duration, random float64) pace {
+	if found > 0 {
+		p.quiet = 0
+	}
+	pause := backoff.Doubled(p.quiet, first, longest)
+	p.hungry, p.pollAt = false, now.Add(pause-time.Duration(random*float64(pause)/4))
+	if found == 0 {
+		p.quiet++
+	}
+	return p
+}
+
+// ended returns the pace after the end of a job, which may be tried again.
+func (p pace) ended(now time.Time, first time.Duration) pace {
+	p.quiet = 0
+	if next := now.Add(first); next.Before(p.pollAt) {
+		p.pollAt = next
+	}
+	return p
 }
 
 func newLoop(w *Worker) *loop {
@@ -108,6 +133,7 @@ func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
 	case <-t.C:
 	case <-l.w.wake:
 		l.hungry = l.hungry || l.w.handler.preDequeue != nil
+		l.pace = l.ended(time.Now(), l.w.opts.Interval)
 	case <-ctx.Done():
 	}
 }
@@ -118,7 +144,7 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 	defer l.w.turns.claims.End()
 	condition, ok := l.preDequeue(intake)
 	if !ok || intake.Err() != nil {
-		l.rest()
+		l.rest(1)
 		return
 	}
 	limit := pgdriver.RoundLimit(l.left(free))
@@ -151,14 +177,13 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 		return
 	}
 	if l.failures = 0; found < limit {
-		l.rest()
+		l.rest(found)
 	}
 }
 
 // rest makes the loop wait for the next poll.
-func (l *loop) rest() {
-	poll := l.w.opts.Interval
-	l.hungry, l.pollAt = false, time.Now().Add(poll-time.Duration(rand.Float64()*float64(poll)/4))
+func (l *loop) rest(found int) {
+	l.pace = l.rested(time.Now(), found, l.w.opts.Interval, l.w.opts.MaxInterval, rand.Float64())
 }
 
 // preDequeue asks the user's hook. If that ignores the end of its context, it is given up.

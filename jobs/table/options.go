@@ -222,6 +222,10 @@ type WorkerOptions struct {
 	// Interval is how often an idle worker looks for rows, a second by default. A
 	// random quarter is left out.
 	Interval time.Duration
+	// MaxInterval lets the pause between two looks double while no row is found, from
+	// Interval up to it. So a new row, or one whose process_after has come, waits for as long. It is
+	// Interval by default, and a day at most. The end of a job makes the worker look after Interval.
+	MaxInterval time.Duration
 	// HeartbeatInterval is how often last_heartbeat_at of the running rows is written,
 	// all in one statement, and whether they were cancelled is read. By default it is
 	// a fifth of StalledMaxAge, and 5 s at most.
@@ -259,6 +263,9 @@ func (o WorkerOptions) withDefaults(stalled time.Duration) WorkerOptions {
 	}
 	if o.Interval == 0 {
 		o.Interval = time.Second
+	}
+	if o.MaxInterval == 0 {
+		o.MaxInterval = o.Interval
 	}
 	if o.HeartbeatInterval == 0 {
 		o.HeartbeatInterval = min(stalled/5, 5*time.Second)
@@ -300,6 +307,7 @@ func (o WorkerOptions) check(stalled time.Duration) error {
 		fail("NumTotalJobs: %d is out of range, it takes 0 for no bound, or more", o.NumTotalJobs)
 	}
 	between("Interval", o.Interval, time.Millisecond, time.Hour, false)
+	between("MaxInterval", o.MaxInterval, o.Interval, day, false)
 	between("HeartbeatInterval", o.HeartbeatInterval, 10*time.Millisecond, time.Hour, false)
 	if 3*o.HeartbeatInterval > stalled {
 		fail("HeartbeatInterval: %v is out of range, StalledMaxAge (%v) must be three of it or more", o.HeartbeatInterval, stalled)

@@ -1,0 +1,114 @@
+package jobs
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/tier"
+)
+
+// The pause between two polls doubles while they find nothing, from the first to the longest. It
+// ends when a job is due that is known, and is the first one again while a job waits, or what the
+// poll has seen may not be all. A poll looks as far ahead as the pause after it lasts.
+func TestNextPoll(t *testing.T) {
+	t.Parallel()
+	tier.Checks(t, 5000, 200_000)
+	rapid.Check(t, func(t *rapid.T) {
+		first := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "first"))
+		p := polls{first: first, longest: time.Duration(rapid.Int64Range(int64(first), int64(day)).Draw(t, "longest"))}
+		want := first // the longest that the next pause may be
+		for range rapid.IntRange(1, 40).Draw(t, "polls") {
+			found, all := queue.Peek{None: rapid.Bool().Draw(t, "none"), Paused: rapid.Bool().Draw(t, "paused"), Capped: rapid.Bool().Draw(t, "capped")}, rapid.Bool().Draw(t, "all")
+			ahead := p.ahead()
+			if ahead != want {
+				t.Fatalf("a poll looks %v ahead, want %v", ahead, want)
+			}
+			if !found.None {
+				found.Due = time.Duration(rapid.Int64Range(-int64(time.Hour), int64(ahead)).Draw(t, "due"))
+			}
+			waits := !found.None && !found.Paused && found.Due <= 0
+			if !all || waits {
+				want = first
+			}
+			pause, next := p.next(found, all, rapid.Float64Range(0, 0.999).Draw(t, "random"))
+			low, high := want-want/4-1, want
+			if !found.None && !found.Paused && found.Due > 0 {
+				low, high = min(low, found.Due), min(high, found.Due)
+			}
+			if pause < low || pause > high || pause > ahead {
+				t.Fatalf("after %+v the next poll is in %v, want %v to %v", found, pause, low, high)
+			}
+			if p = next; all && !waits {
+				want = min(2*want, p.longest)
+			}
+		}
+	})
+}
+
+// By default the pause does not grow.
+func TestPollsDoNotSlowDownByDefault(t *testing.T) {
+	t.Parallel()
+	w := &Worker{cfg: defaults()}
+	w.slots = newSlots(0, 0, func() {})
+	p := newLoop(w, queueConfig{"q", 1}).polls
+	for range 20 {
+		var pause time.Duration
+		if pause, p = p.next(queue.Peek{None: true}, true, 0); pause != time.Second {
+			t.Fatalf("the next poll is in %v, want a second", pause)
+		}
+	}
+}
+
+// After a failure a loop does not ask to be told before its pause is over, and sleeps until then.
+func TestNoWishInThePauseAfterAFailure(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := &loop{w: &Worker{cfg: config{notify: "x"}}, wantAt: now.Add(-time.Hour), pausedTo: now.Add(time.Second)}
+	if l.wantDue(now) || !l.nextWant().Equal(l.pausedTo) || !l.wantDue(l.pausedTo) {
+		t.Errorf("it asks in %v, want a second", l.nextWant().Sub(now))
+	}
+	if l.pausedTo = now.Add(-2 * time.Hour); !l.nextWant().Equal(l.wantAt) || !l.wantDue(now) {
+		t.Errorf("without a pause it asks in %v, want an hour ago", l.nextWant().Sub(now))
+	}
+}
+
+// Jobs that come back, and notifications that cease to arrive, end a long pause. Those that did
+// not arrive before do not put the next poll off for ever.
+func TestWhatEndsALongPause(t *testing.T) {
+	t.Parallel()
+	w := &Worker{cfg: config{notify: "x"}}
+	w.listens.echo = true
+	now := time.Now()
+	l := &loop{w: w, wake: make(chan struct{}, 1)}
+	rest := func() { l.polls, l.pollAt = polls{time.Second, time.Hour, 9}, now.Add(time.Hour) }
+	check := func(what string, pause time.Duration, quiet int) {
+		t.Helper()
+		if l.heed(now); l.pollAt.Sub(now) != pause || l.polls.quiet != quiet {
+			t.Errorf("%s: the next poll is in %v after %d quiet ones, want %v after %d", what, l.pollAt.Sub(now), l.polls.quiet, pause, quiet)
+		}
+	}
+	rest()
+	check("while notifications arrive", time.Hour, 9)
+	l.count(queue.Completed, false)
+	check("after the end of a job", time.Hour, 9)
+	l.count(queue.Available, true)
+	check("after a job has failed, and is to be tried again", time.Second, 0)
+	for what, change := range map[string]func(*listener){
+		"before the first echo":     func(l *listener) { l.echo = false },
+		"while an echo is missed":   func(l *listener) { l.doubt = true },
+		"when nothing has arrived":  func(l *listener) { l.found = errNotifyElsewhere },
+		"a lost connection, anew":   func(l *listener) { l.echo = false },
+		"a connection in doubt now": func(l *listener) { l.doubt = true },
+	} {
+		w.listens = listener{echo: true}
+		l.heed(now)
+		rest()
+		w.listens.change(change)
+		check(what, time.Second, 0)
+		l.pollAt = now.Add(time.Millisecond)
+		check(what+", in the next turn", time.Millisecond, 0)
+	}
+}

@@ -1,0 +1,85 @@
+package jobs_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// wanted waits until a worker has asked to be told of new jobs, and rests.
+func (s *stage) wanted() {
+	s.t.Helper()
+	s.until("the worker to ask to be told", func() (is bool) {
+		err := s.d.DB.QueryRow(`SELECT EXISTS (SELECT FROM jobs_wanted WHERE until > clock_timestamp())`).Scan(&is)
+		return err == nil && is
+	})
+}
+
+// A worker that listens polls once an hour, and starts all that it can be told of: new jobs, those
+// of a later time, those that are tried again or snooze, those that another worker gives back, and
+// those of a dead one.
+func TestToldOfAllThatComes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	left := make(chan struct{})
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+		s.note("%d.%d", j.Args.N, j.Attempt)
+		switch {
+		case j.Attempt > 1:
+			return nil
+		case j.Args.N == 3:
+			return jobs.RetryAfter(300*time.Millisecond, fmt.Errorf("again"))
+		case j.Args.N == 4:
+			return jobs.Snooze(300 * time.Millisecond)
+		case j.Args.N == 5:
+			close(left)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	_, stop := s.runOn(s.d.DB, jobs.WithShutdownTimeout(10*time.Millisecond))
+	held := s.add(task{5})
+	select {
+	case <-left:
+	case <-time.After(patience):
+		t.Fatal("the first worker starts no job")
+	}
+	seldom := []jobs.Option{jobs.WithNotifyConnectionString(s.d.URL), jobs.WithPollInterval(time.Hour)}
+	s.run(seldom...)
+	s.wanted()
+	if err := stop(); err != nil { // gives its job back
+		t.Fatal(err)
+	}
+	s.ended(held)
+	for n, opts := range map[int][]jobs.EnqueueOption{1: nil, 2: {jobs.In(500 * time.Millisecond)}, 3: nil, 4: nil} {
+		s.ended(s.add(task{n}, opts...))
+		s.wanted()
+	}
+	var lost int64
+	if err := s.d.DB.QueryRow(`INSERT INTO jobs (kind, args, state, attempt, claimed_by, claim, claimed_at, started_at)
+		VALUES ('task', '{"N": 6}', 'running', 1, gen_random_uuid(), 1, clock_timestamp(), clock_timestamp()) RETURNING id`).Scan(&lost); err != nil {
+		t.Fatal(err)
+	}
+	if i := s.ended(lost); i.Resets != 1 {
+		t.Errorf("the job of a dead worker was reset %d times", i.Resets)
+	}
+}
+
+// A worker that rests goes on asking to be told: a wish lasts for half a minute.
+func TestRestingWorkerStaysTold(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	s.run(jobs.WithNotifyConnectionString(s.d.URL), jobs.WithPollInterval(time.Hour))
+	s.ended(s.add(task{}))
+	s.wanted()
+	for range 2 { // once it may be since its connection is new
+		s.d.Exec(t, `DELETE FROM jobs_wanted`)
+		s.wanted()
+	}
+	s.ended(s.add(task{}))
+}

@@ -1,0 +1,111 @@
+package jobs_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// While a queue of a higher priority has jobs, the slots that are shared are its own. It does
+// not matter which queue was named first, nor which has waited longer.
+func TestQueuePriority(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		s.note("%s", j.Queue)
+		return nil
+	})
+	const each = 30
+	var ids []int64
+	for _, queue := range []string{"low", "middle", "high"} {
+		for n := range each {
+			ids = append(ids, s.add(task{n}, jobs.Queue(queue)))
+		}
+	}
+	s.run(jobs.WithQueue("low", 2), jobs.WithQueue("high", 2), jobs.WithQueue("middle", 2), jobs.WithConcurrency(2),
+		jobs.WithQueuePriority("high", 1), jobs.WithQueuePriority("low", 9), jobs.WithPrefetch(1))
+	for _, id := range ids {
+		s.ended(id)
+	}
+	notes := s.notes()
+	for i, want := range []string{"high", "middle", "low"} {
+		// The two that run at once note their starts in any order.
+		for n, got := range notes[i*each+1 : (i+1)*each-1] {
+			if got != want {
+				t.Fatalf("start %d is of queue %s, want %s: %q", i*each+1+n, got, want, notes)
+			}
+		}
+	}
+}
+
+// A slot that becomes free goes to the queue of the higher priority, though another one has
+// waited for it longer; and to that one after it.
+func TestNextSlotIsOfTheHigherPriority(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	next, started := make(chan struct{}), make(chan string, 100)
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		started <- j.Queue
+		<-next
+		return nil
+	})
+	var ids []int64
+	for n := range 4 {
+		ids = append(ids, s.add(task{n}, jobs.Queue("low")))
+	}
+	w := s.run(jobs.WithQueue("low", 5), jobs.WithQueue("high", 5), jobs.WithConcurrency(1), jobs.WithQueuePriority("high", 4))
+	order := <-started
+	ids = append(ids, s.add(task{}, jobs.Queue("high")))
+	s.until("the worker to see the job of the higher priority", func() bool { return jobs.WantsSlots(w, "high") })
+	for range 4 {
+		next <- struct{}{}
+		order += " " + <-started
+	}
+	close(next)
+	for _, id := range ids {
+		s.ended(id)
+	}
+	if order != "low high low low low" {
+		t.Errorf("they started in the order %s", order)
+	}
+}
+
+// A claim takes no more than its batch. The next follows at once: all slots are used.
+func TestClaimBatch(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	var running atomic.Int64
+	all := make(chan struct{})
+	jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error {
+		if running.Add(1) == 10 {
+			close(all)
+		}
+		select {
+		case <-all:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	var ids []int64
+	for n := range 30 {
+		ids = append(ids, s.add(task{n}))
+	}
+	s.run(jobs.WithQueue("default", 10), jobs.WithPrefetch(5), jobs.WithClaimBatch(3), jobs.WithObserver(jobs.Observer{
+		JobsClaimed: func(c jobs.Claimed) { s.note("%d", c.Jobs) },
+	}))
+	for _, id := range ids {
+		s.ended(id)
+	}
+	for _, n := range s.notes() {
+		if n > "3" || len(n) > 1 {
+			t.Errorf("a claim took %s jobs, its batch is 3", n)
+		}
+	}
+	if fmt.Sprint(s.notes()[0]) != "3" {
+		t.Errorf("the first claim took %s jobs of 30, its batch is 3", s.notes()[0])
+	}
+}

@@ -1,0 +1,55 @@
+package table
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/tier"
+)
+
+// The pause between two looks doubles while nothing is found, from the first to the longest, less
+// a random quarter. A row that is found, and a job that ends, make it the first one again.
+func TestPauseDoublesWhileNothingIsFound(t *testing.T) {
+	t.Parallel()
+	tier.Checks(t, 5_000, 200_000)
+	rapid.Check(t, func(t *rapid.T) {
+		first := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "first"))
+		longest := time.Duration(rapid.Int64Range(int64(first), int64(day)).Draw(t, "longest"))
+		now, p, want := time.Now(), pace{hungry: true}, first
+		for range rapid.IntRange(1, 40).Draw(t, "looks") {
+			found := rapid.IntRange(0, 2).Draw(t, "found")
+			if found > 0 {
+				want = first
+			}
+			p = p.rested(now, found, first, longest, rapid.Float64Range(0, 0.999).Draw(t, "random"))
+			if pause := p.pollAt.Sub(now); p.hungry || pause > want || pause < want-want/4-1 {
+				t.Fatalf("with %d found the next look is in %v, want %v", found, pause, want)
+			}
+			if found == 0 {
+				want = min(2*want, longest)
+			}
+			if rapid.Bool().Draw(t, "a job ends") {
+				late := p.pollAt
+				p, want = p.ended(now, first), first
+				if at := now.Add(first); p.pollAt.After(at) || p.pollAt.Before(at) && !p.pollAt.Equal(late) {
+					t.Fatalf("after the end of a job the next look is in %v, want %v at most", p.pollAt.Sub(now), first)
+				}
+			}
+		}
+	})
+}
+
+// By default the pause does not grow.
+func TestMaxIntervalIsIntervalByDefault(t *testing.T) {
+	t.Parallel()
+	o := WorkerOptions{Interval: 3 * time.Second}.withDefaults(defaultStalledMaxAge)
+	if o.MaxInterval != o.Interval {
+		t.Errorf("MaxInterval is %v, want %v", o.MaxInterval, o.Interval)
+	}
+	o.MaxInterval = time.Second
+	if o.check(defaultStalledMaxAge) == nil {
+		t.Error("a MaxInterval below Interval is allowed")
+	}
+}
