@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,7 +149,9 @@ func (s *Scheduler) change(p *plan, f func(*Status)) {
 }
 
 // Start runs until ctx ends, and then returns nil. It returns an error at once if New
-// was given something wrong, or the database cannot be used. While that cannot be reached, it
+// was given something wrong, or the database cannot be used. If the role lacks a privilege, the
+// error is [jobs.ErrPrivileges] with the GRANTs: a Scheduler needs what migrations.JobsGrants
+// gives a Client, and what it gives a Worker is not enough. While that cannot be reached, it
 // tries again, see [Scheduler.WithStartLimit]. It returns [ErrPoolClosed] if db is
 // closed before ctx ends.
 func (s *Scheduler) Start(ctx context.Context) error {
@@ -195,11 +198,8 @@ func (s *Scheduler) begin(ctx context.Context) error {
 	if err := pgdriver.AnswersWithin(ctx, s.db.DB, answerLimit); err != nil {
 		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerLimit, err)
 	}
-	// Of a schedule that it does not see, a Scheduler would not know whether it is paused.
-	if remedy, err := rights.Hidden(ctx, s.db, s.t.Version, s.t.Schedules, s.t.Jobs, s.t.Once); err != nil {
+	if err := s.checkRights(ctx); err != nil {
 		return err
-	} else if remedy != "" {
-		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, remedy)
 	}
 	if err := migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()}); err != nil {
 		return err
@@ -210,6 +210,27 @@ func (s *Scheduler) begin(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// checkRights reports with [jobs.ErrPrivileges] all that the role may not do and a Scheduler
+// does, though for the first time at some tick. Of a schedule that the role does not see, a
+// Scheduler would not know whether it is paused.
+func (s *Scheduler) checkRights(ctx context.Context) error {
+	missing, err := rights.Missing(ctx, s.db, rights.JobsScheduler(s.t))
+	if err != nil {
+		return err
+	}
+	hidden, err := rights.Hidden(ctx, s.db, s.t.Once)
+	if err != nil {
+		return err
+	}
+	if hidden != "" {
+		missing = append(missing, hidden)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, strings.Join(missing, "; "))
+	}
+	return nil
 }
 
 // place gives schedules their rows, and each row its next tick unless it has that.
