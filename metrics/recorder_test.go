@@ -260,7 +260,7 @@ func TestDurations(t *testing.T) {
 
 // No metric has an attribute of a set without bounds, or a name that cannot be told from another.
 func TestAll(t *testing.T) {
-	bounded := []string{"consumer", "partition", "queue", "kind", "build", "source", "state", "late", "outcome", "cause", "part"}
+	bounded := []string{"consumer", "partition", "queue", "kind", "build", "source", "state", "late", "outcome", "cause", "part", "schedule"}
 	names := map[string]bool{}
 	for _, m := range All() {
 		if names[m.Name] || m.Help == "" || len(m.Attributes) > most || (m.Kind == Histogram) != (len(m.Bounds) > 0) || !slices.IsSorted(m.Bounds) {

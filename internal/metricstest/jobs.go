@@ -80,6 +80,11 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 	if err := o.PauseQueue(t.Context(), "paused", by); err != nil {
 		t.Fatal(err)
 	}
+	d.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', now() - interval '1 hour'), ('hourly', 'h', now() + interval '1 hour');
+		INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`)
+	if err := o.PauseSchedule(t.Context(), "hourly", by); err != nil {
+		t.Fatal(err)
+	}
 	add(Task{}, jobs.Queue("paused"), jobs.At(time.Now().Add(-time.Hour)))
 	add(Task{}, jobs.Queue("paused"))
 	add(Task{}, jobs.In(time.Hour))
@@ -105,7 +110,9 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 		"jobs.queue.up{queue=default}": "1", "jobs.queue.paused{queue=paused}": "1", "jobs.queue.paused{queue=default}": "0",
 		"jobs.queue.unknown_kinds{queue=default}": "1", "jobs.queue.prefetched{queue=default}": "0",
 		"jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2", "jobs.queue.scheduled{queue=default}": "1", "jobs.queue.scheduled{queue=paused}": "0",
-		"jobs.queue.oldest.age{queue=paused}": "> 3500",
+		"jobs.queue.oldest.age{queue=paused}":     "> 3500",
+		"jobs.schedule.overdue{schedule=nightly}": "> 3500", "jobs.schedule.overdue{schedule=hourly}": "0",
+		"jobs.schedule.paused{schedule=nightly}": "0", "jobs.schedule.paused{schedule=hourly}": "1", "jobs.flows.unadvanced{}": "1",
 	})
 	add(Task{"held"})
 	p.await("a handler that runs", map[string]string{"jobs.queue.running{queue=default}": "1"})
@@ -114,7 +121,7 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 	p.await("a job that was deleted", map[string]string{"jobs.queue.running{queue=default}": "0", "jobs.lost{queue=default,kind=task}": "1"})
 	second := &probe{t, subject(t), p.seen}
 	StartJobs(t, d.DB, second, handlers, jobs.WithQueue("default", 1))
-	second.await("a second worker", map[string]string{"jobs.worker.up{}": "1", "jobs.worker.leader{}": "0", "jobs.read.up{}": "none", "jobs.queue.due{queue=paused}": "none"})
+	second.await("a second worker", map[string]string{"jobs.worker.up{}": "1", "jobs.worker.leader{}": "0", "jobs.read.up{}": "none", "jobs.queue.due{queue=paused}": "none", "jobs.flows.unadvanced{}": "none"})
 	end()
 	second.await("a change of the leader", map[string]string{"jobs.worker.leader{}": "1", "jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2"})
 	p.await("the end of a worker", map[string]string{"jobs.worker.up{}": "0", "jobs.queue.up{queue=default}": "none", "jobs.queue.due{queue=paused}": "none"})
