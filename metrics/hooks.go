@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
 )
 
 const (
@@ -84,6 +85,21 @@ func (r *Recorder) JobsObserver() jobs.Observer {
 			r.record(context.Background(), jobsWait, d.Waited, d.Queue, d.Kind)
 		},
 		JobLost: func(h jobs.Header) { r.count(jobsLost, 1, h.Queue, h.Kind) },
+	}
+}
+
+// ScheduleObserver counts what a Scheduler does, for its method WithObserver.
+func (r *Recorder) ScheduleObserver() schedule.Observer {
+	return schedule.Observer{
+		Ticked: func(k schedule.Ticked) {
+			if k.Jobs == 0 {
+				r.count(jobsTicks, 1, k.Schedule, "passed")
+				return
+			}
+			r.count(jobsTicks, float64(k.Jobs), k.Schedule, "enqueued")
+			r.record(context.Background(), jobsLateTick, k.Late, k.Schedule)
+		},
+		TickFailed: func(f schedule.TickFailure) { r.count(jobsTicks, 1, f.Schedule, outcomeFailed) },
 	}
 }
 

@@ -104,6 +104,8 @@ var (
 	jobsOverdue    = add("jobs.schedule.overdue", Gauge, "s", bySchedule, "Time since the next tick of the schedule was due: no process has the schedule, or its job cannot be enqueued. 0: it is not due. Only on the leader.")
 	jobsStopped    = add("jobs.schedule.paused", Gauge, "{state}", bySchedule, "1 if an operator has paused the schedule. Only on the leader.")
 	jobsUnadvanced = add("jobs.flows.unadvanced", Gauge, "{state}", nil, "1 if runs of flows have not ended and no worker has advanced flows for a minute. Only on the leader.")
+	jobsTicks      = add("jobs.schedule.ticks", Counter, "{tick}", []string{"schedule", "outcome"}, "Ticks that this process has come to: enqueued, passed (without a new job: the schedule is paused, or CatchUp or Unique left it out), failed (tried again). A tick that was missed counts as its job.")
+	jobsLateTick   = addHistogram("jobs.schedule.late.duration", bySchedule, slowBounds, "From a tick, of several that were missed the first, until this process saw it, by the database's clock. Without those that passed or failed.")
 	jobsClaimed    = add("jobs.claimed", Counter, "{job}", byQueue, "Jobs that were claimed.")
 	jobsDone       = add("jobs.done", Counter, "{job}", []string{"queue", "kind", "outcome"}, "Runs that ended: completed, failed (for good), retried (failed, and runs again), snoozed (runs again without a failure), cancelled.")
 	jobsLost       = add("jobs.lost", Counter, "{job}", byKind, "Runs whose job was given to another worker, or deleted.")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -123,6 +124,9 @@ func (t *Telemetry) Observer() worker.Observer { return t.recorder.Observer() }
 func (t *Telemetry) JobsOptions() []jobs.Option {
 	return []jobs.Option{jobs.WithObserver(t.recorder.JobsObserver()), jobs.WithMiddleware(t.Jobs)}
 }
+
+// ScheduleObserver counts ticks, for the method WithObserver of a Scheduler.
+func (t *Telemetry) ScheduleObserver() schedule.Observer { return t.recorder.ScheduleObserver() }
 
 // histograms are the instruments of the metrics that are measured.
 type histograms map[*metrics.Metric]metric.Float64Histogram

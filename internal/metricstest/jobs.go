@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -114,6 +115,7 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 		"jobs.schedule.overdue{schedule=nightly}": "> 3500", "jobs.schedule.overdue{schedule=hourly}": "0",
 		"jobs.schedule.paused{schedule=nightly}": "0", "jobs.schedule.paused{schedule=hourly}": "1", "jobs.flows.unadvanced{}": "1",
 	})
+	p.ticks(d, c)
 	add(Task{"held"})
 	p.await("a handler that runs", map[string]string{"jobs.queue.running{queue=default}": "1"})
 	d.Exec(t, `DELETE FROM jobs WHERE state = 'running'`)
@@ -126,4 +128,28 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 	second.await("a change of the leader", map[string]string{"jobs.worker.leader{}": "1", "jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2"})
 	p.await("the end of a worker", map[string]string{"jobs.worker.up{}": "0", "jobs.queue.up{queue=default}": "none", "jobs.queue.due{queue=paused}": "none"})
 	p.all(ofJobs)
+}
+
+// always is a Spec whose ticks are close to each other.
+type always struct{}
+
+func (always) Next(t time.Time) time.Time { return t.Add(50 * time.Millisecond) }
+
+// ticks runs a Scheduler until it has had each outcome.
+func (p *probe) ticks(d *pgtest.Database, c *jobs.Client) {
+	p.t.Helper()
+	later := schedule.Enqueue(jobs.In(time.Hour), jobs.Queue("ticks"))
+	s := schedule.New(d.DB, c,
+		schedule.Job("often", always{}, func(time.Time) jobs.Args { return Task{} }, later),
+		schedule.Job("unique", always{}, func(time.Time) jobs.Args { return Task{} }, later, schedule.Enqueue(jobs.Unique("tick"))),
+		schedule.Job("broken", always{}, func(time.Time) jobs.Args { return nil })).WithObserver(p.ScheduleObserver())
+	ctx, cancel := context.WithCancel(context.Background())
+	end := run(p.t, func(context.Context) error { return s.Start(ctx) }, cancel)
+	p.await("ticks", map[string]string{
+		"jobs.schedule.ticks{schedule=often,outcome=enqueued}": "> 2", "jobs.schedule.late.duration{schedule=often}": "> 2",
+		"jobs.schedule.ticks{schedule=unique,outcome=enqueued}": "1", "jobs.schedule.ticks{schedule=unique,outcome=passed}": "> 0",
+		"jobs.schedule.ticks{schedule=broken,outcome=failed}": "> 0", "jobs.schedule.ticks{schedule=broken,outcome=enqueued}": "none",
+		"jobs.schedule.late.duration{schedule=unique}": "1",
+	})
+	end()
 }

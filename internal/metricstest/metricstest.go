@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -21,6 +22,7 @@ import (
 type Adapter interface {
 	Options() []worker.Option
 	JobsOptions() []jobs.Option
+	ScheduleObserver() schedule.Observer
 	Watch(w *worker.Worker)
 	WatchJobs(w *jobs.Worker, o *ops.Jobs)
 }
