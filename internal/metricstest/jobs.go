@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -116,6 +117,11 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 		"jobs.schedule.paused{schedule=nightly}": "0", "jobs.schedule.paused{schedule=hourly}": "1", "jobs.flows.unadvanced{}": "1",
 	})
 	p.ticks(d, c)
+	p.rows(d)
+	d.Exec(t, `ALTER TABLE jobs RENAME COLUMN run_at TO at`)
+	p.await("claims that fail", map[string]string{"jobs.claim.failures{queue=default}": "> 0", "jobs.claim.duration{queue=default}": "> 0", "jobs.queue.up{queue=default}": "0"})
+	d.Exec(t, `ALTER TABLE jobs RENAME COLUMN at TO run_at`)
+	p.await("claims that succeed", map[string]string{"jobs.queue.up{queue=default}": "1"})
 	add(Task{"held"})
 	p.await("a handler that runs", map[string]string{"jobs.queue.running{queue=default}": "1"})
 	d.Exec(t, `DELETE FROM jobs WHERE state = 'running'`)
@@ -151,5 +157,40 @@ func (p *probe) ticks(d *pgtest.Database, c *jobs.Client) {
 		"jobs.schedule.ticks{schedule=broken,outcome=failed}": "> 0", "jobs.schedule.ticks{schedule=broken,outcome=enqueued}": "none",
 		"jobs.schedule.late.duration{schedule=unique}": "1",
 	})
+	end()
+}
+
+// rows runs a worker of a table of the user's until its rows have had each outcome.
+func (p *probe) rows(d *pgtest.Database) {
+	p.t.Helper()
+	d.Exec(p.t, `CREATE TABLE letters (id serial PRIMARY KEY, outcome text NOT NULL, state text NOT NULL DEFAULT 'queued', failure_message text, queued_at timestamptz DEFAULT now(),
+		started_at timestamptz, last_heartbeat_at timestamptz, finished_at timestamptz, process_after timestamptz, num_resets integer NOT NULL DEFAULT 0,
+		num_failures integer NOT NULL DEFAULT 0, execution_logs json[], worker_hostname text NOT NULL DEFAULT '', cancel boolean NOT NULL DEFAULT false);
+		INSERT INTO letters (outcome) VALUES ('completed'), ('errored'), ('held')`)
+	store := table.NewStore(d.DB, table.Options[string]{
+		TableName: "letters l", ColumnExpressions: []string{"l.outcome"}, OrderByExpression: "l.id",
+		Scan:          func(row table.Row) (outcome string, err error) { return outcome, row.Scan(&outcome) },
+		MaxNumRetries: 3, RetryAfter: time.Millisecond, StalledMaxAge: 10 * time.Second,
+	})
+	w := table.NewWorker(store, table.Handler[string]{Handle: func(ctx context.Context, j *table.Job[string]) error {
+		switch {
+		case j.Record == "held":
+			<-ctx.Done()
+		case j.Record == "errored" && j.NumFailures == 0:
+			return errors.New("not this time")
+		}
+		return nil
+	}}, table.WorkerOptions{NumHandlers: 3, Interval: 20 * time.Millisecond, HeartbeatInterval: 50 * time.Millisecond, Observers: []table.Observer{p.TableObserver("letters")}})
+	ctx, cancel := context.WithCancel(context.Background())
+	end := run(p.t, func(context.Context) error { return w.Start(ctx) }, cancel)
+	p.await("rows", map[string]string{
+		"jobs.table.claimed{table=letters}": "4", "jobs.table.claim.duration{table=letters}": "> 0", "jobs.table.duration{table=letters}": "3",
+		"jobs.table.done{table=letters,outcome=completed}": "2", "jobs.table.done{table=letters,outcome=errored}": "1", "jobs.table.lost{table=letters}": "none",
+	})
+	d.Exec(p.t, `DELETE FROM letters WHERE outcome = 'held'`)
+	p.await("a row that was deleted", map[string]string{"jobs.table.lost{table=letters}": "1", "jobs.table.failures{table=letters,what=claim}": "none"})
+	d.Exec(p.t, `ALTER TABLE letters RENAME COLUMN process_after TO later`)
+	p.await("claims of rows that fail", map[string]string{"jobs.table.failures{table=letters,what=claim}": "> 0"})
+	d.Exec(p.t, `ALTER TABLE letters RENAME COLUMN later TO process_after`)
 	end()
 }
