@@ -336,8 +336,10 @@ func (s *snapshot) Further(t alarms.Alarm) string {
 	switch {
 	case t.Kind == alarms.Standby:
 		return ""
-	case t.Kind == alarms.Overdue:
+	case t.Kind == alarms.Overdue || t.Kind == alarms.PausedSchedule:
 		return "schedules"
+	case t.Kind == alarms.Unadvanced:
+		return "flows"
 	case t.Kind == alarms.Worker || t.Kind == alarms.Consumer && t.Name == "":
 		return "workers"
 	case t.Kind == alarms.Consumer:

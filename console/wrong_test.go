@@ -24,14 +24,16 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 	s.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'a&b', now() - interval '1 hour')`)
 	s.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'k', 'bill', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed')`)
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', now() - interval '1 hour')`)
+	s.Exec(t, `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`)
 	body := html.UnescapeString(s.get(t, "").body)
 	for page, text := range map[string]string{
 		"workers":                          "worker h:7: loop: it <hangs>",
 		"consumer?name=c":                  "consumer c: no customer",
 		"queues":                           "queue mail: paused by ann (lunch)",
-		"jobs?queue=a%26b&state=available": "queue a&b: jobs are due and do not run, for 1h0m",
+		"jobs?queue=a%26b&state=available": "queue a&b: jobs are due and do not run, for 1h0m, and no worker serves it",
 		"jobs?queue=bill&state=failed":     "queue bill: 1 job has failed for good",
 		"schedules":                        "schedule nightly: overdue for 1h0m",
+		"flows":                            "flows: runs have not ended, and no worker advances them",
 	} {
 		if line := `<li>✕ <a href="` + page + `">` + text + `</a></li>`; !strings.Contains(body, line) {
 			t.Errorf("%s is not in\n%s", line, body)
@@ -39,10 +41,10 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 		s.get(t, page).expect(t, http.StatusOK)
 	}
 	var p struct{ Wrong []alarms.Alarm }
-	if s.read(t, "", &p); len(p.Wrong) != 6 || p.Wrong[0].String() != "worker h:7: loop: it <hangs>" {
+	if s.read(t, "", &p); len(p.Wrong) != 7 || p.Wrong[0].String() != "worker h:7: loop: it <hangs>" {
 		t.Errorf("as JSON: %+v", p.Wrong)
 	}
-	if event, _ := s.watch(t, "live?page=").next(t); !strings.Contains(event, "1 consumer, 1 worker, 6 complaints") || !strings.Contains(event, "no customer") {
+	if event, _ := s.watch(t, "live?page=").next(t); !strings.Contains(event, "1 consumer, 1 worker, 7 complaints") || !strings.Contains(event, "no customer") {
 		t.Errorf("an update: %s", event)
 	}
 }

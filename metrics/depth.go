@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -13,19 +14,23 @@ const (
 	depthLimit = 5 * time.Second
 )
 
-// depth is how many jobs wait in the queues, as the tables had it not long ago.
+// depth is how many jobs wait in the queues, and how schedules and flows stand, as the tables had
+// it not long ago.
 type depth struct {
-	mu     sync.Mutex
-	jobs   *ops.Jobs
-	queues []ops.Queue
-	err    error
-	read   time.Time
+	mu         sync.Mutex
+	jobs       *ops.Jobs
+	queues     []ops.Queue
+	schedules  []ops.ScheduleInfo
+	unadvanced bool
+	blind      bool // the role may not read the schedules
+	err        error
+	read       time.Time
 }
 
 func (d *depth) of(o *ops.Jobs) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.jobs, d.read = o, time.Time{}
+	d.jobs, d.read, d.blind = o, time.Time{}, false
 }
 
 // sample tells it, and first looks at the tables if it is time.
@@ -49,11 +54,32 @@ func (d *depth) sample(ctx context.Context, sample Sample) {
 		sample(jobsScheduled, float64(q.Scheduled), q.Name)
 		sample(jobsOldest, q.OldestDue.Seconds(), q.Name)
 	}
+	for _, s := range d.schedules {
+		sample(jobsOverdue, s.Overdue.Seconds(), s.Name)
+		sample(jobsStopped, truth(s.Paused != nil), s.Name)
+	}
+	sample(jobsUnadvanced, truth(d.unadvanced))
 }
 
 func (d *depth) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, depthLimit)
 	defer cancel()
-	d.queues, d.err = d.jobs.Queues(ctx)
+	d.err = d.ask(ctx)
 	d.read = time.Now()
+}
+
+// ask reads the tables. The role of a worker need not read the schedules: then there are none,
+// and it does not ask for them again.
+func (d *depth) ask(ctx context.Context) (err error) {
+	if d.queues, err = d.jobs.Queues(ctx); err != nil {
+		return err
+	}
+	if d.unadvanced, err = d.jobs.Unadvanced(ctx); err != nil || d.blind {
+		return err
+	}
+	d.schedules, err = d.jobs.Schedules(ctx)
+	if d.blind = pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege; d.blind {
+		return nil
+	}
+	return err
 }

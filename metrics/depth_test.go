@@ -2,8 +2,11 @@ package metrics
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
@@ -49,6 +52,46 @@ func TestDepthIsReadOnceInTenSeconds(t *testing.T) {
 	}
 }
 
+// A role that may not read the schedules has the rest, and asks for them once.
+func TestSchedulesThatMayNotBeRead(t *testing.T) {
+	d := pgtest.New(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	role := "blind_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.Exec(t, `CREATE ROLE `+role+`; GRANT SELECT ON jobs, jobs_history, jobs_queues TO `+role)
+	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	d.Exec(t, `INSERT INTO jobs (kind, queue) VALUES ('k', 'q'); INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('s', 'h', now())`)
+	d.DB.SetMaxOpenConns(1)
+	d.Exec(t, `SET ROLE `+role)
+	t.Cleanup(func() { d.Exec(t, `RESET ROLE`) })
+	o, err := ops.NewJobs(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var look depth
+	look.of(o)
+	for range 2 {
+		got := map[*Metric]float64{}
+		look.sample(t.Context(), func(m *Metric, value float64, _ ...string) { got[m] = value })
+		if delete(got, jobsOldest); !maps.Equal(got, map[*Metric]float64{jobsReadUp: 1, jobsDue: 1, jobsScheduled: 0, jobsUnadvanced: 0}) || !look.blind {
+			t.Errorf("got %v, want all but the schedules", got)
+		}
+		look.read = time.Now().Add(-10 * time.Second)
+		d.Exec(t, `RESET ROLE; GRANT SELECT ON jobs_schedules TO `+role+`; SET ROLE `+role)
+	}
+	look.of(o)
+	schedules := 0
+	look.sample(t.Context(), func(m *Metric, _ float64, _ ...string) {
+		if m == jobsOverdue {
+			schedules++
+		}
+	})
+	if schedules != 1 {
+		t.Errorf("%d schedules after the grant and another WatchJobs", schedules)
+	}
+}
+
 // While the database fails, nothing is told of the depth, and it is asked for no sooner.
 func TestDepthThatCannotBeRead(t *testing.T) {
 	d, gone := pgtest.New(t), pgtest.New(t)
@@ -72,6 +115,7 @@ func TestDepthThatCannotBeRead(t *testing.T) {
 		got := map[*Metric]float64{}
 		look.sample(t.Context(), func(m *Metric, value float64, _ ...string) { got[m] = value })
 		delete(got, jobsOldest)
+		delete(got, jobsUnadvanced)
 		if !maps.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", when, got, want)
 		}

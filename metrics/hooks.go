@@ -6,6 +6,8 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/jobs/table"
 )
 
 const (
@@ -77,13 +79,49 @@ func causeOf(t worker.Retry) string {
 // JobsObserver counts what a worker of jobs does, for [jobs.WithObserver].
 func (r *Recorder) JobsObserver() jobs.Observer {
 	return jobs.Observer{
-		JobsClaimed: func(c jobs.Claimed) { r.count(jobsClaimed, float64(c.Jobs), c.Queue) },
+		JobsClaimed: func(c jobs.Claimed) {
+			r.count(jobsClaimed, float64(c.Jobs), c.Queue)
+			r.record(context.Background(), jobsClaim, c.Took, c.Queue)
+		},
+		QueueFailed: func(t jobs.Trouble) { r.count(jobsUnclaimed, 1, t.Queue) },
 		JobDone: func(d jobs.Done) {
 			r.count(jobsDone, 1, d.Queue, d.Kind, outcomeOf(d))
 			r.record(context.Background(), jobsDuration, d.Took, d.Queue, d.Kind)
 			r.record(context.Background(), jobsWait, d.Waited, d.Queue, d.Kind)
 		},
 		JobLost: func(h jobs.Header) { r.count(jobsLost, 1, h.Queue, h.Kind) },
+	}
+}
+
+// TableObserver counts what a worker of package jobs/table does, for the Observers of its
+// WorkerOptions. name is the attribute table: give each table of the program its own.
+func (r *Recorder) TableObserver(name string) table.Observer {
+	return table.Observer{
+		JobsClaimed: func(c table.Claimed) {
+			r.count(tableClaimed, float64(c.Jobs), name)
+			r.record(context.Background(), tableClaim, c.Took, name)
+		},
+		JobDone: func(d table.Done) {
+			r.count(tableDone, 1, name, string(d.State))
+			r.record(context.Background(), tableDuration, d.Took, name)
+		},
+		JobLost: func(table.Header) { r.count(tableLost, 1, name) },
+		Failed:  func(t table.Trouble) { r.count(tableFailures, 1, name, t.What) },
+	}
+}
+
+// ScheduleObserver counts what a Scheduler does, for its method WithObserver.
+func (r *Recorder) ScheduleObserver() schedule.Observer {
+	return schedule.Observer{
+		Ticked: func(k schedule.Ticked) {
+			if k.Jobs == 0 {
+				r.count(jobsTicks, 1, k.Schedule, "passed")
+				return
+			}
+			r.count(jobsTicks, float64(k.Jobs), k.Schedule, "enqueued")
+			r.record(context.Background(), jobsLateTick, k.Late, k.Schedule)
+		},
+		TickFailed: func(f schedule.TickFailure) { r.count(jobsTicks, 1, f.Schedule, outcomeFailed) },
 	}
 }
 

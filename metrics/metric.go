@@ -45,6 +45,8 @@ var (
 	byUnit     = []string{"consumer", "partition"}
 	byQueue    = []string{"queue"}
 	byKind     = []string{"queue", "kind"}
+	bySchedule = []string{"schedule"}
+	byTable    = []string{"table"}
 
 	quickBounds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	slowBounds  = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600}
@@ -96,15 +98,32 @@ var (
 	jobsQueueUp    = add("jobs.queue.up", Gauge, "{state}", byQueue, "1 if jobs can be claimed.")
 	jobsPaused     = add("jobs.queue.paused", Gauge, "{state}", byQueue, "1 if an operator has paused the queue.")
 	jobsUnknown    = add("jobs.queue.unknown_kinds", Gauge, "{kind}", byQueue, "Kinds of jobs that are due and that this worker has no handlers for.")
-	jobsReadUp     = add("jobs.read.up", Gauge, "{state}", nil, "1 if the queues' depth and age could be read at the latest look. Only on the leader, as are depth and age.")
+	jobsReadUp     = add("jobs.read.up", Gauge, "{state}", nil, "1 if the queues' depth and age, and the schedules, could be read at the latest look. Only on the leader, as are they.")
 	jobsDue        = add("jobs.queue.due", Gauge, "{job}", byQueue, "Jobs that are due and do not run; 10,001 stands for more.")
 	jobsScheduled  = add("jobs.queue.scheduled", Gauge, "{job}", byQueue, "Jobs that are due later; 10,001 stands for more.")
 	jobsOldest     = add("jobs.queue.oldest.age", Gauge, "s", byQueue, "Time for which the first of the due jobs has been due. 0: there is none.")
+	jobsOverdue    = add("jobs.schedule.overdue", Gauge, "s", bySchedule, "Time since the next tick of the schedule was due: no process has the schedule, or its job cannot be enqueued. 0: it is not due. Only on the leader.")
+	jobsStopped    = add("jobs.schedule.paused", Gauge, "{state}", bySchedule, "1 if an operator has paused the schedule. Only on the leader.")
+	jobsUnadvanced = add("jobs.flows.unadvanced", Gauge, "{state}", nil, "1 if runs of flows have not ended and no worker has advanced flows for a minute. Only on the leader.")
+	jobsTicks      = add("jobs.schedule.ticks", Counter, "{tick}", []string{"schedule", "outcome"}, "Ticks that this process has come to: enqueued, passed (without a new job: the schedule is paused, or CatchUp or Unique left it out), failed (tried again). A tick that was missed counts as its job.")
+	jobsLateTick   = addHistogram("jobs.schedule.late.duration", bySchedule, slowBounds, "From a tick, of several that were missed the first, until this process saw it, by the database's clock. Without those that passed or failed.")
 	jobsClaimed    = add("jobs.claimed", Counter, "{job}", byQueue, "Jobs that were claimed.")
+	jobsClaim      = addHistogram("jobs.claim.duration", byQueue, quickBounds, "Time that a claim took which found jobs.")
+	jobsUnclaimed  = add("jobs.claim.failures", Counter, "{claim}", byQueue, "Claims, and looks at the queue, that failed and are tried again.")
 	jobsDone       = add("jobs.done", Counter, "{job}", []string{"queue", "kind", "outcome"}, "Runs that ended: completed, failed (for good), retried (failed, and runs again), snoozed (runs again without a failure), cancelled.")
 	jobsLost       = add("jobs.lost", Counter, "{job}", byKind, "Runs whose job was given to another worker, or deleted.")
 	jobsDuration   = addHistogram("jobs.duration", byKind, quickBounds, "Time that the handler took.")
 	jobsWait       = addHistogram("jobs.wait.duration", byKind, slowBounds, "From when a job was due to its start, by the clocks of the database and of this process.")
+)
+
+// Of a worker of package jobs/table.
+var (
+	tableClaimed  = add("jobs.table.claimed", Counter, "{job}", byTable, "Rows that were claimed.")
+	tableClaim    = addHistogram("jobs.table.claim.duration", byTable, quickBounds, "Time that a claim took which found rows.")
+	tableDone     = add("jobs.table.done", Counter, "{job}", []string{"table", "outcome"}, "Runs that ended, by the state that the row has now: completed, errored (runs again), failed (for good), canceled, queued (given back).")
+	tableLost     = add("jobs.table.lost", Counter, "{job}", byTable, "Runs whose row was given to another worker, or changed by somebody.")
+	tableDuration = addHistogram("jobs.table.duration", byTable, quickBounds, "Time that PreHandle and the handler took.")
+	tableFailures = add("jobs.table.failures", Counter, "{failure}", []string{"table", "what"}, "Statements that failed and are tried again, and rows that the table refuses to change: start, claim, heartbeat, settle, reset.")
 )
 
 var all []*Metric

@@ -38,6 +38,17 @@ func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.R
 	return all, nil
 }
 
+// Unadvanced reports whether runs of flows have not ended and no worker has advanced flows for a
+// minute: give flow.Advance() to the workers. It reports false to a role that may not read the
+// runs and the table of the sweep.
+func (o *Jobs) Unadvanced(ctx context.Context) (bool, error) {
+	unadvanced, err := o.queue.Unadvanced(ctx, o.db)
+	if err != nil {
+		return false, errtext.Of(fmt.Errorf("ops: %w", o.explain(err)))
+	}
+	return unadvanced, nil
+}
+
 // FlowRun returns a run of a flow with its steps; [flow.Run.DOT] draws it.
 func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 	r, err := o.flows.Get(ctx, run)

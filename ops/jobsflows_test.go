@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,31 @@ func (firstJob) Kind() string { return "first" }
 type secondJob struct{}
 
 func (secondJob) Kind() string { return "second" }
+
+// Runs that have not ended are unadvanced if nobody has taken a turn for a minute, and a queue
+// with due jobs is unserved if no worker names it.
+func TestUnadvancedAndUnserved(t *testing.T) {
+	t.Parallel()
+	s := newJobsSite(t)
+	ctx := t.Context()
+	expect := func(about string, unadvanced bool, unserved ...string) {
+		t.Helper()
+		is, err := s.Unadvanced(ctx)
+		queues, also := s.Unserved(ctx)
+		if err != nil || also != nil || is != unadvanced || !slices.Equal(queues, unserved) {
+			t.Errorf("%s: unadvanced %v, %v; unserved %q, %v", about, is, err, queues, also)
+		}
+	}
+	expect("of nothing", false)
+	s.Exec(t, `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1); INSERT INTO jobs (kind, queue) VALUES ('k', 'mail')`)
+	expect("without workers", true, "mail")
+	s.Exec(t, `INSERT INTO jobs_workers (worker_id, kinds, status) VALUES (gen_random_uuid(), '{k}', '{"Queues": [{"Name": "other"}]}'); INSERT INTO jobs_flow_sweep (next_at) VALUES (now())`)
+	expect("with a worker of another queue", false, "mail")
+	s.Exec(t, `UPDATE jobs_workers SET status = '{"Queues": [{"Name": "mail"}]}'; UPDATE jobs_flow_sweep SET next_at = now() - interval '61 seconds'`)
+	expect("a minute after the last turn", true)
+	s.Exec(t, `UPDATE jobs_flow_runs SET finished_at = now(), state = 'failed'`)
+	expect("after the end of the run", false)
+}
 
 // An operator lists runs of flows, cancels one, and lets it go on from a step; that is
 // recorded.

@@ -42,6 +42,17 @@ type Queue struct {
 	OldestDue time.Duration // how long the first of the due ones has been due, by the database's clock; 0: none is
 }
 
+// Unserved lists queues with jobs that are due and that no worker claims from, by name, at most
+// 100. Paused queues are not among them. A worker whose queues are not known counts as one that
+// claims from any.
+func (o *Jobs) Unserved(ctx context.Context) ([]string, error) {
+	queues, err := o.queue.Unserved(ctx, o.db)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: %w", o.explain(err)))
+	}
+	return queues, nil
+}
+
 // Queues lists the queues that have unfinished or failed jobs, or settings, in order
 // of name, as one snapshot shows them. The first is always [AllQueues]. It counts
 // 10,001 jobs at most for each number, so it costs little however long queues are.

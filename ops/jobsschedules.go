@@ -20,8 +20,9 @@ type ScheduleInfo struct {
 	Next   time.Time // the next tick; zero: none is to come
 	Last   time.Time // the latest tick that a process has come to; zero: none yet
 	Paused *Pause    // nil: it is not paused
-	// Overdue is how long ago the next tick was. More than some seconds: no process
-	// that runs has this schedule, or its job cannot be enqueued.
+	// Overdue is how long ago the next tick was, by the database's clock. More than some
+	// seconds: no process that runs has this schedule, or its job cannot be enqueued. That is
+	// so of a paused schedule, too: processes that have it let its ticks pass in time.
 	Overdue time.Duration
 }
 

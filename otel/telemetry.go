@@ -12,6 +12,8 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -123,6 +125,13 @@ func (t *Telemetry) Observer() worker.Observer { return t.recorder.Observer() }
 func (t *Telemetry) JobsOptions() []jobs.Option {
 	return []jobs.Option{jobs.WithObserver(t.recorder.JobsObserver()), jobs.WithMiddleware(t.Jobs)}
 }
+
+// TableObserver counts what a worker of package jobs/table does, for the Observers of its
+// WorkerOptions. name is the attribute table.
+func (t *Telemetry) TableObserver(name string) table.Observer { return t.recorder.TableObserver(name) }
+
+// ScheduleObserver counts ticks, for the method WithObserver of a Scheduler.
+func (t *Telemetry) ScheduleObserver() schedule.Observer { return t.recorder.ScheduleObserver() }
 
 // histograms are the instruments of the metrics that are measured.
 type histograms map[*metrics.Metric]metric.Float64Histogram

@@ -8,6 +8,8 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -78,6 +80,13 @@ func (c *Collector) Handle(next worker.HandleFunc) worker.HandleFunc { return c.
 func (c *Collector) JobsOptions() []jobs.Option {
 	return []jobs.Option{jobs.WithObserver(c.recorder.JobsObserver())}
 }
+
+// TableObserver counts what a worker of package jobs/table does, for the Observers of its
+// WorkerOptions. name is the attribute table.
+func (c *Collector) TableObserver(name string) table.Observer { return c.recorder.TableObserver(name) }
+
+// ScheduleObserver counts ticks, for the method WithObserver of a Scheduler.
+func (c *Collector) ScheduleObserver() schedule.Observer { return c.recorder.ScheduleObserver() }
 
 // Describe describes all metrics, for a registry.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {

@@ -135,6 +135,9 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "partitions", level: levelWarn, says: "c: the builds select different things: h/8 may run it, selecting ", remedy: "deploy the code that is wanted", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
 			INSERT INTO worker_nodes (worker_id, hostname, pid, consumers, partitions) VALUES
 			(gen_random_uuid(), 'h', 7, '{c}', '{"c": {"count": 1, "scope": {"types": ["A"], "version": 0}}}'), (gen_random_uuid(), 'h', 8, '{c}', '{"c": {"count": 1, "scope": {"types": ["A", "B"], "version": 0}}}')`},
+		{check: "schedules", level: levelWarn, says: "hourly paused by bob since 2020-01-02 03:04:05Z: lunch; nightly paused since 2020-01-02 03:04:05Z", remedy: "jobs resume", fault: `INSERT INTO jobs_schedules (name, hash, next_at, paused_at, paused_by, paused_reason) VALUES
+			('hourly', 'h', now() + interval '1 hour', '2020-01-02 03:04:05Z', 'bob', 'lunch'), ('nightly', 'h', now() + interval '1 hour', '2020-01-02 03:04:05Z', NULL, NULL)`},
+		{check: "schedules", level: levelWarn, says: "overdue: nightly since 1h0m; nightly paused by bob since", remedy: "jobs retire", fault: `INSERT INTO jobs_schedules (name, hash, next_at, paused_at, paused_by, paused_reason) VALUES ('nightly', 'h', ` + hour + `, now(), 'bob', 'lunch')`},
 		{check: "schedules", level: levelWarn, says: "nightly since 1h", remedy: "start a process", fault: `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', ` + hour + `)`},
 	} {
 		t.Run(c.check+" "+c.says, func(t *testing.T) {

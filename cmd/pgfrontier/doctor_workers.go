@@ -17,7 +17,6 @@ import (
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/internal/wishes"
 	"github.com/pgfrontier/worker/migrations"
@@ -434,16 +433,11 @@ func (p *patient) unserved(ctx context.Context) (finding, error) {
 	if there, err := p.haveJobs(ctx); !there {
 		return ok("none"), err
 	}
-	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	queues, err := p.jobs.Unserved(ctx)
 	if err != nil {
 		return finding{}, err
 	}
-	q := queue.New(t)
-	queues, err := q.Unserved(ctx, p.db)
-	if err != nil {
-		return finding{}, err
-	}
-	unadvanced, err := q.Unadvanced(ctx, p.db)
+	unadvanced, err := p.jobs.Unadvanced(ctx)
 	switch {
 	case err != nil:
 		return finding{}, err
@@ -484,16 +478,26 @@ func (p *patient) schedules(ctx context.Context) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	var overdue []string
+	var overdue, paused []string
 	for _, s := range all {
-		if s.Paused == nil && s.Overdue > p.maxAge {
+		if s.Overdue > p.maxAge {
 			overdue = append(overdue, fmt.Sprintf("%s since %s", s.Name, short(s.Overdue)))
 		}
+		if s.Paused != nil {
+			paused = append(paused, s.Name+" "+pausedSince(*s.Paused))
+		}
 	}
-	if len(overdue) > 0 {
-		return warn("start a process that has them, or see its log for why the job cannot be enqueued", "overdue: %s", list(overdue)), nil
+	switch {
+	case len(overdue) > 0:
+		says := "overdue: " + list(overdue)
+		if len(paused) > 0 {
+			says += "; " + list(paused)
+		}
+		return warn("start a process that has them, or see its log for why the job cannot be enqueued; jobs retire SCHEDULE forgets one that no program has any more", "%s", says), nil
+	case len(paused) > 0:
+		return warn("pgfrontier jobs resume SCHEDULE --schedule", "%s", list(paused)), nil
 	}
-	return ok("none is overdue"), nil
+	return ok("none is paused, and none is overdue"), nil
 }
 
 // list names the first ones.

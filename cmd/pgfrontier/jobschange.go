@@ -227,7 +227,7 @@ func (a *app) jobsCapVerb() *cobra.Command {
 func (a *app) jobsSchedulesVerb() *cobra.Command {
 	return &cobra.Command{
 		Use: "schedules", Short: "the schedules, and their next ticks", Args: cobra.NoArgs,
-		Long:    "Lists the schedules. One that is overdue is run by no process, or its job cannot be\nenqueued. jobs pause --schedule lets ticks pass without a job.",
+		Long:    "Lists the schedules. One that is overdue, paused or not, is run by no process, or its\njob cannot be enqueued. jobs pause --schedule lets ticks pass without a job.",
 		Example: "  pgfrontier jobs schedules",
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			return a.readJobs(ctx, func(ctx context.Context, o *ops.Jobs) (object, func() string, error) {
@@ -246,7 +246,7 @@ func (a *app) jobsSchedulesVerb() *cobra.Command {
 							last = stamp(s.Last)
 						}
 						if s.Paused != nil {
-							state = fmt.Sprintf("paused by %s: %s", s.Paused.By.Operator, s.Paused.By.Reason)
+							state = pausedSince(*s.Paused)
 						}
 						t.row(s.Name, next, last, short(s.Overdue), state)
 					}
@@ -255,6 +255,14 @@ func (a *app) jobsSchedulesVerb() *cobra.Command {
 			})
 		}),
 	}
+}
+
+// pausedSince says since when something is paused and, if that is known, by whom and why.
+func pausedSince(p ops.Pause) string {
+	if p.By.Operator == "" {
+		return "paused since " + stamp(p.Since)
+	}
+	return fmt.Sprintf("paused by %s since %s: %s", p.By.Operator, stamp(p.Since), p.By.Reason)
 }
 
 func scheduleObject(s ops.ScheduleInfo) object {

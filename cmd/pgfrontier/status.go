@@ -24,8 +24,9 @@ consumer's position has been waiting, dead counts its dead letters. A consumer i
 unowned if no worker has it, and silent if the one that has it has not been heard
 of for 30s. What is wrong besides is a line each: what workers complain of, a server
 that is a standby, and where there are jobs, queues that are paused, jobs that have
-been due for five minutes or have failed for good, and schedules that are overdue by
-five minutes. With -w it shows that again and again, with positions a second since
+been due for five minutes, whose queue no worker serves, or that have failed for
+good, schedules that are paused or overdue by five minutes, and runs of flows that
+no worker advances. With -w it shows that again and again, with positions a second since
 the look before.
 
 --check answers with the exit status: 1 if an event has been waiting for a

@@ -224,8 +224,10 @@ func further(t alarms.Alarm) string {
 		return "pgfrontier doctor"
 	case t.Kind == alarms.Worker:
 		return "pgfrontier workers"
-	case t.Kind == alarms.Overdue:
+	case t.Kind == alarms.Overdue || t.Kind == alarms.PausedSchedule:
 		return "pgfrontier jobs schedules"
+	case t.Kind == alarms.Unadvanced:
+		return "pgfrontier jobs flows list --state running"
 	case t.Kind == alarms.Consumer && t.Name == "":
 		return "pgfrontier workers -o json"
 	case t.Kind == alarms.Consumer:

@@ -30,20 +30,23 @@ func TestStatusNamesWhatIsWrong(t *testing.T) {
 	s.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'the post', now() - interval '1 hour')`)
 	s.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'k', 'bill', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed')`)
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', now() - interval '1 hour')`)
+	s.Exec(t, `UPDATE jobs_schedules SET paused_at = now() - interval '1 day', paused_by = 'ann', paused_reason = 'lunch'; INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`)
 	const text = `
 wrong        worker h/7: loop: it hangs; see pgfrontier workers
 wrong        consumer c#000-7ff: no; customer; see pgfrontier consumer 'c#000-7ff'
 wrong        queue mail: paused by ann (lunch); see pgfrontier jobs queues
-wrong        queue the post: jobs are due and do not run, for 1h0m; see pgfrontier jobs list --queue 'the post' --state available
+wrong        queue the post: jobs are due and do not run, for 1h0m, and no worker serves it; see pgfrontier jobs list --queue 'the post' --state available
 wrong        queue bill: 1 job has failed for good; see pgfrontier jobs list --queue bill --state failed
 wrong        schedule nightly: overdue for 1h0m; see pgfrontier jobs schedules
+wrong        schedule nightly: paused for 24h0m by ann (lunch); see pgfrontier jobs schedules
+wrong        flows: runs have not ended, and no worker advances them; see pgfrontier jobs flows list --state running
 
 `
 	if out := s.expect(t, exitDone, words("status")).out; !strings.Contains(out, text) {
 		t.Errorf("printed\n%s\nwithout%s", out, text)
 	}
 	all := wrong()
-	if len(all) != 6 {
+	if len(all) != 8 {
 		t.Fatalf("printed %v", all)
 	}
 	for _, one := range all { // where it says more is a command that runs

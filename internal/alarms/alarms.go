@@ -27,18 +27,21 @@ const (
 	Due      Kind = "due"      // jobs of a queue that do not run
 	Failed   Kind = "failed"   // jobs of a queue, for good
 	Overdue  Kind = "overdue"  // a schedule
+
+	PausedSchedule Kind = "paused-schedule"
+	Unadvanced     Kind = "unadvanced" // runs of flows that no worker advances
 )
 
 // Alarm is a thing that is wrong.
 type Alarm struct {
 	Kind Kind
-	Name string // of the worker, the consumer, the queue or the schedule; empty: of the server, or of others besides
+	Name string // of the worker, the consumer, the queue or the schedule; empty: of the server, of flows, or of others besides
 	Says string
 }
 
 // String is one line.
 func (t Alarm) String() string {
-	thing := map[Kind]string{Standby: "server", Worker: "worker", Consumer: "consumer", Overdue: "schedule"}[t.Kind]
+	thing := map[Kind]string{Standby: "server", Worker: "worker", Consumer: "consumer", Overdue: "schedule", PausedSchedule: "schedule", Unadvanced: "flows"}[t.Kind]
 	thing = cmp.Or(thing, "queue")
 	if t.Name != "" {
 		thing += " " + t.Name

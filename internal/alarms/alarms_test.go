@@ -106,6 +106,7 @@ func TestJobs(t *testing.T) {
 	d.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'a', now() + interval '1 hour'), ('k', 'b', now() - interval '1 minute'), ('k', 'c', 'infinity');
 		INSERT INTO jobs (kind, queue, run_at, state, claim, claimed_by) VALUES ('k', 'a', now() - interval '1 hour', 'running', 7, gen_random_uuid());
 		INSERT INTO jobs_queues (name, max_running) VALUES ('a', 3);
+		INSERT INTO jobs_workers (worker_id, kinds) VALUES (gen_random_uuid(), '{k}');
 		INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', now()), ('never', 'h', NULL)`)
 	finish := `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_attempts, max_resets, state)
 		SELECT -i, 'k', %s, 5, now(), '{}', now(), 1, 0, 0, 15, 5, %s FROM generate_series(%d, %d) AS i`
@@ -120,7 +121,14 @@ func TestJobs(t *testing.T) {
 		{fmt.Sprintf(finish, `CASE i WHEN 1 THEN 'A' ELSE 'a' END`, `'failed'`, 1, 3), `DELETE FROM jobs_history`, "queue A: 1 job has failed for good\nqueue a: 2 jobs have failed for good\n"},
 		{fmt.Sprintf(finish, `'a'`, `'failed'`, 1, 101), `DELETE FROM jobs_history`, "queue a: more than 100 jobs have failed for good\n"},
 		{fmt.Sprintf(finish, `'q' || i`, `'failed'`, 1, 7), `DELETE FROM jobs_history`, "queue q1: 1 job has failed for good\nqueue q2: 1 job has failed for good\nqueue q3: 1 job has failed for good\nqueue q4: 1 job has failed for good\nqueue q5: 1 job has failed for good\nqueue: 2 more\n"},
-		{`UPDATE jobs_schedules SET next_at = now() - interval '1 hour' WHERE name = 'nightly'`, `UPDATE jobs_schedules SET paused_at = now(), paused_by = 'ann', paused_reason = 'r'`, "schedule nightly: overdue for 1h0m\n"},
+		{`UPDATE jobs_schedules SET next_at = now() - interval '1 hour' WHERE name = 'nightly'`, `UPDATE jobs_schedules SET next_at = now()`, "schedule nightly: overdue for 1h0m\n"},
+		{`UPDATE jobs_schedules SET paused_at = now() - interval '2 hours', paused_by = 'ann', paused_reason = E'lunch\nand a walk' WHERE name = 'nightly'`, `UPDATE jobs_schedules SET paused_at = NULL`, "schedule nightly: paused for 2h0m by ann (lunch; and a walk)\n"},
+		{`UPDATE jobs_schedules SET next_at = now() - interval '1 hour', paused_at = now() - interval '2 hours', paused_by = NULL, paused_reason = NULL WHERE name = 'nightly'`, `DELETE FROM jobs_schedules`, "schedule nightly: overdue for 1h0m\nschedule nightly: paused for 2h0m\n"},
+		{`INSERT INTO jobs (kind, queue) VALUES ('k', 'd'); UPDATE jobs SET run_at = 'infinity' WHERE queue <> 'd'; UPDATE jobs_workers SET status = '{"Queues": [{"Name": "b"}]}'`, `UPDATE jobs_workers SET status = '{"Queues": [{"Name": "d"}]}'`, "queue d: jobs are due, and no worker serves it\n"},
+		{fmt.Sprintf(finish, `'a'`, `'failed'`, 1, 1) + `; UPDATE jobs_workers SET status = '{"Queues": []}'`, `DELETE FROM jobs_history; UPDATE jobs_workers SET status = NULL`, "queue d: jobs are due, and no worker serves it\nqueue a: 1 job has failed for good\n"},
+		{`DELETE FROM jobs_workers; UPDATE jobs SET run_at = now() - interval '1 hour' WHERE queue = 'd'`, `DELETE FROM jobs WHERE queue = 'd'`, "queue d: jobs are due and do not run, for 1h0m, and no worker serves it\n"},
+		{`INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`, `INSERT INTO jobs_flow_sweep (next_at) VALUES (now() - interval '50 seconds')`, "flows: runs have not ended, and no worker advances them\n"},
+		{`UPDATE jobs_flow_sweep SET next_at = now() - interval '61 seconds'`, `UPDATE jobs_flow_runs SET finished_at = now(), state = 'failed'`, "flows: runs have not ended, and no worker advances them\n"},
 	} {
 		d.Exec(t, c.does)
 		if got := find(t, d.DB, ""); got != c.says {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
@@ -43,6 +45,9 @@ func Find(ctx context.Context, db store.Querier, names *migrations.Config, worke
 			return nil, errtext.Of(fmt.Errorf("look what is wrong with jobs: %w", err))
 		}
 		all = append(all, found...)
+		if all, err = withNobody(ctx, db, jobs, all); err != nil {
+			return nil, errtext.Of(fmt.Errorf("look what is wrong with jobs: %w", err))
+		}
 	}
 	return short(all), nil
 }
@@ -70,6 +75,48 @@ SELECT pg_is_in_recovery(), CASE WHEN $1::text = '' OR coalesce(has_schema_privi
 	return found[0][0], found[0][1], nil
 }
 
+// withNobody adds what no worker does anything about: queues with due jobs, and runs of flows.
+// Tables of another version, or that the role may not read, add nothing.
+func withNobody(ctx context.Context, db store.Querier, jobs tables.Jobs, all []Alarm) ([]Alarm, error) {
+	q := queue.New(jobs)
+	var readable bool
+	if err := db.QueryRowContext(ctx, `SELECT coalesce(has_table_privilege(to_regclass($1::text)::oid, 'SELECT'), false)`, jobs.Workers.SQL()).Scan(&readable); err != nil {
+		return nil, err
+	}
+	if readable {
+		queues, err := q.Unserved(ctx, db)
+		if err != nil && !pgdriver.IsUndefined(err) {
+			return nil, err
+		}
+		all = withUnserved(all, queues)
+	}
+	unadvanced, err := q.Unadvanced(ctx, db)
+	if err != nil && !pgdriver.IsUndefined(err) {
+		return nil, err
+	}
+	if unadvanced {
+		all = append(all, Alarm{Kind: Unadvanced, Says: "runs have not ended, and no worker advances them"})
+	}
+	return all, nil
+}
+
+// withUnserved says of each queue whose jobs are due that no worker serves it, beside the others of
+// that kind.
+func withUnserved(all []Alarm, queues []string) []Alarm {
+	for _, name := range queues {
+		if i := slices.IndexFunc(all, func(t Alarm) bool { return t.Kind == Due && t.Name == name }); i >= 0 {
+			all[i].Says += ", and no worker serves it"
+			continue
+		}
+		behind := slices.IndexFunc(all, func(t Alarm) bool { return t.Kind == Failed || t.Kind == Overdue || t.Kind == PausedSchedule })
+		if behind < 0 {
+			behind = len(all)
+		}
+		all = slices.Insert(all, behind, Alarm{Due, name, "jobs are due, and no worker serves it"})
+	}
+	return all
+}
+
 const mostFailed = 100 // of a queue, that are counted
 
 // ofJobs lists the queues and schedules that somebody should look at. Tables of another
@@ -91,6 +138,10 @@ func ofJobs(ctx context.Context, db store.Querier, jobs tables.Jobs) ([]Alarm, e
 			t.Says = failed(n)
 		case Overdue:
 			t.Says = fmt.Sprintf("overdue for %s", since)
+		case PausedSchedule:
+			if t.Says = "paused for " + since; by != "" {
+				t.Says = errtext.Line(fmt.Sprintf("%s by %s (%s)", t.Says, by, reason))
+			}
 		}
 		return t, nil
 	}, jobsSQL(jobs), Late.Microseconds())
@@ -142,7 +193,9 @@ SELECT kind, name, by, reason, n FROM (
 	SELECT 1 AS place, 'paused' AS kind, name, by, reason, 0::bigint AS n FROM paused
 	UNION ALL SELECT 2, 'due', queue, '', '', ` + waitedSQL + ` FROM due WHERE since < statement_timestamp() - $1::bigint * interval '1 microsecond'
 	UNION ALL SELECT 3, 'failed', queue, '', '', n FROM failed WHERE n > 0
-	UNION ALL SELECT 4, 'overdue', name, '', '', ` + waitedSQL + ` FROM (SELECT name, next_at AS since FROM {schedules} WHERE paused_at IS NULL) AS next
+	UNION ALL SELECT 4, 'overdue', name, '', '', ` + waitedSQL + ` FROM (SELECT name, next_at AS since FROM {schedules}) AS next
 		WHERE since < statement_timestamp() - $1::bigint * interval '1 microsecond'
+	UNION ALL SELECT 5, 'paused-schedule', name, by, reason, ` + waitedSQL + `
+		FROM (SELECT name, paused_at AS since, coalesce(paused_by, '') AS by, coalesce(paused_reason, '') AS reason FROM {schedules} WHERE paused_at IS NOT NULL) AS stopped
 ) AS found ORDER BY place, name COLLATE "C"`)
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -80,6 +82,11 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 	if err := o.PauseQueue(t.Context(), "paused", by); err != nil {
 		t.Fatal(err)
 	}
+	d.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', now() - interval '1 hour'), ('hourly', 'h', now() + interval '1 hour');
+		INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`)
+	if err := o.PauseSchedule(t.Context(), "hourly", by); err != nil {
+		t.Fatal(err)
+	}
 	add(Task{}, jobs.Queue("paused"), jobs.At(time.Now().Add(-time.Hour)))
 	add(Task{}, jobs.Queue("paused"))
 	add(Task{}, jobs.In(time.Hour))
@@ -105,8 +112,16 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 		"jobs.queue.up{queue=default}": "1", "jobs.queue.paused{queue=paused}": "1", "jobs.queue.paused{queue=default}": "0",
 		"jobs.queue.unknown_kinds{queue=default}": "1", "jobs.queue.prefetched{queue=default}": "0",
 		"jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2", "jobs.queue.scheduled{queue=default}": "1", "jobs.queue.scheduled{queue=paused}": "0",
-		"jobs.queue.oldest.age{queue=paused}": "> 3500",
+		"jobs.queue.oldest.age{queue=paused}":     "> 3500",
+		"jobs.schedule.overdue{schedule=nightly}": "> 3500", "jobs.schedule.overdue{schedule=hourly}": "0",
+		"jobs.schedule.paused{schedule=nightly}": "0", "jobs.schedule.paused{schedule=hourly}": "1", "jobs.flows.unadvanced{}": "1",
 	})
+	p.ticks(d, c)
+	p.rows(d)
+	d.Exec(t, `ALTER TABLE jobs RENAME COLUMN run_at TO at`)
+	p.await("claims that fail", map[string]string{"jobs.claim.failures{queue=default}": "> 0", "jobs.claim.duration{queue=default}": "> 0", "jobs.queue.up{queue=default}": "0"})
+	d.Exec(t, `ALTER TABLE jobs RENAME COLUMN at TO run_at`)
+	p.await("claims that succeed", map[string]string{"jobs.queue.up{queue=default}": "1"})
 	add(Task{"held"})
 	p.await("a handler that runs", map[string]string{"jobs.queue.running{queue=default}": "1"})
 	d.Exec(t, `DELETE FROM jobs WHERE state = 'running'`)
@@ -114,9 +129,68 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 	p.await("a job that was deleted", map[string]string{"jobs.queue.running{queue=default}": "0", "jobs.lost{queue=default,kind=task}": "1"})
 	second := &probe{t, subject(t), p.seen}
 	StartJobs(t, d.DB, second, handlers, jobs.WithQueue("default", 1))
-	second.await("a second worker", map[string]string{"jobs.worker.up{}": "1", "jobs.worker.leader{}": "0", "jobs.read.up{}": "none", "jobs.queue.due{queue=paused}": "none"})
+	second.await("a second worker", map[string]string{"jobs.worker.up{}": "1", "jobs.worker.leader{}": "0", "jobs.read.up{}": "none", "jobs.queue.due{queue=paused}": "none", "jobs.flows.unadvanced{}": "none"})
 	end()
 	second.await("a change of the leader", map[string]string{"jobs.worker.leader{}": "1", "jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2"})
 	p.await("the end of a worker", map[string]string{"jobs.worker.up{}": "0", "jobs.queue.up{queue=default}": "none", "jobs.queue.due{queue=paused}": "none"})
 	p.all(ofJobs)
+}
+
+// always is a Spec whose ticks are close to each other.
+type always struct{}
+
+func (always) Next(t time.Time) time.Time { return t.Add(50 * time.Millisecond) }
+
+// ticks runs a Scheduler until it has had each outcome.
+func (p *probe) ticks(d *pgtest.Database, c *jobs.Client) {
+	p.t.Helper()
+	later := schedule.Enqueue(jobs.In(time.Hour), jobs.Queue("ticks"))
+	s := schedule.New(d.DB, c,
+		schedule.Job("often", always{}, func(time.Time) jobs.Args { return Task{} }, later),
+		schedule.Job("unique", always{}, func(time.Time) jobs.Args { return Task{} }, later, schedule.Enqueue(jobs.Unique("tick"))),
+		schedule.Job("broken", always{}, func(time.Time) jobs.Args { return nil })).WithObserver(p.ScheduleObserver())
+	ctx, cancel := context.WithCancel(context.Background())
+	end := run(p.t, func(context.Context) error { return s.Start(ctx) }, cancel)
+	p.await("ticks", map[string]string{
+		"jobs.schedule.ticks{schedule=often,outcome=enqueued}": "> 2", "jobs.schedule.late.duration{schedule=often}": "> 2",
+		"jobs.schedule.ticks{schedule=unique,outcome=enqueued}": "1", "jobs.schedule.ticks{schedule=unique,outcome=passed}": "> 0",
+		"jobs.schedule.ticks{schedule=broken,outcome=failed}": "> 0", "jobs.schedule.ticks{schedule=broken,outcome=enqueued}": "none",
+		"jobs.schedule.late.duration{schedule=unique}": "1",
+	})
+	end()
+}
+
+// rows runs a worker of a table of the user's until its rows have had each outcome.
+func (p *probe) rows(d *pgtest.Database) {
+	p.t.Helper()
+	d.Exec(p.t, `CREATE TABLE letters (id serial PRIMARY KEY, outcome text NOT NULL, state text NOT NULL DEFAULT 'queued', failure_message text, queued_at timestamptz DEFAULT now(),
+		started_at timestamptz, last_heartbeat_at timestamptz, finished_at timestamptz, process_after timestamptz, num_resets integer NOT NULL DEFAULT 0,
+		num_failures integer NOT NULL DEFAULT 0, execution_logs json[], worker_hostname text NOT NULL DEFAULT '', cancel boolean NOT NULL DEFAULT false);
+		INSERT INTO letters (outcome) VALUES ('completed'), ('errored'), ('held')`)
+	store := table.NewStore(d.DB, table.Options[string]{
+		TableName: "letters l", ColumnExpressions: []string{"l.outcome"}, OrderByExpression: "l.id",
+		Scan:          func(row table.Row) (outcome string, err error) { return outcome, row.Scan(&outcome) },
+		MaxNumRetries: 3, RetryAfter: time.Millisecond, StalledMaxAge: 10 * time.Second,
+	})
+	w := table.NewWorker(store, table.Handler[string]{Handle: func(ctx context.Context, j *table.Job[string]) error {
+		switch {
+		case j.Record == "held":
+			<-ctx.Done()
+		case j.Record == "errored" && j.NumFailures == 0:
+			return errors.New("not this time")
+		}
+		return nil
+	}}, table.WorkerOptions{NumHandlers: 3, Interval: 20 * time.Millisecond, HeartbeatInterval: 50 * time.Millisecond, Observers: []table.Observer{p.TableObserver("letters")}})
+	ctx, cancel := context.WithCancel(context.Background())
+	end := run(p.t, func(context.Context) error { return w.Start(ctx) }, cancel)
+	p.await("rows", map[string]string{
+		"jobs.table.claimed{table=letters}": "4", "jobs.table.claim.duration{table=letters}": "> 0", "jobs.table.duration{table=letters}": "3",
+		"jobs.table.done{table=letters,outcome=completed}": "2", "jobs.table.done{table=letters,outcome=errored}": "1", "jobs.table.lost{table=letters}": "none",
+	})
+	d.Exec(p.t, `DELETE FROM letters WHERE outcome = 'held'`)
+	p.await("a row that was deleted", map[string]string{"jobs.table.lost{table=letters}": "1", "jobs.table.failures{table=letters,what=claim}": "none"})
+	d.Exec(p.t, `ALTER TABLE letters RENAME COLUMN process_after TO later`)
+	p.await("claims of rows that fail", map[string]string{"jobs.table.failures{table=letters,what=claim}": "> 0"})
+	d.Exec(p.t, `ALTER TABLE letters RENAME COLUMN later TO process_after`)
+	end()
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -21,6 +23,8 @@ import (
 type Adapter interface {
 	Options() []worker.Option
 	JobsOptions() []jobs.Option
+	ScheduleObserver() schedule.Observer
+	TableObserver(name string) table.Observer
 	Watch(w *worker.Worker)
 	WatchJobs(w *jobs.Worker, o *ops.Jobs)
 }

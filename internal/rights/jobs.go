@@ -127,6 +127,23 @@ func JobsClient(t tables.Jobs) []Need {
 	})
 }
 
+// JobsScheduler returns what a Scheduler needs of the tables of jobs: a part of what
+// [JobsClient] returns. The jobs of a schedule whose options name a key of Once need that of
+// the table of keys besides.
+func JobsScheduler(t tables.Jobs) []Need {
+	return needsOf([]uses{
+		{table: t.Schedules, reads: "name hash next_at last_at paused_at resumed_at", inserts: "name hash next_at", writes: "hash next_at last_at"},
+		{
+			table:   t.Jobs,
+			reads:   "id queue unique_key",
+			inserts: "id kind queue priority run_at good_until args meta max_attempts max_resets unique_key until_start",
+			serial:  "id",
+		},
+		{table: t.Wanted, reads: "queue until"},
+		{table: t.Version, reads: "*"},
+	})
+}
+
 // JobsOperator returns what needs who does what ops.Jobs does.
 func JobsOperator(t tables.Jobs) []Need {
 	return needsOf([]uses{
@@ -153,6 +170,8 @@ func JobsOperator(t tables.Jobs) []Need {
 			writes:  "max_running paused_at paused_by paused_reason retention",
 		},
 		{table: t.Wanted, reads: "queue until"},
+		{table: t.Workers, reads: "kinds status"},
+		{table: t.FlowSweep, reads: "next_at"},
 		{table: t.Schedules, reads: "name next_at last_at paused_at paused_by paused_reason", writes: "paused_at paused_by paused_reason resumed_at", deletes: true},
 		{
 			table:  t.FlowRuns,

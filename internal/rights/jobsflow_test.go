@@ -323,6 +323,8 @@ func (d *deployment) read(o *ops.Jobs) {
 	value[[]ops.Attempt](d)(o.Attempts(ctx, 1))
 	value[[]ops.Queue](d)(o.Queues(ctx))
 	value[[]ops.ScheduleInfo](d)(o.Schedules(ctx))
+	value[[]string](d)(o.Unserved(ctx))
+	value[bool](d)(o.Unadvanced(ctx))
 	run := d.startedRun()
 	value[flow.Run](d)(o.FlowRun(ctx, run))
 	value[[]flow.Run](d)(o.FlowRuns(ctx, flow.Filter{Flow: "f", State: flow.StateRunning, Before: 1 << 30}, 10))
@@ -339,6 +341,12 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 		t.Parallel()
 		d := deploy(t)
 		d.checkParts(d.role("client"), rights.JobsClient(d.names), d.enqueue)
+		d.checkParts(d.role("scheduler"), rights.JobsScheduler(d.names), func(db *sql.DB) {
+			d.schedule(db)
+			q := queue.New(d.names) // and with jobs.Unique
+			value[[]int64](d)(q.Enqueue(t.Context(), db, []queue.NewJob{{Kind: "a", UniqueKey: "k"}}))
+			value[map[string]int64](d)(q.Owners(t.Context(), db, []string{"k"}))
+		})
 		d.checkParts(d.role("operator"), rights.JobsOperator(d.names), d.operate)
 	})
 	for name, strategy := range strategies {
@@ -418,6 +426,34 @@ func TestAdvanceNamesMissingPrivileges(t *testing.T) {
 		d.Exec(t, statement)
 	}
 	d.advance(db, coord.Advisory)
+	d.noneDenied()
+}
+
+// A Scheduler refuses the role of a worker, names what that lacks, and that is enough.
+func TestSchedulerNamesMissingPrivileges(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	d.Exec(t, `REVOKE ALL ON SCHEMA public FROM PUBLIC`)
+	login := d.role("worker")
+	text, err := migrations.JobsGrants(&config, migrations.JobsRoles{Worker: login})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, text)
+	db := d.open(login)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // what starts would run
+	defer cancel()
+	err = schedule.New(db, jobs.NewClient(db, jobs.WithTable("infra.work")),
+		schedule.Job("s", often{}, func(time.Time) jobs.Args { return tickJob{} })).Start(ctx)
+	if !errors.Is(err, jobs.ErrPrivileges) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "ON infra.work_schedules TO "+ident.Quote(login)) {
+		t.Fatalf("Start: %v", err)
+	}
+	d.noneDenied() // it did not find out by trying
+	_, grants, _ := strings.Cut(err.Error(), jobs.ErrPrivileges.Error()+": ")
+	for statement := range strings.SplitSeq(grants, "; ") {
+		d.Exec(t, statement)
+	}
+	d.schedule(db)
 	d.noneDenied()
 }
 

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -28,6 +30,8 @@ type Scheduler struct {
 	all        []*plan
 	err        error // of what New was given
 	logger     *slog.Logger
+	observers  []Observer
+	voice      *hooks.Voice[Observer]
 	startLimit time.Duration // 0: none
 	started    atomic.Bool
 
@@ -148,7 +152,9 @@ func (s *Scheduler) change(p *plan, f func(*Status)) {
 }
 
 // Start runs until ctx ends, and then returns nil. It returns an error at once if New
-// was given something wrong, or the database cannot be used. While that cannot be reached, it
+// was given something wrong, or the database cannot be used. If the role lacks a privilege, the
+// error is [jobs.ErrPrivileges] with the GRANTs: a Scheduler needs what migrations.JobsGrants
+// gives a Client, and what it gives a Worker is not enough. While that cannot be reached, it
 // tries again, see [Scheduler.WithStartLimit]. It returns [ErrPoolClosed] if db is
 // closed before ctx ends.
 func (s *Scheduler) Start(ctx context.Context) error {
@@ -158,6 +164,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return ErrAlreadyStarted
 	}
+	s.voice = s.newVoice()
 	tell := func(err error) {
 		s.logger.WarnContext(ctx, "the database cannot be reached; tried again", "err", errtext.Of(err))
 	}
@@ -195,11 +202,8 @@ func (s *Scheduler) begin(ctx context.Context) error {
 	if err := pgdriver.AnswersWithin(ctx, s.db.DB, answerLimit); err != nil {
 		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerLimit, err)
 	}
-	// Of a schedule that it does not see, a Scheduler would not know whether it is paused.
-	if remedy, err := rights.Hidden(ctx, s.db, s.t.Version, s.t.Schedules, s.t.Jobs, s.t.Once); err != nil {
+	if err := s.checkRights(ctx); err != nil {
 		return err
-	} else if remedy != "" {
-		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, remedy)
 	}
 	if err := migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()}); err != nil {
 		return err
@@ -210,6 +214,27 @@ func (s *Scheduler) begin(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// checkRights reports with [jobs.ErrPrivileges] all that the role may not do and a Scheduler
+// does, though for the first time at some tick. Of a schedule that the role does not see, a
+// Scheduler would not know whether it is paused.
+func (s *Scheduler) checkRights(ctx context.Context) error {
+	missing, err := rights.Missing(ctx, s.db, rights.JobsScheduler(s.t))
+	if err != nil {
+		return err
+	}
+	hidden, err := rights.Hidden(ctx, s.db, s.t.Once)
+	if err != nil {
+		return err
+	}
+	if hidden != "" {
+		missing = append(missing, hidden)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, strings.Join(missing, "; "))
+	}
+	return nil
 }
 
 // place gives schedules their rows, and each row its next tick unless it has that.
@@ -298,10 +323,15 @@ func (s *Scheduler) names() []string {
 // that fails holds up no other.
 func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time) time.Duration {
 	var moved bool
+	var enqueued int
+	begin := time.Now()
 	err := errtext.Of(guarded(func() (err error) {
-		moved, err = s.fire(ctx, p, r, now)
+		enqueued, moved, err = s.fire(ctx, p, r, now)
 		return err
 	}))
+	if err == nil && moved {
+		s.tellTicked(Ticked{p.name, r.next, enqueued, max(now.Sub(r.next), 0), time.Since(begin)})
+	}
 	if ctx.Err() != nil {
 		return 0
 	}
@@ -311,6 +341,7 @@ func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time
 		pause := backoff.Session(p.failures)
 		p.retryAt = time.Now().Add(pause)
 		s.logger.ErrorContext(ctx, "the job of a schedule could not be enqueued; tried again", "schedule", p.name, "tick", r.next, "err", err)
+		s.tellFailed(TickFailure{p.name, r.next, err})
 		return pause
 	}
 	p.failures = 0
@@ -321,11 +352,11 @@ func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time
 }
 
 // fire enqueues the ticks of a schedule that are due and moves it on, unless another
-// process has, or is at it.
-func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (moved bool, err error) {
+// process has, or is at it. It returns how many jobs are new.
+func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (fresh int, moved bool, err error) {
 	ticks, after, err := due(p.spec, r.next, now, max(1, p.catchUp))
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
 	if p.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > Late {
 		ticks = nil
@@ -334,7 +365,7 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (mo
 	entries := make([]jobs.Entry, len(ticks))
 	for i, tick := range ticks {
 		if entries[i], err = p.entry(tick); err != nil {
-			return false, err
+			return 0, false, err
 		}
 		last = tick
 	}
@@ -342,12 +373,12 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (mo
 	defer cancel()
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
 	pass, moved, err := advance(ctx, tx, s.t.Schedules, r, last, after)
 	if err != nil || !moved {
-		return false, err
+		return 0, false, err
 	}
 	for len(ticks) > 0 && !ticks[0].After(pass) {
 		ticks, entries = ticks[1:], entries[1:]
@@ -355,19 +386,22 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (mo
 	var enqueued []jobs.Enqueued
 	if len(entries) > 0 {
 		if enqueued, err = s.client.EnqueueMany(ctx, tx, entries); err != nil {
-			return false, err
+			return 0, false, err
 		}
 	}
 	if err := tx.Commit(); err != nil {
-		return false, fmt.Errorf("commit: %w", err)
+		return 0, false, fmt.Errorf("commit: %w", err)
+	}
+	for _, e := range enqueued {
+		if !e.Existing {
+			fresh++
+		}
 	}
 	s.change(p, func(st *Status) {
-		for _, e := range enqueued {
+		if len(enqueued) > 0 {
 			st.Last = last
-			if !e.Existing {
-				st.Jobs++
-			}
 		}
+		st.Jobs += int64(fresh)
 	})
-	return true, nil
+	return fresh, true, nil
 }

@@ -14,6 +14,7 @@ const (
 	part = `{namespace="shop",job="w",instance="2",consumer="c",partition="800-fff"}` // of c, too
 	near = `{namespace="shop",job="w",instance="1",consumer="c",partition="800-bff"}` // likewise, of the same worker
 	also = `{namespace="shop",job="w",instance="2",queue="q"}`
+	tick = `{namespace="shop",job="w",instance="1",schedule="s"}`
 	runs = `{namespace="shop",job="w",instance="1",queue="q",kind="k",outcome="failed"}`
 )
 
@@ -46,6 +47,9 @@ func healthy() map[string]string {
 		"pgfrontier_jobs_queue_paused" + also:                                                 "0x60",
 		"pgfrontier_jobs_done_total" + runs:                                                   "0x60",
 		"pgfrontier_jobs_queue_unknown_kinds" + in:                                            "1x60",
+		"pgfrontier_jobs_schedule_overdue_seconds" + tick:                                     "299x60",
+		"pgfrontier_jobs_schedule_paused" + tick:                                              "0x60",
+		"pgfrontier_jobs_flows_unadvanced" + one:                                              "0x60",
 		"pgfrontier_jobs_queue_unknown_kinds" + also:                                          "0x60",
 	}
 }
@@ -99,6 +103,10 @@ func TestAlerts(t *testing.T) {
 		{"a job failed first a while ago", 10, map[string]string{"pgfrontier_jobs_done_total" + runs: "_ _ 1x60"}, "JobsFailed q k"},
 		{"a job failed first long ago", 40, map[string]string{"pgfrontier_jobs_done_total" + runs: "_ _ 1x60"}, ""},
 		{"kinds without handlers", 10, map[string]string{"pgfrontier_jobs_queue_unknown_kinds" + also: "2x60"}, "JobsUnknownKinds q"},
+		{"a schedule is overdue", 2, map[string]string{"pgfrontier_jobs_schedule_overdue_seconds" + tick: "301x60"}, "JobsScheduleOverdue s"},
+		{"a schedule was overdue", 2, map[string]string{"pgfrontier_jobs_schedule_overdue_seconds" + tick: "301 0x60"}, ""},
+		{"a schedule is paused", 60, map[string]string{"pgfrontier_jobs_schedule_paused" + tick: "1x61"}, "JobsSchedulePaused s"},
+		{"nobody advances flows", 1, map[string]string{"pgfrontier_jobs_flows_unadvanced" + one: "1x60"}, "JobsFlowsUnadvanced"},
 		{"nobody leads jobs", 5, map[string]string{"pgfrontier_jobs_worker_leader" + one: "0x60"}, "JobsLeaders"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,0 +1,86 @@
+package schedule_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// An Observer is told of each tick that this process has come to, with how many jobs that made, and
+// of one whose job cannot be made. A hook that panics ends nothing, and is logged once.
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	d.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('paused', '', NULL)`)
+	o, err := ops.NewJobs(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.PauseSchedule(t.Context(), "paused", ops.By{Operator: "ann", Reason: "a test"}); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	ticked, failed := map[string][]schedule.Ticked{}, map[string][]schedule.TickFailure{}
+	seen := func(name string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(ticked[name]) + len(failed[name])
+	}
+	var said bytes.Buffer // of the Scheduler's goroutine, which has ended when it is read
+	s := schedule.New(d.DB, jobs.NewClient(d.DB),
+		schedule.Job("fine", each(20*time.Millisecond), jobOf),
+		schedule.Job("paused", each(20*time.Millisecond), jobOf),
+		schedule.Job("broken", each(20*time.Millisecond), func(time.Time) jobs.Args { panic("no job today") })).
+		WithLogger(slog.New(slog.NewTextHandler(&said, nil))).
+		WithObserver(schedule.Observer{Ticked: func(schedule.Ticked) { panic("the observer's") }}).
+		WithObserver(schedule.Observer{
+			Ticked: func(k schedule.Ticked) {
+				mu.Lock()
+				defer mu.Unlock()
+				ticked[k.Schedule] = append(ticked[k.Schedule], k)
+			},
+			TickFailed: func(f schedule.TickFailure) {
+				mu.Lock()
+				defer mu.Unlock()
+				failed[f.Schedule] = append(failed[f.Schedule], f)
+			},
+		})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Start(ctx) }()
+	until(t, "ticks of all", func() bool { return seen("fine") > 2 && seen("paused") > 2 && seen("broken") > 0 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	for _, k := range ticked["fine"] {
+		total += k.Jobs
+		if k.Tick.IsZero() || k.Late < 0 || k.Took <= 0 {
+			t.Errorf("told %+v", k)
+		}
+	}
+	if n := count(t, d, `SELECT count(*) FROM jobs`); total == 0 || total > n || int64(total) != s.Status()[0].Jobs { // the answer to the last commit may be lost
+		t.Errorf("told of %d jobs, there are %d, and Status has %d", total, n, s.Status()[0].Jobs)
+	}
+	for _, k := range ticked["paused"] {
+		if k.Jobs != 0 {
+			t.Errorf("of a paused one: %+v", k)
+		}
+	}
+	if f := failed["broken"]; len(ticked["broken"])+len(failed["fine"])+len(failed["paused"]) > 0 || !strings.Contains(f[0].Err.Error(), "no job today") {
+		t.Errorf("ticked %v, failed %v", ticked["broken"], failed)
+	}
+	if n := strings.Count(said.String(), "hook panicked"); n != 1 || !strings.Contains(said.String(), "the observer's") {
+		t.Errorf("%d lines of the panic in\n%s", n, &said)
+	}
+}
