@@ -48,7 +48,7 @@ const (
 type Action struct {
 	On   string // OnConsumer, OnJob, OnQueue, OnSchedule or OnFlow
 	Kind ops.Kind
-	Name string // of the consumer, the queue or the schedule; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues
+	Name string // of the consumer, the queue or the schedule; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues, also of jobs by a filter that names none
 }
 
 func (g Grant) allows(a Action) bool {

@@ -164,6 +164,30 @@ func TestVerdictOnNarrowScreen(t *testing.T) {
 	b.expectQuiet(t)
 }
 
+// All failed jobs of a queue are retried on a narrow screen, and the preview is accessible.
+func TestManyJobsOnNarrowScreen(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, error)
+		SELECT i, 'mail', 'slow', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed', 'boom' FROM generate_series(1, 3) AS i`)
+	b := open(t)
+	axe := axeCore(t)
+	b.look(t, 320, "light")
+	b.run(t, chromedp.Navigate(s.base+"jobs?state=failed&queue=slow"))
+	b.judge(t, axe, "failed jobs", 320)
+	b.ask(t, "#retry form")
+	b.judge(t, axe, "the preview", 320)
+	if n := evaluate[int](t, b, `document.querySelectorAll(".record").length`); n != 4 {
+		t.Errorf("the preview has %d records, want 3 jobs and the sum", n)
+	}
+	b.click(t, "button.make")
+	b.until(t, `document.getElementById("said")?.textContent.startsWith("Done: retry")`)
+	if n := s.count(t, `SELECT count(*) FROM jobs`); n != 3 {
+		t.Errorf("%d jobs were made, want 3", n)
+	}
+	b.expectQuiet(t)
+}
+
 // press presses Tab until an element has the focus.
 func (b *tab) press(t testing.TB, selector string) {
 	t.Helper()
