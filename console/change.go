@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -38,6 +39,7 @@ type change struct {
 	From     string            `json:",omitempty"` // the step from which a run goes on; empty: from what failed
 	All      bool              `json:",omitempty"` // dead letters that Filter takes
 	Filter   *ops.LetterFilter `json:",omitempty"`
+	Jobs     *ops.Filter       `json:",omitempty"` // finished jobs, if the change is of many
 	Older    string            `json:"-"`
 	Reason   string
 	Revision int64  // of the consumer when the form was drawn, if it is for one that stands still
@@ -45,8 +47,10 @@ type change struct {
 	Confirm  string `json:"-"` // the name, typed by the operator
 }
 
-// maxLetters is how many dead letters one change takes.
-const maxLetters = 10_000
+const (
+	maxLetters = 10_000 // dead letters that one change takes
+	maxJobs    = 100    // finished jobs that one change takes: its preview shows each
+)
 
 // changeOf reads a form.
 func changeOf(r *http.Request) (a change, err error) {
@@ -60,7 +64,13 @@ func changeOf(r *http.Request) (a change, err error) {
 		n := q.int("number")
 		a.Number = &n
 	}
-	if a.All {
+	switch {
+	case a.All && a.On == OnJob:
+		a.Jobs = &ops.Filter{Kind: q.Get("job_kind"), Queue: q.Get("queue"), After: q.int("after"), Before: q.int("before")}
+		if state := q.Get("state"); state != "" {
+			a.Jobs.States = []ops.JobState{ops.JobState(state)}
+		}
+	case a.All:
 		f := letterFilter(q)
 		f.After = 0
 		a.Filter = &f
@@ -85,6 +95,8 @@ func changeOf(r *http.Request) (a change, err error) {
 func (a change) Title() string {
 	name := a.Name
 	switch {
+	case a.Jobs != nil:
+		return fmt.Sprintf("%s up to %d jobs that match", a.Kind, maxJobs)
 	case a.On == OnJob:
 		name = strconv.FormatInt(a.Position, 10)
 	case a.On == OnFlow && a.From != "":
@@ -115,12 +127,22 @@ func (a change) still() bool {
 func (a change) HasNumber() bool { return a.Number != nil }
 func (a change) N() int64        { return *a.Number }
 
+// State is that of the finished jobs; empty: those that failed.
+func (a change) State() ops.JobState {
+	if len(a.Jobs.States) == 0 {
+		return ""
+	}
+	return a.Jobs.States[0]
+}
+
 // Back is the page that shows what the change has done.
 func (a change) Back() string {
 	consumer := partition.Consumer(a.Name)
 	switch {
 	case a.Typed():
 		return "./?"
+	case a.Jobs != nil:
+		return "jobs?" + url.Values{"state": {string(a.State())}, "kind": {a.Jobs.Kind}, "queue": {a.Jobs.Queue}}.Encode()
 	case a.On == OnJob:
 		return "job?" + url.Values{"id": {strconv.FormatInt(a.Position, 10)}}.Encode()
 	case a.On == OnFlow:
@@ -140,6 +162,7 @@ type record struct {
 	Name   string
 	Kind   ops.Kind
 	Detail json.RawMessage
+	Job    int64 `json:",omitempty"`
 }
 
 // previewPage shows what a change would do, and asks.
@@ -193,6 +216,10 @@ func (c *Console) mayChange(ctx context.Context, g Grant, a change) error {
 	case OnConsumer:
 		name = partition.Consumer(a.Name)
 	case OnJob:
+		if a.Jobs != nil {
+			name = cmp.Or(a.Jobs.Queue, ops.AllQueues)
+			break
+		}
 		j, err := c.findJob(ctx, a.Position)
 		if err != nil {
 			return err
@@ -221,9 +248,30 @@ func (c *Console) preview(ctx context.Context, a change, by ops.By) (p previewPa
 		var all []ops.JobsOperation
 		all, err = c.jobs.Preview(func(o *ops.Jobs) error { _, err := a.onJobs(ctx, o, by); return err })
 		p.Records = jobsRecordsOf(all)
+		if err == nil && a.Jobs != nil {
+			err = p.narrow()
+		}
 	}
 	p.Change.Shown = digest(p.Records)
 	return p, err
+}
+
+// narrow leaves out the jobs that finish after the preview.
+func (p *previewPage) narrow() error {
+	f := *p.Change.Jobs
+	least, most := int64(0), int64(0)
+	for _, r := range p.Records {
+		if r.Job != 0 && (least == 0 || r.Job < least) {
+			least = r.Job
+		}
+		most = max(most, r.Job)
+	}
+	if most == 0 {
+		return &refusal{http.StatusConflict, "Nothing was changed: no job matches. Jobs that were retried before, and steps of flows, are passed over."}
+	}
+	f.After, f.Before = least-1, most+1
+	p.Change.Jobs = &f
+	return nil
 }
 
 // make does what was previewed, or nothing, and returns the page that shows it.
@@ -246,7 +294,7 @@ func (c *Console) make(ctx context.Context, a change, by ops.By) (back string, e
 		var id int64
 		do := func(o *ops.Jobs) (err error) { id, err = a.onJobs(ctx, o, by); return err }
 		err = c.jobs.Confirmed(do, func(all []ops.JobsOperation) error { return as(jobsRecordsOf(all)) })
-		if a.Kind == ops.KindDiscard {
+		if a.Kind == ops.KindDiscard && a.Jobs == nil {
 			return "jobs?", err
 		}
 		if id != 0 {
@@ -266,7 +314,7 @@ func (c *Console) decided(a change) *ops.Operator {
 
 func recordsOf(all []ops.Operation) (records []record) {
 	for _, o := range all {
-		records = append(records, record{o.Consumer, o.Kind, o.Detail})
+		records = append(records, record{Name: o.Consumer, Kind: o.Kind, Detail: o.Detail})
 	}
 	return records
 }
@@ -275,7 +323,7 @@ func recordsOf(all []ops.Operation) (records []record) {
 // undoes that job.
 func jobsRecordsOf(all []ops.JobsOperation) (records []record) {
 	for _, o := range all {
-		records = append(records, record{o.Queue, o.Kind, without("new_job", o.Detail)})
+		records = append(records, record{o.Queue, o.Kind, without("new_job", o.Detail), o.Job})
 	}
 	return records
 }
@@ -346,6 +394,17 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err
 
 // onJobs returns the ID of the job that a retry has made.
 func (a change) onJobs(ctx context.Context, o *ops.Jobs, by ops.By) (as int64, err error) {
+	if a.Jobs != nil {
+		switch a.Kind {
+		case ops.KindRetry:
+			_, err = o.RetryAll(ctx, *a.Jobs, maxJobs, by)
+		case ops.KindDiscard:
+			_, err = o.DiscardAll(ctx, *a.Jobs, maxJobs, by)
+		default:
+			err = a.unknown()
+		}
+		return 0, err
+	}
 	switch a.On + " " + string(a.Kind) {
 	case "job cancel":
 		_, err = o.Cancel(ctx, a.Position, by)

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/migrations"
@@ -47,7 +48,7 @@ const (
 type Action struct {
 	On   string // OnConsumer, OnJob, OnQueue, OnSchedule or OnFlow
 	Kind ops.Kind
-	Name string // of the consumer, the queue or the schedule; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues
+	Name string // of the consumer, the queue or the schedule; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues, also of jobs by a filter that names none
 }
 
 func (g Grant) allows(a Action) bool {
@@ -62,11 +63,15 @@ type Options struct {
 	// Payload turns the payload of an event into text for people. It is called for those who
 	// may see Payloads. nil: text is shown as it is, and anything else as hexadecimal numbers.
 	Payload func(context.Context, store.PersistedEvent) (string, error)
+	// Environment names the deployment, such as "production". It stands on every page, after the
+	// name of the database. Empty: only that of the database does.
+	Environment string
 	// Tables are named as the workers and the event store name them. nil: the defaults.
 	Tables *migrations.Config
 }
 
 const (
+	nameLimit   = time.Second      // what a page waits for the name of the database, which stays unknown then
 	readLimit   = 5 * time.Second  // what a page waits for the database
 	changeLimit = 15 * time.Second // what a change waits, also for the batch that a worker has in hand
 	maxBody     = 64 << 10         // bytes of a form
@@ -79,7 +84,8 @@ type Console struct {
 	db        *sql.DB
 	consumers *ops.Operator
 	jobs      *ops.Jobs
-	broken    error // why no page can be shown
+	broken    error                  // why no page can be shown
+	database  atomic.Pointer[string] // its name, once it is known
 	guarded   http.Handler
 	live      sampler
 }
@@ -122,6 +128,31 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(name, value)
 	}
 	c.guarded.ServeHTTP(w, r)
+}
+
+// where names the database and the environment. It is empty for those who may see nothing.
+func (c *Console) where(ctx context.Context, g Grant) string {
+	if g.Level <= None {
+		return ""
+	}
+	name := c.database.Load()
+	if name == nil && c.broken == nil {
+		ctx, cancel := context.WithTimeout(ctx, nameLimit)
+		defer cancel()
+		name = new(string)
+		if c.db.QueryRowContext(ctx, `SELECT current_database()`).Scan(name) != nil {
+			name = nil // another page asks again
+		}
+		c.database.Store(name)
+	}
+	var known []string
+	if name != nil {
+		known = append(known, *name)
+	}
+	if c.o.Environment != "" {
+		known = append(known, c.o.Environment)
+	}
+	return strings.Join(known, ", ")
 }
 
 func (c *Console) serve(w http.ResponseWriter, r *http.Request) {

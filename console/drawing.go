@@ -10,9 +10,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// drawing is the log as a picture: from the position that is least far on the left to the
-// head on the right. The distance to the head is drawn by its logarithm, so that one event is
-// seen beside millions.
+// drawing is the log as a picture: from its beginning on the left to the head on the right. The
+// distance to the head is drawn by its logarithm, so that one event is seen beside millions.
 type drawing struct {
 	Settled, Safe float64 // where they end
 	Doubts        []mark
@@ -34,11 +33,7 @@ const (
 
 // Drawing draws the snapshot.
 func (s *snapshot) Drawing() drawing {
-	least := s.Log.Settled
-	for _, c := range s.Consumers {
-		least = min(least, c.Position)
-	}
-	at := scale(least, s.Log.Head)
+	at := scale(0, s.Log.Head)
 	d := drawing{Settled: at(s.Log.Settled), Flag: s.Log.Open > 0}
 	d.Safe = at(s.Log.Safe)
 	for _, g := range s.Doubts {

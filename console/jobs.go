@@ -1,9 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sort"
 
 	"github.com/pgfrontier/worker/ops"
@@ -54,6 +56,14 @@ type jobsPage struct {
 }
 
 var jobStates = []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired}
+
+// Many reports whether the jobs may be retried or discarded together.
+func (p jobsPage) Many() bool {
+	return slices.Contains([]ops.JobState{ops.JobFailed, ops.JobExpired, ops.JobCancelled}, p.State)
+}
+
+// Queues is the queue of the filter, or all.
+func (p jobsPage) Queues() string { return cmp.Or(p.Filter.Queue, ops.AllQueues) }
 
 func (c *Console) list(ctx context.Context, q query, g Grant) (any, error) {
 	p := jobsPage{Filter: ops.Filter{Kind: q.Get("kind"), Queue: q.Get("queue"), Before: q.int("before")}, State: ops.JobState(q.Get("state")), States: jobStates}

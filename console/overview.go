@@ -61,6 +61,10 @@ func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 			return nil, err
 		}
 	}
+	// What a consumer has passed was safe, however old the word of the workers is.
+	for _, one := range s.Consumers {
+		s.Log.Safe = max(s.Log.Safe, min(one.Position, s.Log.Head))
+	}
 	s.Wrong, err = alarms.Find(ctx, c.db, c.o.Tables, s.Workers, placeOf)
 	return s, err
 }
@@ -222,6 +226,7 @@ func count[T int | int64](n T, what string) string {
 }
 
 const (
+	behindAfter    = 5 * time.Second  // a consumer that runs well has handled an event long before
 	lateAfter      = 30 * time.Second // events wait for so long where something is wrong, or much to do
 	oldTransaction = 5 * time.Second
 )
@@ -267,7 +272,7 @@ func (s *snapshot) State(c ops.Consumer) state {
 		return state{"✕", isSilent, "bad"}
 	case c.OldestAge > lateAfter:
 		return state{"▲", isLate, "bad"}
-	case c.HeadLag > 0:
+	case c.HeadLag > 0 && (c.OldestAge > behindAfter || c.OldestAge == 0): // 0: the event's time lies ahead
 		return state{"→", isBehind, "good"}
 	}
 	return state{"✓", isUpToDate, "good"}
@@ -326,30 +331,6 @@ type overviewPage struct {
 
 func overviewOf(s *snapshot, q url.Values) (any, error) {
 	return overviewPage{s, s.choose("./", q), s.Log, s.Fault, s.Doubts, s.Blockers, s.Wrong}, nil
-}
-
-// Further is the page that shows more of what is wrong; empty: there is none.
-func (s *snapshot) Further(t alarms.Alarm) string {
-	of := func(state ops.JobState) string {
-		return "jobs?" + url.Values{"queue": {t.Name}, "state": {string(state)}}.Encode()
-	}
-	switch {
-	case t.Kind == alarms.Standby:
-		return ""
-	case t.Kind == alarms.Overdue || t.Kind == alarms.PausedSchedule:
-		return "schedules"
-	case t.Kind == alarms.Unadvanced:
-		return "flows"
-	case t.Kind == alarms.Worker || t.Kind == alarms.Consumer && t.Name == "":
-		return "workers"
-	case t.Kind == alarms.Consumer:
-		return "consumer?" + url.Values{"name": {partition.Consumer(t.Name)}}.Encode()
-	case t.Kind == alarms.Due && t.Name != "":
-		return of(ops.JobAvailable)
-	case t.Kind == alarms.Failed && t.Name != "":
-		return of(ops.JobFailed)
-	}
-	return "queues"
 }
 
 func (c *Console) overview(ctx context.Context, q query, _ Grant) (any, error) {

@@ -212,7 +212,7 @@ func TestStates(t *testing.T) {
 		units []unit // a single one: the consumer is not split
 	}{
 		{"good ✓ up to date", []unit{{3, false, living}}},
-		{"good → behind", []unit{{2, false, living}}},
+		{"good → behind", []unit{{2, false, living}}}, // how long the event has waited is not known
 		{"bad ▲ late", []unit{{1, false, living}}},
 		{"bad ✕ silent", []unit{{3, false, old}}},
 		{"bad ✕ silent", []unit{{1, false, old}}},

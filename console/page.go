@@ -183,6 +183,7 @@ func fieldOf(value json.RawMessage) string {
 // page is what a template gets.
 type page struct {
 	Title, Page string // Page is the view's name
+	Where       string // the database and the environment; empty: not known, or not shown
 	Live        string // address of the updates; empty: there are none
 	Done        string // what was changed just before
 	Grant       Grant
@@ -302,6 +303,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, file 
 		err = json.NewEncoder(&body).Encode(p.Data)
 	} else {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		p.Where = c.where(r.Context(), p.Grant)
 		err = templates[file].ExecuteTemplate(&body, "layout.html", p)
 	}
 	if err != nil { // a mistake of ours

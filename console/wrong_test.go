@@ -16,9 +16,11 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
 	s.place(t, "c", 0)
+	s.staff(t, 1, fresh)
 	if body := s.get(t, "").body; strings.Contains(body, "wrong") || strings.Contains(body, "complaint") {
 		t.Errorf("nothing is wrong:\n%s", body)
 	}
+	s.Exec(t, `DELETE FROM worker_nodes`)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, status) VALUES (gen_random_uuid(), 'h', 7, '{"LoopError": "it <hangs>", "Consumers": [{"Name": "c", "LastError": "no customer"}]}')`)
 	s.Exec(t, `INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'ann', 'lunch')`)
 	s.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'a&b', now() - interval '1 hour')`)
@@ -35,7 +37,7 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 		"schedules":                        "schedule nightly: overdue for 1h0m",
 		"flows":                            "flows: runs have not ended, and no worker advances them",
 	} {
-		if line := `<li>✕ <a href="` + page + `">` + text + `</a></li>`; !strings.Contains(body, line) {
+		if line := `<li class="bad">✕ <a href="` + page + `">` + text + `</a></li>`; !strings.Contains(body, line) {
 			t.Errorf("%s is not in\n%s", line, body)
 		}
 		s.get(t, page).expect(t, http.StatusOK)

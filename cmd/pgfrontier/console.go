@@ -29,7 +29,7 @@ const (
 )
 
 func (a *app) consoleVerb() *cobra.Command {
-	var listen string
+	var listen, environment string
 	var anywhere bool
 	c := &cobra.Command{
 		Use: "console", Short: "serve the web console on this machine", Args: cobra.NoArgs,
@@ -40,21 +40,22 @@ he be on the same machine.
 
 It listens on a loopback address. From another machine, ssh -L 8080:127.0.0.1:8080
 leads to it. For a team, put package console behind the login of an application.`,
-		Example: "  pgfrontier console\n  pgfrontier console --listen 127.0.0.1:0 --operator ann",
+		Example: "  pgfrontier console\n  pgfrontier console --listen 127.0.0.1:0 --environment staging",
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
-			return a.serve(ctx, listen, anywhere)
+			return a.serve(ctx, listen, anywhere, environment)
 		}),
 	}
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringVar(&listen, "listen", "127.0.0.1:8080", "where, as host:port; port 0 is a free one")
 	f.BoolVar(&anywhere, "anywhere", false, "also on an address that other machines reach, without TLS")
+	f.StringVar(&environment, "environment", "", "stands on every page, after the database's name")
 	f.StringVar(&a.change.operator, "operator", "", "who makes the changes (or PGFRONTIER_OPERATOR; default user@host)")
 	return c
 }
 
 // serve serves the console until ctx ends, which is no error.
-func (a *app) serve(ctx context.Context, at string, anywhere bool) error {
+func (a *app) serve(ctx context.Context, at string, anywhere bool, environment string) error {
 	names, err := a.tables()
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (a *app) serve(ctx context.Context, at string, anywhere bool) error {
 		return usage("cannot listen: %w", err)
 	}
 	grant := console.Grant{Operator: a.who(), Level: console.Operate}
-	pages := console.New(db, console.Options{Tables: names, Access: func(*http.Request) console.Grant { return grant }})
+	pages := console.New(db, console.Options{Environment: environment, Tables: names, Access: func(*http.Request) console.Grant { return grant }})
 	defer pages.Close()
 	secret := rand.Text()
 	server := &http.Server{

@@ -78,7 +78,7 @@ func TestConsole(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
-	b := s.start(t, place{}, words("console --listen 127.0.0.1:0")...)
+	b := s.start(t, place{}, words("console --listen 127.0.0.1:0 --environment staging")...)
 	await(t, "the address", func() bool { return strings.HasSuffix(b.out.String(), "\n") })
 	address := strings.TrimSpace(b.out.String())
 	found := regexp.MustCompile(`^(http://127\.0\.0\.1:\d+/)([A-Z2-7]{26,})/$`).FindStringSubmatch(address)
@@ -97,7 +97,7 @@ func TestConsole(t *testing.T) {
 			}
 		}
 	}
-	if status, body := get(t, http.MethodGet, address, nil); status != http.StatusOK || !strings.Contains(body, "consumer?name=c") {
+	if status, body := get(t, http.MethodGet, address, nil); status != http.StatusOK || !strings.Contains(body, "consumer?name=c") || !strings.Contains(body, ", staging</strong>") {
 		t.Errorf("status %d\n%s", status, body)
 	}
 	if status, _ := get(t, http.MethodGet, strings.TrimSuffix(address, "/"), nil); status != http.StatusTemporaryRedirect {

@@ -87,7 +87,7 @@ func TestUpdate(t *testing.T) {
 		b.until(t, `document.documentElement.dataset.updates`)
 		evaluate[any](t, b, `window.loaded = "once"; document.querySelector('[data-key="totals_v1"] a').focus(); null`)
 		for _, change := range []struct{ statement, shown, order string }{
-			{`UPDATE worker_nodes SET status = status - 'FrontierError'`, `!document.querySelector(".wrong")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
+			{`UPDATE worker_nodes SET status = status - 'FrontierError'`, `!document.querySelector(".wrong").innerText.includes("lost")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
 			{`UPDATE consumer_checkpoints SET last_position = 77 WHERE consumer_name = 'totals_v1'`,
 				`document.querySelector('[data-key="totals_v1"]').innerText.includes("77")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
 			{`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('audit_v1', 1)`,
@@ -120,6 +120,72 @@ func TestUpdate(t *testing.T) {
 		}
 		b.expectQuiet(t)
 	}
+}
+
+// On a narrow screen, too, the first things to read are whether all is well and what is not, whole and on
+// the first screen; what somebody types into the search stays when a notice comes.
+func TestVerdictOnNarrowScreen(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.furnish(t, "")
+	b := open(t)
+	b.look(t, 320, "light")
+	b.run(t, chromedp.Navigate(s.base))
+	first := func() []string {
+		return evaluate[[]string](t, b, `[...document.querySelectorAll("main *")].filter(e => e.checkVisibility() && e.childElementCount === 0 && e.textContent.trim() && e.closest("h1, .verdict, ul.wrong, figure, form, table"))
+			.slice(0, 5).map(e => e.closest("h1, .verdict, ul.wrong, figure, form, table").className || e.tagName)`)
+	}
+	if got := first(); !slices.Equal(got, []string{"H1", "verdict bad", "verdict bad", "wrong", "wrong"}) {
+		t.Errorf("the page begins with %q", got)
+	}
+	if ends := evaluate[float64](t, b, `document.querySelector("ul.wrong").getBoundingClientRect().bottom`); ends > 900 {
+		t.Errorf("the alarms end %v px below the top", ends)
+	}
+	order := evaluate[string](t, b, `[...document.querySelectorAll("ul.wrong li")].map(e => e.className).join(" ")`)
+	if !strings.HasPrefix(order, "bad ") || strings.Contains(order, "warn bad") || !strings.HasSuffix(order, " warn") {
+		t.Errorf("the notices are %q", order)
+	}
+	b.until(t, `document.documentElement.dataset.updates`)
+	b.run(t, chromedp.SendKeys(chromedp.CSS("#f-find"), "tot"))
+	for _, change := range []struct{ statement, shown string }{
+		{`INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('slow', now(), 'ann', 'lunch')`, `document.querySelector("ul.wrong").innerText.includes("queue slow")`},
+		{`UPDATE worker_nodes SET status = '{}', heartbeat_timeout = '1 day', heartbeat_at = now(); DELETE FROM consumer_checkpoints WHERE consumer_name <> 'mail_v1'; DELETE FROM consumer_dead_letters; DELETE FROM jobs_queues`,
+			`document.querySelector(".verdict").innerText.includes("Healthy: 1 consumer, 1 worker") && !document.querySelector("ul.wrong")`},
+	} {
+		s.Exec(t, change.statement)
+		b.until(t, change.shown)
+		if typed := evaluate[string](t, b, `document.activeElement.id + " " + document.querySelector("#f-find").value`); typed != "f-find tot" {
+			t.Errorf("after %s the focus, and the text, are %q", change.statement, typed)
+		}
+	}
+	if got := first(); got[0] != "H1" || got[1] != "verdict good" || slices.Contains(got, "wrong") {
+		t.Errorf("of a healthy deployment the page begins with %q", got)
+	}
+	b.expectQuiet(t)
+}
+
+// All failed jobs of a queue are retried on a narrow screen, and the preview is accessible.
+func TestManyJobsOnNarrowScreen(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, error)
+		SELECT i, 'mail', 'slow', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed', 'boom' FROM generate_series(1, 3) AS i`)
+	b := open(t)
+	axe := axeCore(t)
+	b.look(t, 320, "light")
+	b.run(t, chromedp.Navigate(s.base+"jobs?state=failed&queue=slow"))
+	b.judge(t, axe, "failed jobs", 320)
+	b.ask(t, "#retry form")
+	b.judge(t, axe, "the preview", 320)
+	if n := evaluate[int](t, b, `document.querySelectorAll(".record").length`); n != 4 {
+		t.Errorf("the preview has %d records, want 3 jobs and the sum", n)
+	}
+	b.click(t, "button.make")
+	b.until(t, `document.getElementById("said")?.textContent.startsWith("Done: retry")`)
+	if n := s.count(t, `SELECT count(*) FROM jobs`); n != 3 {
+		t.Errorf("%d jobs were made, want 3", n)
+	}
+	b.expectQuiet(t)
 }
 
 // press presses Tab until an element has the focus.
