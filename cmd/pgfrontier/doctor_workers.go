@@ -330,13 +330,7 @@ func (p *patient) jobsTables(ctx context.Context) (finding, error) {
 	if !there {
 		return ok("there are no tables of jobs"), nil
 	}
-	switch err := migrations.CheckJobs(ctx, p.db, p.names); {
-	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
-		return warn("run the doctor as the workers' role", "could not be checked: %v", err), nil
-	case err != nil:
-		return fail("pgfrontier migrate up --jobs", "%v", err), nil
-	}
-	return ok("version %d", migrations.JobsVersion), nil
+	return versionOf(migrations.CheckJobs(ctx, p.db, p.names), migrations.JobsVersion, "pgfrontier migrate up --jobs")
 }
 
 // haveJobsOnly reports whether there are tables of jobs, and none of consumers.
@@ -496,11 +490,12 @@ func (p *patient) schedules(ctx context.Context) (finding, error) {
 	return ok("none is overdue"), nil
 }
 
+const firstOnes = 5 // of a list
+
 // list names the first ones.
 func list(all []string) string {
-	const shown = 5
-	if more := len(all) - shown; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:shown], "; "), more)
+	if more := len(all) - firstOnes; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:firstOnes], "; "), more)
 	}
 	return strings.Join(all, "; ")
 }
