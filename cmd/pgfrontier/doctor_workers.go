@@ -239,16 +239,25 @@ func (p *patient) lateOnes(context.Context) (finding, error) {
 }
 
 func (p *patient) failures(context.Context) (finding, error) {
-	var all []string
-	for _, c := range p.consumers {
-		for _, w := range p.living() {
-			for _, t := range troubles(w.Status, c.Name) {
-				all = append(all, t.unit+": "+t.text)
-			}
+	var all, remedies []string
+	var troubles []alarms.Trouble
+	for _, w := range p.living() {
+		troubles = append(troubles, alarms.Troubles(w.Status)...)
+	}
+	for _, s := range alarms.Share(troubles) {
+		if !slices.ContainsFunc(p.consumers, func(c ops.Consumer) bool { return c.Name == s.Consumer }) {
+			continue // it was retired
+		}
+		all = append(all, s.Name()+": "+s.Says())
+		if remedy := s.Remedy(); !slices.Contains(remedies, remedy) {
+			remedies = append(remedies, remedy)
 		}
 	}
-	if len(all) > 0 {
-		return warn("do what the error says; if it is the handler's, mend that, or pgfrontier skip NAME POSITION", "%s", list(all)), nil
+	switch {
+	case len(remedies) == 1:
+		return warn(remedies[0], "%s", list(all)), nil
+	case len(remedies) > 1: // which is whose, only the error tells
+		return warn("do what each error says; pgfrontier skip helps only against a handler's error that is the event's fault, and neither against a right nor a table that is missing", "%s", list(all)), nil
 	}
 	return ok("no consumer has one"), nil
 }
