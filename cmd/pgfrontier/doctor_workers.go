@@ -375,23 +375,45 @@ func (p *patient) jobWorkers(ctx context.Context) (finding, error) {
 	var v view
 	v.workers, err = pgdriver.QueryAll(ctx, p.db, func(rows *sql.Rows) (w ops.Worker, err error) {
 		var age, timeout int64
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &age, &timeout)
+		err = rows.Scan(&w.ID, &w.Host, &w.PID, &age, &timeout, (*[]byte)(&w.Status))
 		w.HeartbeatAge, w.HeartbeatTimeout = time.Duration(age)*time.Microsecond, time.Duration(timeout)*time.Microsecond
 		return w, err
 	}, `
-SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+liveness.AgeSQL("n")+`, (extract(epoch FROM `+liveness.TimeoutSQL("n", "interval '0'")+`) * 1000000)::bigint
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+liveness.AgeSQL("n")+`, (extract(epoch FROM `+liveness.TimeoutSQL("n", "interval '0'")+`) * 1000000)::bigint, coalesce(n.status::text, '')
 FROM `+t.Workers.SQL()+` AS n ORDER BY heartbeat_at DESC, worker_id`)
 	if err != nil {
 		return finding{}, err
 	}
-	dead, waiting := v.silentOnes(), p.overdue(queues)
+	dead, waiting, lost := v.silentOnes(), p.overdue(queues), v.lostSlots()
 	switch {
 	case len(v.living()) == 0 && len(waiting) > 0:
 		return fail("start the workers of jobs", "no worker of jobs lives, and jobs are due: %s", list(waiting)), nil
 	case len(dead) > 0:
 		return warn(silentRemedy, "no heartbeat for long: %s", list(dead)), nil
+	case len(lost) > 0:
+		return warn("make the handlers return when their context ends, and start these processes again: until then the slots are lost", "handlers that were given up still run: %s", list(lost)), nil
 	}
 	return ok("%d live", len(v.living())), nil
+}
+
+// lostSlots says which living workers of jobs have slots that handlers keep which were given up.
+func (v view) lostSlots() (all []string) {
+	for _, w := range v.living() {
+		var said struct {
+			Queues []struct {
+				Name                 string
+				Overdue, Concurrency int
+				OverdueSince         time.Time
+			}
+		}
+		_ = json.Unmarshal(w.Status, &said)
+		for _, q := range said.Queues {
+			if q.Overdue > 0 {
+				all = append(all, fmt.Sprintf("%s has lost %d of %d slots of queue %s, the first since %s", placeOf(w), q.Overdue, q.Concurrency, q.Name, stamp(q.OverdueSince)))
+			}
+		}
+	}
+	return all
 }
 
 // overdue are the queues that are not paused and whose jobs have been due for long.
