@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/turn"
 )
 
@@ -111,6 +112,8 @@ func (c ConsumerStatus) late() error {
 	}
 	err := fmt.Errorf("consumer %q has not moved for %v: it has not handled an event that is %v old, at position %d or above", c.Name, c.Still.Round(time.Second), c.OldestAge.Round(time.Second), c.Position+1)
 	switch {
+	case c.LastError != nil && c.Failures > 0 && pgdriver.IsOfStatement(pgdriver.SQLState(c.LastError)):
+		return fmt.Errorf("%w: mend the statement, or GRANT this worker's role what the error names; the event is not to blame: %w", err, c.LastError)
 	case c.LastError != nil && c.Failures > 0:
 		return fmt.Errorf("%w: mend its handler, or skip the event with ops.SkipEvent: %w", err, c.LastError)
 	case c.LastError != nil: // of no handler: the event need not be skipped

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // MarshalJSON writes the fields under their names, and errors as their texts.
@@ -19,13 +20,15 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	}{fields(s), errtext.Storable(s.CoordinationError), errtext.Storable(s.FrontierError), errtext.Storable(s.NotifyError), errtext.Storable(s.LoopError)})
 }
 
-// MarshalJSON writes the fields under their names, and errors as their texts.
+// MarshalJSON writes the fields under their names, and errors as their texts. LastErrorState is the
+// SQLSTATE of LastError, if it has one.
 func (s ConsumerStatus) MarshalJSON() ([]byte, error) {
 	type fields ConsumerStatus
 	return json.Marshal(struct {
 		fields
-		LastError string `json:",omitempty"`
-	}{fields(s), errtext.Storable(s.LastError)})
+		LastError      string `json:",omitempty"`
+		LastErrorState string `json:",omitempty"`
+	}{fields(s), errtext.Storable(s.LastError), pgdriver.SQLState(s.LastError)})
 }
 
 // heartbeatStatus is what a heartbeat leaves in the table of workers: the

@@ -128,17 +128,12 @@ func (s *snapshot) Troubles(w ops.Worker) (all []string) {
 	for _, c := range alarms.Complaints(w.Status) {
 		all = append(all, c.Part+": "+c.Text)
 	}
-	errors := 0
-	for _, c := range s.Told(w).Consumers {
-		if c.LastError == "" {
-			continue
-		}
-		if errors++; errors <= mostErrors {
-			all = append(all, c.Name+": "+c.LastError)
-		}
+	shared := alarms.Share(alarms.Troubles(w.Status))
+	for _, t := range shared[:min(len(shared), mostErrors)] {
+		all = append(all, t.Name()+": "+t.Says())
 	}
-	if errors > mostErrors {
-		all = append(all, count(errors-mostErrors, "other consumer")+" with an error")
+	if n := len(shared) - mostErrors; n > 0 {
+		all = append(all, count(n, "other consumer")+" with an error")
 	}
 	return all
 }

@@ -378,7 +378,7 @@ func judge(err error) (status int, hint string) {
 	case isAny(err, ops.ErrNoCheckpoint, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoJob, ops.ErrNoSchedule, ops.ErrNoFlowRun):
 		return http.StatusNotFound, ""
 	case errors.Is(err, migrations.ErrNotApplied):
-		return http.StatusNotFound, "Tables of an older version want the migrations first. An application that uses only events, or only jobs, does not have the tables of the other."
+		return http.StatusNotFound, "Tables of an older version want the migrations first, and those of a newer version a newer console. An application that uses only events, or only jobs, does not have the tables of the other."
 	case isAny(err, context.DeadlineExceeded, context.Canceled), pgdriver.IsConnectionLoss(err), pgdriver.IsPoolClosed(err):
 		return http.StatusServiceUnavailable, hintAway
 	case pgdriver.SQLState(err) == pgdriver.ReadOnlyTransaction:

@@ -11,7 +11,8 @@ import (
 )
 
 // OpenTransaction is a transaction that has drawn positions and has not ended. What
-// this role may not see of it is zero (GRANT pg_read_all_stats).
+// this role may not see of it is zero (GRANT pg_read_all_stats). Start is nil also where
+// track_activities is off; State is "disabled" then.
 type OpenTransaction struct {
 	PID         int    // of its backend; 0: a prepared transaction
 	GID         string // of a prepared transaction
@@ -64,7 +65,10 @@ func given(t sql.NullTime) *time.Time {
 }
 
 // openSQL finds who holds the lock of the sequence that nextval takes until the end of
-// its transaction.
+// its transaction. The server shows locks, sessions and prepared transactions at different
+// moments. So a holder that the others do not show has ended meanwhile, or has just begun: a
+// session without a transaction. A session that hides what it does shows no backend_type, and one
+// with track_activities off shows no transaction ever.
 const openSQL = `
 WITH locks AS MATERIALIZED (
 	SELECT locktype, virtualtransaction AS vx, pid, transactionid AS xid
@@ -85,4 +89,6 @@ SELECT coalesce(h.pid, 0), coalesce(p.gid, ''), coalesce(a.usename, p.owner, '')
 FROM holders AS h
 LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid
 LEFT JOIN pg_prepared_xacts AS p ON h.pid IS NULL AND p.transaction = h.xid
+WHERE CASE WHEN h.pid IS NULL THEN p.gid IS NOT NULL
+	ELSE a.pid IS NOT NULL AND (a.backend_type IS NULL OR a.state = 'disabled' OR a.xact_start IS NOT NULL) END
 ORDER BY coalesce(a.xact_start, p.prepared) NULLS FIRST, h.pid`

@@ -126,6 +126,22 @@ func (h *hand) returned(r *run) {
 	delete(h.overdue, r)
 }
 
+// overdueOf counts the runs of a queue that were given up and whose handlers have not returned,
+// and says since when the first of them has its slot.
+func (h *hand) overdueOf(l *loop) (n int, since time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for r := range h.overdue {
+		if r.loop != l {
+			continue
+		}
+		if n++; since.IsZero() || r.started.Before(since) {
+			since = r.started
+		}
+	}
+	return n, since
+}
+
 // overdueKinds are those of handlers that were given up and have not returned.
 func (h *hand) overdueKinds() (kinds []string) {
 	h.mu.Lock()

@@ -217,7 +217,7 @@ func NewSlogObserver(l *slog.Logger) Observer {
 			l.Warn("job lost, to another worker or deleted", "job", h.ID, "kind", h.Kind, "queue", h.Queue)
 		},
 		JobOverdue: func(h Header) {
-			l.Error("handler ignores the end of its context", "job", h.ID, "kind", h.Kind, "queue", h.Queue)
+			l.Error("handler ignores the end of its context, its slot is lost until it returns", "job", h.ID, "kind", h.Kind, "queue", h.Queue)
 		},
 		JobsReset: func(r Reset) {
 			l.Warn("jobs of dead workers reset", "workers", r.Workers, "back", r.Back, "ended", r.Ended)

@@ -53,6 +53,9 @@ func TestRunning(t *testing.T) {
 	if !slices.Equal(got, ids) {
 		t.Errorf("%v run, want %v", got, ids)
 	}
+	if q := w.Status().Queues[0]; q.Overdue != 1 || !q.OverdueSince.Equal(w.Running()[2].Since) || q.Running != 3 {
+		t.Errorf("one was given up, and the status is %+v", q)
+	}
 	if all := w.Running(); all[0].Overdue || all[1].Overdue || all[2].Priority != 9 {
 		t.Errorf("%+v", all)
 	}
@@ -61,6 +64,9 @@ func TestRunning(t *testing.T) {
 	close(ends[0])
 	close(ends[2])
 	s.until("all to have ended", func() bool { return len(w.Running()) == 0 })
+	if q := w.Status().Queues[0]; q.Overdue != 0 || !q.OverdueSince.IsZero() {
+		t.Errorf("all have returned, and the status is %+v", q)
+	}
 	w.Stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -42,9 +42,14 @@ type Status struct {
 
 // QueueStatus is the part of a Status about one queue.
 type QueueStatus struct {
-	Name         string
-	Concurrency  int
-	Running      int // handlers that run, and those that were given up and have not returned
+	Name        string
+	Concurrency int
+	Running     int // handlers that run, and those that were given up and have not returned
+	// Overdue counts those that were given up, as they ignore the end of their contexts. Their
+	// slots are lost until they return: see Running. OverdueSince is when the first of them got its
+	// slot, by this process's clock, the zero time if there are none.
+	Overdue      int
+	OverdueSince time.Time
 	Prefetched   int
 	Claimed      int64    // since the start
 	Completed    int64    // likewise
@@ -91,6 +96,7 @@ func (w *Worker) Status() Status {
 	s.NotifyError = w.notifyError()
 	for i, l := range w.loops {
 		s.Queues[i] = l.status()
+		s.Queues[i].Overdue, s.Queues[i].OverdueSince = w.hand.overdueOf(l)
 	}
 	return s
 }

@@ -82,6 +82,8 @@ func (o *Operator) Terminate(ctx context.Context, b Blocker, by By) error {
 	switch {
 	case b.PID == 0:
 		err = errtext.Join(err, fmt.Errorf("%w: a prepared transaction has no session: %s", ErrInvalid, b.Remedy()))
+	case b.Start == nil && b.State == "disabled":
+		err = errtext.Join(err, fmt.Errorf("%w: track_activities is off for session %d, so nobody sees since when it is in its transaction, and another could be hit: set it to on", ErrInvalid, b.PID))
 	case b.Start == nil || b.BackendStart == nil:
 		err = errtext.Join(err, fmt.Errorf("%w: this role may not see since when session %d is in its transaction, so another could be hit: GRANT pg_read_all_stats to it", ErrInvalid, b.PID))
 	}

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgfrontier/worker/internal/alarms"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/ops"
@@ -36,11 +36,8 @@ type dossier struct {
 	next       []ops.Next
 	letters    []ops.DeadLetter
 	operations []ops.Operation
-	errors     []trouble
+	errors     []alarms.Trouble
 }
-
-// trouble is the error of a consumer, or of a unit of it, as a worker told it.
-type trouble struct{ unit, text string }
 
 func (a *app) about(ctx context.Context, name string) (d dossier, err error) {
 	if d.view, err = a.look(ctx); err != nil {
@@ -55,7 +52,11 @@ func (a *app) about(ctx context.Context, name string) (d dossier, err error) {
 		return d, unknownConsumer(name, d.consumers)
 	}
 	for _, w := range d.workers {
-		d.errors = append(d.errors, troubles(w.Status, d.Name)...)
+		for _, t := range alarms.Troubles(w.Status) {
+			if t.Consumer == d.Name {
+				d.errors = append(d.errors, t)
+			}
+		}
 	}
 	o, err := a.operator(ctx)
 	if err != nil {
@@ -71,20 +72,6 @@ func (a *app) about(ctx context.Context, name string) (d dossier, err error) {
 	}
 	d.operations, err = o.Operations(ctx, d.Name, recent)
 	return d, err
-}
-
-// troubles are the errors of a consumer in what a worker said of itself.
-func troubles(status json.RawMessage, consumer string) (all []trouble) {
-	var said struct {
-		Consumers []struct{ Name, Consumer, LastError string }
-	}
-	_ = json.Unmarshal(status, &said) // of another library it may be anything
-	for _, c := range said.Consumers {
-		if (c.Consumer == consumer || c.Name == consumer) && c.LastError != "" {
-			all = append(all, trouble{c.Name, c.LastError})
-		}
-	}
-	return all
 }
 
 func (d dossier) text() string {
@@ -110,8 +97,8 @@ func (d dossier) text() string {
 	}
 	f.add("in doubt", "%d ranges of positions", d.OpenRanges)
 	f.add("letters", "%d", d.DeadLetters)
-	for _, e := range d.errors {
-		f.add("error", "%s: %s", e.unit, e.text)
+	for _, e := range alarms.Share(d.errors) {
+		f.add("error", "%s: %s", e.Name(), e.Says())
 	}
 	parts := []string{f.String()}
 	if len(d.Units) > 0 {
@@ -159,7 +146,7 @@ func (d dossier) object() object {
 	}
 	return object{
 		"consumer":   o,
-		"errors":     listed(d.errors, func(e trouble) object { return object{"unit": e.unit, "error": e.text} }),
+		"errors":     listed(d.errors, func(e alarms.Trouble) object { return object{"unit": e.Unit, "error": e.Text} }),
 		"letters":    listed(d.letters, letterObject),
 		"operations": listed(d.operations, operationObject),
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
@@ -180,7 +182,9 @@ func (a *app) examine(ctx context.Context, maxAge time.Duration) ([]finding, err
 		p.blockers, err = a.blockers(ctx, false)
 	}
 	if err != nil {
-		return append(found, finding{"reads", levelFail, err.Error(), "mend the log, or grant this role what migrate grants prints for the operator"}), ctx.Err()
+		f := a.unchecked(ctx, &p, err)
+		f.Check, f.Level = "reads", levelFail
+		return append(found, f), ctx.Err()
 	}
 	return append(found, a.ask(ctx, &p, tableChecks)...), ctx.Err()
 }
@@ -190,14 +194,43 @@ func (a *app) ask(ctx context.Context, p *patient, checks []check) (found []find
 		bounded, cancel := a.bound(ctx)
 		f, err := c.ask(p, bounded)
 		cancel()
-		switch {
-		case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
-			f = warn("run the doctor as the workers' role", "could not be checked: %v", err)
-		case err != nil:
-			f = fail("look again, and see that the server runs", "could not be checked: %v", err)
+		if err != nil {
+			f = a.unchecked(ctx, p, err)
 		}
 		f.Check = c.name
 		found = append(found, f)
 	}
 	return found
+}
+
+// unchecked says why a check could not be made, and what lets it be made.
+func (a *app) unchecked(ctx context.Context, p *patient, err error) finding {
+	const says = "could not be checked: %v"
+	switch {
+	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
+		return warn(a.lacking(ctx, p)+"; or run the doctor as the workers' role, if that is another", says, err)
+	case pgdriver.IsUndefined(err):
+		return fail("see what doctor says of tables and of jobs: some are missing, or of another version", says, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fail("look again with a longer --timeout; if that does not help, see what the server waits for", says, err)
+	}
+	return fail("look again, and see that the server runs", says, err)
+}
+
+// lacking says which GRANTs let this role read what the checks read.
+func (a *app) lacking(ctx context.Context, p *patient) string {
+	var needs []rights.Need
+	for _, t := range p.ourTables() {
+		needs = append(needs, rights.Need{Table: t.SQL(), Privilege: "SELECT"})
+	}
+	ctx, cancel := a.bound(ctx)
+	defer cancel()
+	grants, err := rights.Missing(ctx, p.db, needs)
+	switch {
+	case err != nil || len(grants) == 0:
+		return "grant this role what the error names"
+	case len(grants) > firstOnes:
+		return "grant this role what pgfrontier migrate grants prints for the worker, with --jobs for that of jobs"
+	}
+	return list(grants)
 }

@@ -119,17 +119,21 @@ func (p *patient) tables(ctx context.Context) (finding, error) {
 			return ok("none of consumers, those of jobs only"), nil
 		}
 	}
+	return versionOf(err, migrations.Version, "pgfrontier migrate up; or name the tables with --table")
+}
+
+// versionOf judges what a check of tables has returned. migrate is the remedy for those that are
+// missing, or older than this program.
+func versionOf(err error, version int, migrate string) (finding, error) {
 	switch {
 	case errors.Is(err, migrations.ErrNotApplied):
-		return fail("pgfrontier migrate up; or name the tables with --table", "%v", err), nil
+		return fail(migrate, "%v", err), nil
 	case errors.Is(err, migrations.ErrNewerVersion):
 		return fail("use the pgfrontier of the newer version", "%v", err), nil
-	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
-		return warn("run the doctor as the workers' role", "could not be checked: %v", err), nil
 	case err != nil:
-		return fail("", "%v", err), nil
+		return finding{}, err
 	}
-	return ok("version %d", migrations.Version), nil
+	return ok("version %d", version), nil
 }
 
 // eventLog checks what the frontier's proof stands on.
@@ -145,7 +149,7 @@ func (p *patient) eventLog(ctx context.Context) (finding, error) {
 	var setup *frontier.SetupError
 	switch {
 	case errors.Is(err, frontier.ErrNoPrivilege) && errors.As(err, &setup):
-		return warn("run the doctor as the workers' role, or "+setup.Remedy, "could not be checked: %s", setup.Detail), nil
+		return warn(setup.Remedy+"; or run the doctor as the workers' role, if that is another", "could not be checked: %s", setup.Detail), nil
 	case errors.As(err, &setup):
 		return fail(setup.Remedy, "%v: %s", setup.Err, setup.Detail), nil
 	case err != nil:
@@ -231,7 +235,7 @@ func (p *patient) visibility(ctx context.Context) (finding, error) {
 	case err != nil:
 		return finding{}, err
 	case roles != "":
-		return warn("GRANT pg_read_all_stats to this role; the workers' role needs it too", "this role does not see what transactions of %s do", roles), nil
+		return warn("GRANT pg_read_all_stats to this role, and to the workers' role if that is another", "this role does not see what transactions of %s do", roles), nil
 	}
 	return ok("the transactions of all that append show"), nil
 }
@@ -240,17 +244,22 @@ func (p *patient) transactions(context.Context) (finding, error) {
 	if p.fault != nil {
 		return warn("mend the log first", "could not be checked"), nil
 	}
-	var hidden *ops.Blocker
+	var hidden, untracked *ops.Blocker
 	for _, b := range p.blockers { // the oldest first
 		switch {
 		case b.PID != 0 && b.Age > p.maxAge:
 			return fail(b.Remedy(), "pid %d (%s, %s) has held the log back for %s", b.PID, dash(b.User), dash(b.State), short(b.Age)), nil
+		case b.Start == nil && b.State == "disabled":
+			untracked = &b
 		case b.Start == nil:
 			hidden = &b
 		}
 	}
-	if hidden != nil {
+	switch {
+	case hidden != nil:
 		return warn("GRANT pg_read_all_stats to this role", "since when pid %d (%s) holds the log back, this role does not see", hidden.PID, dash(hidden.User)), nil
+	case untracked != nil:
+		return warn("set track_activities to on for the role of that session", "since when pid %d (%s) holds the log back, nobody sees: its track_activities is off", untracked.PID, dash(untracked.User)), nil
 	}
 	return ok("%d have drawn positions, none for longer than %s", len(p.blockers), short(p.maxAge)), nil
 }

@@ -112,7 +112,11 @@ func TestDoctorFinds(t *testing.T) {
 			INSERT INTO worker_nodes (worker_id, consumers, heartbeat_at) VALUES (gen_random_uuid(), '{c}', ` + hour + `);
 			INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT 'c', worker_id FROM worker_nodes`},
 		{check: "late", level: levelFail, says: "consumer c: an event has been waiting for 1h", remedy: "pgfrontier consumer", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); UPDATE events SET created_at = ` + hour},
-		{check: "errors", level: levelWarn, says: "c: no such column", remedy: "skip", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO worker_nodes (worker_id, status) VALUES (gen_random_uuid(), '{"Consumers": [{"Name": "c", "Consumer": "c", "LastError": "no such column"}]}')`},
+		{check: "errors", level: levelWarn, says: "c: no such column", remedy: "skip", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO worker_nodes (worker_id, status) VALUES (gen_random_uuid(), '{"Consumers": [{"Name": "c", "Consumer": "c", "LastError": "no such column", "Stuck": 1}]}')`},
+		{check: "errors", level: levelWarn, says: "c: permission denied for table totals", remedy: "GRANT what the error names to the workers' role, or mend the policy that refuses it; the event is not to blame", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO worker_nodes (worker_id, status) VALUES (gen_random_uuid(), '{"Consumers": [{"Name": "c", "LastError": "permission denied for table totals", "LastErrorState": "42501", "Stuck": 1}]}')`},
+		{check: "errors", level: levelWarn, says: "c: 11 units (000, 001, 002, 003, 004, 005, 006, 007, 008, 009, 010): no such mailbox", remedy: "skip NAME POSITION", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
+			INSERT INTO worker_nodes (worker_id, status) SELECT gen_random_uuid(), jsonb_build_object('Consumers', jsonb_agg(jsonb_build_object('Name', 'c#0' || lpad(i::text, 2, '0'), 'Stuck', i + 1,
+			'LastError', format('worker: consumer "c#0%s" failed at position %s (event %s, type "T"), 3 in a row: no such mailbox', lpad(i::text, 2, '0'), i + 1, gen_random_uuid())))) FROM generate_series(0, 10) AS i`},
 		{check: "paused", level: levelWarn, says: "c by bob (lunch)", remedy: "resume", fault: `INSERT INTO consumer_checkpoints (consumer_name, paused_at, paused_by, paused_reason) VALUES ('c', now(), 'bob', 'lunch')`},
 		{check: "letters", level: levelWarn, says: "c has 1", remedy: "letters list", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 1, 'a', 'b', gen_random_uuid(), 't', 1)`},
 		{check: "in doubt", level: levelWarn, says: "c has 8001 of 10000", remedy: "blocked", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
@@ -123,13 +127,15 @@ func TestDoctorFinds(t *testing.T) {
 			INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
 			SELECT 'c#800-fff', gen_random_uuid(), 2 * i, 2 * i, 1, 'open', 2 * i + 1, 2 * i + 1, now() FROM generate_series(1, 8001) AS i`},
 		{check: "jobs", level: levelFail, says: "jobs_attempts", remedy: "migrate up --jobs", fault: `DROP TABLE jobs_attempts CASCADE`},
+		{check: "jobs", level: levelFail, says: "newer", remedy: "use the pgfrontier of the newer version", fault: `UPDATE jobs_schema SET version = 1000, applied = 1000`},
 		{check: "job workers", level: levelFail, says: "no worker of jobs lives, and jobs are due: mail for 1h", remedy: "start", fault: overdueJob},
 		{check: "job workers", level: levelFail, says: "no worker of jobs lives, and jobs are due: mail for 1h", remedy: "start", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, heartbeat_at) VALUES (gen_random_uuid(), now() - interval '31 seconds')`},
 		{check: "job workers", level: levelWarn, says: "h/8 (1h0m)", remedy: "rows of dead", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, hostname, pid, heartbeat_at, heartbeat_timeout) VALUES (gen_random_uuid(), 'h', 7, now(), '1 day'), (gen_random_uuid(), 'h', 8, ` + hour + `, NULL)`},
+		{check: "job workers", level: levelWarn, says: "h/7 has lost 2 of 10 slots of queue mail, the first since 2026-01-02", remedy: "start these processes again", fault: `INSERT INTO jobs_workers (worker_id, hostname, pid, status) VALUES (gen_random_uuid(), 'h', 7, '{"Queues": [{"Name": "mail", "Concurrency": 10, "Overdue": 2, "OverdueSince": "2026-01-02T03:04:05Z"}, {"Name": "open"}]}')`},
 		{check: "queues", level: levelWarn, says: "mail by bob (lunch)", remedy: "jobs resume", fault: `INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'bob', 'lunch')`},
 		{check: "queues", level: levelWarn, says: "do not run: mail for 1h", remedy: "has handlers", fault: `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `), ('bill', 'open', now())`},
 		{check: "failed jobs", level: levelWarn, says: "mail has 1", remedy: "jobs retry", fault: `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'welcome', 'mail', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed'), (2, 'bill', 'open', 5, now(), '{}', now(), 1, 1, 0, 5, 'expired')`},
-		{check: "failed jobs", level: levelFail, says: "could not be checked", remedy: "look again", fault: `DROP TABLE jobs_history CASCADE`},
+		{check: "failed jobs", level: levelFail, says: "could not be checked", remedy: "see what doctor says of tables and of jobs", fault: `DROP TABLE jobs_history CASCADE`},
 		{check: "unserved", level: levelWarn, says: "no worker serves their queues: mail", remedy: "WithQueue", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, kinds, status) VALUES (gen_random_uuid(), '{welcome}', '{"Queues": [{"Name": "open"}]}')`},
 		{check: "unserved", level: levelWarn, says: "no worker advances them", remedy: "flow.Advance()", fault: `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`},
 		{check: "partitions", level: levelWarn, says: "c: the builds select different things: h/8 may run it, selecting ", remedy: "deploy the code that is wanted", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
@@ -197,7 +203,7 @@ func TestDoctorMissesWorkersOfJobs(t *testing.T) {
 	}
 	role, as := s.login(t, "doctor")
 	s.Exec(t, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO `+role+`; REVOKE SELECT ON jobs_workers FROM `+role)
-	as.expectFound(t, "job workers", levelWarn, "could not be checked", "workers' role")
+	as.expectFound(t, "job workers", levelWarn, "could not be checked", "GRANT SELECT ON public.jobs_workers TO "+role+"; or run the doctor as the workers' role, if that is another")
 	s.Exec(t, `GRANT SELECT ON jobs_workers TO `+role)
 	as.expectFound(t, "job workers", levelFail, "no worker of jobs lives", "start")
 
@@ -271,6 +277,38 @@ func TestDoctorFindsOpenTransactions(t *testing.T) {
 	}
 	await(t, "the transaction to be too old", func() bool { return s.found(t, "transactions", "--max-age", "100ms").Level == levelFail })
 	s.expectFound(t, "transactions", levelFail, "idle in transaction", "pg_terminate_backend", "--max-age", "100ms")
+}
+
+// A transaction that ends while the doctor looks is none that its role may not see: the server
+// shows the lock, and then a session that is gone or rests, or no prepared transaction. The views
+// stand for what the server shows a moment later.
+func TestDoctorAndTransactionsThatEndMeanwhile(t *testing.T) {
+	s := newSite(t)
+	s.Exec(t, `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET search_path = public, pg_catalog'; END $$`)
+	s.begin(t, "x", 1)
+	columns := value[string](t, s, `SELECT string_agg(CASE WHEN attname IN ('xact_start', 'backend_xid', 'backend_xmin') THEN 'NULL::' || format_type(atttypid, atttypmod) || ' AS ' || attname ELSE attname END, ', ' ORDER BY attnum)
+		FROM pg_attribute WHERE attrelid = 'pg_catalog.pg_stat_activity'::regclass AND attnum > 0`)
+	const sessions = `CREATE OR REPLACE VIEW public.pg_stat_activity AS SELECT `
+	for _, moment := range []struct{ what, view string }{
+		{"the session is gone", sessions + `* FROM pg_catalog.pg_stat_activity WHERE state = 'active'`},
+		{"the session rests", sessions + columns + ` FROM pg_catalog.pg_stat_activity`},
+	} {
+		s.Exec(t, moment.view)
+		if f := s.found(t, "transactions"); f.Level != levelOK || !strings.Contains(f.Says, "0 have") {
+			t.Errorf("%s: %+v", moment.what, f)
+		}
+	}
+	s.Exec(t, `CREATE OR REPLACE VIEW public.pg_stat_activity AS SELECT `+strings.ReplaceAll(columns, " state,", " 'disabled'::text AS state,")+` FROM pg_catalog.pg_stat_activity`)
+	s.expectFound(t, "transactions", levelWarn, "nobody sees", "track_activities")
+	s.Exec(t, `DROP VIEW public.pg_stat_activity`)
+	gid := "gone from " + value[string](t, s, `SELECT current_database()`)
+	s.Exec(t, `BEGIN; SELECT nextval('events_global_position_seq'); PREPARE TRANSACTION '`+gid+`'`)
+	t.Cleanup(func() { s.Exec(t, `ROLLBACK PREPARED '`+gid+`'`) })
+	s.expectFound(t, "prepared", levelFail, gid, "ROLLBACK PREPARED")
+	s.Exec(t, `CREATE VIEW public.pg_prepared_xacts AS SELECT * FROM pg_catalog.pg_prepared_xacts WHERE false`)
+	if f := s.found(t, "prepared"); f.Level != levelOK {
+		t.Errorf("it was committed: %+v", f)
+	}
 }
 
 // What is open for long and has drawn no positions holds back vacuum, or keeps locks.
@@ -366,7 +404,7 @@ func TestDoctorUnderOtherRoles(t *testing.T) {
 	}
 	_ = open.Rollback()
 	s.Exec(t, `REVOKE INSERT ON consumer_checkpoints_token FROM `+role)
-	d.expectFound(t, "log", levelWarn, "could not be checked", "workers' role")
+	d.expectFound(t, "log", levelWarn, "could not be checked", `GRANT SELECT, INSERT, UPDATE ON "consumer_checkpoints_token" to it; or run the doctor as the workers' role, if that is another`)
 	s.Exec(t, `GRANT INSERT ON consumer_checkpoints_token TO `+role+`; ALTER TABLE events ENABLE ROW LEVEL SECURITY`)
 	d.expectFound(t, "log", levelFail, "row-level security", "BYPASSRLS")
 	d.expectFound(t, "row security", levelFail, "hides rows from role "+role, "ALTER TABLE public.events DISABLE ROW LEVEL SECURITY")

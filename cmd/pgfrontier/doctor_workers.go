@@ -238,16 +238,25 @@ func (p *patient) lateOnes(context.Context) (finding, error) {
 }
 
 func (p *patient) failures(context.Context) (finding, error) {
-	var all []string
-	for _, c := range p.consumers {
-		for _, w := range p.living() {
-			for _, t := range troubles(w.Status, c.Name) {
-				all = append(all, t.unit+": "+t.text)
-			}
+	var all, remedies []string
+	var troubles []alarms.Trouble
+	for _, w := range p.living() {
+		troubles = append(troubles, alarms.Troubles(w.Status)...)
+	}
+	for _, s := range alarms.Share(troubles) {
+		if !slices.ContainsFunc(p.consumers, func(c ops.Consumer) bool { return c.Name == s.Consumer }) {
+			continue // it was retired
+		}
+		all = append(all, s.Name()+": "+s.Says())
+		if remedy := s.Remedy(); !slices.Contains(remedies, remedy) {
+			remedies = append(remedies, remedy)
 		}
 	}
-	if len(all) > 0 {
-		return warn("do what the error says; if it is the handler's, mend that, or pgfrontier skip NAME POSITION", "%s", list(all)), nil
+	switch {
+	case len(remedies) == 1:
+		return warn(remedies[0], "%s", list(all)), nil
+	case len(remedies) > 1: // which is whose, only the error tells
+		return warn("do what each error says; pgfrontier skip helps only against a handler's error that is the event's fault, and neither against a right nor a table that is missing", "%s", list(all)), nil
 	}
 	return ok("no consumer has one"), nil
 }
@@ -329,13 +338,7 @@ func (p *patient) jobsTables(ctx context.Context) (finding, error) {
 	if !there {
 		return ok("there are no tables of jobs"), nil
 	}
-	switch err := migrations.CheckJobs(ctx, p.db, p.names); {
-	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
-		return warn("run the doctor as the workers' role", "could not be checked: %v", err), nil
-	case err != nil:
-		return fail("pgfrontier migrate up --jobs", "%v", err), nil
-	}
-	return ok("version %d", migrations.JobsVersion), nil
+	return versionOf(migrations.CheckJobs(ctx, p.db, p.names), migrations.JobsVersion, "pgfrontier migrate up --jobs")
 }
 
 // haveJobsOnly reports whether there are tables of jobs, and none of consumers.
@@ -371,23 +374,45 @@ func (p *patient) jobWorkers(ctx context.Context) (finding, error) {
 	var v view
 	v.workers, err = pgdriver.QueryAll(ctx, p.db, func(rows *sql.Rows) (w ops.Worker, err error) {
 		var age, timeout int64
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &age, &timeout)
+		err = rows.Scan(&w.ID, &w.Host, &w.PID, &age, &timeout, (*[]byte)(&w.Status))
 		w.HeartbeatAge, w.HeartbeatTimeout = time.Duration(age)*time.Microsecond, time.Duration(timeout)*time.Microsecond
 		return w, err
 	}, `
-SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+liveness.AgeSQL("n")+`, (extract(epoch FROM `+liveness.TimeoutSQL("n", "interval '0'")+`) * 1000000)::bigint
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+liveness.AgeSQL("n")+`, (extract(epoch FROM `+liveness.TimeoutSQL("n", "interval '0'")+`) * 1000000)::bigint, coalesce(n.status::text, '')
 FROM `+t.Workers.SQL()+` AS n ORDER BY heartbeat_at DESC, worker_id`)
 	if err != nil {
 		return finding{}, err
 	}
-	dead, waiting := v.silentOnes(), p.overdue(queues)
+	dead, waiting, lost := v.silentOnes(), p.overdue(queues), v.lostSlots()
 	switch {
 	case len(v.living()) == 0 && len(waiting) > 0:
 		return fail("start the workers of jobs", "no worker of jobs lives, and jobs are due: %s", list(waiting)), nil
 	case len(dead) > 0:
 		return warn(silentRemedy, "no heartbeat for long: %s", list(dead)), nil
+	case len(lost) > 0:
+		return warn("make the handlers return when their context ends, and start these processes again: until then the slots are lost", "handlers that were given up still run: %s", list(lost)), nil
 	}
 	return ok("%d live", len(v.living())), nil
+}
+
+// lostSlots says which living workers of jobs have slots that handlers keep which were given up.
+func (v view) lostSlots() (all []string) {
+	for _, w := range v.living() {
+		var said struct {
+			Queues []struct {
+				Name                 string
+				Overdue, Concurrency int
+				OverdueSince         time.Time
+			}
+		}
+		_ = json.Unmarshal(w.Status, &said)
+		for _, q := range said.Queues {
+			if q.Overdue > 0 {
+				all = append(all, fmt.Sprintf("%s has lost %d of %d slots of queue %s, the first since %s", placeOf(w), q.Overdue, q.Concurrency, q.Name, stamp(q.OverdueSince)))
+			}
+		}
+	}
+	return all
 }
 
 // overdue are the queues that are not paused and whose jobs have been due for long.
@@ -500,11 +525,12 @@ func (p *patient) schedules(ctx context.Context) (finding, error) {
 	return ok("none is paused, and none is overdue"), nil
 }
 
+const firstOnes = 5 // of a list
+
 // list names the first ones.
 func list(all []string) string {
-	const shown = 5
-	if more := len(all) - shown; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:shown], "; "), more)
+	if more := len(all) - firstOnes; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:firstOnes], "; "), more)
 	}
 	return strings.Join(all, "; ")
 }

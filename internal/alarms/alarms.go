@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -82,14 +81,14 @@ func Complaints(status json.RawMessage) (all []Complaint) {
 }
 
 // ofWorkers are the complaints in what living workers said of themselves. One that several
-// have is one alarm.
+// have is one alarm, and so is an error that units of a consumer have.
 func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm) {
 	workers = slices.SortedFunc(slices.Values(workers), func(a, b ops.Worker) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), slices.Compare(a.ID[:], b.ID[:]))
 	})
 	var order []string // the complaints
 	first, others := map[string]string{}, map[string]int{}
-	errors := map[string]string{}
+	var troubles []Trouble
 	for _, w := range workers {
 		if IsSilent(w) {
 			continue
@@ -103,15 +102,7 @@ func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm
 			first[c] = place(w)
 			order = append(order, c)
 		}
-		var said struct {
-			Consumers []struct{ Name, LastError string }
-		}
-		_ = json.Unmarshal(w.Status, &said) // as above
-		for _, c := range said.Consumers {
-			if c.LastError != "" {
-				errors[c.Name] = errtext.Line(c.LastError)
-			}
-		}
+		troubles = append(troubles, Troubles(w.Status)...)
 	}
 	for _, c := range order {
 		t := Alarm{Worker, first[c], c}
@@ -120,8 +111,8 @@ func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm
 		}
 		all = append(all, t)
 	}
-	for _, name := range slices.Sorted(maps.Keys(errors)) {
-		all = append(all, Alarm{Consumer, name, errors[name]})
+	for _, s := range Share(troubles) {
+		all = append(all, Alarm{Consumer, s.Name(), s.Says()})
 	}
 	return all
 }

@@ -38,6 +38,7 @@ const (
 	QueryCanceled         = "57014" // statement_timeout, too
 	LockNotAvailable      = "55P03" // lock_timeout
 
+	statementFaults       = "42" // it is wrong, names what is not there, or the role may not execute it
 	invalidValues         = "22"
 	integrityViolations   = "23"
 	connectionExceptions  = "08"
@@ -97,6 +98,10 @@ func IsOutOfResources(err error) bool {
 	s := SQLState(err)
 	return s == OutOfMemory || s == IOError
 }
+
+// IsOfStatement reports whether a SQLSTATE says that a statement is wrong, names what is not there,
+// or may not be executed by the role. The values that it was given are not to blame.
+func IsOfStatement(state string) bool { return strings.HasPrefix(state, statementFaults) }
 
 // IsInvalidValue reports whether the server did not like a value, such as a zero
 // byte in a text.

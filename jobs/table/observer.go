@@ -171,8 +171,10 @@ func NewSlogObserver(l *slog.Logger) Observer {
 				l.Info("job did not complete", "job", d.ID, "state", d.State, "took", d.Took, "reason", d.Err)
 			}
 		},
-		JobLost:    func(h Header) { l.Warn("job lost", "job", h.ID) },
-		JobOverdue: func(h Header) { l.Error("handler ignores the end of its context", "job", h.ID) },
+		JobLost: func(h Header) { l.Warn("job lost", "job", h.ID) },
+		JobOverdue: func(h Header) {
+			l.Error("handler ignores the end of its context, its slot is lost until it returns", "job", h.ID)
+		},
 		JobsHidden: func(ids []int64) { l.Warn("the view does not show claimed jobs", "jobs", ids) },
 		JobReset: func(r Reset) {
 			l.Warn("job of a lost worker reset", "job", r.ID, "state", r.State, "heartbeat_age", r.Age)

@@ -193,6 +193,20 @@ func (h *hand) returned(r *run) {
 	delete(h.overdue, r)
 }
 
+// overdueNow counts the runs that were given up and whose handlers have not returned, and says
+// since when the first of them has its slot.
+func (h *hand) overdueNow() (n int, since time.Time) {
+	for _, j := range h.called() {
+		if !j.Overdue {
+			continue
+		}
+		if n++; since.IsZero() || j.Since.Before(since) {
+			since = j.Since
+		}
+	}
+	return n, since
+}
+
 // late are the ids of runs that were given up and have not returned.
 func (h *hand) late() (ids []int64) {
 	h.mu.Lock()

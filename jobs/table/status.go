@@ -24,13 +24,18 @@ const (
 type Status struct {
 	State       WorkerState
 	NumHandlers int
-	Running     int   // slots that are taken: by handlers, and by jobs whose end is being stored
-	Unsettled   int   // runs that have ended, and that the database does not know yet
-	Claimed     int64 // since the start
-	Completed   int64 // likewise
-	Failed      int64 // runs that have failed, likewise
-	Lost        int64 // runs whose job became another's, likewise
-	Reset       int64 // jobs of other workers that were reset, likewise
+	Running     int // slots that are taken: by handlers, and by jobs whose end is being stored
+	// Overdue counts the handlers that were given up, as they ignore the end of their contexts.
+	// Their slots are lost until they return. OverdueSince is when the first of them got its slot,
+	// by this process's clock, the zero time if there are none. Running names the jobs.
+	Overdue      int
+	OverdueSince time.Time
+	Unsettled    int   // runs that have ended, and that the database does not know yet
+	Claimed      int64 // since the start
+	Completed    int64 // likewise
+	Failed       int64 // runs that have failed, likewise
+	Lost         int64 // runs whose job became another's, likewise
+	Reset        int64 // jobs of other workers that were reset, likewise
 	// LastHeartbeat is when the heartbeats of the jobs in hand were last written, by
 	// this process's clock; the zero time before the first.
 	LastHeartbeat time.Time
@@ -65,6 +70,7 @@ func (w *Worker) Status() Status {
 	s.State = w.state.Load().(WorkerState)
 	s.NumHandlers = w.opts.NumHandlers
 	s.Unsettled = w.settler.waits()
+	s.Overdue, s.OverdueSince = w.hand.overdueNow()
 	return s
 }
 

@@ -154,6 +154,9 @@ func TestOverdue(t *testing.T) {
 	s.becomes(id, table.StateCompleted)
 	s.until("the end to be told", func() bool { return w.Status().Completed == 1 })
 	s.until("one slot to be taken", func() bool { return w.Status().Running == 1 })
+	if st := w.Status(); st.Overdue != 1 || st.OverdueSince.IsZero() {
+		t.Errorf("it was given up, and the status is %+v", st)
+	}
 	if all := w.Running(); len(all) != 1 || all[0].ID != id || !all[0].Overdue || all[0].Since.IsZero() {
 		t.Errorf("%+v run", all)
 	}
