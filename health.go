@@ -14,13 +14,16 @@ import (
 )
 
 // Live returns nil unless only a new process helps: Start has returned, or one of
-// the worker's loops hangs, which the error names. The worker mends everything else by
+// the worker's loops hangs, which the error names. A worker that an operator has drained is live. The worker mends everything else by
 // itself, as soon as it can. Live never asks the database. Package health serves it
 // to an orchestrator.
 func (w *Worker) Live() error {
 	s := w.Status()
 	if s.State == StateStopped {
 		return errors.New("the worker has stopped: start the process again; what Start returned says why")
+	}
+	if s.State == StateDrained {
+		return nil // no loop runs
 	}
 	return s.LoopError
 }
@@ -54,7 +57,7 @@ const lateShown = 10
 // reasons judges a Status.
 func (s Status) reasons(maxAge, heartbeatTimeout time.Duration) (all []error) {
 	if s.State != StateRunning {
-		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s.State)}
+		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it is drained and to work, or has stopped", s.State)}
 	}
 	for _, err := range []error{s.LoopError, s.FrontierError, s.CoordinationError} {
 		if err != nil {

@@ -138,6 +138,7 @@ type WorkerInfo struct {
 	ID        uuid.UUID
 	Consumers int   // that it has code for
 	Err       error // why it stopped, nil after a clean stop
+	Drained   bool  // an operator asked it to drain: without an Err, Start goes on waiting for Stop
 }
 
 // Leadership tells whether this worker assigns the consumers.

@@ -97,6 +97,10 @@ func (log logFunc) workers(o *Observer) {
 			log.error("worker stopped", "worker_id", w.ID, "error", w.Err)
 			return
 		}
+		if w.Drained {
+			log.info("worker drained, as an operator asked: it waits for the program to stop it", "worker_id", w.ID)
+			return
+		}
 		log.info("worker stopped", "worker_id", w.ID)
 	}
 	o.ShutdownTimedOut = func(w WorkerInfo) { log.error("shutdown timed out", "worker_id", w.ID, "error", w.Err) }

@@ -202,6 +202,7 @@ func (w *Worker) observeCoordination(c *coord.Config) {
 	}
 	c.OnOwned = func(consumer string) { w.recovered(unowned(consumer)) }
 	c.OnAssigned = func(workers, changes int) { tell(w.observer.Rebalanced, Rebalance{workers, changes}) }
+	c.OnDrain = w.stop.Drain
 	c.OnReregister = func() { tell(w.observer.WorkerReregistered, WorkerInfo{ID: w.id}) }
 	c.OnStaleRemoved = func(rows int) { tell(w.observer.StaleWorkersRemoved, rows) }
 	c.OnTaskFailed = func(task string, err error) { w.taskFailed(context.Background(), task, "", err) }

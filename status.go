@@ -18,6 +18,7 @@ const (
 	StateStarting State = "starting" // checks and registers
 	StateRunning  State = "running"
 	StateDraining State = "draining" // finishes the batches in hand
+	StateDrained  State = "drained"  // as an operator asked: nothing runs, and Start waits for Stop
 	StateStopped  State = "stopped"  // Start has returned
 )
 

@@ -133,13 +133,27 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // after that bound Start returns without it, with [ErrHandlerOverdue] and the
 // consumer's name. Its transaction is rolled back; its goroutine is all that
 // still runs, until the handler returns.
+//
+// An operator may drain the worker, see DrainWorker of package ops. Then it stops in the
+// same way, and Start goes on waiting, in [StateDrained], until ctx ends or Stop is called: a
+// process that ended would be started again, and take work again.
 func (w *Worker) Start(ctx context.Context) error {
 	if !w.started.CompareAndSwap(false, true) {
 		return ErrAlreadyStarted
 	}
+	defer w.state.Store(StateStopped)
+	err := w.run(ctx)
+	if err == nil && w.stop.Drained() {
+		w.state.Store(StateDrained)
+		w.stop.Hold(ctx)
+	}
+	return err
+}
+
+// run is Start, up to where nothing of the worker runs any more.
+func (w *Worker) run(ctx context.Context) error {
 	w.state.Store(StateStarting)
 	defer close(w.ended)
-	defer w.state.Store(StateStopped)
 
 	// intake ends first: no new batch begins. The rest of the worker lives on
 	// until the batches in hand are finished.
@@ -166,7 +180,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	err = errtext.Join(err, background.Wait(w.stopGrace()))
 	if w.isReady() {
 		w.leave(life)
-		tell(w.observer.WorkerStopped, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err})
+		tell(w.observer.WorkerStopped, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err, Drained: w.stop.Drained()})
 	}
 	return err
 }

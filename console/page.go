@@ -375,7 +375,7 @@ func judge(err error) (status int, hint string) {
 		return http.StatusConflict, hintMoved
 	case errors.Is(err, ops.ErrInvalid):
 		return http.StatusBadRequest, ""
-	case isAny(err, ops.ErrNoCheckpoint, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoJob, ops.ErrNoSchedule, ops.ErrNoFlowRun):
+	case isAny(err, ops.ErrNoCheckpoint, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoJob, ops.ErrNoSchedule, ops.ErrNoFlowRun, ops.ErrNoWorker):
 		return http.StatusNotFound, ""
 	case errors.Is(err, migrations.ErrNotApplied):
 		return http.StatusNotFound, "Tables of an older version want the migrations first, and those of a newer version a newer console. An application that uses only events, or only jobs, does not have the tables of the other."
@@ -396,7 +396,7 @@ func isConflict(err error) bool {
 	var state *ops.JobStateError
 	var ended *ops.FlowRunEndedError
 	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &settled) || errors.As(err, &state) || errors.As(err, &ended) ||
-		isAny(err, errOther, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrUnchanged, ops.ErrRetried, ops.ErrFlowRunUnfinished)
+		isAny(err, errOther, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrUnchanged, ops.ErrRetried, ops.ErrDraining, ops.ErrFlowRunUnfinished)
 }
 
 func isAny(err error, these ...error) bool {

@@ -83,6 +83,9 @@ type Config struct {
 	// OnAssigned is called on the leader when it has written so many changes of
 	// assignments, for so many live workers. May be nil.
 	OnAssigned func(workers, changes int)
+	// OnDrain is called at each look that shows that an operator has asked this worker to
+	// drain. May be nil.
+	OnDrain func()
 	// OnReregister is called when this worker's row is gone and it registers
 	// again. May be nil.
 	OnReregister func()

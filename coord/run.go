@@ -131,6 +131,9 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 		c.announce(ctx, s)
 	}
 	c.renew(s.Beaten)
+	if v.Drain && c.cfg.OnDrain != nil {
+		c.cfg.OnDrain() // first: it begins nothing of what it was given since
+	}
 	c.deliver(v.mine)
 	led := s.leads
 	s.leads = v.leads

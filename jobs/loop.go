@@ -137,7 +137,9 @@ func (l *loop) run(ctx, intake context.Context) {
 		l.step(ctx)
 		l.rest(intake)
 	}
-	l.w.Stop() // after WithStopAfterJobs
+	if intake.Err() == nil {
+		l.w.Stop() // after WithStopAfterJobs
+	}
 	l.giveBack()
 	for l.inHand() && ctx.Err() == nil {
 		if l.lookDue(time.Now()) {

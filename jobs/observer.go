@@ -72,8 +72,9 @@ type Observer struct {
 
 // WorkerInfo names a worker.
 type WorkerInfo struct {
-	ID  uuid.UUID
-	Err error // why it stopped, nil after a clean stop
+	ID      uuid.UUID
+	Err     error // why it stopped, nil after a clean stop
+	Drained bool  // an operator asked it to drain: without an Err, Start goes on waiting for Stop
 }
 
 // Leadership tells whether this worker leads.
@@ -184,9 +185,12 @@ func NewSlogObserver(l *slog.Logger) Observer {
 		logs:          true,
 		WorkerStarted: func(i WorkerInfo) { l.Info("job worker started", "worker", i.ID) },
 		WorkerStopped: func(i WorkerInfo) {
-			if i.Err != nil {
+			switch {
+			case i.Err != nil:
 				l.Error("job worker stopped", "worker", i.ID, "error", i.Err)
-			} else {
+			case i.Drained:
+				l.Info("job worker drained, as an operator asked: it waits for the program to stop it", "worker", i.ID)
+			default:
 				l.Info("job worker stopped", "worker", i.ID)
 			}
 		},

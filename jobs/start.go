@@ -176,7 +176,7 @@ func (w *Worker) coordination() coord.Config {
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
 		Status:      w.heartbeatStatus,
 		Incarnation: startedSQL, Elsewhere: w.home.isElsewhere,
-		OnMembers: w.rescuer.see,
+		OnMembers: w.rescuer.see, OnDrain: w.stop.Drain,
 		OnLeader: func(leads bool) {
 			tell(w.voice, "LeadershipChanged", func(o *Observer) func(Leadership) { return o.LeadershipChanged }, Leadership{w.id, leads})
 		},

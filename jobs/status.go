@@ -17,6 +17,7 @@ const (
 	WorkerStarting WorkerState = "starting" // checks and registers
 	WorkerRunning  WorkerState = "running"
 	WorkerDraining WorkerState = "draining" // waits for the jobs in hand
+	WorkerDrained  WorkerState = "drained"  // as an operator asked: nothing runs, and Start waits for Stop
 	WorkerStopped  WorkerState = "stopped"  // Start has returned
 )
 

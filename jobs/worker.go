@@ -127,12 +127,26 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // A handler that ignores the end of its context cannot be ended. Some seconds after
 // that bound Start returns without it, with [ErrHandlerOverdue]. Its goroutine is
 // all that still runs. What it returns then is of no effect.
+//
+// An operator may drain the worker, see DrainWorker of package ops. Then it stops in the
+// same way, and Start goes on waiting, in [WorkerDrained], until ctx ends or Stop is called: a
+// process that ended would be started again, and take work again.
 func (w *Worker) Start(ctx context.Context) error {
 	if !w.started.CompareAndSwap(false, true) {
 		return ErrAlreadyStarted
 	}
-	w.state.Store(WorkerStarting)
 	defer w.state.Store(WorkerStopped)
+	err := w.serve(ctx)
+	if err == nil && w.stop.Drained() {
+		w.state.Store(WorkerDrained)
+		w.stop.Hold(ctx)
+	}
+	return err
+}
+
+// serve is Start, up to where nothing of the worker runs any more.
+func (w *Worker) serve(ctx context.Context) error {
+	w.state.Store(WorkerStarting)
 
 	life := context.WithoutCancel(ctx)
 	intake, drain := context.WithCancel(life)
@@ -164,7 +178,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	err = errtext.Join(err, background.Wait(leaveTimeout))
 	if w.isReady() {
 		w.leave(life)
-		tell(w.voice, "WorkerStopped", func(o *Observer) func(WorkerInfo) { return o.WorkerStopped }, WorkerInfo{w.id, err})
+		tell(w.voice, "WorkerStopped", func(o *Observer) func(WorkerInfo) { return o.WorkerStopped }, WorkerInfo{w.id, err, w.stop.Drained()})
 	}
 	return err
 }

@@ -54,7 +54,7 @@ var (
 
 // Of a worker of events.
 var (
-	workerUp         = add("worker.up", Gauge, "{state}", nil, "1 while the worker runs or drains, 0 before and after. All other gauges of a worker are there while it is 1.")
+	workerUp         = add("worker.up", Gauge, "{state}", nil, "1 while the worker runs or drains, 0 before and after, and nothing once an operator has drained it. All other gauges of a worker are there while it is 1.")
 	workerInfo       = add("worker.info", Gauge, "{worker}", []string{"build"}, "Always 1. The build is the program's module, version and revision.")
 	workerLeader     = add("worker.leader", Gauge, "{state}", nil, "1 if this worker assigns the consumers.")
 	workerHeartbeat  = add("worker.heartbeat.age", Gauge, "s", nil, "Time since the worker last told the others that it is alive.")
@@ -88,7 +88,7 @@ var (
 
 // Of a worker of jobs.
 var (
-	jobsUp         = add("jobs.worker.up", Gauge, "{state}", nil, "1 while the worker runs or drains, 0 before and after. All other gauges of a worker are there while it is 1.")
+	jobsUp         = add("jobs.worker.up", Gauge, "{state}", nil, "1 while the worker runs or drains, 0 before and after, and nothing once an operator has drained it. All other gauges of a worker are there while it is 1.")
 	jobsLeader     = add("jobs.worker.leader", Gauge, "{state}", nil, "1 if this worker leads.")
 	jobsHeartbeat  = add("jobs.worker.heartbeat.age", Gauge, "s", nil, "Time since the worker last told the others that it is alive.")
 	jobsUnsettled  = add("jobs.unsettled", Gauge, "{job}", nil, "Runs that have ended, before the database knows.")

@@ -10,6 +10,9 @@ import (
 
 // sampleWorker tells how a worker stands.
 func sampleWorker(s worker.Status, now time.Time, sample Sample) {
+	if s.State == worker.StateDrained {
+		return // as an operator asked: it is neither up nor down
+	}
 	up := s.State == worker.StateRunning || s.State == worker.StateDraining
 	sample(workerUp, truth(up))
 	if !up {
@@ -77,6 +80,9 @@ func sampleConsumer(c worker.ConsumerStatus, sample Sample) {
 
 // sampleJobs tells how a worker of jobs stands.
 func sampleJobs(s jobs.Status, now time.Time, sample Sample) {
+	if s.State == jobs.WorkerDrained {
+		return
+	}
 	up := s.State == jobs.WorkerRunning || s.State == jobs.WorkerDraining
 	sample(jobsUp, truth(up))
 	if !up {

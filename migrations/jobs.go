@@ -242,6 +242,7 @@ func jobsTables(n tables.Jobs) []table {
 			changes: []string{
 				"ADD COLUMN IF NOT EXISTS heartbeat_interval INTERVAL",
 				"ADD COLUMN IF NOT EXISTS heartbeat_timeout INTERVAL", // as in the table of the workers of consumers
+				"ADD COLUMN IF NOT EXISTS drain_requested_at TIMESTAMPTZ",
 			},
 			indexes: []index{{on: "heartbeat_at"}},
 		},

@@ -63,6 +63,7 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS heartbeat_interval INTERVAL",
 				"ADD COLUMN IF NOT EXISTS draining BOOLEAN NOT NULL DEFAULT false", // it finishes the batches in hand, and is dealt nothing
 				"ADD COLUMN IF NOT EXISTS heartbeat_timeout INTERVAL",              // null: a program that does not say, and is judged by that of the others
+				"ADD COLUMN IF NOT EXISTS drain_requested_at TIMESTAMPTZ",          // by an operator
 				"ALTER COLUMN heartbeat_at SET DEFAULT clock_timestamp()",
 			}, stamps...),
 			indexes: []index{{on: "heartbeat_at"}},

@@ -83,6 +83,7 @@ worker_nodes: partitions jsonb
 worker_nodes: heartbeat_interval interval
 worker_nodes: draining bool not null default false
 worker_nodes: heartbeat_timeout interval
+worker_nodes: drain_requested_at timestamptz
 consumer_assignments: consumer_name text not null
 consumer_assignments: worker_id uuid not null
 consumer_assignments: created_at timestamptz not null default clock_timestamp()

@@ -41,6 +41,12 @@ var (
 	// ErrNoBlocker reports a Terminate of a session that has ended its transaction.
 	ErrNoBlocker = errors.New("it is no longer in the transaction that was shown: Blockers lists those that are open")
 
+	// ErrNoWorker reports a DrainWorker of a worker that has no row.
+	ErrNoWorker = errors.New("no such worker is registered: Workers lists those that are; a worker that stops takes its row away")
+
+	// ErrDraining reports a DrainWorker of a worker that was asked to drain before, or that stops.
+	ErrDraining = errors.New("it drains already")
+
 	// ErrNoDeadLetter reports that the consumer has no dead letter at the
 	// position.
 	ErrNoDeadLetter = errors.New("it has no dead letter at this position: DeadLetters lists them; it may have been handled or discarded meanwhile")

@@ -8,6 +8,9 @@ func (o *Jobs) OperationsSQL(f OperationsFilter, limit int) (query string, args 
 	return o.operationsSQL(f, limit)
 }
 
+// WorkersSQL is that of Workers.
+func (o *Jobs) WorkersSQL() string { return o.workersSQL() }
+
 // QueuesSQL is that of Queues.
 func (o *Jobs) QueuesSQL() string { return o.queuesSQL() }
 

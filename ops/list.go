@@ -168,6 +168,7 @@ const (
 	KindMerge     Kind = "merge"
 	KindRaise     Kind = "raise"     // a sequence that lay below its table's ids
 	KindTerminate Kind = "terminate" // a session that held the consumers back
+	KindDrain     Kind = "drain"     // a worker
 	KindRepair    Kind = "repair"    // by a worker: a checkpoint set back that a handler had committed
 )
 
@@ -184,7 +185,7 @@ const (
 // Operation is an operation as it was recorded.
 type Operation struct {
 	ID       int64  // grows, also from one consumer to the other
-	Consumer string // or a unit of it; empty: of none, as of KindTerminate
+	Consumer string // or a unit of it; empty: of none, as of KindTerminate and KindDrain
 	Kind     Kind
 	Detail   json.RawMessage // an object; what is in it depends on the kind
 	By       By

@@ -30,9 +30,12 @@ type Worker struct {
 	// earlier version, which does not say.
 	HeartbeatTimeout time.Duration
 	CreatedAt        time.Time // when it registered
+	// DrainRequested is when an operator asked it to drain, by the database's clock. The zero
+	// time: nobody has.
+	DrainRequested time.Time
 	// Leader reports whether it assigned the consumers, at its last heartbeat.
 	Leader bool
-	Able   []string // consumers that it has code for; nil: it does not say, as it is of another library
+	Able   []string // consumers that it has code for, or kinds of jobs; nil: it does not say, as it is of another library
 	// Wishes are what its code wishes for where that is not one partition, by consumer. Nil: it
 	// says nothing of partitions, as its program is from before there were any.
 	Wishes map[string]Wish
@@ -85,7 +88,9 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 		var age, timeout int64
 		var set sql.NullInt64
 		var status, able, wishes, consumers sql.NullString
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &w.Protocol, &age, &timeout, &w.CreatedAt, &w.Leader, &status, &set, &able, &wishes, &consumers)
+		var drain sql.NullTime
+		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &w.Protocol, &age, &timeout, &w.CreatedAt, &drain, &w.Leader, &status, &set, &able, &wishes, &consumers)
+		w.DrainRequested = drain.Time.UTC()
 		w.HeartbeatAge, w.HeartbeatTimeout = time.Duration(age)*time.Microsecond, time.Duration(timeout)*time.Microsecond
 		w.CreatedAt = w.CreatedAt.UTC()
 		if status.Valid {
@@ -122,7 +127,7 @@ func namesOf(list string) []string {
 func (o *Operator) workersSQL() string {
 	return `
 SELECT n.worker_id, coalesce(n.hostname, ''), coalesce(n.pid, 0), coalesce(n.build, ''), coalesce(n.protocol, 0),
-	` + liveness.AgeSQL("n") + `, (extract(epoch FROM ` + liveness.TimeoutSQL("n", "interval '0'") + `) * 1000000)::bigint, ` + pgdriver.Time(`n.created_at`) + `,
+	` + liveness.AgeSQL("n") + `, (extract(epoch FROM ` + liveness.TimeoutSQL("n", "interval '0'") + `) * 1000000)::bigint, ` + pgdriver.Time(`n.created_at`) + `, ` + pgdriver.Time(`n.drain_requested_at`) + `,
 	coalesce(n.status->'Leader' = 'true'::jsonb, false), n.status::text, n.able, CASE WHEN row_number() OVER (PARTITION BY n.able ORDER BY n.heartbeat_at DESC, n.worker_id) = 1 THEN array_to_string(n.consumers, chr(10)) END, n.partitions::text,
 	(SELECT json_agg(a.consumer_name ORDER BY a.consumer_name COLLATE "C") FROM ` + o.t.Assignments.SQL() + ` AS a WHERE a.worker_id = n.worker_id)::text
 FROM (SELECT *, hashtextextended(array_to_string(consumers, chr(10)), 0) AS able FROM ` + o.t.Nodes.SQL() + `) AS n ORDER BY n.heartbeat_at DESC, n.worker_id`

@@ -43,7 +43,7 @@ func refuse(format string, args ...any) error {
 
 // refusals are what package ops answers to a change or a question that makes no sense now.
 var refusals = []error{
-	ops.ErrNoCheckpoint, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoBlocker,
+	ops.ErrNoCheckpoint, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoBlocker, ops.ErrNoWorker, ops.ErrDraining,
 	ops.ErrNoJob, ops.ErrUnchanged, ops.ErrRetried, ops.ErrNoSchedule, ops.ErrNoFlowRun, ops.ErrFlowRunUnfinished,
 }
 

@@ -16,8 +16,8 @@ import (
 
 func (a *app) jobsVerbs() *cobra.Command {
 	return a.group("jobs", "queues, jobs, schedules and flows of package jobs",
-		a.jobsQueuesVerb(), a.jobsListVerb(), a.jobsShowVerb(), a.jobsOperationsVerb(), a.jobsSchedulesVerb(),
-		a.jobsRetryVerb(), a.jobsCancelVerb(), a.jobsDiscardVerb(), a.jobsPauseVerb(), a.jobsResumeVerb(), a.jobsCapVerb(), a.jobsRetentionVerb(), a.jobsRetireVerb(), a.flowsVerbs())
+		a.jobsQueuesVerb(), a.jobsListVerb(), a.jobsShowVerb(), a.jobsOperationsVerb(), a.jobsSchedulesVerb(), a.jobsWorkersVerb(),
+		a.jobsRetryVerb(), a.jobsCancelVerb(), a.jobsDiscardVerb(), a.jobsPauseVerb(), a.jobsResumeVerb(), a.jobsCapVerb(), a.jobsRetentionVerb(), a.jobsRetireVerb(), a.jobsDrainVerb(), a.flowsVerbs())
 }
 
 // read asks about jobs, and prints.

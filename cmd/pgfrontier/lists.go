@@ -49,6 +49,9 @@ func workersTable(all []ops.Worker) string {
 			able = fmt.Sprint(len(w.Able))
 		}
 		t.row(fmt.Sprintf("%s/%d", dash(w.Host), w.PID), short(w.HeartbeatAge), leads, len(w.Consumers), able, dash(w.Build))
+		if !w.DrainRequested.IsZero() {
+			wrong += clean(fmt.Sprintf("%s/%d: asked to drain at %s", dash(w.Host), w.PID, stamp(w.DrainRequested))) + "\n"
+		}
 		for _, e := range complaints(w.Status) {
 			wrong += clean(fmt.Sprintf("%s/%d: %s", dash(w.Host), w.PID, e)) + "\n"
 		}
@@ -67,8 +70,16 @@ func complaints(status json.RawMessage) []string {
 func workerObject(w ops.Worker) object {
 	return object{
 		"id": w.ID, "host": w.Host, "pid": w.PID, "build": w.Build, "protocol": w.Protocol, "heartbeat_age_seconds": seconds(w.HeartbeatAge),
-		"created_at": w.CreatedAt, "leader": w.Leader, "able": w.Able, "wishes": wishesObject(w), "consumers": listed(w.Consumers, func(s string) string { return s }), "status": w.Status,
+		"created_at": w.CreatedAt, "drain_requested_at": drainRequested(w), "leader": w.Leader, "able": w.Able, "wishes": wishesObject(w), "consumers": listed(w.Consumers, func(s string) string { return s }), "status": w.Status,
 	}
+}
+
+// drainRequested is null of a worker that nobody has asked to drain.
+func drainRequested(w ops.Worker) any {
+	if w.DrainRequested.IsZero() {
+		return nil
+	}
+	return w.DrainRequested
 }
 
 // wishesObject is null of a worker that says nothing of partitions.

@@ -8,26 +8,51 @@ import (
 // Stop is a request to stop. It may come before there is anything to stop. The zero Stop is
 // ready.
 type Stop struct {
-	mu    sync.Mutex
-	asked bool
-	drain context.CancelFunc
+	mu      sync.Mutex
+	asked   bool
+	drained bool
+	end     context.CancelFunc
 }
 
 // Ask asks to stop. It calls what [Stop.Bind] has bound before it returns, so that nothing new
 // begins after that.
-func (s *Stop) Ask() {
+func (s *Stop) Ask() { s.ask(&s.asked) }
+
+// Drain asks to stop for somebody outside of the program, see [Stop.Hold].
+func (s *Stop) Drain() { s.ask(&s.drained) }
+
+func (s *Stop) ask(of *bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asked = true; s.drain != nil {
-		s.drain()
+	if *of = true; s.end != nil {
+		s.end()
 	}
 }
 
-// Bind sets what Ask calls. If Ask was called before, Bind calls drain at once.
-func (s *Stop) Bind(drain context.CancelFunc) {
+// Bind sets what Ask and Drain call. If one of them was called before, Bind calls end at once.
+func (s *Stop) Bind(end context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.drain = drain; s.asked {
-		drain()
+	if s.end = end; s.asked || s.drained {
+		end()
 	}
+}
+
+// Drained reports whether Drain was called.
+func (s *Stop) Drained() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.drained
+}
+
+// Hold waits until ctx ends or Ask is called, which may have been before.
+func (s *Stop) Hold(ctx context.Context) {
+	held, release := context.WithCancel(ctx)
+	defer release()
+	s.mu.Lock()
+	if s.end = release; s.asked {
+		release()
+	}
+	s.mu.Unlock()
+	<-held.Done()
 }

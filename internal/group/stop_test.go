@@ -28,3 +28,41 @@ func TestStop(t *testing.T) {
 		}
 	}
 }
+
+// What Drain asks for ends in the same way, and Hold waits for Ask or the end of a context.
+func TestHoldAfterDrain(t *testing.T) {
+	for name, release := range map[string]func(*group.Stop, context.CancelFunc){
+		"asked":   func(s *group.Stop, _ context.CancelFunc) { s.Ask() },
+		"context": func(_ *group.Stop, cancel context.CancelFunc) { cancel() },
+	} {
+		var s group.Stop
+		below, end := context.WithCancel(t.Context())
+		s.Bind(end)
+		if s.Drained() {
+			t.Error("it is drained before somebody drains it")
+		}
+		s.Drain()
+		if below.Err() == nil || !s.Drained() {
+			t.Error("it goes on")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		held, over := make(chan struct{}), make(chan struct{})
+		go func() {
+			close(held)
+			s.Hold(ctx)
+			close(over)
+		}()
+		<-held
+		select {
+		case <-over:
+			t.Errorf("%s: it holds nothing", name)
+		default:
+		}
+		release(&s, cancel)
+		<-over
+		cancel()
+	}
+	var s group.Stop
+	s.Ask()
+	s.Hold(context.Background())
+}

@@ -34,7 +34,7 @@ type Node struct {
 	Fresh    bool `json:"fresh"`    // the last heartbeat is younger than the worker's HeartbeatTimeout
 	Proven   bool `json:"proven"`   // and of the present incarnation
 	Held     bool `json:"-"`        // its lock is held
-	Draining bool `json:"draining"` // it finishes what it has; only where there are details
+	Draining bool `json:"draining"` // it finishes what it has, or an operator has asked it to; only where there are details
 
 	Ahead   string `json:"ahead"`   // the last heartbeat, if that lies in the future
 	Timeout int64  `json:"timeout"` // the worker's HeartbeatTimeout, in microseconds

@@ -69,6 +69,7 @@ func (s *Session) Exec(ctx context.Context, what, query string, args ...any) (in
 type Self struct {
 	Beat       bool // it sent a heartbeat
 	Registered bool // the worker's row is there
+	Drain      bool // an operator has asked the worker to drain
 
 	backend     int
 	incarnation string // of the server that took the heartbeat; empty: nobody has put a token there
@@ -76,7 +77,9 @@ type Self struct {
 }
 
 // Into returns where to scan the columns of [Config.SelfSQL].
-func (v *Self) Into() []any { return []any{&v.backend, &v.incarnation, &v.Registered, &v.proven} }
+func (v *Self) Into() []any {
+	return []any{&v.backend, &v.incarnation, &v.Registered, &v.proven, &v.Drain}
+}
 
 // Look executes a statement that has [Config.SelfSQL] in it. It sends a
 // heartbeat along if one is due. see executes it once, or again without the

@@ -42,6 +42,9 @@ func (c Config) BeatSQL(due, status string) string {
 )`
 }
 
+// drain is true if an operator has asked worker n to drain.
+const drain = `n.drain_requested_at IS NOT NULL`
+
 // SelfSQL are the columns of [Self], for a statement with the CTE of
 // [Config.BeatSQL].
 func (c Config) SelfSQL(due string) string {
@@ -56,7 +59,8 @@ func (c Config) SelfSQL(due string) string {
 	return `pg_backend_pid(),
 	coalesce(CASE WHEN ` + due + `::boolean THEN ` + current + ` END, '')::text,
 	CASE WHEN ` + due + `::boolean THEN EXISTS (SELECT FROM beat) ELSE EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)) END,
-	coalesce((SELECT ` + proven + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false)`
+	coalesce((SELECT ` + proven + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false),
+	coalesce((SELECT ` + drain + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false)`
 }
 
 // NodesSQL is an SQL expression for the rows of all workers, as JSON. What the
@@ -71,7 +75,7 @@ func (c Config) NodesSQL(known string) string {
 	unknown := `CASE WHEN n.worker_id <> ALL (ARRAY(SELECT jsonb_array_elements_text(` + known + `::jsonb)::uuid)) THEN n.`
 	if c.DetailsColumn != "" {
 		details = `
-		'draining', n.draining, 'details', ` + unknown + c.DetailsColumn + ` END,`
+		'draining', n.draining OR ` + drain + `, 'details', ` + unknown + c.DetailsColumn + ` END,`
 	}
 	return `coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'protocol', n.protocol,
 		'names', ` + unknown + c.Column + ` END,` + details + `

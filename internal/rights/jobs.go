@@ -37,7 +37,7 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 		{table: t.EmittedThrough, reads: "emitter position", inserts: "emitter position", writes: "position"},
 		{
 			table:   t.Workers,
-			reads:   "worker_id heartbeat_at status kinds hostname pid build protocol heartbeat_interval heartbeat_timeout xmin",
+			reads:   "worker_id heartbeat_at status kinds hostname pid build protocol drain_requested_at heartbeat_interval heartbeat_timeout xmin",
 			inserts: "worker_id heartbeat_at status kinds hostname pid build protocol heartbeat_interval heartbeat_timeout",
 			writes:  "heartbeat_at updated_at status kinds hostname pid build protocol heartbeat_interval heartbeat_timeout",
 			deletes: true,
@@ -144,7 +144,15 @@ func JobsScheduler(t tables.Jobs) []Need {
 	})
 }
 
-// JobsOperator returns what needs who does what ops.Jobs does.
+// JobsDrain returns what needs, of the workers' rows, who does what ops.Jobs does. The columns
+// are all that it may write there.
+func JobsDrain(t tables.Jobs) []Need {
+	return needsOf([]uses{
+		{table: t.Workers, reads: "worker_id heartbeat_at heartbeat_timeout status kinds hostname pid build protocol created_at drain_requested_at", writes: "drain_requested_at"},
+	})
+}
+
+// JobsOperator returns what needs who does what ops.Jobs does, but for [JobsDrain].
 func JobsOperator(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{

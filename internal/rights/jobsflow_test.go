@@ -284,6 +284,11 @@ func (d *deployment) operate(db *sql.DB) {
 	o := value[*ops.Jobs](d)(ops.NewJobs(db, &config))
 	d.check(o.PauseQueue(ctx, "q", by), o.ResumeQueue(ctx, "q", by), o.SetCap(ctx, "q", 0, by), o.RemoveCap(ctx, "q", by),
 		o.SetRetention(ctx, "q", time.Hour, by), o.RemoveRetention(ctx, "q", by))
+	busy := uuid.New()
+	d.Exec(d.t, `INSERT INTO infra.work_workers (worker_id) VALUES ($1::uuid)`, busy.String())
+	value[[]ops.Worker](d)(o.Workers(ctx))
+	d.check(o.DrainWorker(ctx, busy, by))
+	d.Exec(d.t, `DELETE FROM infra.work_workers WHERE worker_id = $1::uuid`, busy.String())
 	add := func() (id int64) {
 		d.t.Helper()
 		d.check(d.DB.QueryRowContext(ctx, `INSERT INTO infra.work (kind, run_at) VALUES ('op', clock_timestamp() + interval '1 hour') RETURNING id`).Scan(&id))
@@ -347,7 +352,7 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 			value[[]int64](d)(q.Enqueue(t.Context(), db, []queue.NewJob{{Kind: "a", UniqueKey: "k"}}))
 			value[map[string]int64](d)(q.Owners(t.Context(), db, []string{"k"}))
 		})
-		d.checkParts(d.role("operator"), rights.JobsOperator(d.names), d.operate)
+		d.checkParts(d.role("operator"), slices.Concat(rights.JobsOperator(d.names), rights.JobsDrain(d.names)), d.operate)
 	})
 	for name, strategy := range strategies {
 		t.Run(name, func(t *testing.T) {

@@ -65,7 +65,7 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 	tables := []uses{
 		{
 			table:   t.Nodes,
-			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions draining heartbeat_interval heartbeat_timeout" + incarnation,
+			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions draining drain_requested_at heartbeat_interval heartbeat_timeout" + incarnation,
 			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout",
 			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions draining heartbeat_interval heartbeat_timeout",
 			deletes: true,

@@ -1,0 +1,20 @@
+package coord
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// The leader gives nothing to a worker that an operator has asked to drain, before that worker
+// has noticed.
+func TestNothingIsAssignedToAWorkerThatIsToDrain(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_timeout, consumers, protocol, drain_requested_at) VALUES ($1, '1 hour', $2::text[], 1, now())`, uuid.New().String(), `{Billing,Orders}`)
+		w := start(t, withStrategy(brisk(config(d.DB, "Billing", "Orders")), s))
+		w.awaitAssigned("Billing", "Orders")
+	})
+}

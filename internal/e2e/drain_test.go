@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+var byOperator = ops.By{Operator: "op", Reason: "the node goes"}
+
+// A worker that is drained finishes the batch in hand, hands each consumer over as soon as it
+// can, is given none, and stays until the program stops it.
+func TestDrainWorker(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	inHand, release := make(chan struct{}), make(chan struct{})
+	slow := &ledger{name: "slow", before: func(context.Context, *sql.Tx, store.PersistedEvent) error {
+		close(inHand)
+		<-release
+		return nil
+	}}
+	var told worker.WorkerInfo
+	first := start(t, d.DB, []consumer.Consumer{slow, &ledger{name: "free"}}, worker.WithHeartbeatTimeout(time.Hour), worker.WithBatchTimeout(time.Hour), worker.WithShutdownTimeout(0),
+		worker.WithObserver(worker.Observer{WorkerStopped: func(w worker.WorkerInfo) { told = w }}))
+	awaitHandled(t, d.DB, "free", 1)
+	<-inHand
+	o := operator(t, d)
+	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); !errors.Is(err, ops.ErrDraining) {
+		t.Errorf("once more: %v", err)
+	}
+	owner := func(consumer string) string {
+		return one[string](t, d.DB, `SELECT coalesce((SELECT worker_id::text FROM consumer_assignments WHERE consumer_name = $1), '')`, consumer)
+	}
+	await(t, "the free consumer to be handed back", func() bool { return owner("free") == "" })
+	second := start(t, d.DB, []consumer.Consumer{&ledger{name: "slow"}, &ledger{name: "free"}}, worker.WithHeartbeatTimeout(time.Hour))
+	await(t, "the free consumer to be handed over", func() bool { return owner("free") == second.ID().String() })
+	if got := owner("slow"); got != first.ID().String() {
+		t.Errorf("the consumer in hand is %q's", got)
+	}
+	if got := first.Status().State; got != worker.StateDraining {
+		t.Errorf("with a batch in hand it is %s", got)
+	}
+	close(release)
+	await(t, "the last consumer to be handed over", func() bool { return owner("slow") == second.ID().String() })
+	await(t, "the worker to be drained", func() bool { return first.Status().State == worker.StateDrained })
+	if !told.Drained || told.Err != nil {
+		t.Errorf("the observer was told %+v", told)
+	}
+	if err := first.Live(); err != nil {
+		t.Errorf("a drained worker is not live: %v", err)
+	}
+	if len(first.Ready(t.Context(), time.Hour)) != 1 {
+		t.Error("a drained worker is ready")
+	}
+	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); !errors.Is(err, ops.ErrNoWorker) {
+		t.Errorf("of one that has left: %v", err)
+	}
+	appendN(t, d.DB, "Order", "2", 1)
+	awaitHandled(t, d.DB, "slow", 1, 2)
+	select {
+	case err := <-first.done:
+		t.Fatalf("Start has returned %v", err)
+	default:
+	}
+	first.Stop()
+	if err := first.result(t); err != nil || first.Status().State != worker.StateStopped {
+		t.Errorf("Start: %v, state %s", err, first.Status().State)
+	}
+	all, err := o.Operations(t.Context(), "", 10)
+	if err != nil || len(all) != 1 || all[0].Kind != ops.KindDrain || all[0].By != byOperator || string(all[0].Detail) != `{"worker": "`+first.ID().String()+`"}` {
+		t.Errorf("recorded: %+v, %v", all, err)
+	}
+}
+
+// The end of its context ends a drained worker, too.
+func TestDrainedWorkerEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, quick()...)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- w.Start(ctx) }()
+	await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
+	o := operator(t, d)
+	if err := o.DrainWorker(t.Context(), uuid.New(), byOperator); !errors.Is(err, ops.ErrNoWorker) {
+		t.Errorf("of no worker: %v", err)
+	}
+	if err := o.DrainWorker(t.Context(), w.ID(), byOperator); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the worker to be drained", func() bool { return w.Status().State == worker.StateDrained })
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Start: %v", err)
+	}
+}

@@ -1,0 +1,69 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// A worker that is drained claims no more, finishes the job in hand, and stays until the
+// program stops it.
+func TestDrainWorker(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	begun, release := make(chan struct{}, 1), make(chan struct{})
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		if j.Args.N == 1 {
+			begun <- struct{}{}
+			<-release
+		}
+		return nil
+	})
+	w, stop := s.runOn(s.d.DB, jobs.WithShutdownTimeout(0))
+	inHand := s.add(task{1})
+	<-begun
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := ops.By{Operator: "op", Reason: "the node goes"}
+	if err := o.DrainWorker(t.Context(), w.ID(), by); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.DrainWorker(t.Context(), w.ID(), by); !errors.Is(err, ops.ErrDraining) {
+		t.Errorf("once more: %v", err)
+	}
+	if all, err := o.Workers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].DrainRequested.IsZero() || len(all[0].Able) != 1 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	s.until("the worker to drain", func() bool { return w.Status().State == jobs.WorkerDraining })
+	left := s.add(task{2})
+	close(release)
+	s.until("the worker to be drained", func() bool { return w.Status().State == jobs.WorkerDrained })
+	if i := s.ended(inHand); i.State != jobs.StateCompleted {
+		t.Errorf("the job in hand is %s", i.State)
+	}
+	if i, err := s.Get(t.Context(), left); err != nil || i.State != jobs.StateAvailable {
+		t.Errorf("the job that came later is %s, %v", i.State, err)
+	}
+	if err := w.Live(); err != nil {
+		t.Errorf("a drained worker is not live: %v", err)
+	}
+	if len(w.Ready(t.Context(), time.Hour)) != 1 {
+		t.Error("a drained worker is ready")
+	}
+	if err := o.DrainWorker(t.Context(), w.ID(), by); !errors.Is(err, ops.ErrNoWorker) {
+		t.Errorf("of one that has left: %v", err)
+	}
+	if err := stop(); err != nil || w.Status().State != jobs.WorkerStopped {
+		t.Errorf("Start: %v, state %s", err, w.Status().State)
+	}
+	all, err := o.Operations(t.Context(), ops.OperationsFilter{}, 10)
+	if err != nil || len(all) != 1 || all[0].Kind != ops.KindDrain || all[0].By != by || string(all[0].Detail) != `{"worker": "`+w.ID().String()+`"}` {
+		t.Errorf("recorded: %+v, %v", all, err)
+	}
+}
