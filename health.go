@@ -14,9 +14,9 @@ import (
 )
 
 // Live returns nil unless only a new process helps: Start has returned, or one of
-// the worker's loops hangs, which the error names. A worker that an operator has drained is live. The worker mends everything else by
-// itself, as soon as it can. Live never asks the database. Package health serves it
-// to an orchestrator.
+// the worker's loops hangs, which the error names. The worker mends everything else by
+// itself, as soon as it can. A worker that an operator has drained is live. Live never
+// asks the database. Package health serves it to an orchestrator.
 func (w *Worker) Live() error {
 	s := w.Status()
 	if s.State == StateStopped {
@@ -56,8 +56,11 @@ const lateShown = 10
 
 // reasons judges a Status.
 func (s Status) reasons(maxAge, heartbeatTimeout time.Duration) (all []error) {
+	if s.State == StateDrained {
+		return []error{errors.New("the worker is drained, as an operator has asked: start the process again when it is to work")}
+	}
 	if s.State != StateRunning {
-		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it is drained and to work, or has stopped", s.State)}
+		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s.State)}
 	}
 	for _, err := range []error{s.LoopError, s.FrontierError, s.CoordinationError} {
 		if err != nil {

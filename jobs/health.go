@@ -13,8 +13,8 @@ import (
 )
 
 // Live returns nil unless only a new process helps: Start has returned, one of the
-// worker's loops hangs, or a hook of an observer does not return. The error names it. A worker that an operator has
-// drained is live. Live never asks the database.
+// worker's loops hangs, or a hook of an observer does not return. The error names it. A
+// worker that an operator has drained is live. Live never asks the database.
 // Package health serves it to an orchestrator.
 func (w *Worker) Live() error {
 	if w.state.Load() == WorkerStopped {
@@ -52,8 +52,11 @@ func (w *Worker) hung(loop string, lasts time.Duration) error {
 // in good health, behind a cap or jobs of higher priority. Watch Queues of ops.Jobs.
 func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 	s := w.Status()
+	if s.State == WorkerDrained {
+		return []error{errors.New("the worker is drained, as an operator has asked: start the process again when it is to work")}
+	}
 	if s.State != WorkerRunning {
-		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it is drained and to work, or has stopped", s.State)}
+		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s.State)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
