@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func newTables(t *testing.T) (d *pgtest.Database, nodes, token ident.Table) {
 	d = pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE nodes (worker_id UUID PRIMARY KEY, heartbeat_at TIMESTAMPTZ NOT NULL, updated_at TIMESTAMPTZ,
-		status JSONB, kinds TEXT[], hostname TEXT, pid INT, build TEXT, protocol INT, heartbeat_interval INTERVAL, heartbeat_timeout INTERVAL)`)
+		status JSONB, kinds TEXT[], hostname TEXT, pid INT, build TEXT, protocol INT, heartbeat_interval INTERVAL, heartbeat_timeout INTERVAL, drain_requested_at TIMESTAMPTZ)`)
 	d.Exec(t, `CREATE UNLOGGED TABLE nodes_token ("only" BOOLEAN PRIMARY KEY, token UUID NOT NULL, database OID NOT NULL)`)
 	token = ident.Table{Name: "nodes_token"}
 	d.Exec(t, incarnation.Plant(token), scan(t, d.DB, `SELECT oid::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
