@@ -149,12 +149,18 @@ func TestVerdictOnNarrowScreen(t *testing.T) {
 	b.run(t, chromedp.SendKeys(chromedp.CSS("#f-find"), "tot"))
 	for _, change := range []struct{ statement, shown string }{
 		{`INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('slow', now(), 'ann', 'lunch')`, `document.querySelector("ul.wrong").innerText.includes("queue slow")`},
+		{`UPDATE worker_nodes SET status = '{}', heartbeat_timeout = '1 day', heartbeat_at = now(); DELETE FROM consumer_checkpoints WHERE consumer_name <> 'mail_v1'; DELETE FROM consumer_dead_letters; DELETE FROM jobs_queues;
+			DELETE FROM jobs; TRUNCATE jobs_flow_runs CASCADE`,
+			`document.querySelector(".verdict").innerText.includes("Healthy: 1 consumer, 1 worker") && !document.querySelector("ul.wrong")`},
 	} {
 		s.Exec(t, change.statement)
 		b.until(t, change.shown)
 		if typed := evaluate[string](t, b, `document.activeElement.id + " " + document.querySelector("#f-find").value`); typed != "f-find tot" {
 			t.Errorf("after %s the focus, and the text, are %q", change.statement, typed)
 		}
+	}
+	if got := first(); got[0] != "H1" || got[1] != "verdict good" || slices.Contains(got, "wrong") {
+		t.Errorf("of a healthy deployment the page begins with %q", got)
 	}
 	b.expectQuiet(t)
 }
