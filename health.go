@@ -22,9 +22,6 @@ func (w *Worker) Live() error {
 	if s.State == StateStopped {
 		return errors.New("the worker has stopped: start the process again; what Start returned says why")
 	}
-	if s.State == StateDrained {
-		return nil // no loop runs
-	}
 	return s.LoopError
 }
 

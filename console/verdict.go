@@ -10,7 +10,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// notice is a line of what somebody should look at.
+// notice is an alarm, or a warning, of the overview.
 type notice struct {
 	state
 	Address string // of the page that shows more; empty: there is none
@@ -18,11 +18,10 @@ type notice struct {
 
 const (
 	alarming = "bad"  // something has failed, or does not go on
-	warning  = "warn" // somebody wanted it so, or it is over
+	warning  = "warn" // an operator has done it, or it is over
 )
 
-// Notices are what somebody should look at: the alarms first, then the warnings. There are none of a
-// healthy deployment.
+// Notices are the alarms, then the warnings. A healthy deployment has none.
 func (s *snapshot) Notices() (all []notice) {
 	alarm := func(address, text string) { all = append(all, notice{state{"✕", text, alarming}, address}) }
 	if s.Fault != "" {
@@ -69,12 +68,12 @@ func (s *snapshot) warnings(names map[string][]string, silent int, consumers fun
 		address, says := consumers(isPaused, "paused")
 		all = append(all, notice{state{"❚❚", says, warning}, address})
 	}
-	letters := int64(0)
+	deadLetters := int64(0)
 	for _, c := range s.Consumers {
-		letters += c.DeadLetters
+		deadLetters += c.DeadLetters
 	}
-	if letters > 0 {
-		all = append(all, notice{state{"▲", count(letters, "dead letter"), warning}, "letters"})
+	if deadLetters > 0 {
+		all = append(all, notice{state{"▲", count(deadLetters, "dead letter"), warning}, "letters"})
 	}
 	if silent > 0 {
 		all = append(all, notice{state{"▲", count(silent, "silent worker"), warning}, "workers"})
@@ -82,7 +81,7 @@ func (s *snapshot) warnings(names map[string][]string, silent int, consumers fun
 	return all
 }
 
-// Verdict says in some words how a deployment is that has these notices.
+// Verdict sums the notices up in one line.
 func (s *snapshot) Verdict(notices []notice) state {
 	bad, warn := 0, 0
 	for _, n := range notices {

@@ -29,9 +29,8 @@ func (p polls) ahead() time.Duration { return backoff.Doubled(p.quiet, p.first, 
 
 // next returns the pause after a poll, and what to remember of it. all is false if the poll
 // passed over jobs that are given back, or committed late, or if notifications do not arrive. The
-// pause doubles only after polls that
-// saw everything and found no job that is due: one that is waits for something that nobody tells,
-// such as the end of a job of a capped queue. random is in [0, 1).
+// pause doubles only after polls that saw everything and found no due job: a due job waits for
+// something that is not notified, such as the end of a job of a capped queue. random is in [0, 1).
 func (p polls) next(found queue.Peek, all bool, random float64) (time.Duration, polls) {
 	due := !found.None && !found.Paused
 	if !all || due && found.Due <= 0 {

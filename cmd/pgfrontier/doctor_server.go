@@ -259,7 +259,7 @@ func (p *patient) transactions(context.Context) (finding, error) {
 	case hidden != nil:
 		return warn("GRANT pg_read_all_stats to this role", "since when pid %d (%s) holds the log back, this role does not see", hidden.PID, dash(hidden.User)), nil
 	case untracked != nil:
-		return warn("set track_activities to on for the role of that session", "since when pid %d (%s) holds the log back, nobody sees: its track_activities is off", untracked.PID, dash(untracked.User)), nil
+		return warn("set track_activities to on for the role of that session", "pid %d (%s) holds the log back, and since when is hidden: its track_activities is off", untracked.PID, dash(untracked.User)), nil
 	}
 	return ok("%d have drawn positions, none for longer than %s", len(p.blockers), short(p.maxAge)), nil
 }

@@ -299,7 +299,7 @@ func TestDoctorAndTransactionsThatEndMeanwhile(t *testing.T) {
 		}
 	}
 	s.Exec(t, `CREATE OR REPLACE VIEW public.pg_stat_activity AS SELECT `+strings.ReplaceAll(columns, " state,", " 'disabled'::text AS state,")+` FROM pg_catalog.pg_stat_activity`)
-	s.expectFound(t, "transactions", levelWarn, "nobody sees", "track_activities")
+	s.expectFound(t, "transactions", levelWarn, "is hidden", "track_activities")
 	s.Exec(t, `DROP VIEW public.pg_stat_activity`)
 	gid := "gone from " + value[string](t, s, `SELECT current_database()`)
 	s.Exec(t, `BEGIN; SELECT nextval('events_global_position_seq'); PREPARE TRANSACTION '`+gid+`'`)

@@ -13,7 +13,7 @@ import (
 func (a *app) drainVerb() *cobra.Command {
 	return a.changes(&cobra.Command{
 		Use: "drain WORKER", Short: "take one worker out of service", Args: cobra.ExactArgs(1),
-		Long:    "Asks a worker to finish the batches in hand, to hand its consumers over, and to begin\nno more. It stays like that until its process is ended. WORKER is HOST/PID as the verb\nworkers shows it, or the id.",
+		Long:    "Asks a worker to finish its current batches, to release its consumers, and to take no\nothers until its process is ended. WORKER is HOST/PID as the verb workers shows it, or\nthe id.",
 		Example: `  pgfrontier drain pod-7/1 --reason "the node goes"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			o, err := a.operator(ctx)
@@ -31,7 +31,7 @@ func (a *app) drainVerb() *cobra.Command {
 func (a *app) jobsDrainVerb() *cobra.Command {
 	return a.changes(&cobra.Command{
 		Use: "drain WORKER", Short: "take one worker of jobs out of service", Args: cobra.ExactArgs(1),
-		Long:    "Asks a worker of jobs to finish the jobs in hand, and to claim no more. It stays like\nthat until its process is ended. WORKER is HOST/PID as jobs workers shows it, or the id.",
+		Long:    "Asks a worker of jobs to finish its current jobs, and to claim no others until its\nprocess is ended. WORKER is HOST/PID as jobs workers shows it, or the id.",
 		Example: `  pgfrontier jobs drain pod-7/1 --reason "the node goes"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			o, err := a.jobs(ctx)

@@ -74,7 +74,7 @@ func workerObject(w ops.Worker) object {
 	}
 }
 
-// drainRequested is null of a worker that nobody has asked to drain.
+// drainRequested is null unless an operator has asked the worker to drain.
 func drainRequested(w ops.Worker) any {
 	if w.DrainRequested.IsZero() {
 		return nil

@@ -36,8 +36,14 @@ func Discard(conn *sql.Conn) {
 			defer cancel()
 			_ = c.Conn().Close(ctx) // it is closed in any case
 		}
-		return driver.ErrBadConn
+		return nil
 	})
+	giveUp(conn)
+}
+
+// giveUp makes the pool part with a connection: it closes it, or gives it back to another pool.
+func giveUp(conn *sql.Conn) {
+	_ = raw(conn, func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
 }
 

@@ -36,26 +36,31 @@ func (p Pool) FindLender(ctx context.Context) (lent bool, err error) {
 	return lent, err
 }
 
-// isLent finds another pool by this: what p has closed is there again. OpenDBFromPool lets p keep
-// no connection; if somebody lets it keep some, nothing shows.
+// isLent looks whether a connection that p gives up comes again. It does so only where p has closed one
+// lately, as it does after each use over OpenDBFromPool, which lets it keep none.
 func (p Pool) isLent(ctx context.Context) (bool, error) {
-	const looks = 4 // others who use the other pool may have got it first
-	var seen []*pgx.Conn
-	for range looks {
-		closed := p.Stats().MaxIdleClosed
-		conn, err := p.Conn(ctx)
-		if err != nil {
+	closed := p.Stats().MaxIdleClosed
+	conn, err := p.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	isPgx := pgxConn(conn) != nil
+	_ = conn.Close() // nothing has run on it
+	if !isPgx || p.Stats().MaxIdleClosed == closed {
+		return false, nil
+	}
+	const takes = 4 // other users of the other pool may be faster
+	var gone []*pgx.Conn
+	for range takes {
+		if conn, err = p.Conn(ctx); err != nil {
 			return false, err
 		}
 		pg := pgxConn(conn)
-		_ = conn.Close() // nothing has run on it
-		if pg == nil || p.Stats().MaxIdleClosed == closed {
-			return false, nil
-		}
-		if slices.Contains(seen, pg) {
+		giveUp(conn)
+		if slices.Contains(gone, pg) {
 			return true, nil
 		}
-		seen = append(seen, pg)
+		gone = append(gone, pg)
 	}
 	return false, nil
 }

@@ -1,10 +1,12 @@
 package pgdriver_test
 
 import (
+	"context"
 	"database/sql"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -86,6 +88,55 @@ func TestPoolOfAnotherPool(t *testing.T) {
 	defer conn.Close()
 	if session(conn) == spoiled {
 		t.Error("a session that was discarded is in the other pool")
+	}
+}
+
+// That other users make the pool close connections meanwhile does not make it another pool's.
+func TestBusyPoolIsNotLent(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgx.ParseConfig(pgtest.Empty(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var db *sql.DB
+	var held []*sql.Conn
+	hold := func() {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	free := func() {
+		if err := held[0].Close(); err != nil {
+			t.Fatal(err)
+		}
+		held = held[1:]
+	}
+	busy := true // else the user below takes part in what it causes
+	db = stdlib.OpenDB(*cfg, stdlib.OptionResetSession(func(context.Context, *pgx.Conn) error {
+		if !busy && len(held) > 2 { // another user has two connections, and takes one again
+			busy = true
+			free()
+			free()
+			hold()
+			busy = false
+		}
+		return nil
+	}))
+	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxIdleConns(1)
+	for range 9 {
+		hold()
+	}
+	free()
+	busy = false
+	lent, err := (pgdriver.Pool{DB: db}).FindLender(t.Context())
+	if closed := db.Stats().MaxIdleClosed; lent || err != nil || closed == 0 {
+		t.Errorf("lent %v, %v; %d connections were closed", lent, err, closed)
+	}
+	for len(held) > 0 {
+		free()
 	}
 }
 
