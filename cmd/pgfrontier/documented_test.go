@@ -32,10 +32,11 @@ func TestDocumented(t *testing.T) {
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash) VALUES ('nightly', 'h')`)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, consumers) VALUES (gen_random_uuid(), 'pod-7', 1, '{}'); INSERT INTO jobs_workers (worker_id, hostname, pid) VALUES (gen_random_uuid(), 'pod-7', 1)`)
 	want := map[string]int{
-		"pgfrontier doctor":    exitRefused, // no worker leads
-		"pgfrontier status -w": -1,          // it does not end
-		"pgfrontier console":   -1,
-		"pgfrontier top":       -1,
+		"pgfrontier doctor":                        exitRefused, // no worker leads
+		"pgfrontier status -w":                     -1,          // it does not end
+		"pgfrontier console":                       -1,
+		"pgfrontier console --environment staging": -1,
+		"pgfrontier top":                           -1,
 	}
 	ran := 0
 	for line := range strings.Lines(string(text)) {
