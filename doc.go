@@ -242,18 +242,22 @@
 // and [errors.As] do:
 //
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
-//   - [ErrPrivileges], [ErrPreparedStatements], [ErrTransactionPooling],
-//     [migrations.ErrNotApplied], [migrations.ErrNewerVersion], a
-//     [SetupError]: the database or the connection is wrong. The error names the
-//     remedy;
+//   - [ErrOutage]: the database was away for longer than [WithRetryLimit], at the start or later;
+//   - [migrations.ErrNotApplied], [migrations.ErrNewerVersion]: the tables are missing or older
+//     than the program, or newer;
+//   - [ErrPrivileges]: the role lacks privileges;
+//   - [ErrTransactionPooling], [ErrPreparedStatements]: a proxy breaks what the worker needs;
+//   - [ErrStandby]: the server takes no writes;
+//   - a [SetupError]: the log, or its sequence, breaks the proof;
 //   - [ErrConsecutiveFailures]: a handler failed too often, under [FailStop];
 //   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or
 //     may have. Read the error: it says what to do;
 //   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
-//   - [ErrOutage]: the database was away for longer than [WithRetryLimit];
 //   - [ErrPoolClosed]: the program has closed db before Start returned.
 //
-// Any other is mostly of the checks at the start: the error says what to mend.
+// The error names the remedy. Packages jobs, jobs/table and jobs/schedule have the same variables
+// under the same names, so that a program asks once for all of them. Any other error is mostly the
+// server's, such as a wrong password: the driver's error tells more.
 //
 // Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor]
 // has two of its own, [ErrDeadLettered] and [ErrNoConsumer].

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/refusal"
 )
 
 var (
@@ -16,8 +17,8 @@ var (
 	ErrConsecutiveFailures = errors.New("worker: a consumer failed too often in a row")
 
 	// ErrOutage ends a worker whose database has failed for longer than
-	// WithRetryLimit allows.
-	ErrOutage = errors.New("worker: the database fails for too long")
+	// WithRetryLimit allows, when the worker starts or later.
+	ErrOutage = refusal.ErrOutage
 
 	// ErrTransactionEnded ends a worker whose handler committed or rolled
 	// back the transaction that it was given, in whatever way. The error is a
@@ -43,13 +44,27 @@ var (
 	// ErrAlreadyStarted is the answer to a second Start.
 	ErrAlreadyStarted = errors.New("worker: a Worker starts once; make another with New")
 
-	// ErrPrivileges wraps what the database role of a worker lacks: the GRANTs that
-	// mend it, and how it sees the rows that row-level security hides from it.
-	ErrPrivileges = errors.New("worker: the database role needs privileges (cmd/migrate-gen -grants prints all of them)")
+	// ErrPrivileges is in the error about what the database role of a worker lacks: the GRANTs
+	// that mend it, and how it sees the rows that row-level security hides from it.
+	ErrPrivileges = refusal.ErrPrivileges
 
-	// ErrInvalidConfig wraps what Start refuses before it touches the
-	// database.
-	ErrInvalidConfig = errors.New("worker: invalid configuration")
+	// ErrStandby is in the error of a worker whose server takes no writes: it is a standby, or its
+	// sessions are read-only. A worker that meets one later goes on, and looks for the primary.
+	ErrStandby = refusal.ErrStandby
+
+	// ErrTransactionPooling: something between this worker and the server gives each
+	// transaction another session, so that a session's locks protect nothing. Use
+	// [LeaderStrategyLease], or connect directly or with session pooling.
+	ErrTransactionPooling = refusal.ErrTransactionPooling
+
+	// ErrPreparedStatements: something between this worker and the server gives
+	// each transaction another session, and the driver prepares statements in one
+	// session that it executes in the next. They are missing there, or somebody
+	// else's.
+	ErrPreparedStatements = refusal.ErrPreparedStatements
+
+	// ErrInvalidConfig is in the error about what New was given.
+	ErrInvalidConfig = refusal.ErrInvalidConfig
 )
 
 // Failures of a batch that are not the handler's own error.

@@ -41,7 +41,7 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 		missing = append(missing, fmt.Sprintf("a GRANT for the event store (%v)", denied))
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
+		return fmt.Errorf("worker: %w (cmd/migrate-gen -grants prints all of them): %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	if named {
 		w.mentionHidden(ctx, conn, log)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
@@ -19,30 +18,20 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-const (
-	// answerTimeout bounds how long Start waits for the database to answer.
-	answerTimeout = 10 * time.Second
-	// startTimeout bounds the checks of a database that answers. A slow one, as after a
-	// failover, is no reason to end a worker.
-	startTimeout = time.Minute
-	// minPool is what a worker needs of the pool: one batch beside the reserve.
-	minPool = reserve + 1
-)
-
-var errSlowStart = fmt.Errorf("worker: the checks of the database at the start took longer than %v: look at what keeps the server or the network busy: %w", startTimeout, context.DeadlineExceeded)
+// minPool is what a worker needs of the pool: one batch beside the reserve.
+const minPool = reserve + 1
 
 // prepare checks everything that can be checked before anything runs, and
 // makes the worker's parts.
-func (w *Worker) prepare(ctx context.Context) (err error) {
+func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.validate(); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+		return fmt.Errorf("worker: %w: %w", ErrInvalidConfig, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
-	defer cancel()
-	if err := pgdriver.AnswersWithin(ctx, w.db.DB, answerTimeout); err != nil {
-		return fmt.Errorf("worker: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerTimeout, err)
-	}
-	defer func() { err = pgdriver.CutOff(ctx, err) }()
+	return pgdriver.Checked(ctx, "worker", w.db.DB, w.check)
+}
+
+// check checks the database, and makes the worker's parts.
+func (w *Worker) check(ctx context.Context) error {
 	t, err := w.cfg.tables()
 	if err != nil {
 		return err
@@ -102,7 +91,7 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 	}
 	source, err := w.cfg.frontier(w.db.DB, w.log, t, nil).Preflight(ctx, conn)
 	if err != nil {
-		return t, err
+		return t, refused(err)
 	}
 	s := progress.Server{
 		Incarnation: incarnation.Of(t.Token, source.Table, source.Sequence, strconv.FormatInt(source.Database, 10)+`::oid`),
@@ -114,6 +103,17 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 		return t, fmt.Errorf("worker: find the event log: %w", err)
 	}
 	return t, nil
+}
+
+// refused adds to a fault of the database the error by which Start tells faults of that kind apart.
+func refused(err error) error {
+	switch {
+	case errors.Is(err, frontier.ErrInRecovery):
+		return fmt.Errorf("worker: %w: %w", ErrStandby, err)
+	case errors.Is(err, frontier.ErrNoPrivilege), errors.Is(err, frontier.ErrRowSecurity):
+		return fmt.Errorf("worker: %w: %w", ErrPrivileges, err)
+	}
+	return err
 }
 
 // validate checks what New was given, without the database.

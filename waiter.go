@@ -57,7 +57,7 @@ func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) e
 		err = errtext.Join(errors.New("db is nil: open one with sql.Open"), err)
 	}
 	if err != nil {
-		return errtext.Of(fmt.Errorf("%w: %w", ErrInvalidConfig, err))
+		return errtext.Of(fmt.Errorf("worker: %w: %w", ErrInvalidConfig, err))
 	}
 	if err := checkWhole(consumer); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*progress.Checkpoint
 	case err != nil:
 		return nil, fmt.Errorf("worker: %w", err)
 	case len(missing) > 0:
-		return nil, fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
+		return nil, fmt.Errorf("worker: %w (cmd/migrate-gen -grants prints all of them): %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	if err := migrations.Check(ctx, conn, w.cfg.migrations()); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -213,15 +214,15 @@ func (w *Worker) begin(ctx context.Context) error {
 // reach makes a step of the start, and repeats it while the database cannot be reached.
 func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
 	away := subject{trouble: TroubleDatabase}
-	err := pgdriver.Reach(ctx, w.cfg.RetryLimit, func(err error) {
+	err := pgdriver.Reach(ctx, "worker", w.cfg.RetryLimit, func(err error) {
 		w.troubled(away, err)
 		w.taskFailed(ctx, "start", "", err)
 	}, step)
 	switch {
 	case err == nil:
 		w.recovered(away)
-	case pgdriver.IsAway(err):
-		err = fmt.Errorf("%w: %w (WithRetryLimit)", ErrOutage, err)
+	case errors.Is(err, ErrOutage):
+		err = fmt.Errorf("%w (WithRetryLimit)", err)
 	}
 	return err
 }
@@ -309,7 +310,7 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 		s := w.coord.Status()
 		left := time.Until(s.LastHeartbeat.Add(limit))
 		if left <= 0 {
-			return errtext.Join(fmt.Errorf("%w: no heartbeat for %v (WithRetryLimit)", ErrOutage, limit), s.LastError)
+			return errtext.Join(fmt.Errorf("worker: %w: no heartbeat for %v (WithRetryLimit)", ErrOutage, limit), s.LastError)
 		}
 		if !backoff.Sleep(ctx, left) {
 			break

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/refusal"
 )
 
 // ErrTransactionPooling: something between this worker and the server gives
 // each transaction another session, so that a session's locks protect nothing.
-var ErrTransactionPooling = errors.New("coord: the connection goes through a transaction-pooling proxy, where session advisory locks do not hold: connect directly or with session pooling, or use the lease strategy (LeaderStrategyLease)")
+var ErrTransactionPooling = refusal.ErrTransactionPooling
 
 // wrap names the package in an error of a session.
 func wrap(err error) error {
@@ -19,7 +20,7 @@ func wrap(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, liveness.ErrPooled):
-		return ErrTransactionPooling
+		err = ErrTransactionPooling
 	}
 	return fmt.Errorf("coord: %w", err)
 }

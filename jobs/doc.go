@@ -316,10 +316,20 @@
 //
 // # What Start returns
 //
-// Start returns nil after a clean stop. Otherwise its error can be told apart:
-// [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong. [ErrPrivileges],
-// [ErrStandby], [github.com/pgfrontier/worker/migrations.ErrNotApplied]: the database is.
-// [ErrHandlerOverdue]: a handler ignores the end of its context. [ErrPoolClosed]: db was
-// closed too early. [ErrUnsettled]: the database did not answer at the end, and some jobs
-// run again.
+// Start returns nil after a clean stop. Otherwise its error says what to mend, and can be told
+// apart, as [errors.Is] does:
+//
+//   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
+//   - [ErrOutage]: the database could not be reached for [WithStartLimit];
+//   - [github.com/pgfrontier/worker/migrations.ErrNotApplied],
+//     [github.com/pgfrontier/worker/migrations.ErrNewerVersion]: the tables are missing or
+//     older than the program, or newer;
+//   - [ErrPrivileges]: the role lacks privileges;
+//   - [ErrTransactionPooling], [ErrPreparedStatements]: a proxy breaks what the worker needs;
+//   - [ErrStandby]: the server takes no writes;
+//   - [ErrHandlerOverdue]: a handler ignores the end of its context;
+//   - [ErrPoolClosed]: db was closed too early;
+//   - [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
+//
+// Package worker, jobs/table and jobs/schedule have the same variables under the same names.
 package jobs

@@ -6,12 +6,15 @@ import (
 	"runtime/debug"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/refusal"
 )
 
 var (
 	// ErrInvalidConfig: what NewWorker was given cannot work; the error names all
 	// that is wrong.
-	ErrInvalidConfig = errors.New("jobs: invalid configuration")
+	ErrInvalidConfig = refusal.ErrInvalidConfig
+	// ErrOutage: the database could not be reached for WithStartLimit.
+	ErrOutage = refusal.ErrOutage
 	// ErrAlreadyStarted: a Worker starts once.
 	ErrAlreadyStarted = errors.New("jobs: the worker was started before: make another one with NewWorker")
 	// ErrInvalid: a job cannot be enqueued as it is.
@@ -40,15 +43,15 @@ var (
 	ErrPoolClosed = errors.New("jobs: sql: database is closed: close db after Start has returned, not before")
 	// ErrPrivileges: the role lacks privileges, or row-level security hides rows from it;
 	// the error has the remedies.
-	ErrPrivileges = errors.New("jobs: the role lacks privileges")
+	ErrPrivileges = refusal.ErrPrivileges
 	// ErrStandby: the server takes no writes.
-	ErrStandby = errors.New("jobs: the server takes no writes, and a worker must write: if it is a standby, add target_session_attrs=read-write to the connection string, or name the primary only; else RESET default_transaction_read_only of the role or the database")
+	ErrStandby = refusal.ErrStandby
 	// ErrTransactionPooling: something between this worker and the server gives each
 	// transaction another session, so that a session's locks protect nothing.
-	ErrTransactionPooling = errors.New("jobs: the connection goes through a transaction-pooling proxy, where session locks do not hold: use WithLeaderStrategy(LeaderStrategyLease), or connect directly or with session pooling")
+	ErrTransactionPooling = refusal.ErrTransactionPooling
 	// ErrPreparedStatements: behind such a proxy, the driver prepares statements in one
 	// session that it executes in the next.
-	ErrPreparedStatements = errors.New("jobs: the connection goes through a transaction-pooling proxy, which loses or mixes up the statements that this driver prepares: with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes; or connect directly or with session pooling")
+	ErrPreparedStatements = refusal.ErrPreparedStatements
 	// ErrTxEnded: the handler of RegisterTx has ended its transaction.
 	ErrTxEnded = errors.New("jobs: the handler ended its transaction: return an error to roll it back, nil to commit it")
 

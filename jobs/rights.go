@@ -26,7 +26,7 @@ func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs)
 		return fmt.Errorf("jobs: %w", err)
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
+		return fmt.Errorf("jobs: %w: %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	return nil
 }
@@ -35,7 +35,7 @@ func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs)
 // found in the tables. An error of the look is none of the caller's.
 func (c *Client) hidden(ctx context.Context, on Querier, tables ...ident.Table) error {
 	if remedy, err := rights.Hidden(ctx, on, tables...); err == nil && remedy != "" {
-		return fmt.Errorf("%w: %s", ErrPrivileges, remedy)
+		return fmt.Errorf("jobs: %w: %s", ErrPrivileges, remedy)
 	}
 	return nil
 }

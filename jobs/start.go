@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/changes"
@@ -15,33 +14,23 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-const (
-	// answerTimeout bounds how long Start waits for the database to answer.
-	answerTimeout = 10 * time.Second
-	// startTimeout bounds the checks of a database that answers. A slow one, as after a
-	// failover, is no reason to end a worker.
-	startTimeout = time.Minute
-	// reserve is how many connections of a limited pool the transactions of handlers
-	// leave to the worker: for heartbeats, to claim and to settle.
-	reserve = 3
-)
-
-var errSlowStart = fmt.Errorf("jobs: the checks of the database at the start took longer than %v: look at what keeps the server or the network busy: %w", startTimeout, context.DeadlineExceeded)
+// reserve is how many connections of a limited pool the transactions of handlers
+// leave to the worker: for heartbeats, to claim and to settle.
+const reserve = 3
 
 // prepare checks everything that can be checked before anything runs, and makes the
 // worker's parts.
-func (w *Worker) prepare(ctx context.Context) (err error) {
+func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.validate(); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+		return fmt.Errorf("jobs: %w: %w", ErrInvalidConfig, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
-	defer cancel()
-	if err := pgdriver.AnswersWithin(ctx, w.db.DB, answerTimeout); err != nil {
-		return fmt.Errorf("jobs: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerTimeout, err)
-	}
-	defer func() { err = pgdriver.CutOff(ctx, err) }()
-	if err := w.checkPooling(ctx); err != nil {
-		return err
+	return pgdriver.Checked(ctx, "jobs", w.db.DB, w.check)
+}
+
+// check checks the database, and makes the worker's parts.
+func (w *Worker) check(ctx context.Context) (err error) {
+	if w.pooling, _, err = w.db.CheckPooling(ctx, w.cfg.leader == LeaderStrategyAdvisory); err != nil {
+		return fmt.Errorf("jobs: %w", err)
 	}
 	if err := w.checkDatabase(ctx); err != nil {
 		return err
@@ -69,7 +58,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 
 // reach makes a step of the start, and repeats it while the database cannot be reached.
 func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
-	return pgdriver.Reach(ctx, w.cfg.startLimit, func(err error) { w.taskFailed("start", err) }, step)
+	return pgdriver.Reach(ctx, "jobs", w.cfg.startLimit, func(err error) { w.taskFailed("start", err) }, step)
 }
 
 // validate checks what NewWorker was given, without the database.
@@ -87,37 +76,6 @@ func (w *Worker) validate() error {
 	return errtext.Join(append(all, w.cfg.validate())...)
 }
 
-// checkPooling refuses what a transaction-pooling proxy breaks, and a pool within a pool.
-func (w *Worker) checkPooling(ctx context.Context) error {
-	if _, err := w.db.FindLender(ctx); errors.Is(err, pgdriver.ErrNoLimit) {
-		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
-	} else if err != nil {
-		return fmt.Errorf("jobs: take a connection: %w", err)
-	}
-	p, err := pgdriver.FindPooling(ctx, w.db)
-	w.pooling = p
-	switch {
-	case err != nil:
-		return fmt.Errorf("jobs: look for a proxy: %w", err)
-	case p.Pooled && w.cfg.leader == LeaderStrategyAdvisory:
-		return ErrTransactionPooling
-	case p.Pooled:
-		err = pgdriver.TryStatements(ctx, w.db)
-	}
-	if pgdriver.IsMixedUp(err) {
-		return fmt.Errorf("%w: %v", ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
-	}
-	return err
-}
-
-// pooled says it in this package's words if a proxy has shown itself later.
-func pooled(err error) error {
-	if errors.Is(err, coord.ErrTransactionPooling) {
-		return ErrTransactionPooling
-	}
-	return err
-}
-
 // checkDatabase finds every table once, on one connection: a search path that a
 // handler leaves behind in a session then leads to no other table.
 func (w *Worker) checkDatabase(ctx context.Context) error {
@@ -129,12 +87,8 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 	if err := pgdriver.CheckFormats(ctx, conn); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	var readOnly bool
-	if err := conn.QueryRowContext(ctx, `SELECT current_setting('transaction_read_only')::boolean`).Scan(&readOnly); err != nil {
-		return fmt.Errorf("jobs: look whether the server takes writes: %w", err)
-	}
-	if readOnly {
-		return ErrStandby
+	if err := pgdriver.CheckWrites(ctx, conn); err != nil {
+		return fmt.Errorf("jobs: %w", err)
 	}
 	t, err := tables.ParseJobs(w.cfg.table, "WithTable")
 	if err != nil {

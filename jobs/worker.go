@@ -166,7 +166,7 @@ func (w *Worker) serve(ctx context.Context) error {
 	background := &group.Group{Of: "jobs", Fail: drain, Goexit: errGoroutine}
 	err := errtext.Of(w.reach(intake, w.prepare))
 	if err == nil {
-		err = errtext.Of(pooled(w.reach(intake, w.coord.Register)))
+		err = errtext.Of(w.reach(intake, w.coord.Register))
 	}
 	if err == nil {
 		err = w.work(background, running, intake, abandon)
@@ -193,7 +193,7 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	background.Run(func() error {
 		return w.watchPool(running, func(why error) { abandon(why); leave() })
 	})
-	background.Run(func() error { return pooled(w.coord.Run(member)) })
+	background.Run(func() error { return w.coord.Run(member) })
 	background.Run(func() error { w.settler.run(running); return nil })
 	background.Run(func() error { w.rescuer.run(running); return nil })
 	background.Run(func() error { w.chores.run(running); return nil })

@@ -114,6 +114,11 @@ func TestPgBouncerWithStatementsItBreaks(t *testing.T) {
 				if err := w.result(t); !errors.Is(err, worker.ErrPreparedStatements) {
 					t.Errorf("Start returned %v, want ErrPreparedStatements", err)
 				}
+				if name == "lib/pq" && size == "1" {
+					expectStart(t, "jobs", starts["jobs"], open(t, bounced), "session locks")
+					expectStart(t, "jobs/table", starts["jobs/table"], open(t, bounced), "prepared statements")
+					expectStart(t, "jobs/schedule", starts["jobs/schedule"], open(t, bounced), "prepared statements")
+				}
 			})
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/refusal"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -25,6 +26,36 @@ type Pooling struct {
 // ErrNoLimit: the pool has its connections from a pgxpool.Pool. A worker that does not know how
 // many there are takes all of them for handlers, and its own heartbeats wait.
 var ErrNoLimit = errors.New("db has its connections from a pgxpool.Pool (stdlib.OpenDBFromPool), which does not tell how many, and no limit of its own: call db.SetMaxOpenConns with a number below the pool's MaxConns")
+
+// CheckPooling refuses a pool within a pool that has no limit, and what [CheckProxy] refuses. It also
+// reports whether the connections are those of another pool, as [Pool.FindLender] does.
+func (p Pool) CheckPooling(ctx context.Context, locks bool) (found Pooling, lent bool, err error) {
+	if lent, err = p.FindLender(ctx); errors.Is(err, ErrNoLimit) {
+		return found, lent, fmt.Errorf("%w: %w", refusal.ErrInvalidConfig, err)
+	} else if err != nil {
+		return found, lent, fmt.Errorf("take a connection: %w", err)
+	}
+	found, err = CheckProxy(ctx, p, locks)
+	return found, lent, err
+}
+
+// CheckProxy refuses what a transaction-pooling proxy breaks: prepared statements, and session locks
+// if the caller holds some.
+func CheckProxy(ctx context.Context, db Pool, locks bool) (found Pooling, err error) {
+	found, err = FindPooling(ctx, db)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("look for a proxy: %w", err)
+	case found.Pooled && locks:
+		err = refusal.ErrTransactionPooling
+	case found.Pooled:
+		err = TryStatements(ctx, db)
+	}
+	if IsMixedUp(err) {
+		err = fmt.Errorf("%w: %v", refusal.ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
+	}
+	return found, err
+}
 
 // FindLender reports whether the connections are those of another pool of this process. It fails
 // with [ErrNoLimit] if that alone bounds how many there are.

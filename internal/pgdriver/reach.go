@@ -12,17 +12,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/refusal"
+	"github.com/pgfrontier/worker/store"
 )
 
 // ErrSilent is in the error of a database that does not answer in time.
 var ErrSilent = errors.New("no answer in time")
 
-// Reach repeats a step of a start for as long as the database cannot be reached: it is down, it
+// Reach repeats a step of a start, of a package, for as long as the database cannot be reached: it is down, it
 // restarts, all its connections are taken, or none of the servers takes writes yet. A step that
 // exceeds a bound of its own had no answer. Reach tells each failure, and pauses after it. After a
-// limit it returns the error of the last try; 0: it never gives up before ctx ends. An error that
-// says something else, such as a wrong password, is returned at once.
-func Reach(ctx context.Context, limit time.Duration, tell func(error), step func(ctx context.Context) error) error {
+// limit it returns [refusal.ErrOutage] with the error of the last try; 0: it never gives up before ctx
+// ends. An error that says something else, such as a wrong password, is returned at once.
+func Reach(ctx context.Context, of string, limit time.Duration, tell func(error), step func(ctx context.Context) error) error {
 	began := time.Now()
 	for failures := 1; ; failures++ {
 		err := step(ctx)
@@ -36,13 +38,46 @@ func Reach(ctx context.Context, limit time.Duration, tell func(error), step func
 			return err
 		}
 		if limit > 0 && time.Since(began) >= limit {
-			return fmt.Errorf("gave up after %v: %w", limit, err)
+			return fmt.Errorf("%s: %w: gave up after %v: %w", of, refusal.ErrOutage, limit, err)
 		}
 		tell(err)
 		if !backoff.Sleep(ctx, backoff.Session(failures)) {
 			return err
 		}
 	}
+}
+
+const (
+	// answerTimeout bounds how long a start waits for the database to answer.
+	answerTimeout = 10 * time.Second
+	// checkTimeout bounds the checks of a database that answers. A slow one, as after a failover,
+	// is no reason to end a worker.
+	checkTimeout = time.Minute
+)
+
+var errSlow = fmt.Errorf("the checks of the database at the start took longer than %v: look at what keeps the server or the network busy: %w", checkTimeout, context.DeadlineExceeded)
+
+// Checked runs the checks of a start, of a package, once the database has answered. Both are bounded;
+// an error names the bound that was exceeded.
+func Checked(ctx context.Context, of string, db *sql.DB, checks func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("%s: %w", of, errSlow))
+	defer cancel()
+	if err := AnswersWithin(ctx, db, answerTimeout); err != nil {
+		return fmt.Errorf("%s: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", of, answerTimeout, err)
+	}
+	return CutOff(ctx, checks(ctx))
+}
+
+// CheckWrites refuses a server, or a session, that takes no writes.
+func CheckWrites(ctx context.Context, on store.Querier) error {
+	var readOnly bool
+	if err := on.QueryRowContext(ctx, `SELECT current_setting('transaction_read_only')::boolean`).Scan(&readOnly); err != nil {
+		return fmt.Errorf("look whether the server takes writes: %w", err)
+	}
+	if readOnly {
+		return refusal.ErrStandby
+	}
+	return nil
 }
 
 // IsAway reports whether the database could not be reached.

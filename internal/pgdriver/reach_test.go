@@ -71,13 +71,13 @@ func TestReachAfterAStepWithoutAnAnswer(t *testing.T) {
 		defer cancel()
 		return fmt.Errorf("look for the table: %w", bound.Err())
 	}
-	if err := pgdriver.Reach(t.Context(), 0, func(error) { told++ }, step); err != nil || tries != 2 || told != 1 {
+	if err := pgdriver.Reach(t.Context(), "test", 0, func(error) { told++ }, step); err != nil || tries != 2 || told != 1 {
 		t.Errorf("%d tries, %d told, %v", tries, told, err)
 	}
 	ended, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
 	tries, told = 0, 0
-	if err := pgdriver.Reach(ended, 0, func(error) { told++ }, step); !errors.Is(err, context.DeadlineExceeded) || tries != 1 || told != 0 {
+	if err := pgdriver.Reach(ended, "test", 0, func(error) { told++ }, step); !errors.Is(err, context.DeadlineExceeded) || tries != 1 || told != 0 {
 		t.Errorf("ended: %d tries, %d told, %v", tries, told, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/refusal"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
@@ -62,14 +63,22 @@ type Status struct {
 const (
 	statementLimit = 10 * time.Second
 	longestPause   = 10 * time.Second      // between two looks at the table
-	answerLimit    = 10 * time.Second      // for the database to answer at the start
-	checkLimit     = time.Minute           // for what follows; a slow database ends no Scheduler
 	whileHeld      = 50 * time.Millisecond // another process moves the schedule on
 )
 
 var (
-	// ErrInvalid is in every error about what New was given.
-	ErrInvalid = errors.New("schedule: invalid configuration")
+	// ErrInvalidConfig is in every error about what New was given.
+	ErrInvalidConfig = refusal.ErrInvalidConfig
+	// ErrOutage: the database could not be reached for WithStartLimit.
+	ErrOutage = refusal.ErrOutage
+	// ErrPrivileges: the role lacks privileges, or row-level security hides rows from it;
+	// the error has the remedies.
+	ErrPrivileges = refusal.ErrPrivileges
+	// ErrStandby: the server takes no writes.
+	ErrStandby = refusal.ErrStandby
+	// ErrPreparedStatements: behind a transaction-pooling proxy, the driver prepares statements
+	// in one session that it executes in the next.
+	ErrPreparedStatements = refusal.ErrPreparedStatements
 	// ErrPoolClosed ends a Scheduler whose db was closed while the Scheduler ran.
 	ErrPoolClosed = errors.New("schedule: sql: database is closed: close db after Start has returned, not before")
 	// ErrAlreadyStarted is the answer to a second Start.
@@ -111,7 +120,7 @@ func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 		s.all = append(s.all, p)
 	}
 	if err := errtext.Join(all...); err != nil {
-		s.err = fmt.Errorf("%w: %w", ErrInvalid, err)
+		s.err = fmt.Errorf("schedule: %w: %w", ErrInvalidConfig, err)
 	}
 	return s
 }
@@ -128,7 +137,7 @@ func (s *Scheduler) WithLogger(l *slog.Logger) *Scheduler {
 // returns the Scheduler. The default, 0, is for ever. Each try that fails is logged.
 func (s *Scheduler) WithStartLimit(d time.Duration) *Scheduler {
 	if s.startLimit = d; d < 0 {
-		s.err = errtext.Join(s.err, fmt.Errorf("%w: WithStartLimit: %v is out of range, it takes 0 for no bound, or more", ErrInvalid, d))
+		s.err = errtext.Join(s.err, fmt.Errorf("schedule: %w: WithStartLimit: %v is out of range, it takes 0 for no bound, or more", ErrInvalidConfig, d))
 	}
 	return s
 }
@@ -152,11 +161,21 @@ func (s *Scheduler) change(p *plan, f func(*Status)) {
 }
 
 // Start runs until ctx ends, and then returns nil. It returns an error at once if New
-// was given something wrong, or the database cannot be used. If the role lacks a privilege, the
-// error is [jobs.ErrPrivileges] with the GRANTs: a Scheduler needs what migrations.JobsGrants
-// gives a Client, and what it gives a Worker is not enough. While that cannot be reached, it
-// tries again, see [Scheduler.WithStartLimit]. It returns [ErrPoolClosed] if db is
-// closed before ctx ends.
+// was given something wrong, or the database cannot be used. While the database cannot be reached,
+// it tries again, see [Scheduler.WithStartLimit]. The errors can be told apart, as [errors.Is] does:
+//
+//   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
+//   - [ErrOutage]: the database could not be reached for WithStartLimit;
+//   - [migrations.ErrNotApplied], [migrations.ErrNewerVersion]: the tables are missing or older
+//     than the program, or newer;
+//   - [ErrPrivileges], with the GRANTs: a Scheduler needs what migrations.JobsGrants gives a
+//     Client, and what it gives a Worker is not enough;
+//   - [ErrPreparedStatements]: a proxy breaks the driver's statements. A pool of one connection is
+//     not tried;
+//   - [ErrStandby]: the server takes no writes;
+//   - [ErrPoolClosed]: db was closed before ctx ended.
+//
+// Packages worker, jobs and jobs/table have the same variables under the same names.
 func (s *Scheduler) Start(ctx context.Context) error {
 	if s.err != nil {
 		return s.err
@@ -168,11 +187,11 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	tell := func(err error) {
 		s.logger.WarnContext(ctx, "the database cannot be reached; tried again", "err", errtext.Of(err))
 	}
-	if err := pgdriver.Reach(ctx, s.startLimit, tell, s.begin); err != nil {
+	if err := pgdriver.Reach(ctx, "schedule", s.startLimit, tell, s.begin); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
-		return errtext.Of(fmt.Errorf("schedule: %w", err))
+		return errtext.Of(err)
 	}
 	for failures := 0; ; {
 		pause, err := s.round(ctx)
@@ -197,17 +216,36 @@ func (s *Scheduler) Start(ctx context.Context) error {
 
 // begin places the schedules in the table.
 func (s *Scheduler) begin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, checkLimit)
-	defer cancel()
-	if err := pgdriver.AnswersWithin(ctx, s.db.DB, answerLimit); err != nil {
-		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerLimit, err)
+	return pgdriver.Checked(ctx, "schedule", s.db.DB, func(ctx context.Context) error {
+		err := s.check(ctx)
+		if err == nil {
+			err = s.placeFirst(ctx)
+		}
+		if err != nil {
+			err = fmt.Errorf("schedule: %w", err)
+		}
+		return err
+	})
+}
+
+// check reports what keeps the Scheduler from running.
+func (s *Scheduler) check(ctx context.Context) error {
+	if s.db.Stats().MaxOpenConnections != 1 { // CheckProxy takes two
+		if _, err := pgdriver.CheckProxy(ctx, s.db, false); err != nil {
+			return err
+		}
+	}
+	if err := pgdriver.CheckWrites(ctx, s.db); err != nil {
+		return err
 	}
 	if err := s.checkRights(ctx); err != nil {
 		return err
 	}
-	if err := migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()}); err != nil {
-		return err
-	}
+	return migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()})
+}
+
+// placeFirst places all schedules, and waits for processes that hold their rows.
+func (s *Scheduler) placeFirst(ctx context.Context) error {
 	for failures := 1; ; failures++ {
 		// Another process may hold a row for longer than the role's statement_timeout.
 		if err := s.place(ctx, s.all); !pgdriver.IsTimeLimit(err) || !backoff.Sleep(ctx, backoff.Session(failures)) {
@@ -216,7 +254,7 @@ func (s *Scheduler) begin(ctx context.Context) error {
 	}
 }
 
-// checkRights reports with [jobs.ErrPrivileges] all that the role may not do and a Scheduler
+// checkRights reports with [ErrPrivileges] all that the role may not do and a Scheduler
 // does, though for the first time at some tick. Of a schedule that the role does not see, a
 // Scheduler would not know whether it is paused.
 func (s *Scheduler) checkRights(ctx context.Context) error {
@@ -232,7 +270,7 @@ func (s *Scheduler) checkRights(ctx context.Context) error {
 		missing = append(missing, hidden)
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, strings.Join(missing, "; "))
+		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	return nil
 }

@@ -402,7 +402,7 @@ func TestRole(t *testing.T) {
 	}
 	qualified := s.o
 	qualified.TableName = "public.example_jobs j"
-	if err := table.NewStore(db, qualified).Check(t.Context()); !errors.Is(err, table.ErrUnfit) || !strings.Contains(err.Error(), `GRANT USAGE ON SCHEMA "public"`) {
+	if err := table.NewStore(db, qualified).Check(t.Context()); !errors.Is(err, table.ErrPrivileges) || !strings.Contains(err.Error(), `GRANT USAGE ON SCHEMA "public"`) {
 		t.Errorf("without anything, with the schema's name: %v", err)
 	}
 	s.d.Exec(t, `GRANT USAGE ON SCHEMA public TO `+role)

@@ -192,7 +192,7 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.oid = coalesce(to_regclass($1::text), to_regclass($2::text))`, r.written.SQL(), r.SQL(), r.Name).Scan(&found.Schema, &found.Name, &kind, &persistence, &similar)
 	switch {
 	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
-		return fmt.Sprintf("this role may not look into the schema of %s: GRANT USAGE ON SCHEMA %s", r, ident.Quote(r.Schema)), nil
+		return "", fmt.Errorf("jobs/table: %w: it may not look into the schema of %s: GRANT USAGE ON SCHEMA %s", ErrPrivileges, r, ident.Quote(r.Schema))
 	case err != nil:
 		return "", fmt.Errorf("jobs/table: look for %s: %w", r, err)
 	case kind == "" && similar != "" && similar != r.Name:

@@ -202,12 +202,20 @@
 //
 // # What Start returns
 //
-// Start returns nil after a clean stop. Otherwise its error can be told apart:
-// [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong. [ErrUnfit],
-// [ErrPrivileges]: the table or the role is. [ErrPreparedStatements]: the driver, behind
-// a proxy. [ErrHandlerOverdue]: a handler ignores the end of its context.
-// [ErrPoolClosed]: the program has closed db before. [ErrUnsettled]: the database did not
-// answer at the end, and some jobs run again.
+// Start returns nil after a clean stop. Otherwise its error says what to mend, and can be told
+// apart, as [errors.Is] does:
+//
+//   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
+//   - [ErrOutage]: the database could not be reached for StartLimit;
+//   - [ErrUnfit]: the table or the view is missing, or not as a worker needs it;
+//   - [ErrPrivileges]: the role lacks privileges;
+//   - [ErrPreparedStatements]: a proxy breaks the driver's statements;
+//   - [ErrStandby]: the server takes no writes;
+//   - [ErrHandlerOverdue]: a handler ignores the end of its context;
+//   - [ErrPoolClosed]: the program has closed db before;
+//   - [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
+//
+// Packages worker, jobs and jobs/schedule have the same variables under the same names.
 //
 // # What is not guaranteed
 //

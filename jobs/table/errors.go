@@ -7,12 +7,17 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/refusal"
 )
 
 var (
 	// ErrInvalidConfig: what NewStore or NewWorker was given cannot work; the error
 	// names all that is wrong.
-	ErrInvalidConfig = errors.New("jobs/table: invalid configuration")
+	ErrInvalidConfig = refusal.ErrInvalidConfig
+	// ErrOutage: the database could not be reached for StartLimit.
+	ErrOutage = refusal.ErrOutage
+	// ErrStandby: the server takes no writes.
+	ErrStandby = refusal.ErrStandby
 	// ErrAlreadyStarted: a Worker starts once.
 	ErrAlreadyStarted = errors.New("jobs/table: the worker was started before: make another one with NewWorker")
 	// ErrUnfit: the table or the view is not as a worker needs it; the error says
@@ -20,10 +25,10 @@ var (
 	ErrUnfit = errors.New("jobs/table: the table does not fit")
 	// ErrPrivileges: the role lacks privileges, or row-level security hides rows from it;
 	// the error has the remedies.
-	ErrPrivileges = errors.New("jobs/table: the role lacks privileges")
+	ErrPrivileges = refusal.ErrPrivileges
 	// ErrPreparedStatements: the driver prepares statements in one session that it
 	// executes in the next.
-	ErrPreparedStatements = errors.New("jobs/table: the connection goes through a transaction-pooling proxy, which loses or mixes up the statements that this driver prepares: with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes; or connect directly or with session pooling")
+	ErrPreparedStatements = refusal.ErrPreparedStatements
 	// ErrNotFound: no row has this id.
 	ErrNotFound = errors.New("jobs/table: no such job")
 	// ErrClaimLost ends the context of a run whose job is not this worker's any more: the

@@ -41,7 +41,7 @@ func NewStore[R any](db *sql.DB, o Options[R]) *Store[R] {
 		err = errtext.Join(errors.New("db is nil: open one with sql.Open"), err)
 	}
 	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+		err = fmt.Errorf("jobs/table: %w: %w", ErrInvalidConfig, err)
 	}
 	return &Store[R]{&rows{db: pgdriver.NewPool(db), settings: s, bad: err}, o.Scan}
 }
@@ -117,8 +117,6 @@ func (s *rows) Requeue(ctx context.Context, id int64, after time.Time) error {
 	}
 }
 
-var errReadOnly = errors.New("jobs/table: the server takes no writes, and a worker must write: if it is a standby, add target_session_attrs=read-write to the connection string, or name the primary only; else RESET default_transaction_read_only of the role or the database")
-
 // CountByState counts the rows of the table that meet the Condition and are in one of
 // the states. Give the column state an index if there are many.
 func (s *rows) CountByState(ctx context.Context, of ...State) (n int64, err error) {
@@ -193,12 +191,8 @@ func (s *rows) Check(ctx context.Context) error {
 // check finds the table once, on one connection: a search path that a handler leaves
 // behind in a session then leads to no other table.
 func (s *rows) check(ctx context.Context, on store.Querier, hostname string) error {
-	var readOnly bool
-	if err := on.QueryRowContext(ctx, `SELECT current_setting('transaction_read_only')::boolean`).Scan(&readOnly); err != nil {
-		return fmt.Errorf("jobs/table: look whether the server takes writes: %w", err)
-	}
-	if readOnly {
-		return errReadOnly
+	if err := pgdriver.CheckWrites(ctx, on); err != nil {
+		return fmt.Errorf("jobs/table: %w", err)
 	}
 	found, made, findings, err := inspect(ctx, on, s.settings, hostname)
 	if err != nil {
@@ -212,7 +206,7 @@ func (s *rows) check(ctx context.Context, on store.Querier, hostname string) err
 		return err
 	}
 	if len(grants) > 0 {
-		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(grants, "; "))
+		return fmt.Errorf("jobs/table: %w: %s", ErrPrivileges, strings.Join(grants, "; "))
 	}
 	if findings, err = made.tries(ctx, on); err != nil {
 		return err

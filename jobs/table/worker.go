@@ -3,7 +3,6 @@ package table
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -23,11 +22,6 @@ import (
 )
 
 const (
-	// answerTimeout bounds how long Start waits for the database to answer.
-	answerTimeout = 10 * time.Second
-	// startTimeout bounds the checks of a database that answers. A slow one, as after a
-	// failover, is no reason to end a worker.
-	startTimeout = time.Minute
 	// leaveTimeout bounds what is waited for when a worker stops.
 	leaveTimeout = 5 * time.Second
 	// grace is how long a handler has to return after its context has ended.
@@ -38,8 +32,6 @@ const (
 	// reset, and to settle.
 	ownConnections = 3
 )
-
-var errSlowStart = fmt.Errorf("jobs/table: the checks of the database at the start took longer than %v: look at what keeps the server or the network busy: %w", startTimeout, context.DeadlineExceeded)
 
 // Worker runs the jobs of a Store. It starts once.
 type Worker struct {
@@ -103,7 +95,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 		made.postHandle = func(ctx context.Context, job any) { h.PostHandle(ctx, job.(*Job[R])) }
 	}
 	var bad error
-	rows := &rows{bad: fmt.Errorf("%w: the store is nil: make one with NewStore", ErrInvalidConfig)}
+	rows := &rows{bad: fmt.Errorf("jobs/table: %w: the store is nil: make one with NewStore", ErrInvalidConfig)}
 	if s != nil {
 		rows = s.rows
 	}
@@ -167,7 +159,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.handling, w.life = handling, running
 
 	background := &group.Group{Of: "jobs/table", Fail: drain, Goexit: errGoroutine}
-	err := errtext.Of(pgdriver.Reach(intake, w.opts.StartLimit, func(err error) { w.outcome(Starting, err) }, w.prepare))
+	err := errtext.Of(pgdriver.Reach(intake, "jobs/table", w.opts.StartLimit, func(err error) { w.outcome(Starting, err) }, w.prepare))
 	prepared := err == nil
 	if prepared {
 		w.outcome(Starting, nil)
@@ -220,19 +212,18 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 }
 
 // prepare checks everything that can be checked before anything runs.
-func (w *Worker) prepare(ctx context.Context) (err error) {
+func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.validate(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
-	defer cancel()
+	return pgdriver.Checked(ctx, "jobs/table", w.store.db.DB, w.check)
+}
+
+// check checks the database.
+func (w *Worker) check(ctx context.Context) error {
 	db := w.store.db
-	if err := pgdriver.AnswersWithin(ctx, db.DB, answerTimeout); err != nil {
-		return fmt.Errorf("jobs/table: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerTimeout, err)
-	}
-	defer func() { err = pgdriver.CutOff(ctx, err) }()
-	if err := checkPooling(ctx, db); err != nil {
-		return err
+	if _, _, err := db.CheckPooling(ctx, false); err != nil {
+		return fmt.Errorf("jobs/table: %w", err)
 	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -255,28 +246,6 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// checkPooling refuses what a transaction-pooling proxy breaks, and a pool within a pool.
-func checkPooling(ctx context.Context, db pgdriver.Pool) error {
-	if _, err := db.FindLender(ctx); errors.Is(err, pgdriver.ErrNoLimit) {
-		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
-	} else if err != nil {
-		return fmt.Errorf("jobs/table: take a connection: %w", err)
-	}
-	p, err := pgdriver.FindPooling(ctx, db)
-	if err != nil {
-		return fmt.Errorf("jobs/table: look for a proxy: %w", err)
-	}
-	if !p.Pooled {
-		return nil
-	}
-	if err := pgdriver.TryStatements(ctx, db); pgdriver.IsMixedUp(err) {
-		return fmt.Errorf("%w: %v", ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
-	} else if err != nil {
-		return fmt.Errorf("jobs/table: try statements through the proxy: %w", err)
-	}
-	return nil
-}
-
 // validate checks what NewWorker was given, without the database.
 func (w *Worker) validate() error {
 	if w.store.bad != nil {
@@ -287,7 +256,7 @@ func (w *Worker) validate() error {
 		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d, and more for handlers that use it: raise db.SetMaxOpenConns", n, ownConnections))
 	}
 	if err := errtext.Join(all...); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+		return fmt.Errorf("jobs/table: %w: %w", ErrInvalidConfig, err)
 	}
 	return nil
 }
