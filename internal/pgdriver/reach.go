@@ -21,7 +21,7 @@ var ErrSilent = errors.New("no answer in time")
 
 // Reach repeats a step of a start, of a package, for as long as the database cannot be reached: it is down, it
 // restarts, all its connections are taken, or none of the servers takes writes yet. A step that
-// exceeds a bound of its own had no answer. Reach tells each failure, and pauses after it. After a
+// exceeds a bound of its own had no answer, nor has one that a time limit of the role ended. Reach tells each failure, and pauses after it. After a
 // limit it returns [refusal.ErrOutage] with the error of the last try; 0: it never gives up before ctx
 // ends. An error that says something else, such as a wrong password, is returned at once.
 func Reach(ctx context.Context, of string, limit time.Duration, tell func(error), step func(ctx context.Context) error) error {
@@ -33,6 +33,9 @@ func Reach(ctx context.Context, of string, limit time.Duration, tell func(error)
 		}
 		if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrSilent) {
 			err = fmt.Errorf("%w: %w", ErrSilent, err)
+		}
+		if IsTimeLimit(err) {
+			err = fmt.Errorf("%w: a setting of the role or the database, such as statement_timeout or lock_timeout, ended a check of the start: raise it if this goes on: %w", ErrSilent, err)
 		}
 		if !IsAway(err) {
 			return err
