@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/ops"
@@ -22,7 +23,7 @@ import (
 const changePath = "change"
 
 // changes are all kinds of changes that a form may ask for.
-var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRetire, ops.KindReplay}
+var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge}
 
 // errOther refuses a change that would do something else than what was shown.
 var errOther = errors.New("it would do something else now than what was shown")
@@ -40,6 +41,7 @@ type change struct {
 	All      bool              `json:",omitempty"` // dead letters that Filter takes
 	Filter   *ops.LetterFilter `json:",omitempty"`
 	Jobs     *ops.Filter       `json:",omitempty"` // finished jobs, if the change is of many
+	Through  string            `json:",omitempty"` // when the last job failed that the preview of an acknowledgement has shown
 	Older    string            `json:"-"`
 	Reason   string
 	Revision int64  // of the consumer when the form was drawn, if it is for one that stands still
@@ -59,7 +61,7 @@ func changeOf(r *http.Request) (a change, err error) {
 	}
 	q := query{r.PostForm, &err}
 	a = change{On: q.Get("on"), Name: q.Get("name"), Kind: ops.Kind(q.Get("kind")), Position: q.int("position"), Type: q.Get("aggregate_type"), ID: q.Get("aggregate_id"), From: q.Get("from"), All: q.Get("all") == "1",
-		Reason: strings.TrimSpace(q.Get("reason")), Revision: q.int("revision"), Shown: q.Get("shown"), Older: q.Get("older"), Confirm: q.Get("typed")}
+		Reason: strings.TrimSpace(q.Get("reason")), Revision: q.int("revision"), Shown: q.Get("shown"), Through: q.Get("through"), Older: q.Get("older"), Confirm: q.Get("typed")}
 	if q.Get("number") != "" {
 		n := q.int("number")
 		a.Number = &n
@@ -103,6 +105,8 @@ func (a change) Title() string {
 		return fmt.Sprintf("%s run %d from %s", a.Kind, a.Position, a.From)
 	case a.On == OnFlow:
 		return fmt.Sprintf("%s run %d", a.Kind, a.Position)
+	case a.Kind == ops.KindAcknowledge:
+		return fmt.Sprintf("%s the failed jobs of queue %s", a.Kind, name)
 	case a.Kind == ops.KindReplay:
 		return fmt.Sprintf("%s %s %s to %s", a.Kind, a.Type, a.ID, name)
 	case a.All:
@@ -147,6 +151,8 @@ func (a change) Back() string {
 		return "job?" + url.Values{"id": {strconv.FormatInt(a.Position, 10)}}.Encode()
 	case a.On == OnFlow:
 		return "flow?" + url.Values{"id": {strconv.FormatInt(a.Position, 10)}}.Encode()
+	case a.Kind == ops.KindAcknowledge:
+		return "jobs?" + url.Values{"queue": {a.Name}, "state": {string(ops.JobFailed)}}.Encode()
 	case a.On == OnQueue:
 		return "queues?"
 	case a.On == OnSchedule:
@@ -248,8 +254,12 @@ func (c *Console) preview(ctx context.Context, a change, by ops.By) (p previewPa
 		var all []ops.JobsOperation
 		all, err = c.jobs.Preview(func(o *ops.Jobs) error { _, err := a.onJobs(ctx, o, by); return err })
 		p.Records = jobsRecordsOf(all)
-		if err == nil && a.Jobs != nil {
+		switch {
+		case err != nil:
+		case a.Jobs != nil:
 			err = p.narrow()
+		case a.Kind == ops.KindAcknowledge:
+			err = p.through()
 		}
 	}
 	p.Change.Shown = digest(p.Records)
@@ -271,6 +281,22 @@ func (p *previewPage) narrow() error {
 	}
 	f.After, f.Before = least-1, most+1
 	p.Change.Jobs = &f
+	return nil
+}
+
+// through leaves out the jobs that fail after the preview of an acknowledgement.
+func (p *previewPage) through() error {
+	var d struct {
+		Jobs    int64  `json:"jobs"`
+		Through string `json:"through"`
+	}
+	if err := json.Unmarshal(p.Records[0].Detail, &d); err != nil {
+		return err
+	}
+	if d.Jobs == 0 {
+		return &refusal{http.StatusConflict, "Nothing was changed: no failed job of this queue waits to be acknowledged."}
+	}
+	p.Change.Through = d.Through
 	return nil
 }
 
@@ -418,6 +444,14 @@ func (a change) onJobs(ctx context.Context, o *ops.Jobs, by ops.By) (as int64, e
 		err = o.CancelFlowRun(ctx, a.Position, by)
 	case "flow retry":
 		err = o.RetryFlowRun(ctx, a.Position, by, a.from()...)
+	case "queue acknowledge":
+		var through time.Time
+		if a.Through != "" {
+			if through, err = time.Parse(time.RFC3339Nano, a.Through); err != nil {
+				return 0, &refusal{http.StatusBadRequest, "The form has no time that it was previewed for: preview it again."}
+			}
+		}
+		_, err = o.Acknowledge(ctx, a.Name, through, by)
 	case "queue pause":
 		err = o.PauseQueue(ctx, a.Name, by)
 	case "queue resume":

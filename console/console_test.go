@@ -149,7 +149,7 @@ func expectRefused(t *testing.T, s *site) {
 	t.Helper()
 	job := fmt.Sprint(s.enqueue(t, ops.JobAvailable))
 	for _, on := range []string{"consumer", "job", "queue", "schedule"} {
-		for _, kind := range []string{"pause", "resume", "skip", "reset", "partition", "retry", "discard", "cancel", "rerun", "cap", "retire", "replay"} {
+		for _, kind := range []string{"pause", "resume", "skip", "reset", "partition", "retry", "discard", "cancel", "rerun", "cap", "retire", "replay", "acknowledge"} {
 			for _, step := range []string{"", "make"} {
 				form := url.Values{"on": {on}, "name": {"totals_v1"}, "kind": {kind}, "reason": {"r"}, "revision": {"0"}, "position": {job}, "number": {"1"}, "step": {step}}
 				s.do(t, http.MethodPost, "change", form).expect(t, http.StatusForbidden)
@@ -216,6 +216,7 @@ func TestAllow(t *testing.T) {
 		{url.Values{"on": {"consumer"}, "kind": {"pause"}, "name": {"slow#000-7ff"}}, allowed, http.StatusNotFound},
 		{url.Values{"on": {"consumer"}, "kind": {"retire"}, "name": {"slow"}, "revision": {"0"}}, console.Action{On: console.OnConsumer, Kind: ops.KindRetire, Name: "slow"}, http.StatusForbidden},
 		{url.Values{"on": {"queue"}, "kind": {"pause"}, "name": {"slow"}}, console.Action{On: console.OnQueue, Kind: ops.KindPause, Name: "slow"}, http.StatusForbidden},
+		{url.Values{"on": {"queue"}, "kind": {"acknowledge"}, "name": {"slow"}}, console.Action{On: console.OnQueue, Kind: ops.KindAcknowledge, Name: "slow"}, http.StatusForbidden},
 		{url.Values{"on": {"schedule"}, "kind": {"pause"}, "name": {"slow"}}, console.Action{On: console.OnSchedule, Kind: ops.KindPause, Name: "slow"}, http.StatusForbidden},
 		{url.Values{"on": {"job"}, "kind": {"cancel"}, "name": {"other"}, "position": {job}}, console.Action{On: console.OnJob, Kind: ops.KindCancel, Name: "slow"}, http.StatusForbidden},
 	} {

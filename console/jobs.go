@@ -62,6 +62,9 @@ func (p jobsPage) Many() bool {
 	return slices.Contains([]ops.JobState{ops.JobFailed, ops.JobExpired, ops.JobCancelled}, p.State)
 }
 
+// Acknowledges reports whether the failed jobs of one queue are shown.
+func (p jobsPage) Acknowledges() bool { return p.State == ops.JobFailed && p.Filter.Queue != "" }
+
 // Queues is the queue of the filter, or all.
 func (p jobsPage) Queues() string { return cmp.Or(p.Filter.Queue, ops.AllQueues) }
 

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -60,4 +61,48 @@ func TestManyJobsOfOneQueue(t *testing.T) {
 		t.Errorf("a form of all queues is shown:\n%s", body)
 	}
 	s.do(t, http.MethodPost, "change", with(form, "queue", "")).expect(t, http.StatusForbidden)
+}
+
+// The failed jobs of a queue that were shown are acknowledged: the overview does not tell of them any
+// more, and tells of the next one. The jobs stay where they are.
+func TestAcknowledge(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.enqueue(t, ops.JobFailed)
+	s.enqueue(t, ops.JobFailed)
+	told := func(says string) {
+		t.Helper()
+		body := s.get(t, "").expect(t, http.StatusOK).body
+		if says == "" && strings.Contains(body, "failed for good") || !strings.Contains(body, says) {
+			t.Errorf("the overview does not say %q:\n%s", says, body)
+		}
+	}
+	const page = "jobs?state=failed&queue=slow"
+	told("queue slow: 2 jobs have failed for good")
+	for _, without := range []string{"jobs?state=failed", "jobs?queue=slow", "jobs?state=expired&queue=slow"} {
+		if body := s.get(t, without).body; strings.Contains(body, `value="acknowledge"`) {
+			t.Errorf("%s has the form:\n%s", without, body)
+		}
+	}
+	form := with(s.get(t, page).hidden(t, `value="acknowledge"`), "reason", "seen")
+	confirm := s.preview(t, form)
+	s.enqueue(t, ops.JobFailed)
+	to := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther).header.Get("Location")
+	if body := s.get(t, to).expect(t, http.StatusOK).body; !strings.Contains(body, "Done: acknowledge") || strings.Count(body, "failed, acknowledged") != 2 {
+		t.Errorf("%s does not show what was done:\n%s", to, body)
+	}
+	told("queue slow: 1 job has failed for good")
+	confirm = s.preview(t, form)
+	s.count(t, fmt.Sprintf(`UPDATE jobs_history SET finished_at = '2020-01-01' WHERE id = %d RETURNING 1`, s.enqueue(t, ops.JobFailed))) // and is committed only now
+	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict)
+	told("queue slow: 2 jobs have failed for good")
+	s.do(t, http.MethodPost, "change", s.preview(t, form)).expect(t, http.StatusSeeOther)
+	told("")
+	if got := s.do(t, http.MethodPost, "change", form).expect(t, http.StatusConflict); !strings.Contains(got.body, "waits to be acknowledged") {
+		t.Error(got.body)
+	}
+	s.do(t, http.MethodPost, "change", with(confirm, "through", "noon")).expect(t, http.StatusBadRequest)
+	if n := s.count(t, `SELECT count(*) FROM jobs_operations WHERE operation = 'acknowledge' AND queue = 'slow' AND operator = 'ann' AND reason = 'seen'`); n != 2 {
+		t.Errorf("%d operations, want 2", n)
+	}
 }

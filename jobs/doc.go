@@ -246,10 +246,10 @@
 //
 // # Operations
 //
-// [github.com/pgfrontier/worker/ops.Jobs] pauses, caps and lists queues, and cancels,
-// retries, reruns and discards jobs; each operation leaves a record. [Worker.Status] is
-// for health checks, [WithObserver] for metrics and alarms, [WithLogger] for logs,
-// [WithMiddleware] for tracing. Package [github.com/pgfrontier/worker/workertest] tests
+// [github.com/pgfrontier/worker/ops.Jobs] pauses, caps and lists queues, cancels,
+// retries, reruns and discards jobs, and acknowledges those that failed; each operation
+// leaves a record. [Worker.Status] is for health checks, [WithObserver] for metrics and
+// alarms, [WithLogger] for logs, [WithMiddleware] for tracing. Package [github.com/pgfrontier/worker/workertest] tests
 // handlers.
 //
 // # Tables

@@ -11,7 +11,7 @@ import (
 
 // JobsVersion is the version of the tables of jobs, as [Version] is that of the
 // worker's.
-const JobsVersion = 3
+const JobsVersion = 4
 
 // oldestJobs is for the tables of jobs what oldest is for the worker's.
 const oldestJobs = 1
@@ -119,10 +119,12 @@ func jobsTables(n tables.Jobs) []table {
 			Table: n.History, comment: "the jobs that have finished",
 			columns: append([]string{"state TEXT NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped'))"}, append(passed,
 				"finished_at "+now, "code TEXT", "error TEXT", "result JSONB")...),
-			key: "id",
+			key:     "id",
+			changes: []string{"ADD COLUMN IF NOT EXISTS acknowledged_at TIMESTAMPTZ"}, // of a failed job: an operator has seen it
 			indexes: []index{
 				{on: "queue, finished_at"},
-				{on: "queue, state, id", where: "state <> 'completed'", as: "unsuccessful"}, // for operators
+				{on: "queue, state, id", where: "state <> 'completed'", as: "unsuccessful"},                // for operators
+				{on: "queue", where: "state = 'failed' AND acknowledged_at IS NULL", as: "unacknowledged"}, // for alarms
 			},
 		},
 		{

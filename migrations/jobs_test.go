@@ -35,7 +35,20 @@ func TestApplyJobs(t *testing.T) {
 	if err := migrations.CheckJobs(t.Context(), d.DB, nil); err != nil {
 		t.Error(err)
 	}
+	equal(t, "indexes", list(t, d.DB, indexesQuery+` AND tablename = 'jobs_history'`), strings.Split(strings.TrimSpace(`
+jobs_history: UNIQUE jobs_history_pkey (id)
+jobs_history: jobs_history_queue_finished_at_idx (queue, finished_at)
+jobs_history: jobs_history_unsuccessful_idx (queue, state, id) WHERE (state <> 'completed'::text)
+jobs_history: jobs_history_unacknowledged_idx (queue) WHERE ((state = 'failed'::text) AND (acknowledged_at IS NULL))
+`), "\n"))
 	equal(t, "version", list(t, d.DB, `SELECT version || ' of ' || applied FROM jobs_schema`), []string{fmt.Sprint("1 of ", migrations.JobsVersion)})
+	d.Exec(t, `ALTER TABLE jobs_history DROP acknowledged_at; UPDATE jobs_schema SET applied = 3`) // as before
+	if err := migrations.CheckJobs(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) || !strings.Contains(err.Error(), "acknowledged_at") {
+		t.Errorf("with the tables of version 3: %v", err)
+	}
+	if err := errors.Join(migrations.ApplyJobs(t.Context(), d.DB, nil), migrations.CheckJobs(t.Context(), d.DB, nil)); err != nil {
+		t.Error(err)
+	}
 	if err := migrations.Check(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) {
 		t.Errorf("the worker's tables: %v", err)
 	}

@@ -3,9 +3,9 @@
 // stuck, retries or discards its dead letters, lets it handle one aggregate again,
 // retires it, and shows how all consumers, the workers and the log stand, and who holds
 // the log back. A [Jobs] works on jobs: it pauses, caps and lists queues, pauses and
-// lists schedules, cancels, retries, discards and lists jobs, and cancels, retries and
-// lists runs of flows. Both need the database only. Workers may be running, anywhere,
-// and so may other operators.
+// lists schedules, cancels, retries, discards and lists jobs, acknowledges those that
+// failed, and cancels, retries and lists runs of flows. Both need the database only.
+// Workers may be running, anywhere, and so may other operators.
 //
 // A change is one short transaction. It first locks the row of what it changes.
 // That of a consumer's checkpoint it gets when the batch has ended that a worker

@@ -68,6 +68,10 @@ var everyJobs = map[string]jobsOperation{
 	"discard": {ops.KindDiscard, ops.JobFailed, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
 		return o.Discard(ctx, id, by)
 	}},
+	"acknowledge": {ops.KindAcknowledge, "", func(ctx context.Context, o *ops.Jobs, _ int64, q string, by ops.By) error {
+		_, err := o.Acknowledge(ctx, q, time.Time{}, by)
+		return err
+	}},
 	"cancel all": {ops.KindCancel, ops.JobAvailable, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
 		_, err := o.CancelAll(ctx, ops.Filter{After: max(id-1, 0), Before: max(id+1, 1)}, 10, by)
 		return err

@@ -38,8 +38,10 @@ type Job struct {
 	StartedAt   *time.Time // of its run, or its last; nil: it has not started
 	CancelAt    *time.Time // when somebody asked for its end; nil: nobody did
 	FinishedAt  *time.Time // nil: it has not finished
-	Code, Error string     // of how it finished, or of the latest run that did not finish it
-	Result      json.RawMessage
+	// AcknowledgedAt is when an operator acknowledged that it has failed; nil: nobody did.
+	AcknowledgedAt *time.Time
+	Code, Error    string // of how it finished, or of the latest run that did not finish it
+	Result         json.RawMessage
 }
 
 // Filter says which jobs. The zero Filter is all of them.
@@ -129,8 +131,8 @@ func order(state JobState) string {
 
 const (
 	listed     = `id, kind, queue, state, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, claimed_by, started_at, cancel_at`
-	unfinished = listed + `, unique_key, NULL::timestamptz AS finished_at, NULL::text AS code, NULL::text AS error, NULL::jsonb AS result`
-	finished   = listed + `, NULL::text AS unique_key, finished_at, code, error, result`
+	unfinished = listed + `, unique_key, NULL::timestamptz AS finished_at, NULL::text AS code, NULL::text AS error, NULL::jsonb AS result, NULL::timestamptz AS acknowledged_at`
+	finished   = listed + `, NULL::text AS unique_key, finished_at, code, error, result, acknowledged_at`
 )
 
 // List lists jobs, finished or not, the newest first, as one snapshot shows them.
@@ -174,7 +176,7 @@ WITH page AS MATERIALIZED (
 SELECT p.id, p.kind, p.queue, p.state, p.priority, ` + pgdriver.TimeOrNever(`p.run_at`) + `, ` + pgdriver.TimeOrNever(`p.good_until`) + `, p.args::text, p.meta::text, coalesce(p.unique_key, ''), ` + pgdriver.Time(`p.created_at`) + `,
 	p.attempt, p.failures, p.resets, coalesce(p.max_attempts, 0), p.max_resets, p.claimed_by::text, ` + pgdriver.Time(`p.started_at`) + `, ` + pgdriver.Time(`p.cancel_at`) + `, ` + pgdriver.Time(`p.finished_at`) + `,
 	CASE WHEN p.finished_at IS NULL THEN coalesce(a.code, '') ELSE coalesce(p.code, '') END,
-	CASE WHEN p.finished_at IS NULL THEN coalesce(a.error, '') ELSE coalesce(p.error, '') END, p.result::text
+	CASE WHEN p.finished_at IS NULL THEN coalesce(a.error, '') ELSE coalesce(p.error, '') END, p.result::text, ` + pgdriver.Time(`p.acknowledged_at`) + `
 FROM page AS p LEFT JOIN LATERAL (
 	SELECT code, error FROM ` + o.t.Attempts.SQL() + ` WHERE job_id = p.id AND p.finished_at IS NULL AND outcome IN ('error', 'lost') ORDER BY attempt DESC LIMIT 1
 ) AS a ON true
@@ -182,12 +184,12 @@ ORDER BY p.id DESC`, q.args
 }
 
 func scanJob(r *sql.Rows) (j Job, err error) {
-	var runAt, goodUntil, started, cancelled, finished sql.NullTime
+	var runAt, goodUntil, started, cancelled, finished, acknowledged sql.NullTime
 	var args string
 	var meta, result, worker sql.NullString
 	err = r.Scan(&j.ID, &j.Kind, &j.Queue, &j.State, &j.Priority, &runAt, &goodUntil, &args, &meta, &j.UniqueKey, &j.CreatedAt,
 		&j.Attempt, &j.Failures, &j.Resets, &j.MaxAttempts, &j.MaxResets, &worker, &started, &cancelled, &finished,
-		&j.Code, &j.Error, &result)
+		&j.Code, &j.Error, &result, &acknowledged)
 	if err != nil {
 		return j, err
 	}
@@ -196,6 +198,7 @@ func scanJob(r *sql.Rows) (j Job, err error) {
 	}
 	j.CreatedAt = j.CreatedAt.UTC()
 	j.GoodUntil, j.StartedAt, j.CancelAt, j.FinishedAt = timeOf(goodUntil), timeOf(started), timeOf(cancelled), timeOf(finished)
+	j.AcknowledgedAt = timeOf(acknowledged)
 	j.Args, j.Meta, j.Result = json.RawMessage(args), jsonOf(meta), jsonOf(result)
 	if worker.Valid {
 		j.Worker, err = uuid.Parse(worker.String)

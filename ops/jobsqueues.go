@@ -39,6 +39,9 @@ type Queue struct {
 	Running   Count // those that are claimed ahead included
 	Failed    Count // of the history
 
+	// Unacknowledged counts those of the failed ones that no Acknowledge has marked.
+	Unacknowledged Count
+
 	OldestDue time.Duration // how long the first of the due ones has been due, by the database's clock; 0: none is
 }
 
@@ -62,7 +65,7 @@ func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
 		var by, reason sql.NullString
 		var limit, retention sql.NullInt64
 		var oldest int64
-		err = r.Scan(&q.Name, &since, &by, &reason, &limit, &retention, &q.Scheduled, &q.Due, &q.Running, &q.Failed, &oldest)
+		err = r.Scan(&q.Name, &since, &by, &reason, &limit, &retention, &q.Scheduled, &q.Due, &q.Running, &q.Failed, &q.Unacknowledged, &oldest)
 		q.OldestDue = time.Duration(oldest) * time.Microsecond
 		q.Paused, q.Cap, q.Retention = pauseOf(since, by, reason), capOf(limit), retentionOf(retention)
 		return q, err
@@ -76,6 +79,7 @@ func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
 		all.Due.add(q.Due)
 		all.Running.add(q.Running)
 		all.Failed.add(q.Failed)
+		all.Unacknowledged.add(q.Unacknowledged)
 		all.OldestDue = max(all.OldestDue, q.OldestDue)
 	}
 	return queues, nil
@@ -119,7 +123,8 @@ func (o *Jobs) queuesSQL() string {
 )
 SELECT n.name, ` + pgdriver.Time(`s.paused_at`) + `, s.paused_by, s.paused_reason, s.max_running, ` + microsSQL + `,` +
 		count(lanes(`>`)) + `,` + count(lanes(`<=`)) + `,` +
-		count(of(o.t.Jobs.SQL(), `state = 'running'`)) + `,` + count(of(o.t.History.SQL(), `state = 'failed' AND state <> 'completed'`)) + `,` + oldest + `
+		count(of(o.t.Jobs.SQL(), `state = 'running'`)) + `,` + count(of(o.t.History.SQL(), `state = 'failed' AND state <> 'completed'`)) + `,` +
+		count(of(o.t.History.SQL(), `state = 'failed' AND acknowledged_at IS NULL`)) + `,` + oldest + `
 FROM names AS n LEFT JOIN ` + o.t.Queues.SQL() + ` AS s ON s.name = n.name
 ORDER BY n.name <> '` + AllQueues + `', n.name COLLATE "C"`)
 	return b.String()

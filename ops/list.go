@@ -180,6 +180,8 @@ const (
 	KindRetention Kind = "retention"
 	KindCancel    Kind = "cancel"
 	KindRerun     Kind = "rerun" // a retry that was insisted on
+	// KindAcknowledge is on the failed jobs of a queue: somebody has seen them.
+	KindAcknowledge Kind = "acknowledge"
 )
 
 // Operation is an operation as it was recorded.

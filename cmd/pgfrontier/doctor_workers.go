@@ -474,7 +474,7 @@ func (p *patient) unserved(ctx context.Context) (finding, error) {
 	return ok("each queue with due jobs has a worker, and so have flows"), nil
 }
 
-// failedJobs wait for a person, as dead letters do.
+// failedJobs wait for a person, as dead letters do, until somebody has acknowledged them.
 func (p *patient) failedJobs(ctx context.Context) (finding, error) {
 	if there, err := p.haveJobs(ctx); !there {
 		return ok("none"), err
@@ -485,12 +485,12 @@ func (p *patient) failedJobs(ctx context.Context) (finding, error) {
 	}
 	var failed []string
 	for _, q := range all {
-		if q.Failed > 0 && q.Name != ops.AllQueues {
-			failed = append(failed, fmt.Sprintf("%s has %v", q.Name, q.Failed))
+		if q.Unacknowledged > 0 && q.Name != ops.AllQueues {
+			failed = append(failed, fmt.Sprintf("%s has %v", q.Name, q.Unacknowledged))
 		}
 	}
 	if len(failed) > 0 {
-		return warn("pgfrontier jobs list --state failed, then jobs retry or jobs discard", "%s", list(failed)), nil
+		return warn("pgfrontier jobs list --state failed, then jobs retry or jobs discard; jobs acknowledge once they were seen", "%s", list(failed)), nil
 	}
 	return ok("none"), nil
 }

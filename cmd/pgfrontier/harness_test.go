@@ -236,6 +236,11 @@ func (a answering) Read(p []byte) (int, error) {
 	return a.Reader.Read(p)
 }
 
+// again answers something after the same has happened once more.
+func (a answering) again(answer string) answering {
+	return answering{strings.NewReader(answer + "\n"), a.before}
+}
+
 func words(line string) []string { return strings.Fields(line) }
 
 // as is the connection string for another role.

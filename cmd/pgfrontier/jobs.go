@@ -17,7 +17,7 @@ import (
 func (a *app) jobsVerbs() *cobra.Command {
 	return a.group("jobs", "queues, jobs, schedules and flows of package jobs",
 		a.jobsQueuesVerb(), a.jobsListVerb(), a.jobsShowVerb(), a.jobsOperationsVerb(), a.jobsSchedulesVerb(), a.jobsWorkersVerb(),
-		a.jobsRetryVerb(), a.jobsCancelVerb(), a.jobsDiscardVerb(), a.jobsPauseVerb(), a.jobsResumeVerb(), a.jobsCapVerb(), a.jobsRetentionVerb(), a.jobsRetireVerb(), a.jobsDrainVerb(), a.flowsVerbs())
+		a.jobsRetryVerb(), a.jobsCancelVerb(), a.jobsDiscardVerb(), a.jobsAcknowledgeVerb(), a.jobsPauseVerb(), a.jobsResumeVerb(), a.jobsCapVerb(), a.jobsRetentionVerb(), a.jobsRetireVerb(), a.jobsDrainVerb(), a.flowsVerbs())
 }
 
 // read asks about jobs, and prints.
@@ -63,7 +63,7 @@ func (a *app) jobsQueuesVerb() *cobra.Command {
 }
 
 func queueObject(q ops.Queue) object {
-	o := object{"name": q.Name, "paused": paused(q.Paused), "cap": q.Cap, "scheduled": q.Scheduled, "due": q.Due, "running": q.Running, "failed": q.Failed, "retention_seconds": nil}
+	o := object{"name": q.Name, "paused": paused(q.Paused), "cap": q.Cap, "scheduled": q.Scheduled, "due": q.Due, "running": q.Running, "failed": q.Failed, "unacknowledged": q.Unacknowledged, "retention_seconds": nil}
 	if q.Retention != nil {
 		o["retention_seconds"] = seconds(*q.Retention)
 	}
@@ -117,6 +117,9 @@ func jobText(j ops.Job, attempts []ops.Attempt) string {
 	if j.FinishedAt != nil {
 		f.add("finished", "%s", stamp(*j.FinishedAt))
 	}
+	if j.AcknowledgedAt != nil {
+		f.add("acknowledged", "%s", stamp(*j.AcknowledgedAt))
+	}
 	f.add("runs", "%d, %d failed, %d lost with their worker", j.Attempt, j.Failures, j.Resets)
 	if j.Worker != uuid.Nil {
 		f.add("worker", "%s", j.Worker)
@@ -146,7 +149,7 @@ func jobObject(j ops.Job) object {
 		"id": j.ID, "kind": j.Kind, "queue": j.Queue, "state": j.State, "priority": j.Priority, "run_at": nil, "good_until": j.GoodUntil,
 		"args": j.Args, "meta": j.Meta, "unique_key": j.UniqueKey, "created_at": j.CreatedAt, "attempt": j.Attempt, "failures": j.Failures,
 		"resets": j.Resets, "max_attempts": j.MaxAttempts, "max_resets": j.MaxResets, "worker": owner(j.Worker), "started_at": j.StartedAt,
-		"cancel_at": j.CancelAt, "finished_at": j.FinishedAt, "code": j.Code, "error": j.Error, "result": j.Result,
+		"cancel_at": j.CancelAt, "finished_at": j.FinishedAt, "acknowledged_at": j.AcknowledgedAt, "code": j.Code, "error": j.Error, "result": j.Result,
 	}
 	if !j.RunAt.IsZero() {
 		o["run_at"] = j.RunAt
@@ -178,7 +181,11 @@ func (a *app) jobsListVerb() *cobra.Command {
 				}
 				t := newTable(">ID", "KIND", "QUEUE", "STATE", ">RUNS", "CREATED", "~ERROR")
 				for _, j := range all {
-					t.row(j.ID, j.Kind, j.Queue, j.State, j.Attempt, stamp(j.CreatedAt), j.Error)
+					state := string(j.State)
+					if j.AcknowledgedAt != nil {
+						state += ", acknowledged"
+					}
+					t.row(j.ID, j.Kind, j.Queue, state, j.Attempt, stamp(j.CreatedAt), j.Error)
 				}
 				return t.String()
 			}, err

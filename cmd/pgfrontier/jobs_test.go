@@ -165,6 +165,68 @@ func TestChangeFinishedJobsOfAFilter(t *testing.T) {
 	}
 }
 
+// The alarms about failed jobs that were seen end, and begin again with the next failure. Jobs that
+// were not shown are not acknowledged.
+func TestAcknowledge(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	first, second := s.add(t, "welcome", "failed"), s.add(t, "bill", "failed")
+	told := func(failed int) {
+		t.Helper()
+		text := s.expect(t, exitDone, words("status")).out
+		if failed == 0 {
+			if f := s.found(t, "failed jobs"); f.Level != levelOK || strings.Contains(text, "wrong") {
+				t.Errorf("the doctor found %+v, and the status is\n%s", f, text)
+			}
+			return
+		}
+		s.expectFound(t, "failed jobs", levelWarn, fmt.Sprint("mail has ", failed), "jobs acknowledge")
+		if !strings.Contains(text, fmt.Sprintf("queue mail: %d job", failed)) {
+			t.Errorf("the status is\n%s", text)
+		}
+	}
+	const verb = "jobs acknowledge mail --reason seen"
+	told(2)
+	s.expect(t, exitUnable, words("jobs acknowledge mail"), "--reason")
+	s.expect(t, exitUnable, words(verb), "--yes")
+	s.expect(t, exitRefused, words("jobs acknowledge * --reason seen --yes"), "each queue by its name")
+	s.expect(t, exitDone, words(verb+" --dry-run"), "would record", `"jobs": 2`)
+	s.ask(t, "post", words(verb)...).is(t, exitRefused, "nothing was changed")
+	told(2)
+	fails := answering{strings.NewReader("mail\n"), func() { s.add(t, "welcome", "failed") }}
+	s.in(t, place{asks: true, in: fails}, words(verb)...).is(t, exitDone, `"jobs": 2`, "acknowledge of mail: done, 2")
+	told(1)
+	// One that finished before those that are shown is committed only now.
+	earlier := answering{strings.NewReader("mail\n"), func() {
+		s.Exec(t, `UPDATE jobs_history SET finished_at = '2020-01-01' WHERE id = $1`, s.add(t, "welcome", "failed"))
+	}}
+	s.in(t, place{asks: true, in: earlier}, words(verb)...).is(t, exitRefused, `"jobs": 1`, "something else now")
+	told(2)
+	if data := s.expect(t, exitDone, words(verb+" --yes -o json")).data(t); data["count"] != 2.0 || data["through"] == nil {
+		t.Errorf("printed %v", data)
+	}
+	told(0)
+	if data := s.expect(t, exitDone, words(verb+" --yes -o json")).data(t); data["count"] != 0.0 || data["through"] != nil {
+		t.Errorf("printed %v", data)
+	}
+	// None was shown, and one fails.
+	s.in(t, place{asks: true, in: fails.again("mail")}, words(verb)...).is(t, exitRefused, `"jobs": 0`, "something else now")
+	told(1)
+	s.ask(t, "mail", words(verb)...).is(t, exitDone, "done, 1")
+	told(0)
+
+	s.expect(t, exitDone, words("jobs list --state failed"), "failed, acknowledged")
+	s.expect(t, exitDone, line("jobs show %d", first), "acknowledged 20")
+	s.expect(t, exitDone, words("jobs queues -o json"), `"failed":5`, `"unacknowledged":0`)
+	s.expect(t, exitDone, words("jobs operations --queue mail"), "acknowledge", "ann: seen")
+	s.expect(t, exitDone, line("jobs retry %d --reason r", first), "runs as")
+	s.expect(t, exitDone, line("jobs discard %d --reason r --yes", second))
+	s.expect(t, exitDone, words("jobs discard --queue mail --reason r --yes"), "done, 4")
+}
+
 // A job that runs, and was not shown, is not asked to end with those that were.
 func TestCancelNoOtherThatRuns(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -174,6 +175,29 @@ func (a *app) jobsDiscardVerb() *cobra.Command {
 	})
 	c.Flags().IntVar(&limit, "limit", mostShown, "how many at most, 1 to 1000")
 	return c
+}
+
+func (a *app) jobsAcknowledgeVerb() *cobra.Command {
+	return a.changes(&cobra.Command{
+		Use: "acknowledge QUEUE", Short: "stop the alarms about the failed jobs of a queue that were seen", Args: cobra.ExactArgs(1),
+		Long: `Says that the failed jobs of a queue were seen: status, doctor and the console do not
+tell of them any more, until another one fails. They stay in the history, and can be
+retried and discarded. After the preview, jobs that have failed since are left out;
+with --yes, all that have failed are acknowledged.`,
+		Example: "  pgfrontier jobs acknowledge mail --reason \"the provider was down\"",
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			var shown time.Time // when the last one failed; zero: nothing was shown
+			return a.onJobs(ctx, "acknowledge", args[0], "Nothing takes it back.", func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
+				did, err := o.Acknowledge(ctx, args[0], shown, by)
+				shown = did.Through
+				data := object{"count": did.Jobs, "through": nil}
+				if !did.Through.IsZero() {
+					data["through"] = did.Through
+				}
+				return data, err
+			})
+		}),
+	})
 }
 
 func (a *app) jobsPauseVerb() *cobra.Command {

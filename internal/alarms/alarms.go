@@ -24,7 +24,7 @@ const (
 	Consumer Kind = "consumer" // it, or a unit of it, has a last error
 	Paused   Kind = "paused"   // a queue
 	Due      Kind = "due"      // jobs of a queue that do not run
-	Failed   Kind = "failed"   // jobs of a queue, for good
+	Failed   Kind = "failed"   // jobs of a queue, for good, that nobody has acknowledged
 	Overdue  Kind = "overdue"  // a schedule
 
 	PausedSchedule Kind = "paused-schedule"

@@ -120,6 +120,8 @@ func TestJobs(t *testing.T) {
 		{`INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('b', now(), 'ann', E'lunch\nand a walk')`, `UPDATE jobs_queues SET paused_at = NULL`, "queue b: paused by ann (lunch; and a walk)\n"},
 		{fmt.Sprintf(finish, `CASE i WHEN 1 THEN 'A' ELSE 'a' END`, `'failed'`, 1, 3), `DELETE FROM jobs_history`, "queue A: 1 job has failed for good\nqueue a: 2 jobs have failed for good\n"},
 		{fmt.Sprintf(finish, `'a'`, `'failed'`, 1, 101), `DELETE FROM jobs_history`, "queue a: more than 100 jobs have failed for good\n"},
+		{fmt.Sprintf(finish, `CASE i WHEN 1 THEN 'A' ELSE 'a' END`, `'failed'`, 1, 3) + `; UPDATE jobs_history SET acknowledged_at = now() WHERE id <> -2`, `UPDATE jobs_history SET acknowledged_at = now()`, "queue a: 1 job has failed for good\n"},
+		{fmt.Sprintf(finish, `'a'`, `'failed'`, 4, 4), `DELETE FROM jobs_history`, "queue a: 1 job has failed for good\n"},
 		{fmt.Sprintf(finish, `'q' || i`, `'failed'`, 1, 7), `DELETE FROM jobs_history`, "queue q1: 1 job has failed for good\nqueue q2: 1 job has failed for good\nqueue q3: 1 job has failed for good\nqueue q4: 1 job has failed for good\nqueue q5: 1 job has failed for good\nqueue: 2 more\n"},
 		{`UPDATE jobs_schedules SET next_at = now() - interval '1 hour' WHERE name = 'nightly'`, `UPDATE jobs_schedules SET next_at = now()`, "schedule nightly: overdue for 1h0m\n"},
 		{`UPDATE jobs_schedules SET paused_at = now() - interval '2 hours', paused_by = 'ann', paused_reason = E'lunch\nand a walk' WHERE name = 'nightly'`, `UPDATE jobs_schedules SET paused_at = NULL`, "schedule nightly: paused for 2h0m by ann (lunch; and a walk)\n"},
@@ -212,9 +214,12 @@ func TestFindReadsFewRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, statistics := range []string{"of empty tables", "of today"} {
-		if statistics == "of today" {
+	for _, statistics := range []string{"of empty tables", "of today", "from before the failed jobs were acknowledged"} {
+		switch statistics {
+		case "of today":
 			d.Exec(t, `ANALYZE jobs, jobs_history`)
+		case "from before the failed jobs were acknowledged":
+			d.Exec(t, `UPDATE jobs_history SET acknowledged_at = now() WHERE state = 'failed' AND id < -4`)
 		}
 		conn, err := d.DB.Conn(context.Background())
 		if err != nil {

@@ -165,8 +165,9 @@ func JobsOperator(t tables.Jobs) []Need {
 		},
 		{
 			table:   t.History,
-			reads:   ended + " claimed_by started_at finished_at code error result",
+			reads:   ended + " claimed_by started_at finished_at code error result acknowledged_at",
 			inserts: ended,
+			writes:  "acknowledged_at",
 			deletes: true,
 		},
 		{table: t.Attempts, reads: "job_id attempt worker_id started_at ended_at outcome code error", deletes: true},

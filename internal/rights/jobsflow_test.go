@@ -284,6 +284,7 @@ func (d *deployment) operate(db *sql.DB) {
 	o := value[*ops.Jobs](d)(ops.NewJobs(db, &config))
 	d.check(o.PauseQueue(ctx, "q", by), o.ResumeQueue(ctx, "q", by), o.SetCap(ctx, "q", 0, by), o.RemoveCap(ctx, "q", by),
 		o.SetRetention(ctx, "q", time.Hour, by), o.RemoveRetention(ctx, "q", by))
+	value[ops.Acknowledged](d)(o.Acknowledge(ctx, "q", time.Time{}, by))
 	busy := uuid.New()
 	d.Exec(d.t, `INSERT INTO infra.work_workers (worker_id) VALUES ($1::uuid)`, busy.String())
 	value[[]ops.Worker](d)(o.Workers(ctx))
