@@ -192,7 +192,7 @@ func TestAcknowledge(t *testing.T) {
 	told(2)
 	s.expect(t, exitUnable, words("jobs acknowledge mail"), "--reason")
 	s.expect(t, exitUnable, words(verb), "--yes")
-	s.expect(t, exitRefused, words("jobs acknowledge * --reason seen --yes"), "each queue by its name")
+	s.expect(t, exitUnable, words("jobs acknowledge * --reason seen --yes"), "each queue by its name")
 	s.expect(t, exitDone, words(verb+" --dry-run"), "would record", `"jobs": 2`)
 	s.ask(t, "post", words(verb)...).is(t, exitRefused, "nothing was changed")
 	told(2)

@@ -144,15 +144,16 @@ func JobsScheduler(t tables.Jobs) []Need {
 	})
 }
 
-// JobsDrain returns what needs, of the workers' rows, who does what ops.Jobs does. The columns
-// are all that it may write there.
-func JobsDrain(t tables.Jobs) []Need {
+// JobsMarks returns what needs who does what ops.Jobs does, of the workers' rows and to mark
+// finished jobs. The columns are all that it may write there.
+func JobsMarks(t tables.Jobs) []Need {
 	return needsOf([]uses{
+		{table: t.History, writes: "acknowledged_at"},
 		{table: t.Workers, reads: "worker_id heartbeat_at heartbeat_timeout status kinds hostname pid build protocol created_at drain_requested_at", writes: "drain_requested_at"},
 	})
 }
 
-// JobsOperator returns what needs who does what ops.Jobs does, but for [JobsDrain].
+// JobsOperator returns what needs who does what ops.Jobs does, but for [JobsMarks].
 func JobsOperator(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{
@@ -167,7 +168,6 @@ func JobsOperator(t tables.Jobs) []Need {
 			table:   t.History,
 			reads:   ended + " claimed_by started_at finished_at code error result acknowledged_at",
 			inserts: ended,
-			writes:  "acknowledged_at",
 			deletes: true,
 		},
 		{table: t.Attempts, reads: "job_id attempt worker_id started_at ended_at outcome code error", deletes: true},

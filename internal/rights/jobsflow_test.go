@@ -353,7 +353,7 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 			value[[]int64](d)(q.Enqueue(t.Context(), db, []queue.NewJob{{Kind: "a", UniqueKey: "k"}}))
 			value[map[string]int64](d)(q.Owners(t.Context(), db, []string{"k"}))
 		})
-		d.checkParts(d.role("operator"), slices.Concat(rights.JobsOperator(d.names), rights.JobsDrain(d.names)), d.operate)
+		d.checkParts(d.role("operator"), slices.Concat(rights.JobsOperator(d.names), rights.JobsMarks(d.names)), d.operate)
 	})
 	for name, strategy := range strategies {
 		t.Run(name, func(t *testing.T) {
