@@ -70,6 +70,7 @@ func TestAcknowledge(t *testing.T) {
 	s := newSite(t, console.Options{Access: operators})
 	s.enqueue(t, ops.JobFailed)
 	s.enqueue(t, ops.JobFailed)
+	s.enqueue(t, ops.JobExpired)
 	told := func(says string) {
 		t.Helper()
 		body := s.get(t, "").expect(t, http.StatusOK).body
