@@ -120,7 +120,7 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables.Tables, onChange fu
 func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, status func() ([]byte, error)) coord.Config {
 	cc := coord.Config{
 		DB: db, ID: id,
-		Nodes: t.Nodes, Assignments: t.Assignments, Checkpoints: t.Checkpoints, Leader: t.Leader, Changes: t.Changes, Token: t.Token, Column: "consumers",
+		Nodes: t.Nodes, Stopped: t.Stopped, Assignments: t.Assignments, Checkpoints: t.Checkpoints, Leader: t.Leader, Changes: t.Changes, Token: t.Token, Column: "consumers",
 		HeartbeatInterval: c.HeartbeatInterval,
 		HeartbeatTimeout:  c.HeartbeatTimeout,
 		RebalanceInterval: c.RebalanceInterval,

@@ -180,7 +180,7 @@ func (w *Worker) run(ctx context.Context) error {
 	halt()
 	err = errtext.Join(err, background.Wait(w.stopGrace()))
 	if w.isReady() {
-		w.leave(life)
+		w.leave(life, err != nil)
 		tell(w.observer.WorkerStopped, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err, Drained: w.stop.Drained()})
 	}
 	return err
@@ -321,8 +321,8 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 
 // leave hands the consumers back and takes the worker off the list. If the
 // database does not answer, the others notice by themselves.
-func (w *Worker) leave(life context.Context) {
+func (w *Worker) leave(life context.Context, failed bool) {
 	ctx, cancel := context.WithTimeout(life, w.limits.leave)
 	defer cancel()
-	w.taskFailed(life, "leave", "", w.coord.Leave(ctx))
+	w.taskFailed(life, "leave", "", w.coord.Leave(ctx, failed))
 }

@@ -68,7 +68,7 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g progresstest
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := w.coord.Leave(context.Background()); err != nil {
+		if err := w.coord.Leave(context.Background(), false); err != nil {
 			t.Error(err)
 		}
 	})

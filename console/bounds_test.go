@@ -46,7 +46,7 @@ func TestDatabaseHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.Exec(`LOCK TABLE consumer_checkpoints, consumer_operations, consumer_gap_skips, consumer_dead_letters, events, jobs, jobs_history, jobs_queues, jobs_schedules, jobs_flow_runs, jobs_flow_steps`); err != nil {
+	if _, err := tx.Exec(`LOCK TABLE consumer_checkpoints, consumer_operations, consumer_gap_skips, consumer_dead_letters, events, jobs, jobs_history, jobs_queues, jobs_workers, jobs_schedules, jobs_flow_runs, jobs_flow_steps`); err != nil {
 		t.Fatal(err)
 	}
 	var group sync.WaitGroup

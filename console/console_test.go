@@ -36,7 +36,7 @@ func furnished(t testing.TB, o console.Options) (s *site, pages []string) {
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 's', clock_timestamp())`)
 	open, failed := s.enqueue(t, ops.JobAvailable), s.enqueue(t, ops.JobFailed)
 	return s, []string{"", "consumer?name=totals_v1", "consumer?name=mail_v1", "consumer?name=split_v1", "letters", "letters?consumer=totals_v1", "letter?consumer=totals_v1&position=1", "operations", "operations?consumer=totals_v1",
-		"workers", "blocked", "blocked?queries=1", "gaps", "gaps?consumer=mail_v1", "event", "event?position=1", "queues", "jobs", "jobs?state=failed", fmt.Sprint("job?id=", open), fmt.Sprint("job?id=", failed), "schedules", "flows"}
+		"workers", "blocked", "blocked?queries=1", "gaps", "gaps?consumer=mail_v1", "event", "event?position=1", "queues", "jobworkers", "jobs", "jobs?state=failed", fmt.Sprint("job?id=", open), fmt.Sprint("job?id=", failed), "schedules", "flows"}
 }
 
 // Each page is there below any path, as HTML and as JSON, and needs nothing that the policy
@@ -103,13 +103,17 @@ func TestHostileTexts(t *testing.T) {
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, paused_at, paused_by, paused_reason) VALUES ($1, 1, now(), $2, $2)`, name, hostile)
 	s.letters(t, name, hostile, 1)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid, build, status) VALUES (gen_random_uuid(), ARRAY[$1], $2, 1, $2, jsonb_build_object('FrontierError', $2::text, 'Unowned', jsonb_build_array($2::text)))`, name, hostile)
+	s.Exec(t, `INSERT INTO jobs_workers (worker_id, kinds, hostname, pid, build) VALUES (gen_random_uuid(), ARRAY[$1], $1, 1, $1)`, hostile)
+	for _, past := range []string{"consumer", "jobs"} {
+		s.Exec(t, `INSERT INTO `+past+`_past_workers (worker_id, stopped_at, how, hostname, build) VALUES (gen_random_uuid(), clock_timestamp(), 'failed', $1, $1)`, hostile)
+	}
 	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ($1, 'pause', jsonb_build_object($2::text, $2::text), $2, $2)`, name, hostile)
 	s.Exec(t, `INSERT INTO jobs (kind, queue, args) VALUES ($1, $1, jsonb_build_object('a', $1::text))`, hostile)
 	id := s.count(t, `SELECT id FROM jobs`)
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ($1, 's', now())`, hostile)
 	q := url.QueryEscape(name)
 	for _, page := range []string{"", "consumer?name=" + q, "letters?consumer=" + q, "letters?consumer=" + q + "&error=" + url.QueryEscape(hostile), "letter?position=1&consumer=" + q, "operations", "operations?consumer=" + q,
-		"workers", "event?position=1", "queues", "jobs", "jobs?kind=" + url.QueryEscape(hostile), fmt.Sprint("job?id=", id), "schedules", "flows?flow=" + url.QueryEscape(hostile), "?done=" + url.QueryEscape(hostile), "consumer?name=" + url.QueryEscape(hostile)} {
+		"workers", "event?position=1", "queues", "jobworkers", "jobs", "jobs?kind=" + url.QueryEscape(hostile), fmt.Sprint("job?id=", id), "schedules", "flows?flow=" + url.QueryEscape(hostile), "?done=" + url.QueryEscape(hostile), "consumer?name=" + url.QueryEscape(hostile)} {
 		got := s.get(t, page)
 		if strings.Contains(got.body, "<script>") || strings.Contains(got.body, "<img") || strings.Contains(got.body, "<i>") {
 			t.Errorf("%s: a text has become markup:\n%s", page, got.body)

@@ -25,6 +25,7 @@ type snapshot struct {
 	Doubts    []ops.Gap     // open ranges of the first consumers that have some
 	Blockers  []ops.Blocker // without the texts of their queries
 	Workers   []ops.Worker  // in order of where they run
+	Stopped   []ops.StoppedWorker
 	Wrong     []alarms.Alarm
 
 	told    []told            // by the workers, in the same order
@@ -43,6 +44,9 @@ func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 	s = &snapshot{history: &c.live.history}
 	// The workers first: of one that leaves in between, the row is known.
 	if s.Workers, err = c.consumers.Workers(ctx); err != nil {
+		return nil, err
+	}
+	if s.Stopped, err = stoppedOf(c.consumers.StoppedWorkers(ctx)); err != nil {
 		return nil, err
 	}
 	if s.Consumers, err = c.consumers.Consumers(ctx); err != nil {
@@ -341,8 +345,12 @@ type workersPage struct {
 	Now *snapshot `json:"-"`
 	choice
 	Workers []ops.Worker
+	Stopped []ops.StoppedWorker
 	Places  []place `json:"-"`
 }
+
+// Gone are the rows of the workers that stopped.
+func (p workersPage) Gone() []gone { return goneOf(p.Stopped, p.Now.WorkerName) }
 
 // place is where a consumer runs, and could.
 type place struct{ Name, Runs, Able string }
@@ -356,7 +364,7 @@ func (c *Console) workers(ctx context.Context, q query, _ Grant) (any, error) {
 }
 
 func workersOf(s *snapshot, q url.Values) (any, error) {
-	p := workersPage{Now: s, choice: s.choose("workers", q), Workers: s.Workers}
+	p := workersPage{Now: s, choice: s.choose("workers", q), Workers: s.Workers, Stopped: s.Stopped}
 	runs, able, unable := map[string][]string{}, map[string][]string{}, map[string][]string{}
 	shown, can := map[string]bool{}, map[string]bool{}
 	for _, c := range p.choice.Consumers {

@@ -218,7 +218,7 @@ type tab struct {
 
 // Tabs are the navigation.
 func (p *page) Tabs() (all []tab) {
-	for _, name := range []string{"", "letters", "workers", "blocked", "gaps", "event", "operations", "queues", "jobs", "schedules", "flows"} {
+	for _, name := range []string{"", "letters", "workers", "blocked", "gaps", "event", "operations", "queues", "jobs", "jobworkers", "schedules", "flows"} {
 		t := tab{Address: cmp.Or(name, "./"), Text: views[name].title}
 		if v, ok := views[p.Page]; ok && p.Page == name {
 			t.Current = "page"

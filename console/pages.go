@@ -28,6 +28,7 @@ var views = map[string]view{
 	"blocked":    {title: "Blocked", file: "blocked", read: (*Console).blocked, part: blockedOf},
 	"gaps":       {title: "Gaps", file: "gaps", read: (*Console).gaps},
 	"event":      {title: "Event", file: "event", read: (*Console).event},
+	"jobworkers": {title: "Job workers", file: "jobworkers", read: (*Console).jobWorkers},
 	"queues":     {title: "Queues", file: "queues", read: (*Console).queues},
 	"jobs":       {title: "Jobs", file: "jobs", read: (*Console).list},
 	"job":        {title: "Job", file: "job", under: "jobs", read: (*Console).job},

@@ -45,7 +45,7 @@ func BenchmarkPages(b *testing.B) {
 	s.settle(b, 200_000)
 	for _, page := range []string{"", "?find=999", "?state=late", "consumer?name=consumer_7", "letters", "letters?consumer=consumer_7", "letters?consumer=consumer_7&error=nothing", "letter?consumer=consumer_7&position=26",
 		"workers", "blocked", "gaps", "gaps?consumer=consumer_7", "gaps?consumer=consumer_7&open=1", "event?position=7", "operations", "operations?consumer=consumer_7", "operations?consumer=consumer_2000",
-		"queues", "jobs", "jobs?queue=queue-7", "jobs?kind=nothing", "jobs?state=failed", "jobs?state=completed&queue=queue-7", "job?id=7", "schedules", "flows"} {
+		"queues", "jobworkers", "jobs", "jobs?queue=queue-7", "jobs?kind=nothing", "jobs?state=failed", "jobs?state=completed&queue=queue-7", "job?id=7", "schedules", "flows"} {
 		b.Run(strings.ReplaceAll(page, "/", "_"), func(b *testing.B) {
 			var took []time.Duration
 			bytes := 0

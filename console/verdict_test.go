@@ -147,7 +147,7 @@ func TestWhereOnEveryPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	says := []string{`<strong class="where">` + name + `, prod&lt;1&gt;</strong>`, " · " + name + ", prod&lt;1&gt; · pgfrontier</title>"}
-	pages := []string{"", "consumer?name=c", "consumer?name=nobody", "letters", "workers", "blocked", "gaps", "event", "operations", "queues", "jobs", "job?id=1", "schedules", "flows", "nowhere"}
+	pages := []string{"", "consumer?name=c", "consumer?name=nobody", "letters", "workers", "blocked", "gaps", "event", "operations", "queues", "jobworkers", "jobs", "job?id=1", "schedules", "flows", "nowhere"}
 	for _, page := range pages {
 		body := s.get(t, page).body
 		if !strings.Contains(body, says[0]) || !strings.Contains(body, says[1]) {

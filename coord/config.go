@@ -39,6 +39,7 @@ type Config struct {
 	Scopes map[string]scope.Scope
 
 	Nodes, Leader ident.Table // see package migrations
+	Stopped       ident.Table // likewise
 	Changes       ident.Table // likewise, see package changes
 	Token         ident.Table // of the server's incarnation
 	Column        string      // of Nodes, for Units
@@ -110,8 +111,8 @@ func (c Config) validate() error {
 		return errors.New("coord: Config.DB is nil, it takes a *sql.DB")
 	case c.ID == uuid.Nil:
 		return errors.New("coord: Config.ID is the nil UUID, every worker needs its own")
-	case c.Nodes.Name == "" || c.Leader.Name == "" || c.Changes.Name == "" || c.Token.Name == "" || c.Column == "":
-		return errors.New("coord: Config.Nodes, Leader, Changes and Token must name tables, and Config.Column a column")
+	case c.Nodes.Name == "" || c.Stopped.Name == "" || c.Leader.Name == "" || c.Changes.Name == "" || c.Token.Name == "" || c.Column == "":
+		return errors.New("coord: Config.Nodes, Stopped, Leader, Changes and Token must name tables, and Config.Column a column")
 	case (c.Assignments.Name == "") != (c.Checkpoints.Name == ""):
 		return errors.New("coord: Config.Assignments and Config.Checkpoints name tables both or neither")
 	case c.HeartbeatInterval <= 0 || c.RebalanceInterval <= 0:
@@ -130,7 +131,7 @@ func (c Config) assigns() bool { return c.Assignments.Name != "" }
 // liveness is what package liveness needs to know.
 func (c Config) liveness() liveness.Config {
 	l := liveness.Config{
-		DB: pgdriver.Pool{DB: c.DB}, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,
+		DB: pgdriver.Pool{DB: c.DB}, ID: c.ID, Nodes: c.Nodes, Stopped: c.Stopped, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,
 		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: c.Strategy == Advisory,
 		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
 	}

@@ -125,9 +125,9 @@ func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 }
 
 // Leave hands this worker's units back and takes it off the list, so that the
-// others need not find out. It comes after Run has returned, or instead of
-// Run, and may be repeated.
-func (c *Coordinator) Leave(ctx context.Context) error {
+// others need not find out. The table of the workers that stopped tells for a while whether it
+// failed. Leave comes after Run has returned, or instead of Run, and may be repeated.
+func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	if c.registered != nil {
 		c.registered.Unlock()
 		c.registered.Close()
@@ -145,7 +145,7 @@ func (c *Coordinator) Leave(ctx context.Context) error {
 	var err error
 	// Each idle connection of the pool may be dead, or lead to a standby.
 	for tries := c.cfg.DB.Stats().Idle + 1; tries > 0 && ctx.Err() == nil; tries-- {
-		if err = c.deregister(ctx); err == nil {
+		if err = c.deregister(ctx, failed); err == nil {
 			return nil
 		}
 	}
@@ -153,13 +153,13 @@ func (c *Coordinator) Leave(ctx context.Context) error {
 }
 
 // deregister takes this worker off the list, on a connection of the pool.
-func (c *Coordinator) deregister(ctx context.Context) error {
+func (c *Coordinator) deregister(ctx context.Context, failed bool) error {
 	s, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if err := s.leave(ctx); err != nil {
+	if err := s.leave(ctx, failed); err != nil {
 		return wrap(err)
 	}
 	c.announce(ctx, s)

@@ -52,8 +52,11 @@ func TestShare(t *testing.T) {
 		await(t, "all advisory locks are free", func() bool {
 			return scan[int](t, d.DB, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 0
 		})
-		if err := workers[0].Leave(context.Background()); err != nil {
+		if err := workers[0].Leave(context.Background(), false); err != nil {
 			t.Errorf("the second Leave: %v", err)
+		}
+		if told := scan[string](t, d.DB, `SELECT count(DISTINCT worker_id) || ' ' || string_agg(DISTINCT how, ' ') || ' ' || count(*) FROM consumer_past_workers`); told != "5 stopped 5" {
+			t.Errorf("of those that left there is told %s", told)
 		}
 	})
 }
@@ -263,7 +266,7 @@ func TestRegisterCleans(t *testing.T) {
 	if err := c.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer c.Leave(context.Background())
+	defer c.Leave(context.Background(), false)
 	if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`); n != 3 {
 		t.Errorf("%d rows are left, not 3", n)
 	}

@@ -23,7 +23,7 @@ func TestDead(t *testing.T) {
 	if err := asker.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer asker.Leave(context.Background())
+	defer asker.Leave(context.Background(), false)
 	dead := func(cfg Config) bool {
 		t.Helper()
 		dead, err := asker.Dead(t.Context(), d.DB, cfg.ID)
@@ -83,7 +83,7 @@ func TestDeadInAStatement(t *testing.T) {
 	if err := asker.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer asker.Leave(context.Background())
+	defer asker.Leave(context.Background(), false)
 	alive, gone := config(d.DB), uuid.New()
 	defer join(t, alive).Close()
 	with, args, err := asker.DeadSQL([]uuid.UUID{alive.ID, gone}, 0)
@@ -105,7 +105,7 @@ func TestDeadLeavesNoBadConnection(t *testing.T) {
 	if err := asker.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer asker.Leave(context.Background())
+	defer asker.Leave(context.Background(), false)
 	db := (&line{}).open(t, d.URL)
 	db.SetMaxOpenConns(1)
 	ask := func() (backend int, err error) {

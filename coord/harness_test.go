@@ -32,7 +32,7 @@ var six = []string{"Analytics", "Billing", "Email", "Inventory", "Orders", "Ship
 func config(db *sql.DB, units ...string) Config {
 	return Config{
 		DB: db, ID: uuid.New(), Units: units,
-		Column: "consumers", Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
+		Column: "consumers", Nodes: ident.Table{Name: "worker_nodes"}, Stopped: ident.Table{Name: "consumer_past_workers"}, Assignments: ident.Table{Name: "consumer_assignments"},
 		Checkpoints: ident.Table{Name: "consumer_checkpoints"}, Leader: ident.Table{Name: "worker_leader_election"},
 		Changes:           ident.Table{Name: "consumer_checkpoints_changes"},
 		Token:             ident.Table{Name: "consumer_checkpoints_token"},
@@ -138,7 +138,7 @@ func start(t *testing.T, cfg Config) *worker {
 func (w *worker) leave() {
 	w.t.Helper()
 	w.stop()
-	if err := w.Leave(context.Background()); err != nil {
+	if err := w.Leave(context.Background(), false); err != nil {
 		w.t.Fatalf("Leave: %v", err)
 	}
 }

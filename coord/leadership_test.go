@@ -234,7 +234,7 @@ func TestNoDeadlock(t *testing.T) {
 		for _, l := range leaver {
 			wg.Go(func() {
 				for range rounds {
-					if err := l.leave(context.Background()); err != nil {
+					if err := l.leave(context.Background(), false); err != nil {
 						t.Error(err)
 						return
 					}

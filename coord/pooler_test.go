@@ -236,7 +236,7 @@ func TestPoolerRefusedLater(t *testing.T) {
 	if err := c.Run(ctx); !errors.Is(err, ErrTransactionPooling) {
 		t.Errorf("Run: %v", err)
 	}
-	if err := c.Leave(context.Background()); err != nil {
+	if err := c.Leave(context.Background(), false); err != nil {
 		t.Error(err)
 	}
 }

@@ -25,7 +25,7 @@ FROM real_token, age`)
 	if err := asker.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer asker.Leave(context.Background())
+	defer asker.Leave(context.Background(), false)
 	leader, dead := asker.registered, join(t, config(d.DB, six...))
 	lead(t, leader)
 	dead.Close()

@@ -154,14 +154,14 @@ func (s *session) assign(ctx context.Context, n next) (leads bool, written int, 
 	return leads, written, nil
 }
 
-// leave undoes what this worker has written.
-func (s *session) leave(ctx context.Context) error {
+// leave undoes what this worker has written, and records that it stopped.
+func (s *session) leave(ctx context.Context, failed bool) error {
 	if s.cfg.Strategy == Lease {
 		if _, err := s.Exec(ctx, "give up the lease", s.sql.release, s.args()...); err != nil {
 			return err
 		}
 	}
-	_, err := s.Exec(ctx, "hand the consumers back", s.sql.leave, s.args()...)
+	_, err := s.Exec(ctx, "hand the consumers back", s.sql.leave, s.args(failed)...)
 	return err
 }
 

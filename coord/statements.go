@@ -41,8 +41,8 @@ func (c Config) statements() statements {
 	s := statements{
 		drain: given + c.handBack(`AND consumer_name <> ALL (ARRAY(SELECT jsonb_array_elements_text($5::jsonb)))`) + `
 UPDATE ` + nodes + ` SET draining = true, updated_at = clock_timestamp() WHERE worker_id = (SELECT id FROM given)`,
-		leave: given + c.handBack(``) + `
-DELETE FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)`,
+		leave: given + c.handBack(``) + `, ` + c.liveness().RemoveSQL(`worker_id = (SELECT id FROM given)`,
+			`CASE WHEN $5::boolean THEN 'failed' WHEN g.drain_requested_at IS NOT NULL THEN 'drained' ELSE 'stopped' END`, `NULL`),
 		// Before leave and not part of it: the leader locks its lease first
 		// and the assignments afterwards.
 		release: given + `

@@ -94,6 +94,10 @@ func TestTimeout(t *testing.T) {
 	if err := <-ended; !errors.Is(err, jobs.ErrHandlerOverdue) {
 		t.Errorf("Start returned %v", err)
 	}
+	var how string
+	if err := s.d.DB.QueryRowContext(t.Context(), `SELECT how FROM jobs_past_workers`).Scan(&how); err != nil || how != "failed" {
+		t.Errorf("the worker is told as %s, %v", how, err)
+	}
 	close(release)
 }
 

@@ -263,6 +263,7 @@
 //	jobs_logs             what handlers have logged
 //	jobs_queues           caps, pauses and retention of queues
 //	jobs_workers          one row for each live worker, with its Status
+//	jobs_past_workers     the workers that stopped, for 15 minutes
 //	jobs_schedules        the next tick of each schedule
 //	jobs_flows,           flows: their shapes, runs, steps,
 //	jobs_flow_runs,       and whose turn it is to look after them

@@ -59,6 +59,9 @@ func TestDrainWorker(t *testing.T) {
 	if err := o.DrainWorker(t.Context(), w.ID(), by); !errors.Is(err, ops.ErrNoWorker) {
 		t.Errorf("of one that has left: %v", err)
 	}
+	if all, err := o.StoppedWorkers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].How != ops.WorkerDrained || all[0].StartedAt.IsZero() {
+		t.Errorf("told as stopped: %+v, %v", all, err)
+	}
 	if err := stop(); err != nil || w.Status().State != jobs.WorkerStopped {
 		t.Errorf("Start: %v, state %s", err, w.Status().State)
 	}

@@ -125,7 +125,7 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 func (w *Worker) coordination() coord.Config {
 	c := coord.Config{
 		DB: w.db.DB, ID: w.id, Units: w.kinds, Column: "kinds",
-		Nodes: w.tables.Workers, Leader: w.tables.Leader, Changes: w.tables.Changes, Token: w.tables.Token,
+		Nodes: w.tables.Workers, Stopped: w.tables.Stopped, Leader: w.tables.Leader, Changes: w.tables.Changes, Token: w.tables.Token,
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
 		Status:      w.heartbeatStatus,

@@ -177,7 +177,7 @@ func (w *Worker) serve(ctx context.Context) error {
 	halt()
 	err = errtext.Join(err, background.Wait(leaveTimeout))
 	if w.isReady() {
-		w.leave(life)
+		w.leave(life, err != nil)
 		tell(w.voice, "WorkerStopped", func(o *Observer) func(WorkerInfo) { return o.WorkerStopped }, WorkerInfo{w.id, err, w.stop.Drained()})
 	}
 	return err
@@ -257,10 +257,10 @@ func (w *Worker) boundDraining(running, intake context.Context, abandon context.
 
 // leave takes the worker off the list. If the database does not answer, the others
 // notice by themselves.
-func (w *Worker) leave(life context.Context) {
+func (w *Worker) leave(life context.Context, failed bool) {
 	ctx, cancel := context.WithTimeout(life, leaveTimeout)
 	defer cancel()
-	w.taskFailed("leave", w.coord.Leave(ctx))
+	w.taskFailed("leave", w.coord.Leave(ctx, failed))
 }
 
 func (w *Worker) taskFailed(task string, err error) {

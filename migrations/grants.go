@@ -191,6 +191,7 @@ func (s schema) operatorNeeds() []rights.Need {
 		need(s.Checkpoints, "SELECT", "UPDATE", "DELETE"),
 		need(s.Assignments, "SELECT", "DELETE"),
 		need(s.Nodes, "SELECT"), []rights.Need{{Table: s.Nodes.SQL(), Privilege: "UPDATE", Columns: []string{"consumers", "drain_requested_at"}}},
+		need(s.Stopped, "SELECT"),
 		need(s.GapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.GapSkips, idColumn, "USAGE"),
 		need(s.DeadLetters, "SELECT", "INSERT", "UPDATE", "DELETE"),
 		need(s.Operations, "SELECT", "INSERT"), sequence(s.Operations, idColumn, "USAGE"),

@@ -248,6 +248,7 @@ func jobsTables(n tables.Jobs) []table {
 			},
 			indexes: []index{{on: "heartbeat_at"}},
 		},
+		stoppedTable(n.Stopped),
 		{
 			Table: n.Leader, comment: "the lease of the leader, where no session lock can be used",
 			columns: []string{"name TEXT NOT NULL", "worker_id UUID", "term BIGINT NOT NULL DEFAULT 0", "acquired_at TIMESTAMPTZ", "expires_at TIMESTAMPTZ"},

@@ -13,7 +13,7 @@ import (
 
 var jobsTables = []string{
 	"jobs", "jobs_attempts", "jobs_changes", "jobs_emitted", "jobs_emitted_through", "jobs_flow_runs", "jobs_flow_steps", "jobs_flow_sweep", "jobs_flows", "jobs_history", "jobs_leader", "jobs_logs",
-	"jobs_once", "jobs_operations", "jobs_queues", "jobs_schedules", "jobs_schema", "jobs_token", "jobs_wanted", "jobs_workers",
+	"jobs_once", "jobs_operations", "jobs_past_workers", "jobs_queues", "jobs_schedules", "jobs_schema", "jobs_token", "jobs_wanted", "jobs_workers",
 }
 
 // The tables of jobs need none of the worker's, and the reverse.

@@ -68,6 +68,7 @@ func workerTables(n tables.Tables) []table {
 			}, stamps...),
 			indexes: []index{{on: "heartbeat_at"}},
 		},
+		stoppedTable(n.Stopped),
 		{
 			Table: n.Assignments, comment: "which worker runs which consumer",
 			columns: []string{"consumer_name TEXT NOT NULL", "worker_id UUID NOT NULL", "created_at " + now, "updated_at " + now},
@@ -181,6 +182,18 @@ func workerTables(n tables.Tables) []table {
 			key:     `"only"`,
 			changes: []string{"ADD COLUMN IF NOT EXISTS applied INT"},
 		},
+	}
+}
+
+// stoppedTable is the table of the workers whose rows are gone.
+func stoppedTable(name ident.Table) table {
+	return table{
+		Table: name, comment: "the workers that have stopped, for a while; nobody judges by it who lives",
+		columns: []string{
+			"worker_id UUID NOT NULL", "stopped_at TIMESTAMPTZ NOT NULL", "how TEXT NOT NULL CHECK (how IN ('stopped', 'failed', 'drained', 'dead'))",
+			"declared_by UUID", "hostname TEXT", "pid INT", "build TEXT", "started_at TIMESTAMPTZ",
+		},
+		key: "worker_id, stopped_at",
 	}
 }
 

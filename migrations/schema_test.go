@@ -84,6 +84,14 @@ worker_nodes: heartbeat_interval interval
 worker_nodes: draining bool not null default false
 worker_nodes: heartbeat_timeout interval
 worker_nodes: drain_requested_at timestamptz
+consumer_past_workers: worker_id uuid not null
+consumer_past_workers: stopped_at timestamptz not null
+consumer_past_workers: how text not null
+consumer_past_workers: declared_by uuid
+consumer_past_workers: hostname text
+consumer_past_workers: pid int4
+consumer_past_workers: build text
+consumer_past_workers: started_at timestamptz
 consumer_assignments: consumer_name text not null
 consumer_assignments: worker_id uuid not null
 consumer_assignments: created_at timestamptz not null default clock_timestamp()
@@ -166,6 +174,7 @@ events: events_aggregate_type_global_position_idx (aggregate_type, global_positi
 aggregate_heads: UNIQUE aggregate_heads_pkey (aggregate_type, aggregate_id)
 worker_nodes: UNIQUE worker_nodes_pkey (worker_id)
 worker_nodes: worker_nodes_heartbeat_at_idx (heartbeat_at)
+consumer_past_workers: UNIQUE consumer_past_workers_pkey (worker_id, stopped_at)
 consumer_assignments: UNIQUE consumer_assignments_pkey (consumer_name)
 consumer_assignments: consumer_assignments_worker_id_idx (worker_id)
 consumer_checkpoints: UNIQUE consumer_checkpoints_pkey (consumer_name)
@@ -190,6 +199,7 @@ const checksQuery = `SELECT conrelid::regclass || ': ' || pg_get_constraintdef(o
 
 var checks = []string{
 	`consumer_gap_skips: CHECK ((state = ANY (ARRAY['void'::text, 'open'::text, 'late'::text])))`,
+	`consumer_past_workers: CHECK ((how = ANY (ARRAY['stopped'::text, 'failed'::text, 'drained'::text, 'dead'::text])))`,
 	`consumer_checkpoints: CHECK (((split_at IS NULL) OR (paused_at IS NOT NULL)))`,
 	`consumer_checkpoints_token: CHECK ("only")`,
 	`consumer_checkpoints_changes: CHECK ("only")`,

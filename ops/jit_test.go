@@ -70,6 +70,7 @@ func TestNothingIsCompiled(t *testing.T) {
 		"consumers":  func(ctx context.Context) error { _, err := o.Consumers(ctx); return err },
 		"operations": func(ctx context.Context) error { _, err := o.Operations(ctx, "", 10); return err },
 		"workers":    func(ctx context.Context) error { _, err := o.Workers(ctx); return err },
+		"stopped":    func(ctx context.Context) error { _, err := o.StoppedWorkers(ctx); return err },
 	} {
 		s.compiled = nil
 		if err := call(t.Context()); err != nil {

@@ -209,8 +209,9 @@ func readAll(t *testing.T, o *ops.Operator, position int64) {
 	_, gaps := o.Gaps(ctx, "c", ops.GapFilter{OnlyOpen: true}, 10)
 	_, blockers := o.Blockers(ctx, true)
 	_, workers := o.Workers(ctx)
+	_, stopped := o.StoppedWorkers(ctx)
 	_, letters := o.FilterDeadLetters(ctx, "c", ops.LetterFilter{AggregateType: "Order", EventType: "Happened", Error: "o", OlderThan: time.Hour, After: 1}, true, 10)
-	if err := errors.Join(gaps, blockers, workers, letters); err != nil {
+	if err := errors.Join(gaps, blockers, workers, stopped, letters); err != nil {
 		t.Error(err)
 	}
 }

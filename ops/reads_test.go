@@ -230,6 +230,23 @@ func TestWorkers(t *testing.T) {
 		fmt.Sprint(w.Consumers, len(w.Consumers)) != "[c d e] 2" || w.Host != "h" || w.PID != 7 || w.Build != "b1" || w.Protocol != 3 || w.CreatedAt.IsZero() {
 		t.Errorf("%+v", w)
 	}
+
+	// One that has a row again has not stopped, and one that stopped long ago is not told, whatever
+	// became of the clock.
+	s.Exec(t, `INSERT INTO consumer_past_workers (worker_id, stopped_at, how) VALUES ($1, clock_timestamp(), 'dead')`, a)
+	s.Exec(t, `INSERT INTO consumer_past_workers (worker_id, stopped_at, how, declared_by, hostname, pid, build, started_at)
+		SELECT gen_random_uuid(), at, 'dead', $1::uuid, 'h', 8, 'b2', '-infinity' FROM unnest(ARRAY['-infinity', clock_timestamp() - interval '16 min', clock_timestamp() - interval '14 min', clock_timestamp() + interval '16 min', 'infinity']) AS at`, a)
+	s.Exec(t, `INSERT INTO consumer_past_workers (worker_id, stopped_at, how) VALUES ($1, clock_timestamp(), 'stopped')`, uuid.New())
+	stopped, err := s.StoppedWorkers(t.Context())
+	if err != nil || len(stopped) != 2 {
+		t.Fatalf("%+v, %v", stopped, err)
+	}
+	if w := stopped[0]; w.How != ops.WorkerStopped || w.Host+w.Build != "" || w.PID != 0 || !w.StartedAt.IsZero() || w.DeclaredBy != uuid.Nil || time.Since(w.StoppedAt) > time.Hour {
+		t.Errorf("the bare one: %+v", w)
+	}
+	if w := stopped[1]; w.How != ops.WorkerDead || w.Host != "h" || w.PID != 8 || w.Build != "b2" || w.StartedAt.IsZero() || w.DeclaredBy != a || w.StoppedAt.After(stopped[0].StoppedAt) {
+		t.Errorf("%+v", w)
+	}
 }
 
 // in is the consumer "c" in partitions.

@@ -151,7 +151,7 @@ func (s *slot) oldBuild(ctx, intake context.Context, _ point) error {
 		names = append(names, c.Name)
 	}
 	session, err := liveness.New(liveness.Config{
-		DB: pgdriver.Pool{DB: db}, ID: id, Nodes: t.Nodes, Token: t.Token, Column: "consumers", Names: names,
+		DB: pgdriver.Pool{DB: db}, ID: id, Nodes: t.Nodes, Stopped: t.Stopped, Token: t.Token, Column: "consumers", Names: names,
 		HeartbeatInterval: k.HeartbeatInterval, HeartbeatTimeout: k.HeartbeatTimeout, Lock: true,
 	}).Open(ctx)
 	if err != nil {

@@ -99,7 +99,7 @@ func (g *group) newMember(ctx context.Context) (*member, error) {
 	m := &member{db: db, Coordinator: coord.New(coord.Config{
 		Column: "consumers",
 		DB:     db, ID: uuid.New(), Units: g.units,
-		Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
+		Nodes: ident.Table{Name: "worker_nodes"}, Stopped: ident.Table{Name: "consumer_past_workers"}, Assignments: ident.Table{Name: "consumer_assignments"},
 		Checkpoints: ident.Table{Name: "consumer_checkpoints"}, Leader: ident.Table{Name: "worker_leader_election"},
 		Changes:           ident.Table{Name: "consumer_checkpoints_changes"},
 		Token:             ident.Table{Name: "consumer_checkpoints_token"},
@@ -113,7 +113,7 @@ func (g *group) newMember(ctx context.Context) (*member, error) {
 	go func() { ended <- m.Run(running) }()
 	m.stop = func() error {
 		cancel()
-		return errors.Join(<-ended, m.Leave(context.WithoutCancel(ctx)), db.Close())
+		return errors.Join(<-ended, m.Leave(context.WithoutCancel(ctx), false), db.Close())
 	}
 	return m, nil
 }

@@ -95,12 +95,16 @@ func workerNamed(all []ops.Worker, name string) (found uuid.UUID, err error) {
 func (a *app) jobsWorkersVerb() *cobra.Command {
 	return &cobra.Command{
 		Use: "workers", Short: "the workers of jobs that are registered", Args: cobra.NoArgs,
-		Long:    "Shows the workers of jobs, the latest heartbeat first, with how many kinds each has\ncode for, and what it says is wrong.",
+		Long:    "Shows the workers of jobs, the latest heartbeat first, with how many kinds each has\ncode for, and what it says is wrong. Below are the workers that stopped within the\nlast 15 minutes, and how.",
 		Example: `  pgfrontier jobs workers`,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			return a.readJobs(ctx, func(ctx context.Context, o *ops.Jobs) (object, func() string, error) {
 				all, err := o.Workers(ctx)
-				return object{"workers": listed(all, workerObject)}, func() string { return workersTable(all) }, err
+				if err != nil {
+					return nil, nil, err
+				}
+				stopped, err := o.StoppedWorkers(ctx)
+				return workersObject(all, stopped), func() string { return workersTable(all, stopped) }, err
 			})
 		}),
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// The verbs find a worker by what the lists show, and ask it to drain.
+// The verbs find a worker by what the lists show, and ask it to drain. The lists tell for a while
+// how a worker stopped.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -14,6 +16,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for verb, table := range map[string]string{"": "worker_nodes", "jobs ": "jobs_workers"} {
+		past := map[string]string{"": "consumer_past_workers", "jobs ": "jobs_past_workers"}[verb]
 		s.Exec(t, `INSERT INTO `+table+` (worker_id, hostname, pid) VALUES (gen_random_uuid(), 'h', 7), (gen_random_uuid(), 'h', 8), (gen_random_uuid(), 'h', 8)`)
 		drained := func() int {
 			return value[int](t, s, `SELECT count(*) FROM `+table+` WHERE drain_requested_at IS NOT NULL`)
@@ -35,6 +38,20 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%d drain", drained())
 		}
 		s.expect(t, exitDone, words(verb+"workers"), "h/7: asked to drain")
-		s.expect(t, exitDone, append(words(verb+"workers"), "-o", "json"), `"drain_requested_at":"`)
+		s.expect(t, exitDone, append(words(verb+"workers"), "-o", "json"), `"drain_requested_at":"`, `"stopped":[]`)
+		s.Exec(t, `INSERT INTO `+past+` (worker_id, stopped_at, how, hostname, pid, declared_by)
+			SELECT gen_random_uuid(), clock_timestamp() - age, how, 'gone', pid, CASE how WHEN 'dead' THEN (SELECT worker_id FROM `+table+` WHERE pid = 7) END
+			FROM (VALUES ('stopped', 1, interval '0'), ('failed', 2, '1 minute'), ('drained', 3, '2 minutes'), ('dead', 4, '14 minutes'), ('stopped', 5, '16 minutes'), ('stopped', 6, '-1 hour')) AS v(how, pid, age)`)
+		lines := strings.Split(s.expect(t, exitDone, words(verb+"workers"), "STOPPED").out, "\n")
+		var told []string
+		for _, line := range lines {
+			if fields := strings.Fields(line); len(fields) > 3 && strings.HasPrefix(fields[0], "gone/") {
+				told = append(told, fields[0]+" "+strings.Join(fields[3:len(fields)-1], " "))
+			}
+		}
+		if got, want := strings.Join(told, "; "), "gone/1 stopped by its program; gone/2 failed, see its log; gone/3 drained; gone/4 declared dead by h/7"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		s.expect(t, exitDone, append(words(verb+"workers"), "-o", "json"), `"how":"dead"`, `"stopped_at":"`, `"declared_by":"`)
 	}
 }

@@ -16,7 +16,7 @@ import (
 func (a *app) workersVerb() *cobra.Command {
 	return &cobra.Command{
 		Use: "workers", Short: "the workers that are registered", Args: cobra.NoArgs,
-		Long:    "Shows the workers, the latest heartbeat first, with how many consumers and units\neach runs and has code for, and what it says is wrong.",
+		Long:    "Shows the workers, the latest heartbeat first, with how many consumers and units\neach runs and has code for, and what it says is wrong. Below are the workers that\nstopped within the last 15 minutes, and how.",
 		Example: `  pgfrontier workers`,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			o, err := a.operator(ctx)
@@ -29,14 +29,18 @@ func (a *app) workersVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(object{"workers": listed(all, workerObject)}, func() string { return workersTable(all) })
+			stopped, err := o.StoppedWorkers(ctx)
+			if err != nil {
+				return err
+			}
+			return a.print(workersObject(all, stopped), func() string { return workersTable(all, stopped) })
 		}),
 	}
 }
 
-func workersTable(all []ops.Worker) string {
+func workersTable(all []ops.Worker, stopped []ops.StoppedWorker) string {
 	if len(all) == 0 {
-		return "no worker is registered\n"
+		return "no worker is registered\n" + stoppedTable(all, stopped)
 	}
 	t := newTable("WORKER", ">HEARTBEAT", "LEADS", ">RUNS", ">ABLE", "~BUILD")
 	wrong := ""
@@ -59,7 +63,53 @@ func workersTable(all []ops.Worker) string {
 	if wrong != "" {
 		wrong = "\n" + wrong
 	}
-	return t.String() + wrong
+	return t.String() + wrong + stoppedTable(all, stopped)
+}
+
+// stoppedTable is empty if none has stopped.
+func stoppedTable(all []ops.Worker, stopped []ops.StoppedWorker) string {
+	if len(stopped) == 0 {
+		return ""
+	}
+	t := newTable("STOPPED", "AT", "HOW", "~BUILD")
+	for _, w := range stopped {
+		t.row(fmt.Sprintf("%s/%d", dash(w.Host), w.PID), stamp(w.StoppedAt), howStopped(w, all, stopped), dash(w.Build))
+	}
+	return "\n" + t.String()
+}
+
+// howStopped is how a worker stopped, for people.
+func howStopped(w ops.StoppedWorker, all []ops.Worker, stopped []ops.StoppedWorker) string {
+	switch w.How {
+	case ops.WorkerStopped:
+		return "stopped by its program"
+	case ops.WorkerFailed:
+		return "failed, see its log"
+	case ops.WorkerDead:
+		return "declared dead by " + nameOf(w.DeclaredBy, all, stopped)
+	}
+	return string(w.How)
+}
+
+// nameOf is where a worker runs or ran, or its id.
+func nameOf(id uuid.UUID, all []ops.Worker, stopped []ops.StoppedWorker) string {
+	for _, w := range all {
+		if w.ID == id {
+			return placeOf(w)
+		}
+	}
+	for _, w := range stopped {
+		if w.ID == id {
+			return fmt.Sprintf("%s/%d", dash(w.Host), w.PID)
+		}
+	}
+	return id.String()
+}
+
+func workersObject(all []ops.Worker, stopped []ops.StoppedWorker) object {
+	return object{"workers": listed(all, workerObject), "stopped": listed(stopped, func(w ops.StoppedWorker) object {
+		return object{"id": w.ID, "host": w.Host, "pid": w.PID, "build": w.Build, "started_at": w.StartedAt, "stopped_at": w.StoppedAt, "how": w.How, "declared_by": owner(w.DeclaredBy)}
+	})}
 }
 
 // complaints are the errors in what a worker said of itself.

@@ -89,6 +89,7 @@ func TestHostileTexts(t *testing.T) {
 	s := newSite(t)
 	s.place(t, 0)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, build, status) VALUES (gen_random_uuid(), E'h\x1b]0;owned\x07', 7, E'b\nFAIL', '{"FrontierError": "\u009b31m"}')`)
+	s.Exec(t, `INSERT INTO consumer_past_workers (worker_id, stopped_at, how, hostname, build) VALUES (gen_random_uuid(), clock_timestamp(), 'stopped', E'g\x1b]0;owned\x07', E'b\nFAIL')`)
 	s.append(t, 2)
 	s.letter(t, 1, "\x1b[2J", "\x1b]0;owned\x07\n0 OK")
 	s.Exec(t, `UPDATE events SET event_type = E'e\x1b[1m', aggregate_id = E'i\x1b[1m', payload = E'p\\033[2J'::bytea, metadata = '{"m": "\u009b31m"}'; UPDATE consumer_dead_letters SET event_type = E'e\x1b[1m'`)
@@ -118,7 +119,7 @@ func TestHostileTexts(t *testing.T) {
 			}
 		}
 	}
-	s.expect(t, exitDone, words("workers"), `h\u001b]0;owned`, `\u009b31m`)
+	s.expect(t, exitDone, words("workers"), `h\u001b]0;owned`, `\u009b31m`, `g\u001b]0;owned`)
 }
 
 // The worker of a consumer may be dead.

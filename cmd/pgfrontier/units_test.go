@@ -90,7 +90,7 @@ func (s site) oldWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	session, err := liveness.New(liveness.Config{
-		DB: pgdriver.Pool{DB: s.DB}, ID: uuid.New(), Nodes: names.Nodes, Token: names.Token, Column: "consumers", Names: []string{"c"}, Hostname: "old",
+		DB: pgdriver.Pool{DB: s.DB}, ID: uuid.New(), Nodes: names.Nodes, Stopped: names.Stopped, Token: names.Token, Column: "consumers", Names: []string{"c"}, Hostname: "old",
 		HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: time.Minute, Lock: true,
 	}).Open(t.Context())
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,6 +70,16 @@ func TestDrainWorker(t *testing.T) {
 	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); !errors.Is(err, ops.ErrNoWorker) {
 		t.Errorf("of one that has left: %v", err)
 	}
+	stopped := func(w interface{ ID() uuid.UUID }, how ops.WorkerEnd) {
+		t.Helper()
+		all, err := o.StoppedWorkers(t.Context())
+		if err != nil || !slices.ContainsFunc(all, func(s ops.StoppedWorker) bool {
+			return s.ID == w.ID() && s.How == how && s.PID == os.Getpid() && s.Host != "" && s.Build != "" && !s.StartedAt.After(s.StoppedAt) && s.DeclaredBy == uuid.Nil
+		}) {
+			t.Errorf("%s is not told as %s: %+v, %v", w.ID(), how, all, err)
+		}
+	}
+	stopped(first, ops.WorkerDrained)
 	appendN(t, d.DB, "Order", "2", 1)
 	awaitHandled(t, d.DB, "slow", 1, 2)
 	select {
@@ -79,6 +91,14 @@ func TestDrainWorker(t *testing.T) {
 	if err := first.result(t); err != nil || first.Status().State != worker.StateStopped {
 		t.Errorf("Start: %v, state %s", err, first.Status().State)
 	}
+	second.end(t)
+	stopped(second, ops.WorkerStopped)
+	failing := start(t, d.DB, []consumer.Consumer{&ledger{name: "slow", before: func(context.Context, *sql.Tx, store.PersistedEvent) error { return errors.New("no") }}}, worker.WithMaxConsecutiveFailures(1))
+	appendN(t, d.DB, "Order", "3", 1)
+	if err := failing.result(t); err == nil {
+		t.Error("the worker has not failed")
+	}
+	stopped(failing, ops.WorkerFailed)
 	all, err := o.Operations(t.Context(), "", 10)
 	if err != nil || len(all) != 1 || all[0].Kind != ops.KindDrain || all[0].By != byOperator || string(all[0].Detail) != `{"worker": "`+first.ID().String()+`"}` {
 		t.Errorf("recorded: %+v, %v", all, err)

@@ -14,10 +14,11 @@ type Config struct {
 	DB pgdriver.Pool
 	ID uuid.UUID // of this worker
 
-	Nodes  ident.Table // the rows of the workers, see package migrations
-	Token  ident.Table // see package incarnation
-	Column string      // of Nodes, for Names
-	Names  []string    // of what this worker has code for; another ID for other names
+	Nodes   ident.Table // the rows of the workers, see package migrations
+	Stopped ident.Table // the workers whose rows are gone, likewise
+	Token   ident.Table // see package incarnation
+	Column  string      // of Nodes, for Names
+	Names   []string    // of what this worker has code for; another ID for other names
 
 	// Details is JSON of what else this worker says of itself, in a column of
 	// Nodes. Another ID for other details. An empty column: it says nothing.

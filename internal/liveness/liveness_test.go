@@ -22,7 +22,8 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func newTables(t *testing.T) (d *pgtest.Database, nodes, token ident.Table) {
 	d = pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE nodes (worker_id UUID PRIMARY KEY, heartbeat_at TIMESTAMPTZ NOT NULL, updated_at TIMESTAMPTZ,
-		status JSONB, kinds TEXT[], hostname TEXT, pid INT, build TEXT, protocol INT, heartbeat_interval INTERVAL, heartbeat_timeout INTERVAL, drain_requested_at TIMESTAMPTZ)`)
+		status JSONB, kinds TEXT[], hostname TEXT, pid INT, build TEXT, protocol INT, heartbeat_interval INTERVAL, heartbeat_timeout INTERVAL, drain_requested_at TIMESTAMPTZ, created_at TIMESTAMPTZ DEFAULT clock_timestamp())`)
+	d.Exec(t, `CREATE TABLE nodes_stopped (worker_id UUID, stopped_at TIMESTAMPTZ, how TEXT, declared_by UUID, hostname TEXT, pid INT, build TEXT, started_at TIMESTAMPTZ)`)
 	d.Exec(t, `CREATE UNLOGGED TABLE nodes_token ("only" BOOLEAN PRIMARY KEY, token UUID NOT NULL, database OID NOT NULL)`)
 	token = ident.Table{Name: "nodes_token"}
 	d.Exec(t, incarnation.Plant(token), scan(t, d.DB, `SELECT oid::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
@@ -204,7 +205,7 @@ func TestHeartbeatInTheFutureIsSentAgain(t *testing.T) {
 func TestWorkersAreJudgedByTheirOwnTimeouts(t *testing.T) {
 	d, nodes, token := newTables(t)
 	config := func(interval, timeout time.Duration, lock bool) Config {
-		return Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds", HeartbeatInterval: interval, HeartbeatTimeout: timeout, Lock: lock}
+		return Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Stopped: ident.Table{Name: "nodes_stopped"}, Token: token, Column: "kinds", HeartbeatInterval: interval, HeartbeatTimeout: timeout, Lock: lock}
 	}
 	me := join(t, config(time.Second, 10*time.Second, true))
 	slow, old, far := join(t, config(20*time.Second, time.Minute, false)), join(t, config(20*time.Second, time.Minute, false)), join(t, config(time.Hour, 3*time.Hour, false))
@@ -230,8 +231,12 @@ func TestWorkersAreJudgedByTheirOwnTimeouts(t *testing.T) {
 	expect("25 h", true, true, true)
 
 	d.Exec(t, `UPDATE nodes SET heartbeat_at = clock_timestamp() - interval '100 s' WHERE worker_id <> $1::uuid`, me.ID.String())
+	d.Exec(t, `INSERT INTO nodes_stopped (worker_id, stopped_at, how) SELECT gen_random_uuid(), clock_timestamp() + m * interval '1 minute', 'stopped' FROM unnest('{-16,-14,14,16}'::int[]) AS m`)
 	if n, err := me.Clean(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d rows were removed, %v", n, err)
+	}
+	if told := scan(t, d.DB, `SELECT string_agg(concat_ws(' ', how, declared_by, started_at < stopped_at), ', ' ORDER BY stopped_at) FROM nodes_stopped`); told != "stopped, dead "+me.ID.String()+" t, stopped" {
+		t.Errorf("of those that stopped there is told: %s", told)
 	}
 	if left := scan(t, d.DB, `SELECT count(*) FROM nodes WHERE worker_id = '`+old.ID.String()+`'`); left != "0" {
 		t.Error("another row than that of the silent worker was removed")

@@ -27,6 +27,25 @@ const SessionLocks = `(
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ) AS held`
 
+// RecentSQL is an SQL condition: a worker stopped so short a time ago that it is still told. A time
+// that lies far in the future is of before the server's clock was set back.
+func RecentSQL(stopped string) string {
+	return stopped + ` BETWEEN clock_timestamp() - interval '15 minutes' AND clock_timestamp() + interval '15 minutes'`
+}
+
+// RemoveSQL is the end of a statement, from a CTE on, that deletes the rows of workers and records
+// in Stopped how they stopped, and who declared them dead. The arguments are SQL; how may name the
+// deleted row, g.
+func (c Config) RemoveSQL(which, how, by string) string {
+	return `gone AS (
+	DELETE FROM ` + c.Nodes.SQL() + ` WHERE ` + which + `
+	RETURNING worker_id, hostname, pid, build, created_at, drain_requested_at
+)
+INSERT INTO ` + c.Stopped.SQL() + ` (worker_id, stopped_at, how, declared_by, hostname, pid, build, started_at)
+SELECT g.worker_id, clock_timestamp(), ` + how + `, ` + by + `, g.hostname, g.pid, g.build, g.created_at FROM gone AS g
+ON CONFLICT DO NOTHING`
+}
+
 // HeldSQL is an SQL expression for the keys of the held locks of workers, as
 // JSON, for [Session.Complete].
 const HeldSQL = `coalesce((SELECT json_agg(held.key) FROM ` + SessionLocks + ` WHERE held.mode = 'ShareLock'), '[]')::text`
@@ -135,11 +154,14 @@ SELECT id, clock_timestamp(), nullif($3::text, '')::jsonb, ARRAY(SELECT jsonb_ar
 ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, updated_at = clock_timestamp(),
 	status = excluded.status, ` + c.Column + ` = excluded.` + c.Column + `, hostname = excluded.hostname, pid = excluded.pid,
 	build = excluded.build, protocol = excluded.protocol, heartbeat_interval = excluded.heartbeat_interval, heartbeat_timeout = excluded.heartbeat_timeout` + set,
-		clean: given + `
-DELETE FROM ` + nodes + ` WHERE worker_id IN (
-	SELECT n.worker_id FROM ` + nodes + ` AS n, given
-	WHERE n.worker_id <> given.id AND n.heartbeat_at < clock_timestamp() - 2 * ` + TimeoutSQL("n", "given.timeout") + `
-	FOR UPDATE OF n SKIP LOCKED)`,
+		clean: given + `, forgotten AS (
+	DELETE FROM ` + c.Stopped.SQL() + ` WHERE (worker_id, stopped_at) IN (
+		SELECT s.worker_id, s.stopped_at FROM ` + c.Stopped.SQL() + ` AS s WHERE NOT (` + RecentSQL("s.stopped_at") + `)
+		FOR UPDATE OF s SKIP LOCKED)
+), ` + c.RemoveSQL(`worker_id IN (
+		SELECT n.worker_id FROM `+nodes+` AS n, given
+		WHERE n.worker_id <> given.id AND n.heartbeat_at < clock_timestamp() - 2 * `+TimeoutSQL("n", "given.timeout")+`
+		FOR UPDATE OF n SKIP LOCKED)`, `'dead'`, `(SELECT id FROM given)`),
 		setBack: `
 UPDATE ` + nodes + ` AS n SET heartbeat_at = '-infinity' FROM jsonb_to_recordset($1::jsonb) AS a(id uuid, at text)
 WHERE n.worker_id = a.id AND n.heartbeat_at::text = a.at AND ` + ahead,

@@ -37,11 +37,12 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 		{table: t.EmittedThrough, reads: "emitter position", inserts: "emitter position", writes: "position"},
 		{
 			table:   t.Workers,
-			reads:   "worker_id heartbeat_at status kinds hostname pid build protocol drain_requested_at heartbeat_interval heartbeat_timeout xmin",
+			reads:   "worker_id heartbeat_at status kinds hostname pid build protocol drain_requested_at heartbeat_interval heartbeat_timeout created_at xmin",
 			inserts: "worker_id heartbeat_at status kinds hostname pid build protocol heartbeat_interval heartbeat_timeout",
 			writes:  "heartbeat_at updated_at status kinds hostname pid build protocol heartbeat_interval heartbeat_timeout",
 			deletes: true,
 		},
+		stopped(t.Stopped),
 		{table: t.Token, reads: "only token database xmin", inserts: "only token database", writes: "token database"},
 		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
 		{table: t.Version, reads: "*"},
@@ -180,6 +181,7 @@ func JobsOperator(t tables.Jobs) []Need {
 		},
 		{table: t.Wanted, reads: "queue until"},
 		{table: t.Workers, reads: "kinds status"},
+		{table: t.Stopped, reads: "worker_id stopped_at how declared_by hostname pid build started_at"},
 		{table: t.FlowSweep, reads: "next_at"},
 		{table: t.Schedules, reads: "name next_at last_at paused_at paused_by paused_reason", writes: "paused_at paused_by paused_reason resumed_at", deletes: true},
 		{

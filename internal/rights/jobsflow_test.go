@@ -244,7 +244,7 @@ func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then 
 	leads := make(chan bool, 10)
 	c := coord.New(coord.Config{
 		DB: db, ID: uuid.New(), Units: []string{"a"}, Column: "kinds",
-		Nodes: d.names.Workers, Leader: d.names.Leader, Changes: d.names.Changes, Token: d.names.Token,
+		Nodes: d.names.Workers, Stopped: d.names.Stopped, Leader: d.names.Leader, Changes: d.names.Changes, Token: d.names.Token,
 		HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: 10 * time.Second, RebalanceInterval: 100 * time.Millisecond,
 		Strategy: strategy, Incarnation: incarnation.Of(d.names.Token, "", "", database), Elsewhere: func(string) bool { return false },
 		Status: func() ([]byte, error) { return []byte(`{}`), nil },
@@ -274,7 +274,7 @@ func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then 
 	})
 	stop()
 	<-done
-	d.check(c.Leave(ctx))
+	d.check(c.Leave(ctx, false))
 }
 
 // operate is everything that ops.Jobs does.
@@ -288,6 +288,7 @@ func (d *deployment) operate(db *sql.DB) {
 	busy := uuid.New()
 	d.Exec(d.t, `INSERT INTO infra.work_workers (worker_id) VALUES ($1::uuid)`, busy.String())
 	value[[]ops.Worker](d)(o.Workers(ctx))
+	value[[]ops.StoppedWorker](d)(o.StoppedWorkers(ctx))
 	d.check(o.DrainWorker(ctx, busy, by))
 	d.Exec(d.t, `DELETE FROM infra.work_workers WHERE worker_id = $1::uuid`, busy.String())
 	add := func() (id int64) {

@@ -65,11 +65,12 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 	tables := []uses{
 		{
 			table:   t.Nodes,
-			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions draining drain_requested_at heartbeat_interval heartbeat_timeout" + incarnation,
+			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions draining drain_requested_at heartbeat_interval heartbeat_timeout created_at" + incarnation,
 			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout",
 			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions draining heartbeat_interval heartbeat_timeout",
 			deletes: true,
 		},
+		stopped(t.Stopped),
 		{
 			table:   t.Assignments,
 			reads:   "consumer_name worker_id partitions",
@@ -118,6 +119,17 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		})
 	}
 	return append(needsOf(tables), catalog()...)
+}
+
+// stopped are what a worker does with the table of those that stopped.
+func stopped(table ident.Table) uses {
+	return uses{
+		table:   table,
+		reads:   "worker_id stopped_at",
+		inserts: "worker_id stopped_at how declared_by hostname pid build started_at",
+		writes:  "stopped_at", // it only locks the row
+		deletes: true,
+	}
 }
 
 // Waiter returns what one needs who waits for consumers.

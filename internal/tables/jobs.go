@@ -15,6 +15,7 @@ type Jobs struct {
 	Queues, Wanted, Operations      ident.Table
 	Once, Emitted, EmittedThrough   ident.Table
 	Workers, Leader, Token, Changes ident.Table
+	Stopped                         ident.Table
 	Schedules                       ident.Table
 	Flows, FlowRuns, FlowSteps      ident.Table
 	FlowSweep                       ident.Table
@@ -35,7 +36,7 @@ func ParseJobs(name, setting string) (t Jobs, err error) {
 		"_history": &t.History, "_attempts": &t.Attempts, "_logs": &t.Logs,
 		"_queues": &t.Queues, "_wanted": &t.Wanted, "_operations": &t.Operations,
 		"_once": &t.Once, "_emitted": &t.Emitted, "_emitted_through": &t.EmittedThrough,
-		"_schedules": &t.Schedules, "_workers": &t.Workers, "_leader": &t.Leader, "_token": &t.Token, "_changes": &t.Changes,
+		"_schedules": &t.Schedules, "_workers": &t.Workers, "_past_workers": &t.Stopped, "_leader": &t.Leader, "_token": &t.Token, "_changes": &t.Changes,
 		"_flows": &t.Flows, "_flow_runs": &t.FlowRuns, "_flow_steps": &t.FlowSteps, "_flow_sweep": &t.FlowSweep,
 		"_schema": &t.Version,
 	} {

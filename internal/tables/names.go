@@ -45,7 +45,7 @@ type Tables struct {
 
 	// These are named after Checkpoints.
 	Token, Settled, Changes, Version ident.Table
-	DeadLetters, Operations          ident.Table
+	DeadLetters, Operations, Stopped ident.Table
 }
 
 // Parse validates the names. An error names the setting: prefix and what
@@ -78,6 +78,7 @@ func Parse(n Names, prefix string) (t Tables, err error) {
 	beside(&t.Changes, "", "_changes")
 	beside(&t.Version, "", "_schema")
 	beside(&t.DeadLetters, "_checkpoints", "_dead_letters")
+	beside(&t.Stopped, "_checkpoints", "_past_workers")
 	beside(&t.Operations, "_checkpoints", "_operations")
 	return t, errtext.Join(all...)
 }

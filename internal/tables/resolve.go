@@ -14,7 +14,7 @@ import (
 // their schema, as q's session finds them now. The log's tables stay as they
 // are: the event store resolves its own.
 func (t Tables) Resolve(ctx context.Context, q store.Querier) (Tables, error) {
-	err := resolve(ctx, q, &t.Nodes, &t.Assignments, &t.Checkpoints, &t.GapSkips, &t.Leader,
+	err := resolve(ctx, q, &t.Nodes, &t.Stopped, &t.Assignments, &t.Checkpoints, &t.GapSkips, &t.Leader,
 		&t.Token, &t.Settled, &t.Changes, &t.Version, &t.DeadLetters, &t.Operations)
 	return t, err
 }
@@ -23,7 +23,7 @@ func (t Tables) Resolve(ctx context.Context, q store.Querier) (Tables, error) {
 // schema, as q's session finds them now.
 func (t Jobs) Resolve(ctx context.Context, q store.Querier) (Jobs, error) {
 	err := resolve(ctx, q, &t.Jobs, &t.History, &t.Attempts, &t.Logs, &t.Queues, &t.Wanted, &t.Operations,
-		&t.Once, &t.Emitted, &t.EmittedThrough, &t.Flows, &t.FlowRuns, &t.FlowSteps, &t.FlowSweep, &t.Workers, &t.Leader, &t.Token, &t.Changes, &t.Version)
+		&t.Once, &t.Emitted, &t.EmittedThrough, &t.Flows, &t.FlowRuns, &t.FlowSteps, &t.FlowSweep, &t.Workers, &t.Stopped, &t.Leader, &t.Token, &t.Changes, &t.Version)
 	return t, err
 }
 

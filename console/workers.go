@@ -1,0 +1,82 @@
+package console
+
+import (
+	"context"
+
+	"github.com/pgfrontier/worker/internal/alarms"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// gone is a worker that stopped.
+type gone struct {
+	ops.StoppedWorker
+	Words string // how
+}
+
+// goneOf says how workers stopped. name names a worker.
+func goneOf(all []ops.StoppedWorker, name func(id [16]byte) string) (rows []gone) {
+	for _, w := range all {
+		words := string(w.How)
+		switch w.How {
+		case ops.WorkerStopped:
+			words = "✓ stopped by its program"
+		case ops.WorkerDrained:
+			words = "✓ drained"
+		case ops.WorkerFailed:
+			words = "✕ failed, see its log"
+		case ops.WorkerDead:
+			words = "✕ declared dead by " + name(w.DeclaredBy)
+		}
+		rows = append(rows, gone{w, words})
+	}
+	return rows
+}
+
+// stoppedOf leaves the workers that stopped out for a role whose rights are of before there was
+// their table.
+func stoppedOf(all []ops.StoppedWorker, err error) ([]ops.StoppedWorker, error) {
+	if pgdriver.SQLState(err) == insufficientPrivilege {
+		return nil, nil
+	}
+	return all, err
+}
+
+// jobWorkersPage are the workers of jobs.
+type jobWorkersPage struct {
+	Workers []ops.Worker
+	Stopped []ops.StoppedWorker
+}
+
+// Silent reports whether the worker's heartbeat is old.
+func (jobWorkersPage) Silent(w ops.Worker) bool { return alarms.IsSilent(w) }
+
+// Troubles are what a worker complains of, a line each.
+func (jobWorkersPage) Troubles(w ops.Worker) (all []string) {
+	for _, c := range alarms.Complaints(w.Status) {
+		all = append(all, c.Part+": "+c.Text)
+	}
+	return all
+}
+
+// Gone are the rows of the workers that stopped.
+func (p jobWorkersPage) Gone() []gone {
+	return goneOf(p.Stopped, func(id [16]byte) string {
+		for _, w := range p.Workers {
+			if w.ID == id {
+				return placeOf(w)
+			}
+		}
+		return shortID(id) + ", gone"
+	})
+}
+
+func (c *Console) jobWorkers(ctx context.Context, _ query, _ Grant) (any, error) {
+	var p jobWorkersPage
+	var err error
+	if p.Workers, err = c.jobs.Workers(ctx); err != nil {
+		return nil, err
+	}
+	p.Stopped, err = stoppedOf(c.jobs.StoppedWorkers(ctx))
+	return p, err
+}

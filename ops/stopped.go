@@ -1,0 +1,73 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// WorkerEnd says how a worker stopped.
+type WorkerEnd string
+
+// How workers stop.
+const (
+	WorkerStopped WorkerEnd = "stopped" // as its program asked: by Stop, or the end of the context of Start
+	WorkerFailed  WorkerEnd = "failed"  // its Start returned an error, which its program has
+	WorkerDrained WorkerEnd = "drained" // as an operator asked, by DrainWorker; its process may still be there
+	WorkerDead    WorkerEnd = "dead"    // it sent no heartbeat for twice its HeartbeatTimeout, and another worker removed its row
+)
+
+// StoppedWorker is a worker without a row.
+type StoppedWorker struct {
+	ID         uuid.UUID
+	Host       string
+	PID        int
+	Build      string
+	StartedAt  time.Time // when it registered
+	StoppedAt  time.Time // when its row was removed, by the database's clock
+	How        WorkerEnd
+	DeclaredBy uuid.UUID // of [WorkerDead]: the worker that removed the row; otherwise the zero UUID
+}
+
+// StoppedWorkers lists the workers that stopped within the last 15 minutes, the latest first. A
+// worker whose row was removed by hand, or by a build from before there was this list, is missing.
+// So is one that has a row again.
+func (o *Operator) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) {
+	all, err := stoppedWorkers(ctx, o.db, o.t.Stopped, o.t.Nodes)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the workers that stopped: %w", explain(err)))
+	}
+	return all, nil
+}
+
+// StoppedWorkers lists the workers of jobs that stopped, as [Operator.StoppedWorkers] does those of
+// consumers.
+func (o *Jobs) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) {
+	all, err := stoppedWorkers(ctx, o.db, o.t.Stopped, o.t.Workers)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the workers of jobs that stopped: %w", o.explain(err)))
+	}
+	return all, nil
+}
+
+func stoppedWorkers(ctx context.Context, db pgdriver.Pool, stopped, workers ident.Table) ([]StoppedWorker, error) {
+	return pgdriver.ReadAll(ctx, db, func(rows *sql.Rows) (w StoppedWorker, err error) {
+		var by uuid.NullUUID
+		var started sql.NullTime
+		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &started, &w.StoppedAt, &w.How, &by)
+		w.StartedAt, w.StoppedAt, w.DeclaredBy = started.Time.UTC(), w.StoppedAt.UTC(), by.UUID
+		return w, err
+	}, `
+SELECT s.worker_id, coalesce(s.hostname, ''), coalesce(s.pid, 0), coalesce(s.build, ''), `+pgdriver.Time(`s.started_at`)+`, s.stopped_at, s.how, s.declared_by
+FROM `+stopped.SQL()+` AS s
+WHERE `+liveness.RecentSQL(`s.stopped_at`)+` AND NOT EXISTS (SELECT FROM `+workers.SQL()+` AS n WHERE n.worker_id = s.worker_id)
+ORDER BY s.stopped_at DESC, s.worker_id`)
+}
