@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -23,7 +25,7 @@ import (
 const changePath = "change"
 
 // changes are all kinds of changes that a form may ask for.
-var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge}
+var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
 
 // errOther refuses a change that would do something else than what was shown.
 var errOther = errors.New("it would do something else now than what was shown")
@@ -31,7 +33,8 @@ var errOther = errors.New("it would do something else now than what was shown")
 // change is what a form asks for.
 type change struct {
 	On       string // as in an Action
-	Name     string // of the consumer or its unit, the queue or the schedule
+	Name     string // of the consumer or its unit, the queue or the schedule; the ID of the worker
+	Place    string `json:",omitempty"` // where that worker runs, once it is looked up
 	Kind     ops.Kind
 	Position int64             `json:",omitempty"` // of the event or letter, where to reset to, or the ID of the job or the run
 	Number   *int64            `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
@@ -107,6 +110,8 @@ func (a change) Title() string {
 		return fmt.Sprintf("%s run %d", a.Kind, a.Position)
 	case a.Kind == ops.KindAcknowledge:
 		return fmt.Sprintf("%s the failed jobs of queue %s", a.Kind, name)
+	case a.onWorker():
+		name = cmp.Or(a.Place, a.Name)
 	case a.Kind == ops.KindReplay:
 		return fmt.Sprintf("%s %s %s to %s", a.Kind, a.Type, a.ID, name)
 	case a.All:
@@ -119,6 +124,12 @@ func (a change) Title() string {
 
 // Typed reports whether the operator must type the name: what is gone is gone.
 func (a change) Typed() bool { return a.On == OnConsumer && a.Kind == ops.KindRetire }
+
+// onWorker reports whether the change is of a worker.
+func (a change) onWorker() bool { return a.On == OnWorker || a.On == OnJobWorker }
+
+// onEvents reports whether the change is one of ops.Operator.
+func (a change) onEvents() bool { return a.On == OnConsumer || a.On == OnWorker }
 
 // still reports whether the change is for a consumer that stands still. It is refused if
 // that has moved since. The others are for consumers that run, too, which every batch
@@ -157,6 +168,10 @@ func (a change) Back() string {
 		return "queues?"
 	case a.On == OnSchedule:
 		return "schedules?"
+	case a.On == OnWorker:
+		return "workers?"
+	case a.On == OnJobWorker:
+		return "jobworkers?"
 	case a.All, a.Kind == ops.KindRetry, a.Kind == ops.KindDiscard, a.Kind == ops.KindReplay:
 		return "letters?" + url.Values{"consumer": {consumer}}.Encode()
 	}
@@ -245,8 +260,13 @@ func (c *Console) mayChange(ctx context.Context, g Grant, a change) error {
 }
 
 func (c *Console) preview(ctx context.Context, a change, by ops.By) (p previewPage, err error) {
+	if a.onWorker() {
+		if a.Place, err = c.placeOf(ctx, a); err != nil {
+			return p, err
+		}
+	}
 	p = previewPage{Change: a, By: by}
-	if a.On == OnConsumer {
+	if a.onEvents() {
 		var all []ops.Operation
 		all, err = c.decided(a).Preview(func(o *ops.Operator) error { return a.onConsumer(ctx, o, by) })
 		p.Records = recordsOf(all)
@@ -313,7 +333,7 @@ func (c *Console) make(ctx context.Context, a change, by ops.By) (back string, e
 		return "", &refusal{http.StatusBadRequest, fmt.Sprintf("Nothing was changed: type the name %.100q to confirm, %.100q was typed.", a.Name, a.Confirm)}
 	case a.On == OnConsumer && a.Kind == ops.KindPause: // the position of one that runs has moved, and a second pause is refused
 		err = a.onConsumer(ctx, c.consumers, by)
-	case a.On == OnConsumer:
+	case a.onEvents():
 		do := func(o *ops.Operator) error { return a.onConsumer(ctx, o, by) }
 		err = c.decided(a).Confirmed(do, func(all []ops.Operation) error { return as(recordsOf(all)) })
 	default:
@@ -386,8 +406,26 @@ func (a change) unknown() error {
 	return &refusal{http.StatusBadRequest, fmt.Sprintf("There is no %s for a %.20s.", a.Kind, a.On)}
 }
 
+// worker is the ID of the worker that a form names.
+func (a change) worker() (uuid.UUID, error) {
+	id, err := uuid.Parse(a.Name)
+	if err != nil {
+		return id, &refusal{http.StatusBadRequest, fmt.Sprintf("%.50q is no ID of a worker.", a.Name)}
+	}
+	return id, nil
+}
+
 func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err error) {
+	if (a.On == OnWorker) != (a.Kind == ops.KindDrain) {
+		return a.unknown()
+	}
 	switch a.Kind {
+	case ops.KindDrain:
+		id, err := a.worker()
+		if err != nil {
+			return err
+		}
+		return o.DrainWorker(ctx, id, by)
 	case ops.KindPause:
 		return o.Pause(ctx, a.Name, by)
 	case ops.KindResume:
@@ -467,6 +505,12 @@ func (a change) onJobs(ctx context.Context, o *ops.Jobs, by ops.By) (as int64, e
 		err = o.ResumeSchedule(ctx, a.Name, by)
 	case "schedule retire":
 		err = o.RemoveSchedule(ctx, a.Name, by)
+	case "job worker drain":
+		worker, err := a.worker()
+		if err != nil {
+			return 0, err
+		}
+		return 0, o.DrainWorker(ctx, worker, by)
 	default:
 		err = a.unknown()
 	}

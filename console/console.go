@@ -37,18 +37,20 @@ type Grant struct {
 
 // What an [Action] is on.
 const (
-	OnConsumer = "consumer"
-	OnJob      = "job"
-	OnQueue    = "queue"
-	OnSchedule = "schedule"
-	OnFlow     = "flow"
+	OnConsumer  = "consumer"
+	OnJob       = "job"
+	OnQueue     = "queue"
+	OnSchedule  = "schedule"
+	OnFlow      = "flow"
+	OnWorker    = "worker"     // of consumers
+	OnJobWorker = "job worker" // of jobs
 )
 
 // Action is a change that somebody wants to make.
 type Action struct {
-	On   string // OnConsumer, OnJob, OnQueue, OnSchedule or OnFlow
+	On   string // OnConsumer, OnJob, OnQueue, OnSchedule, OnFlow, OnWorker or OnJobWorker
 	Kind ops.Kind
-	Name string // of the consumer, the queue or the schedule; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues, also of jobs by a filter that names none
+	Name string // of the consumer, the queue or the schedule; the ID of the worker; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues, also of jobs by a filter that names none
 }
 
 func (g Grant) allows(a Action) bool {

@@ -80,3 +80,33 @@ func (c *Console) jobWorkers(ctx context.Context, _ query, _ Grant) (any, error)
 	p.Stopped, err = stoppedOf(c.jobs.StoppedWorkers(ctx))
 	return p, err
 }
+
+// Drainable are the workers that the reader may ask to drain.
+func (p *page) Drainable(on string, all []ops.Worker) (some []ops.Worker) {
+	for _, w := range all {
+		if w.DrainRequested.IsZero() && p.May(on, string(ops.KindDrain), w.ID.String()) {
+			some = append(some, w)
+		}
+	}
+	return some
+}
+
+// placeOf is where the worker runs that a change is of: people know workers by that, and not by
+// their IDs.
+func (c *Console) placeOf(ctx context.Context, a change) (string, error) {
+	workers := c.consumers.Workers
+	if a.On == OnJobWorker {
+		workers = c.jobs.Workers
+	}
+	id, err := a.worker()
+	if err != nil {
+		return "", err
+	}
+	all, err := workers(ctx)
+	for _, w := range all {
+		if w.ID == id {
+			return placeOf(w), nil
+		}
+	}
+	return "", err
+}

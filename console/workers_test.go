@@ -1,13 +1,16 @@
 package console_test
 
 import (
+	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/console"
+	"github.com/pgfrontier/worker/ops"
 )
 
 // The workers that stopped are told for a while, and how. A role that may not read of them sees the
@@ -48,5 +51,62 @@ func TestStoppedWorkers(t *testing.T) {
 		if body := s.get(t, page).expect(t, http.StatusOK).body; !strings.Contains(body, "it hangs") || strings.Contains(body, "gone:") {
 			t.Errorf("%s for a role without the right:\n%s", page, body)
 		}
+	}
+}
+
+// A worker is drained by who has seen which one it is, once, and only by whom Allow lets.
+func TestDrainWorker(t *testing.T) {
+	t.Parallel()
+	for page, change := range map[string]struct{ on, table, operations string }{
+		"workers":    {console.OnWorker, "worker_nodes", "consumer_operations"},
+		"jobworkers": {console.OnJobWorker, "jobs_workers", "jobs_operations"},
+	} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			id := uuid.New()
+			s := newSite(t, console.Options{Access: func(r *http.Request) console.Grant {
+				return console.Grant{Operator: r.Header.Get("Operator"), Level: console.Operate, Allow: func(a console.Action) bool {
+					return a == console.Action{On: change.on, Kind: ops.KindDrain, Name: id.String()}
+				}}
+			}})
+			s.Exec(t, `INSERT INTO `+change.table+` (worker_id, hostname, pid) VALUES ($1, 'h', 7), (gen_random_uuid(), 'h', 8)`, id)
+			shown := s.get(t, page).expect(t, http.StatusOK)
+			if !strings.Contains(shown.body, fmt.Sprintf(`<option value="%s">h:7 (%.8[1]s)</option>`, id)) || strings.Contains(shown.body, ">h:8 (") {
+				t.Errorf("to be chosen are:\n%s", shown.body)
+			}
+			form := with(shown.hidden(t, `value="drain"`), "name", id.String(), "reason", "the node goes")
+			seen := s.do(t, http.MethodPost, "change", form).expect(t, http.StatusOK)
+			if !strings.Contains(seen.body, "<h1>Preview: drain "+change.on+" h:7</h1>") || !strings.Contains(seen.body, id.String()) {
+				t.Errorf("the preview does not say which worker it is:\n%s", seen.body)
+			}
+			drained := func() int64 {
+				return s.count(t, `SELECT coalesce(sum(pid), 0) FROM `+change.table+` WHERE drain_requested_at IS NOT NULL`)
+			}
+			if drained() != 0 {
+				t.Error("the preview has drained it")
+			}
+			confirm := seen.hidden(t, `name="step" value="make"`)
+			made := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther)
+			if to := made.header.Get("Location"); to != page+"?&done=drain" || drained() != 7 {
+				t.Errorf("goes on to %q, and the processes %d drain", to, drained())
+			}
+			if after := s.get(t, made.header.Get("Location")).expect(t, http.StatusOK); !strings.Contains(after.body, "Done: drain") || !strings.Contains(after.body, "asked to drain at") || strings.Contains(after.body, "<option value=\""+id.String()) {
+				t.Errorf("after it:\n%s", after.body)
+			}
+			s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict)
+			if n := s.count(t, `SELECT count(*) FROM `+change.operations+` WHERE operation = 'drain' AND operator = 'ann' AND reason = 'the node goes'`); n != 1 {
+				t.Errorf("%d operations", n)
+			}
+			s.do(t, http.MethodPost, "change", with(form, "name", uuid.NewString())).expect(t, http.StatusForbidden)
+			s.Exec(t, `DELETE FROM `+change.table+` WHERE worker_id = $1`, id)
+			s.do(t, http.MethodPost, "change", with(form, "name", id.String())).expect(t, http.StatusNotFound)
+		})
+	}
+	s := newSite(t, console.Options{Access: operators})
+	s.place(t, "c", 1)
+	for _, form := range []url.Values{
+		{"on": {"worker"}, "kind": {"drain"}, "name": {"h:7"}}, {"on": {"job worker"}, "kind": {"drain"}, "name": {"h:7"}}, {"on": {"worker"}, "kind": {"pause"}, "name": {uuid.NewString()}}, {"on": {"consumer"}, "kind": {"drain"}, "name": {"c"}},
+	} {
+		s.do(t, http.MethodPost, "change", with(form, "reason", "r")).expect(t, http.StatusBadRequest)
 	}
 }

@@ -201,7 +201,7 @@ func (b *tab) press(t testing.TB, selector string) {
 	t.Fatalf("the keyboard does not get to %s on\n%s", selector, evaluate[string](t, b, `document.body.innerHTML`))
 }
 
-// A consumer is paused with the keyboard alone.
+// A consumer is paused with the keyboard alone, and a worker drained.
 func TestPauseByKeyboard(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "/a/b")
@@ -224,6 +224,18 @@ func TestPauseByKeyboard(t *testing.T) {
 	b.until(t, `document.getElementById("said")?.textContent.startsWith("Done: pause")`)
 	if n := s.count(t, `SELECT count(*) FROM consumer_checkpoints WHERE consumer_name = 'totals_v1' AND paused_by = 'ann' AND paused_reason = 'order 4711'`); n != 1 {
 		t.Error("it is not paused")
+	}
+	for page, table := range map[string]string{"workers": "worker_nodes", "jobworkers": "jobs_workers"} {
+		b.run(t, chromedp.Navigate(s.base+page))
+		b.press(t, "#drain-reason")
+		b.run(t, chromedp.KeyEvent("the node goes"), chromedp.KeyEvent(kb.Enter))
+		b.until(t, `document.querySelector("h1")?.textContent.includes(": drain ") && document.readyState === "complete"`)
+		b.press(t, "button.make")
+		b.run(t, chromedp.KeyEvent(kb.Enter))
+		b.until(t, `document.getElementById("said")?.textContent.startsWith("Done: drain") && !document.querySelector("#drain-reason")`)
+		if n := s.count(t, `SELECT count(*) FROM `+table+` WHERE drain_requested_at IS NULL`); n != 0 {
+			t.Errorf("%d of %s are not asked to drain", n, table)
+		}
 	}
 	b.expectQuiet(t)
 }

@@ -89,6 +89,11 @@ func (s *site) furnish(t testing.TB, text string) (pages []string) {
 		VALUES ('mail_v1', gen_random_uuid(), 90, 93, 4, 'open', 94, 94)`)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid, build, status)
 		VALUES (gen_random_uuid(), '{totals_v1,mail_v1}', 'host7', 4242, 'v1.2.3', jsonb_build_object('Safe', 95, 'Leader', true, 'FrontierError', 'lost' || $1::text))`, text)
+	s.Exec(t, `INSERT INTO jobs_workers (worker_id, kinds, hostname, pid, build, status, drain_requested_at)
+		VALUES (gen_random_uuid(), '{mail}', 'host8', 4243, 'v1.2.3', jsonb_build_object('LoopError', 'lost' || $1::text), now()), (gen_random_uuid(), '{mail}', 'host8', 4244, 'v1.2.3', NULL, NULL)`, text)
+	for _, of := range []string{"consumer", "jobs"} {
+		s.Exec(t, `INSERT INTO `+of+`_past_workers (worker_id, stopped_at, how, hostname, pid, build) SELECT gen_random_uuid(), now(), how, 'host9', 4245, 'v1.2.3' || $1::text FROM unnest('{stopped,failed,drained,dead}'::text[]) AS how`, text)
+	}
 	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ('totals_v1', 'pause', jsonb_build_object('position', 3, 'note', $1::text), 'bob', 'lunch' || $1::text)`, text)
 	s.Exec(t, `INSERT INTO jobs (kind, queue, args) SELECT 'mail', 'slow', jsonb_build_object('to', $1::text) FROM generate_series(1, 60)`, text)
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', clock_timestamp())`)
