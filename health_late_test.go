@@ -53,6 +53,14 @@ func TestLoopsMayPause(t *testing.T) {
 			t.Errorf("without a look at the consumers for %v: %v", ago, err)
 		}
 	}
+	// Of a worker that does not run, the loops have ended, and hang nowhere: a probe that said
+	// otherwise would end the process that waits drained.
+	for _, state := range []State{StateNew, StateStarting, StateDraining, StateDrained, StateStopped} {
+		w.state.Store(state)
+		if err := w.hanging(time.Now().Add(-8 * time.Hour)); err != nil {
+			t.Errorf("a worker that is %s: %v", state, err)
+		}
+	}
 }
 
 // What was read before the server or the run of a consumer changed is not taken for what is now.

@@ -50,6 +50,7 @@ func TestDrainWorker(t *testing.T) {
 	if i, err := s.Get(t.Context(), left); err != nil || i.State != jobs.StateAvailable {
 		t.Errorf("the job that came later is %s, %v", i.State, err)
 	}
+	jobs.SetHangsAfter(w, -time.Hour) // a loop would hang by now: all have ended
 	if err := w.Live(); err != nil {
 		t.Errorf("a drained worker is not live: %v", err)
 	}
