@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/queue"
@@ -47,6 +48,9 @@ func (w *Worker) companion() jobflow.Worker {
 	return jobflow.Worker{
 		Tables: w.tables, Retention: w.cfg.retention, Limit: w.limit,
 		On: w.on, Wake: w.lookForJobs, Failed: w.taskFailed,
+		RunEnded: func(r jobflow.EndedRun) {
+			tell(w.voice, "FlowRunEnded", func(o *Observer) func(FlowRun) { return o.flowRunEnded(State(r.State)) }, FlowRun{r.Run, r.Flow, State(r.State), time.Duration(r.Took) * time.Microsecond})
+		},
 	}
 }
 

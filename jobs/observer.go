@@ -41,6 +41,10 @@ type Observer struct {
 	// JobsExpired: jobs have ended that did not start by their GoodUntil. The
 	// leader tells.
 	JobsExpired func(jobs int)
+	// FlowRunEnded: a run of a flow has ended. The worker tells whose Advance of package flow has
+	// ended it, once. A run without a job that runs, which a Cancel ends itself, is not told. Nor
+	// is a run if the database's answer was lost.
+	FlowRunEnded func(FlowRun)
 	// QueueFailed: the jobs of a queue can not be claimed, or looked at. It is
 	// tried again.
 	QueueFailed func(Trouble)
@@ -98,6 +102,14 @@ type Done struct {
 	Err    error         // that the handler returned, nil if it completed
 	Took   time.Duration // by the handler
 	Waited time.Duration // from when the job was due to its start, by this process's clock
+}
+
+// FlowRun is a run of a flow that has ended.
+type FlowRun struct {
+	Run   int64 // its id
+	Flow  string
+	State State         // completed, failed or cancelled
+	Took  time.Duration // from its first start, by the database's clock
 }
 
 // Reset tells of jobs of dead workers.
@@ -175,6 +187,14 @@ func (o *Observer) done(state State) func(Done) {
 	return o.JobDone
 }
 
+// flowRunEnded returns the hook for a run that has ended in a state, as done does for a job.
+func (o *Observer) flowRunEnded(state State) func(FlowRun) {
+	if o.warns && state == StateCompleted {
+		return nil
+	}
+	return o.FlowRunEnded
+}
+
 // NewSlogObserver returns an Observer that logs: what is wrong as Error or Warn,
 // what changes as Info, every job as Debug. nil stands for slog.Default().
 func NewSlogObserver(l *slog.Logger) Observer {
@@ -225,6 +245,16 @@ func NewSlogObserver(l *slog.Logger) Observer {
 		},
 		JobsReset: func(r Reset) {
 			l.Warn("jobs of dead workers reset", "workers", r.Workers, "back", r.Back, "ended", r.Ended)
+		},
+		FlowRunEnded: func(r FlowRun) {
+			switch r.State {
+			case StateFailed:
+				l.Error("run of a flow failed", "flow", r.Flow, "run", r.Run, "took", r.Took)
+			case StateCompleted:
+				l.Debug("run of a flow completed", "flow", r.Flow, "run", r.Run, "took", r.Took)
+			default:
+				l.Info("run of a flow did not complete", "flow", r.Flow, "run", r.Run, "state", r.State, "took", r.Took)
+			}
 		},
 		JobsExpired:  func(n int) { l.Warn("jobs expired", "jobs", n) },
 		QueueFailed:  func(t Trouble) { l.Error("cannot claim jobs, retrying", "queue", t.Queue, "error", t.Err) },

@@ -34,6 +34,11 @@ func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 			t.Errorf("%s: slog.Default has %q", name, said.String())
 		}
 		done(StateCompleted, nil)
+		ended := func(state State) {
+			hooks.Tell(v, "FlowRunEnded", func(o *Observer) func(FlowRun) { return o.flowRunEnded(state) }, FlowRun{State: state})
+		}
+		ended(StateCompleted)
+		ended(StateCancelled)
 		hooks.Tell(v, "WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, WorkerInfo{})
 		if strings.Count(said.String(), "\n") > 1 {
 			t.Errorf("%s: slog.Default has %q", name, said.String())

@@ -89,6 +89,10 @@ func (r *Recorder) JobsObserver() jobs.Observer {
 			r.record(context.Background(), jobsDuration, d.Took, d.Queue, d.Kind)
 			r.record(context.Background(), jobsWait, d.Waited, d.Queue, d.Kind)
 		},
+		FlowRunEnded: func(f jobs.FlowRun) {
+			r.count(jobsRuns, 1, f.Flow, string(f.State))
+			r.record(context.Background(), jobsRunTook, f.Took, f.Flow)
+		},
 		JobLost: func(h jobs.Header) { r.count(jobsLost, 1, h.Queue, h.Kind) },
 	}
 }

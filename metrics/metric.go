@@ -107,6 +107,8 @@ var (
 	jobsUnadvanced = add("jobs.flows.unadvanced", Gauge, "{state}", nil, "1 if runs of flows have not ended and no worker has advanced flows for a minute. Only on the leader.")
 	jobsTicks      = add("jobs.schedule.ticks", Counter, "{tick}", []string{"schedule", "outcome"}, "Ticks that this process has come to: enqueued, passed (without a new job: the schedule is paused, or CatchUp or Unique left it out), failed (tried again). A tick that was missed counts as its job.")
 	jobsLateTick   = addHistogram("jobs.schedule.late.duration", bySchedule, slowBounds, "From a tick, of several that were missed the first, until this process saw it, by the database's clock. Without those that passed or failed.")
+	jobsRuns       = add("jobs.flow.runs", Counter, "{run}", []string{"flow", "outcome"}, "Runs of flows that ended: completed, failed, cancelled. The worker counts that has told the end of the last step.")
+	jobsRunTook    = addHistogram("jobs.flow.duration", []string{"flow"}, slowBounds, "From the first start of a run to its end, by the database's clock.")
 	jobsClaimed    = add("jobs.claimed", Counter, "{job}", byQueue, "Jobs that were claimed.")
 	jobsClaim      = addHistogram("jobs.claim.duration", byQueue, quickBounds, "Time that a claim took which found jobs.")
 	jobsUnclaimed  = add("jobs.claim.failures", Counter, "{claim}", byQueue, "Claims, and looks at the queue, that failed and are tried again.")

@@ -61,6 +61,7 @@ func TestHooks(t *testing.T) {
 	o.Woken(worker.Wakeup{Source: worker.WakeupEvents})
 	j.JobsClaimed(jobs.Claimed{Queue: "q", Jobs: 3})
 	j.QueueFailed(jobs.Trouble{Queue: "q"})
+	j.FlowRunEnded(jobs.FlowRun{Flow: "f", State: jobs.StateFailed})
 	h := jobs.Header{Queue: "q", Kind: "k"}
 	j.JobLost(h)
 	for _, d := range []jobs.Done{{State: jobs.StateCompleted}, {State: jobs.StateFailed, Failed: true}, {State: jobs.StateAvailable, Failed: true}, {State: jobs.StateAvailable}, {State: jobs.StateCancelled}} {
@@ -72,13 +73,13 @@ func TestHooks(t *testing.T) {
 		"consumer.events[a false]": 4, "consumer.events[a true]": 3,
 		"consumer.retries[a handler]": 1, "consumer.retries[a conflict]": 2, "consumer.retries[a database]": 1, "consumer.retries[a key]": 1,
 		"consumer.positions.skipped[a late]": 4, "letters.added[a]": 1, "worker.wakeups[events]": 1,
-		"jobs.claimed[q]": 3, "jobs.claim.failures[q]": 1, "jobs.lost[q k]": 1,
+		"jobs.claimed[q]": 3, "jobs.claim.failures[q]": 1, "jobs.lost[q k]": 1, "jobs.flow.runs[f failed]": 1,
 		"jobs.done[q k completed]": 1, "jobs.done[q k failed]": 1, "jobs.done[q k retried]": 1, "jobs.done[q k snoozed]": 1, "jobs.done[q k cancelled]": 1,
 	}
 	if got := values(r); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("counted %v\nwant %v", got, want)
 	}
-	if len(n) != 4+3 {
+	if len(n) != 4+4 {
 		t.Errorf("the histograms are %v", n)
 	}
 }
@@ -241,9 +242,10 @@ func TestDurations(t *testing.T) {
 	r := New(got)
 	r.Observer().BatchDone(worker.Batch{Consumer: "a#0-7ff", Events: 1, Read: 1500 * time.Millisecond, Guard: 2 * time.Second, Handle: 3 * time.Second, Commit: 4 * time.Second})
 	r.JobsObserver().JobDone(jobs.Done{Header: jobs.Header{Queue: "q", Kind: "k"}, State: jobs.StateCompleted, Took: 5 * time.Second, Waited: 6 * time.Second})
+	r.JobsObserver().FlowRunEnded(jobs.FlowRun{Flow: "f", State: jobs.StateCompleted, Took: 7 * time.Second})
 	want := measured{
 		"batch.duration[a read]": 1.5, "batch.duration[a guard]": 2, "batch.duration[a handle]": 3, "batch.duration[a commit]": 4,
-		"jobs.duration[q k]": 5, "jobs.wait.duration[q k]": 6,
+		"jobs.duration[q k]": 5, "jobs.wait.duration[q k]": 6, "jobs.flow.duration[f]": 7,
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("recorded %v\nwant %v", got, want)
@@ -261,7 +263,7 @@ func TestDurations(t *testing.T) {
 
 // No metric has an attribute of a set without bounds, or a name that cannot be told from another.
 func TestAll(t *testing.T) {
-	bounded := []string{"consumer", "partition", "queue", "kind", "build", "source", "state", "late", "outcome", "cause", "part", "schedule", "table", "what"}
+	bounded := []string{"consumer", "partition", "queue", "kind", "build", "source", "state", "late", "outcome", "cause", "part", "schedule", "flow", "table", "what"}
 	names := map[string]bool{}
 	for _, m := range All() {
 		if names[m.Name] || m.Help == "" || len(m.Attributes) > most || (m.Kind == Histogram) != (len(m.Bounds) > 0) || !slices.IsSorted(m.Bounds) {

@@ -75,6 +75,15 @@ type Worker struct {
 	On     func(ctx context.Context, f func(conn *sql.Conn) error) error // calls f with a connection of the worker's pool
 	Wake   func()                                                        // makes the worker look for jobs
 	Failed func(task string, err error)                                  // tells of what failed; nil errors are left out
+
+	RunEnded func(EndedRun) // tells of a run that has ended
+}
+
+// EndedRun is a run of a flow that has ended.
+type EndedRun struct {
+	Run         int64
+	Flow, State string
+	Took        int64 // microseconds since its start
 }
 
 // Beside returns a jobs.Option that gives each worker a companion.

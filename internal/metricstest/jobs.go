@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/migrations"
@@ -117,6 +118,7 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 		"jobs.schedule.paused{schedule=nightly}": "0", "jobs.schedule.paused{schedule=hourly}": "1", "jobs.flows.unadvanced{}": "1",
 	})
 	p.ticks(d, c)
+	(&probe{t, subject(t), p.seen}).flows(d, c, handlers)
 	p.rows(d)
 	d.Exec(t, `ALTER TABLE jobs RENAME COLUMN run_at TO at`)
 	p.await("claims that fail", map[string]string{"jobs.claim.failures{queue=default}": "> 0", "jobs.claim.duration{queue=default}": "> 0", "jobs.queue.up{queue=default}": "0"})
@@ -134,6 +136,23 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 	second.await("a change of the leader", map[string]string{"jobs.worker.leader{}": "1", "jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2"})
 	p.await("the end of a worker", map[string]string{"jobs.worker.up{}": "0", "jobs.queue.up{queue=default}": "none", "jobs.queue.due{queue=paused}": "none"})
 	p.all(ofJobs)
+}
+
+// flows runs a worker that advances flows until runs have had each outcome that has no Cancel.
+func (p *probe) flows(d *pgtest.Database, c *jobs.Client, handlers *jobs.Handlers) {
+	p.t.Helper()
+	f := flow.New[string]("letters")
+	flow.Add[flow.None](f, "only", func(outcome string) Task { return Task{outcome} }, flow.Enqueue(jobs.Queue("flows")))
+	for _, outcome := range []string{"completed", "failed"} {
+		if _, err := f.Start(p.t.Context(), flow.NewClient(c), nil, outcome); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	_, end := StartJobs(p.t, d.DB, p, handlers, jobs.WithQueue("flows", 2), flow.Advance())
+	p.await("runs of flows", map[string]string{
+		"jobs.flow.runs{flow=letters,outcome=completed}": "1", "jobs.flow.runs{flow=letters,outcome=failed}": "1", "jobs.flow.duration{flow=letters}": "2",
+	})
+	end()
 }
 
 // always is a Spec whose ticks are close to each other.

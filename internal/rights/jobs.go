@@ -63,7 +63,7 @@ func JobsFlows(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{table: t.Jobs, inserts: "id kind queue priority run_at args meta max_attempts max_resets", serial: "id"},
 		{table: t.History, reads: "id meta state code error result"},
-		{table: t.FlowRuns, reads: "id unfinished bad cancel_at finished_at awaited", writes: "unfinished bad state finished_at", deletes: true},
+		{table: t.FlowRuns, reads: "id flow state unfinished bad cancel_at created_at finished_at awaited", writes: "unfinished bad state finished_at", deletes: true},
 		{
 			table:   t.FlowSteps,
 			reads:   "*",

@@ -204,7 +204,7 @@ func (a *advancer) tell(ctx context.Context) {
 	}
 	a.task(ctx, "advance flows", func(bounded context.Context, conn *sql.Conn) error {
 		r := a.sql.round(a.plans.On(conn, conn))
-		r.wake = a.w.Wake
+		r.wake, r.ended = a.w.Wake, a.w.RunEnded
 		err := errtext.Join(r.advance(bounded, ids), r.proceed(bounded, again))
 		if err != nil && ctx.Err() != nil {
 			a.putBack(ids) // the worker stops, and has a moment left for these
@@ -304,6 +304,7 @@ const (
 	movedLong  = "long"  // a Map step with a long list, to which steps are still to be added
 	movedGrown = "grown" // the steps of a long list behind this one are to be enqueued
 	movedFull  = "full"  // the last step of a page of a sweep, behind which there may be more
+	movedRun   = "run "  // begins what is no step, but a run that has ended, and how
 )
 
 // round goes on with steps until nothing follows without a job.
@@ -311,6 +312,7 @@ type round struct {
 	statements
 	on      jobs.Querier
 	wake    func()                          // called if there are new jobs; nil: nobody is
+	ended   func(jobflow.EndedRun)          // told of the runs that have ended; nil: nobody is
 	out     []int64                         // steps that a sweep leaves out, in order
 	refused func(id int64, err error) error // told of a step that the database refuses; nil: it is an error
 
@@ -334,11 +336,27 @@ func (r *round) advance(ctx context.Context, ids []int64) error {
 			if err != nil {
 				return fmt.Errorf("tell of the end of %d steps, the first is of run %d: %w", len(ids), stepID(ids[0]).run(), err)
 			}
-			return r.proceed(ctx, r.notHeld(moved, "enqueued"))
+			return r.proceed(ctx, r.notHeld(r.steps(moved), "enqueued"))
 		}))
 		ids = ids[n:]
 	}
 	return errtext.Join(all...)
+}
+
+// steps tells of the runs that have ended, and returns what is moved besides.
+func (r *round) steps(moved []movedStep) (steps []movedStep) {
+	for _, m := range moved {
+		text, isRun := strings.CutPrefix(m.state, movedRun)
+		if !isRun {
+			steps = append(steps, m)
+			continue
+		}
+		run := jobflow.EndedRun{Run: m.id}
+		if json.Unmarshal([]byte(text), &run) == nil && r.ended != nil { // the statement made it
+			r.ended(run)
+		}
+	}
+	return steps
 }
 
 // notHeld keeps the steps whose runs others have locked, and returns the others.

@@ -229,6 +229,65 @@ func TestZombieOfAStep(t *testing.T) {
 	}
 }
 
+type endJob struct{ How flow.State }
+
+func (endJob) Kind() string { return "end" }
+
+// Of several workers, one tells the end of a run, once, and how it ended. Runs that a Cancel ends
+// itself are not told.
+func TestEndedRunsAreTold(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	began := make(chan struct{})
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[endJob]) error {
+		switch j.Args.How {
+		case flow.StateFailed:
+			return errors.New("no")
+		case flow.StateCancelled:
+			close(began)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	f := flow.New[flow.State]("ends")
+	first := flow.Add[flow.None](f, "first", func(how flow.State) endJob { return endJob{how} }, flow.Enqueue(jobs.MaxAttempts(1)))
+	flow.Add[flow.None](f, "last", func(flow.State) endJob { return endJob{flow.StateCompleted} }, flow.After(first))
+	if _, err := s.Cancel(t.Context(), nil, start(s, f, flow.StateFailed)); err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan jobs.FlowRun, 100)
+	hears := jobs.WithObserver(jobs.Observer{FlowRunEnded: func(r jobs.FlowRun) { told <- r }})
+	stops := []func(){s.work(hears), s.work(hears)}
+	want := map[int64]flow.State{}
+	for i, how := range []flow.State{flow.StateCancelled, flow.StateCompleted, flow.StateFailed, flow.StateCompleted, flow.StateFailed} {
+		run := start(s, f, how)
+		want[run] = how
+		if i == 0 {
+			<-began
+			if _, err := s.Cancel(t.Context(), nil, run); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for run := range want {
+		s.ended(run)
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	close(told)
+	for r := range told {
+		if r.Flow != "ends" || r.Took <= 0 || r.Took > patience || string(r.State) != string(want[r.Run]) {
+			t.Errorf("told: %+v, want %s", r, want[r.Run])
+		}
+		delete(want, r.Run)
+	}
+	if len(want) > 0 {
+		t.Errorf("not told: %v", want)
+	}
+}
+
 // Cancel ends what has not begun, and the contexts of what runs.
 func TestCancel(t *testing.T) {
 	t.Parallel()

@@ -96,7 +96,8 @@ const concluded = `, counted AS (
 	FROM jsonb_to_recordset((SELECT jsonb_agg(e) FROM (
 		SELECT id >> 30 AS id, count(*) AS n, count(*) FILTER (WHERE leaf AND failed AND NOT good) AS bad FROM effect GROUP BY 1) AS e)) AS c(id bigint, n int, bad int)
 	WHERE r.id = c.id AND r.id = ANY (ARRAY(SELECT id >> 30 FROM effect))
-	RETURNING r.id, r.awaited AND r.finished_at IS NOT NULL AS over
+	RETURNING r.id, r.flow, r.state, r.awaited AND r.finished_at IS NOT NULL AS over, r.finished_at IS NOT NULL AS ended,
+		CASE WHEN isfinite(r.created_at) THEN (greatest(extract(epoch FROM clock_timestamp() - greatest(r.created_at, clock_timestamp() - interval '36500 days')), 0) * 1000000)::bigint ELSE 0 END AS took
 ), ends AS MATERIALIZED (
 	SELECT pg_notify({ends}, 'run ' || id) FROM counted WHERE over
 )`
@@ -139,7 +140,8 @@ const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed E
 // have not ended.
 //
 // It returns the steps that it has moved on, with their state: those that are enqueued
-// now, and those that have to be told or spread in turn; and those that are held.
+// now, and those that have to be told or spread in turn; those that are held; and, in place of a
+// step, each run that it has ended.
 var advanceSQL = `
 WITH {given}, seen AS MATERIALIZED (
 	SELECT s.* FROM mine AS g CROSS JOIN LATERAL (SELECT id, state, job_id, finished_at FROM {steps} WHERE id = g.id LIMIT 1) AS s
@@ -174,7 +176,8 @@ WITH {given}, seen AS MATERIALIZED (
 	WHERE s.id = t.id AND s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')
 	RETURNING s.id, s.name, s.state, s.spec, s.job_id
 )` + enqueueSQL("moved") + `` + concluded + `
-SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM news) >= 0 AND (SELECT count(*) FROM ends) >= 0{held}`
+SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM news) >= 0 AND (SELECT count(*) FROM ends) >= 0{held}
+UNION ALL SELECT id, 'run ' || json_build_object('Flow', flow, 'State', state, 'Took', took) FROM counted WHERE ended`
 
 // spreadSQL adds the jobs of steps of Map, whose lists are complete. They were told so
 // by an earlier statement, so this one sees the lists. It takes the first lists that have

@@ -103,7 +103,7 @@ func (a *advancer) sweepLong(ctx context.Context, out []int64) bool {
 func (a *advancer) sweepPage(ctx context.Context, out []int64, after int64) (p swept, ok bool) {
 	a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
 		r := a.sql.round(a.plans.On(conn, conn))
-		r.wake, r.out = a.w.Wake, out
+		r.wake, r.ended, r.out = a.w.Wake, a.w.RunEnded, out
 		r.refused = func(id int64, err error) error {
 			_, ok := a.swept.Add(id, err, time.Now())
 			a.w.Failed("advance flows", err)
