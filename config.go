@@ -119,7 +119,7 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables.Tables, onChange fu
 
 func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, status func() ([]byte, error)) coord.Config {
 	cc := coord.Config{
-		DB: db, ID: id,
+		DB: db, ID: id, Hostname: c.Hostname,
 		Nodes: t.Nodes, Stopped: t.Stopped, Assignments: t.Assignments, Checkpoints: t.Checkpoints, Leader: t.Leader, Changes: t.Changes, Token: t.Token, Column: "consumers",
 		HeartbeatInterval: c.HeartbeatInterval,
 		HeartbeatTimeout:  c.HeartbeatTimeout,
@@ -163,6 +163,7 @@ var optionTable = []setting{
 	duration{option: "WithHeartbeatTimeout", at: func(c *Config) *time.Duration { return &c.HeartbeatTimeout }, standard: 30 * time.Second, from: twoHeartbeats, high: day},
 	duration{option: "WithRebalanceInterval", at: func(c *Config) *time.Duration { return &c.RebalanceInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
 	choice[LeaderStrategy]{"WithLeaderStrategy", func(c *Config) *LeaderStrategy { return &c.LeaderStrategy }, leaderStrategies},
+	phrase{option: "WithHostname", at: func(c *Config) *string { return &c.Hostname }, check: func(c *Config) error { return ident.CheckHost("WithHostname", c.Hostname) }},
 	choice[AssignmentStrategy]{"WithAssignmentStrategy", func(c *Config) *AssignmentStrategy { return &c.AssignmentStrategy }, assignmentStrategies},
 	duration{option: "WithStaleGapThreshold", at: func(c *Config) *time.Duration { return &c.StaleGapThreshold }, standard: 30 * time.Second, low: 10 * time.Millisecond, high: day},
 	number[int]{option: "WithStaleGapHarborLag", at: func(c *Config) *int { return &c.StaleGapHarborLag }, high: 1_000_000},

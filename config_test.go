@@ -26,6 +26,7 @@ func TestValidateNamesOptionValueAndRange(t *testing.T) {
 		"interval":        {WithDispatcherInterval(2 * time.Hour), []string{"WithDispatcherInterval", "2h0m0s", "1h0m0s"}},
 		"heartbeat":       {WithHeartbeatInterval(0), []string{"WithHeartbeatInterval", "0s"}},
 		"timeout":         {WithHeartbeatTimeout(6 * time.Second), []string{"WithHeartbeatTimeout", "6s", "10s to"}},
+		"host":            {WithHostname("a\x00b"), []string{"WithHostname", `a\x00b`, "200 bytes"}},
 		"rebalance":       {WithRebalanceInterval(0), []string{"WithRebalanceInterval", "0s"}},
 		"leader":          {WithLeaderStrategy("raft"), []string{"WithLeaderStrategy", `"raft"`, `"lease"`}},
 		"assignment":      {WithAssignmentStrategy("greedy"), []string{"WithAssignmentStrategy", `"greedy"`, `"round-robin" and "sticky"`}},

@@ -164,7 +164,7 @@
 //     lets the batches in hand. Ten seconds later Start returns in any case;
 //   - death of a worker: [WithHeartbeatInterval], [WithHeartbeatTimeout];
 //   - who runs what: [WithLeaderStrategy], [WithAssignmentStrategy],
-//     [WithRebalanceInterval];
+//     [WithRebalanceInterval], and [WithHostname] for people;
 //   - order: [WithGapPolicy], [WithStaleGapThreshold], [WithStaleGapHarborLag],
 //     [WithMaxOpenRanges];
 //   - tables: [WithWorkerNodesTable], [WithConsumerAssignmentsTable],

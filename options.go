@@ -113,6 +113,7 @@ type Config struct {
 	HeartbeatTimeout  time.Duration  // silence after which this worker is dead, 2 x HeartbeatInterval to 24h; default 30s
 	RebalanceInterval time.Duration  // between two checks of the assignments, 10ms to 1h; default 5s
 	LeaderStrategy    LeaderStrategy // default LeaderStrategyAdvisory
+	Hostname          string         // of the machine in the table of workers, at most 200 bytes; default "": as the system says
 
 	AssignmentStrategy AssignmentStrategy // default AssignRoundRobin
 
@@ -276,6 +277,10 @@ func WithRebalanceInterval(d time.Duration) Option {
 // WithLeaderStrategy sets how the workers agree on a leader. All workers of
 // one set of tables must use the same.
 func WithLeaderStrategy(s LeaderStrategy) Option { return func(c *Config) { c.LeaderStrategy = s } }
+
+// WithHostname names the machine in the table of workers. By default it is what the system says.
+// Several workers may have one name: their IDs tell them apart.
+func WithHostname(name string) Option { return func(c *Config) { c.Hostname = name } }
 
 // WithAssignmentStrategy sets how the leader deals out the consumers. The one
 // of whoever leads counts, so all workers of one set of tables should use the

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -184,7 +185,8 @@ func WithStartLimit(d time.Duration) Option { return option(func(c *config) { c.
 func WithRetention(d time.Duration) Option { return option(func(c *config) { c.retention = d }) }
 
 // WithHostname names the machine in the table of workers. By default it is
-// $HOSTNAME, or else what the system says.
+// $HOSTNAME, or else what the system says. It has at most 200 bytes. Several workers may have one
+// name: their IDs tell them apart.
 func WithHostname(name string) Option { return option(func(c *config) { c.hostname = name }) }
 
 // WithStopAfterJobs ends the worker, as Stop does, once it has started so many jobs. Each
@@ -296,6 +298,9 @@ func (c config) validate() error {
 	}
 	if c.stopAfterJobs < 0 {
 		fail("WithStopAfterJobs: %d is out of range, it takes 0 for no bound, or more", c.stopAfterJobs)
+	}
+	if err := ident.CheckHost("WithHostname", c.hostname); err != nil {
+		all = append(all, err)
 	}
 	between("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false)
 	between("WithMaxPollInterval", c.maxPollInterval, c.pollInterval, day, true)

@@ -288,9 +288,6 @@ func hostname() string {
 	return h
 }
 
-// maxHostname bounds the hostname, in bytes.
-const maxHostname = 200
-
 // check reports all that is out of range.
 func (o WorkerOptions) check(stalled time.Duration) error {
 	var all []error
@@ -316,8 +313,8 @@ func (o WorkerOptions) check(stalled time.Duration) error {
 	between("StartLimit", o.StartLimit, 10*time.Millisecond, 365*day, true)
 	between("MaxActiveTime", o.MaxActiveTime, time.Millisecond, 365*day, true)
 	between("ShutdownTimeout", o.ShutdownTimeout, 10*time.Millisecond, 365*day, true)
-	if len(o.WorkerHostname) > maxHostname || strings.ContainsRune(o.WorkerHostname, 0) || strings.ToValidUTF8(o.WorkerHostname, "") != o.WorkerHostname {
-		fail("WorkerHostname: %s is no text of at most %d bytes", errtext.Value(o.WorkerHostname), maxHostname)
+	if err := ident.CheckHost("WorkerHostname", o.WorkerHostname); err != nil {
+		all = append(all, err)
 	}
 	return errtext.Join(all...)
 }
