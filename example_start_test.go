@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -30,8 +32,13 @@ func (p *Printer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent
 // A worker runs until its context ends, somebody calls Stop, or no retry can help.
 func ExampleWorker_Start() {
 	ctx := context.Background()                              // signal.NotifyContext, for a program
-	db, drop := database(`CREATE TABLE printed (at BIGINT)`) // sql.Open("pgx", url) and migrations.Apply
+	db, drop := database(`CREATE TABLE printed (at BIGINT)`) // sql.Open("pgx", url)
 	defer drop()
+	// It waits while the database is away, and any number of processes may call it at once. Its
+	// role owns the tables; leave it to a migration if the worker's role is not to.
+	if err := migrations.Apply(ctx, db, nil); err != nil {
+		log.Panic(err)
+	}
 	events := storepostgres.NewStore(storepostgres.DefaultStoreConfig())
 	place(ctx, db, events, 500)
 	place(ctx, db, events, 1200)

@@ -120,6 +120,9 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // fault. While the database cannot be reached, it tries again, for ever or for
 // [WithRetryLimit], and tells TaskFailed. When it returns, nothing of the worker is running any more.
 //
+// Start creates no tables. A program that is to create and upgrade them calls [migrations.Apply]
+// first, as the example does.
+//
 // Close db after that, not before. A worker that finds it closed finishes the batches in
 // hand, and returns [ErrPoolClosed].
 //

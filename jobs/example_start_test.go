@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
 )
 
 // A user signs up, and is sent a mail: the job is enqueued in the transaction that
@@ -49,8 +50,10 @@ func ExampleWorker_Start() {
 	// SIGTERM is how Kubernetes and systemd ask for the end.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	db, drop := database(``)
+	db, drop := database(``) // sql.Open("pgx", url)
 	defer drop()
+	// It waits while the database is away, and any number of processes may call it at once.
+	check(migrations.ApplyJobs(ctx, db, nil))
 	_, err := jobs.NewClient(db).Enqueue(ctx, nil, Welcome{Name: "Ann"})
 	check(err)
 

@@ -116,6 +116,9 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // database cannot be reached, it tries again, for ever or for [WithStartLimit]. When it
 // returns, nothing of the worker is running any more.
 //
+// Start creates no tables. A program that is to create and upgrade them calls ApplyJobs of package
+// [github.com/pgfrontier/worker/migrations] first, as the example does.
+//
 // Close db after that, not before. A worker that finds it closed cannot store what becomes
 // of its jobs: it ends the contexts of their handlers, leaves the jobs to the other
 // workers, and returns [ErrPoolClosed].

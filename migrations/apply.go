@@ -27,7 +27,8 @@ import (
 //
 // An upgrade waits for transactions that use the tables, such as that of pg_dump, until
 // ctx ends. The workers wait behind each try, which lasts a second. The error, and
-// warnings to [slog.Default] while it waits, name the transactions in the way. On a large events
+// warnings to [slog.Default] while it waits, name the transactions in the way. While the database
+// cannot be reached, Apply tries again until ctx ends, and warns of each failure. On a large events
 // table it holds up appends while it builds a missing index: see [StoreSQL].
 func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
 
@@ -44,6 +45,13 @@ func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("migrations: db is nil")
 	}
+	return pgdriver.Reach(ctx, "migrations", 0, func(err error) {
+		slog.WarnContext(ctx, "migrations wait for the database", "err", errtext.Of(err))
+	}, func(ctx context.Context) error { return s.ensureOn(ctx, db) })
+}
+
+// ensureOn is ensure on a database that can be reached.
+func (s schema) ensureOn(ctx context.Context, db *sql.DB) error {
 	var inTheWay error // as of the latest try
 	for tries, waits := 1, 0; ; tries++ {
 		done, err := s.applied(ctx, db)

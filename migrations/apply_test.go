@@ -114,6 +114,40 @@ func TestApplyByManyAtOnce(t *testing.T) {
 	}
 }
 
+// A process that starts while the database is away waits for it, and logs that.
+func TestApplyWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	var name string
+	if err := d.DB.QueryRow(`SELECT current_database()`).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	db, back := d.OpenAway(t)
+	ended, gaveUp := make(chan error, 1), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- migrations.Apply(t.Context(), db, nil) }()
+	go func() { gaveUp <- migrations.ApplyJobs(ctx, db, nil) }()
+	for {
+		if text := said.String(); strings.Count(text, "migrations wait for the database") > 1 && strings.Count(text, name) > 1 {
+			break
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("Apply did not wait: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	cancel()
+	if err := <-gaveUp; err == nil {
+		t.Error("ApplyJobs returned nil, though its context ended before the database was there")
+	}
+	back()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	complete(t, d.DB)
+}
+
 // older are the documented tables of earlier versions, in whichever way they
 // were made.
 const older = `

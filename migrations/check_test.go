@@ -48,7 +48,6 @@ func TestCheckWithoutAServer(t *testing.T) {
 	for what, check := range map[string]func() error{
 		"no server":         func() error { return migrations.Check(t.Context(), nobody, nil) },
 		"cancelled":         func() error { return migrations.Check(cancelled, d.DB, nil) },
-		"Apply, no server":  func() error { return migrations.Apply(t.Context(), nobody, nil) },
 		"Apply, cancelled":  func() error { return migrations.Apply(cancelled, d.DB, nil) },
 		"in a broken state": func() error { return migrations.Check(t.Context(), brokenTx(t, d.DB), nil) },
 	} {

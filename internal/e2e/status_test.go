@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -50,13 +51,15 @@ func TestStatusAsJSON(t *testing.T) {
 }
 
 // The table of workers shows what each says of itself, of its own consumers
-// only.
+// only, and the name that it was given, which others may have too. The query of migrating.md for the
+// leader finds one of them.
 func TestStatusInTheTableOfWorkers(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	consumers := []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}}
-	one, two := start(t, d.DB, consumers), start(t, d.DB, consumers)
+	named := worker.WithHostname("shelf")
+	one, two := start(t, d.DB, consumers, named), start(t, d.DB, consumers, named)
 	for _, w := range []*running{one, two} {
 		await(t, "the row of a worker to show its consumer", func() bool {
 			var state, names, error string
@@ -66,6 +69,19 @@ SELECT status->>'State', coalesce((SELECT string_agg((c->>'Name') || ' ' || (c->
 FROM worker_nodes WHERE worker_id = $1`, w.ID().String()).Scan(&state, &names, &error)
 			return err == nil && state == "running" && (names == "a 3" || names == "b 3") && error == ""
 		})
+	}
+	var shelved, leaders int
+	if err := d.DB.QueryRow(`SELECT count(*) FROM worker_nodes WHERE hostname = 'shelf'`).Scan(&shelved); err != nil || shelved != 2 {
+		t.Errorf("%d workers have the name that two were given: %v", shelved, err)
+	}
+	text, err := os.ReadFile("../../docs/migrating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, query, _ := strings.Cut(string(text), "SELECT pid FROM pg_locks")
+	query, _, found := strings.Cut(query, ";")
+	if err := d.DB.QueryRow(`SELECT count(*) FROM (SELECT pid FROM pg_locks` + query + `) AS leader`).Scan(&leaders); err != nil || !found || leaders != 1 {
+		t.Errorf("the documented query finds %d leaders: %v", leaders, err)
 	}
 }
 
