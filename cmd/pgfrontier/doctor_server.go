@@ -215,14 +215,22 @@ func (p *patient) ourTables() []ident.Table {
 
 const oursSQL = `SELECT to_regclass(name)::oid FROM unnest(string_to_array($1::text, E'\n')) AS name`
 
+// indexes looks for invalid indexes that nobody builds. What sessions of other roles build, this
+// role sees with pg_read_all_stats only.
 func (p *patient) indexes(ctx context.Context) (finding, error) {
 	var names string
+	var hidden bool
 	err := p.db.QueryRowContext(ctx, `
-SELECT coalesce(string_agg(indexrelid::regclass::text, ', ' ORDER BY indexrelid), '') FROM pg_index
-WHERE NOT indisvalid AND indrelid IN (`+oursSQL+`)`, p.ours()).Scan(&names)
+SELECT coalesce(string_agg(indexrelid::regclass::text, ', ' ORDER BY indexrelid), ''),
+	EXISTS (SELECT FROM pg_stat_progress_create_index WHERE datname = current_database() AND relid IS NULL)
+FROM pg_index AS i
+WHERE NOT indisvalid AND indrelid IN (`+oursSQL+`)
+	AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index AS b WHERE b.datname = current_database() AND b.relid = i.indrelid AND b.command LIKE '%CONCURRENTLY')`, p.ours()).Scan(&names, &hidden)
 	switch {
 	case err != nil:
 		return finding{}, err
+	case names != "" && hidden:
+		return warn("GRANT pg_read_all_stats to this role", "invalid, and another role may still build them: %s", names), nil
 	case names != "":
 		return warn("REINDEX INDEX CONCURRENTLY, or DROP INDEX if another like it is there", "invalid, from a CREATE INDEX CONCURRENTLY that failed: %s", names), nil
 	}

@@ -118,6 +118,8 @@ func TestDoctorFinds(t *testing.T) {
 			INSERT INTO worker_nodes (worker_id, status) SELECT gen_random_uuid(), jsonb_build_object('Consumers', jsonb_agg(jsonb_build_object('Name', 'c#0' || lpad(i::text, 2, '0'), 'Stuck', i + 1,
 			'LastError', format('worker: consumer "c#0%s" failed at position %s (event %s, type "T"), 3 in a row: no such mailbox', lpad(i::text, 2, '0'), i + 1, gen_random_uuid())))) FROM generate_series(0, 10) AS i`},
 		{check: "paused", level: levelWarn, says: "c by bob (lunch)", remedy: "resume", fault: `INSERT INTO consumer_checkpoints (consumer_name, paused_at, paused_by, paused_reason) VALUES ('c', now(), 'bob', 'lunch')`},
+		{check: "paused", level: levelWarn, says: "c by worker ", remedy: "skip NAME POSITION if the event shall never be handled; then pgfrontier resume NAME", fault: `INSERT INTO consumer_checkpoints (consumer_name, paused_at, paused_by, paused_reason) VALUES ('d', now(), 'bob', 'lunch'), ('c', now(), 'worker ' || gen_random_uuid(), 'no such mailbox')`},
+		{check: "letters", level: levelWarn, says: "c has 1; one says: ERROR: permission denied for table totals (SQLSTATE 42501)", remedy: "GRANT what the error names to the workers' role, then pgfrontier letters retry NAME", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, error) VALUES ('c', 1, 'a', 'b', gen_random_uuid(), 't', 1, 'ERROR: permission denied for table totals (SQLSTATE 42501)')`},
 		{check: "letters", level: levelWarn, says: "c has 1", remedy: "letters list", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 1, 'a', 'b', gen_random_uuid(), 't', 1)`},
 		{check: "in doubt", level: levelWarn, says: "c has 8001 of 10000", remedy: "blocked", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
 			INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
@@ -135,6 +137,7 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "queues", level: levelWarn, says: "mail by bob (lunch)", remedy: "jobs resume", fault: `INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'bob', 'lunch')`},
 		{check: "queues", level: levelWarn, says: "do not run: mail for 1h", remedy: "has handlers", fault: `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `), ('bill', 'open', now())`},
 		{check: "failed jobs", level: levelWarn, says: "mail has 1", remedy: "jobs retry", fault: `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'welcome', 'mail', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed'), (2, 'bill', 'open', 5, now(), '{}', now(), 1, 1, 0, 5, 'expired')`},
+		{check: "failed jobs", level: levelWarn, says: "mail has 1; one says: pq: permission denied for table totals", remedy: "GRANT what the error names to the workers' role, then pgfrontier jobs retry", fault: `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, error) VALUES (1, 'welcome', 'mail', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed', 'pq: permission denied for table totals')`},
 		{check: "failed jobs", level: levelFail, says: "could not be checked", remedy: "see what doctor says of tables and of jobs", fault: `DROP TABLE jobs_history CASCADE`},
 		{check: "unserved", level: levelWarn, says: "no worker serves their queues: mail", remedy: "WithQueue", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, kinds, status) VALUES (gen_random_uuid(), '{welcome}', '{"Queues": [{"Name": "open"}]}')`},
 		{check: "unserved", level: levelWarn, says: "no worker advances them", remedy: "flow.Advance()", fault: `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`},
@@ -165,6 +168,34 @@ func TestDoctorFinds(t *testing.T) {
 			s.expectFound(t, c.check, c.level, c.says, c.remedy, c.flags...)
 		})
 	}
+}
+
+// An index that CREATE INDEX CONCURRENTLY builds is no invalid one, until that has failed.
+func TestDoctorLeavesIndexesThatAreBuilt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	held, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback() }()
+	if _, err := held.ExecContext(t.Context(), `LOCK worker_nodes IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	built := make(chan error, 1)
+	go func() {
+		_, err := s.DB.ExecContext(t.Context(), `CREATE INDEX CONCURRENTLY slow ON worker_nodes (created_at)`)
+		built <- err
+	}()
+	await(t, "the index to be there, invalid", func() bool {
+		return value[int](t, s, `SELECT count(*) FROM pg_index WHERE NOT indisvalid AND indrelid = 'worker_nodes'::regclass`) == 1
+	})
+	s.expectFound(t, "indexes", levelOK, "all are valid", "")
+	s.Exec(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_progress_create_index WHERE datname = current_database()`)
+	if err := <-built; err == nil {
+		t.Fatal("the index was built beside a transaction that holds the table")
+	}
+	s.expectFound(t, "indexes", levelWarn, "slow", "REINDEX")
 }
 
 // Where there are jobs only, nothing is said of consumers, nor of a log.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/alarms"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -263,9 +264,17 @@ func (p *patient) failures(context.Context) (finding, error) {
 
 func (p *patient) pausedOnes(context.Context) (finding, error) {
 	var all []string
+	remedy := "pgfrontier resume NAME"
 	note := func(name string, pause *ops.Pause) {
-		if pause != nil {
-			all = append(all, fmt.Sprintf("%s by %s (%s)", name, pause.By.Operator, pause.By.Reason))
+		if pause == nil {
+			return
+		}
+		all = append(all, fmt.Sprintf("%s by %s (%s)", name, pause.By.Operator, pause.By.Reason))
+		if strings.HasPrefix(pause.By.Operator, "worker ") { // FailPause
+			remedy = "mend what the error says, or pgfrontier skip NAME POSITION if the event shall never be handled; then pgfrontier resume NAME"
+		}
+		if lacksRight(pause.By.Reason) {
+			remedy = "GRANT what the error names to the workers' role, then pgfrontier resume NAME"
 		}
 	}
 	for _, c := range p.consumers {
@@ -277,22 +286,44 @@ func (p *patient) pausedOnes(context.Context) (finding, error) {
 		}
 	}
 	if len(all) > 0 {
-		return warn("pgfrontier resume NAME", "%s", list(all)), nil
+		return warn(remedy, "%s", list(all)), nil
 	}
 	return ok("none"), nil
 }
 
-func (p *patient) letters(context.Context) (finding, error) {
+// lacksRight reports whether an error that was stored is one of a missing right.
+func lacksRight(text string) bool {
+	return strings.Contains(text, "SQLSTATE "+pgdriver.InsufficientPrivilege) || strings.Contains(text, "permission denied for ")
+}
+
+// oneLacksRight returns the first of some errors that is one of a missing right. The query has them
+// in one column.
+func (p *patient) oneLacksRight(ctx context.Context, query string) (text string, err error) {
+	const most = 10_000
+	err = p.db.QueryRowContext(ctx, `
+SELECT coalesce((SELECT e.error FROM (`+query+` LIMIT $1::int) AS e(error)
+	WHERE strpos(e.error, 'SQLSTATE `+pgdriver.InsufficientPrivilege+`') > 0 OR strpos(e.error, 'permission denied for ') > 0 LIMIT 1), '')`, most).Scan(&text)
+	return errtext.Line(text), err
+}
+
+func (p *patient) letters(ctx context.Context) (finding, error) {
 	var all []string
 	for _, c := range p.consumers {
 		if c.DeadLetters > 0 {
 			all = append(all, fmt.Sprintf("%s has %d", c.Name, c.DeadLetters))
 		}
 	}
-	if len(all) > 0 {
-		return warn("pgfrontier letters list NAME, then letters retry or letters discard", "%s", list(all)), nil
+	if len(all) == 0 {
+		return ok("none"), nil
 	}
-	return ok("none"), nil
+	denied, err := p.oneLacksRight(ctx, `SELECT error FROM `+p.t.DeadLetters.SQL())
+	switch {
+	case err != nil:
+		return finding{}, err
+	case denied != "":
+		return warn("GRANT what the error names to the workers' role, then pgfrontier letters retry NAME", "%s; one says: %s", list(all), denied), nil
+	}
+	return warn("pgfrontier letters list NAME, then letters retry or letters discard", "%s", list(all)), nil
 }
 
 func (p *patient) ranges(context.Context) (finding, error) {
@@ -489,10 +520,21 @@ func (p *patient) failedJobs(ctx context.Context) (finding, error) {
 			failed = append(failed, fmt.Sprintf("%s has %v", q.Name, q.Unacknowledged))
 		}
 	}
-	if len(failed) > 0 {
-		return warn("pgfrontier jobs list --state failed, then jobs retry or jobs discard; jobs acknowledge once they were seen", "%s", list(failed)), nil
+	if len(failed) == 0 {
+		return ok("none"), nil
 	}
-	return ok("none"), nil
+	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	if err != nil {
+		return finding{}, err
+	}
+	denied, err := p.oneLacksRight(ctx, `SELECT error FROM `+t.History.SQL()+` WHERE state = 'failed' AND acknowledged_at IS NULL`)
+	switch {
+	case err != nil:
+		return finding{}, err
+	case denied != "":
+		return warn("GRANT what the error names to the workers' role, then pgfrontier jobs retry", "%s; one says: %s", list(failed), denied), nil
+	}
+	return warn("pgfrontier jobs list --state failed, then jobs retry or jobs discard; jobs acknowledge once they were seen", "%s", list(failed)), nil
 }
 
 func (p *patient) schedules(ctx context.Context) (finding, error) {
