@@ -204,7 +204,10 @@ func (c *call) finish(err error) {
 	if !c.over.CompareAndSwap(false, true) {
 		c.tx.rollback()
 		for _, r := range c.runs {
-			c.w.hand.returned(r)
+			took := time.Since(c.w.hand.returned(r))
+			if c.w.life.Err() == nil {
+				tell(c.w.voice, "JobReturned", func(o *Observer) func(Returned) { return o.JobReturned }, Returned{r.header, errtext.Of(err), took})
+			}
 		}
 		return
 	}

@@ -119,11 +119,12 @@ func (h *hand) gaveUp(r *run) {
 	}
 }
 
-func (h *hand) returned(r *run) {
+func (h *hand) returned(r *run) (slotSince time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r.back = true
 	delete(h.overdue, r)
+	return r.started
 }
 
 // overdueOf counts the runs of a queue that were given up and whose handlers have not returned,

@@ -75,6 +75,9 @@ func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 		if q.LastError != nil {
 			all = append(all, fmt.Errorf("no jobs can be claimed of queue %q: %w", q.Name, q.LastError))
 		}
+		if q.Overdue > 0 && q.Overdue >= q.Concurrency {
+			all = append(all, fmt.Errorf("handlers that were given up keep all %d slots of queue %q, the first since %s: start the process again, with handlers that return when their context ends", q.Concurrency, q.Name, q.OverdueSince.UTC().Format(time.DateTime+"Z")))
+		}
 	}
 	return all
 }

@@ -35,6 +35,9 @@ type Observer struct {
 	// JobOverdue: a handler ignores the end of its context. Its job goes on
 	// elsewhere; the slot stays taken until it returns.
 	JobOverdue func(Header)
+	// JobReturned: a handler that was given up, as JobOverdue tells, has returned, and its slot is
+	// free. What it returned is of no effect. Nothing tells of those that return after Start.
+	JobReturned func(Returned)
 	// JobsReset: the jobs of dead workers were given to others, or have failed
 	// because that has happened too often. The leader tells.
 	JobsReset func(Reset)
@@ -92,6 +95,13 @@ type Claimed struct {
 	Queue string
 	Jobs  int
 	Took  time.Duration
+}
+
+// Returned is a handler that was given up and has returned.
+type Returned struct {
+	Header
+	Err  error         // what it returned
+	Took time.Duration // since it got its slot
 }
 
 // Done is a run that has ended.
@@ -242,6 +252,9 @@ func NewSlogObserver(l *slog.Logger) Observer {
 		},
 		JobOverdue: func(h Header) {
 			l.Error("handler ignores the end of its context, its slot is lost until it returns", "job", h.ID, "kind", h.Kind, "queue", h.Queue)
+		},
+		JobReturned: func(r Returned) {
+			l.Warn("handler that was given up has returned", "job", r.ID, "kind", r.Kind, "queue", r.Queue, "took", r.Took, "error", r.Err)
 		},
 		JobsReset: func(r Reset) {
 			l.Warn("jobs of dead workers reset", "workers", r.Workers, "back", r.Back, "ended", r.Ended)

@@ -2,7 +2,9 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +69,45 @@ func TestRunning(t *testing.T) {
 	if q := w.Status().Queues[0]; q.Overdue != 0 || !q.OverdueSince.IsZero() {
 		t.Errorf("all have returned, and the status is %+v", q)
 	}
+	w.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// While handlers that were given up keep all slots of a queue, the worker is not ready. What such a
+// handler returns is told.
+func TestReadyWithoutSlots(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	release := make(chan struct{})
+	late := errors.New("too late")
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		if j.Args.N == 0 {
+			return nil
+		}
+		<-release
+		return late
+	}, jobs.Timeout(20*time.Millisecond), jobs.MaxAttempts(1))
+	returned := make(chan jobs.Returned, 1)
+	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithQueue("default", 1), jobs.WithObserver(jobs.Observer{JobReturned: func(r jobs.Returned) { returned <- r }}))...)
+	jobs.SetGrace(w, 20*time.Millisecond)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(t.Context()) }()
+	s.ended(s.add(task{0}))
+	if all := w.Ready(t.Context(), 0); len(all) > 0 {
+		t.Errorf("with its slot it is not ready: %v", all)
+	}
+	id := s.add(task{1})
+	s.until("the slot to be lost", func() bool { return w.Status().Queues[0].Overdue == 1 })
+	if all := w.Ready(t.Context(), 0); len(all) != 1 || !strings.Contains(all[0].Error(), `given up keep all 1 slots of queue "default"`) {
+		t.Errorf("without a slot: %v", all)
+	}
+	close(release)
+	if r := <-returned; r.ID != id || !errors.Is(r.Err, late) || r.Took < 20*time.Millisecond {
+		t.Errorf("returned: %+v", r)
+	}
+	s.until("the slot to be free", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
 	w.Stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

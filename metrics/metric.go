@@ -94,6 +94,7 @@ var (
 	jobsUnsettled  = add("jobs.unsettled", Gauge, "{job}", nil, "Runs that have ended, before the database knows.")
 	jobsConcurrent = add("jobs.queue.concurrency", Gauge, "{job}", byQueue, "Jobs that the worker may run at once.")
 	jobsRunning    = add("jobs.queue.running", Gauge, "{job}", byQueue, "Handlers that run, and those that were given up and have not returned.")
+	jobsLostSlots  = add("jobs.queue.slots.lost", Gauge, "{job}", byQueue, "Slots that handlers keep which were given up, as they ignore the end of their contexts.")
 	jobsPrefetched = add("jobs.queue.prefetched", Gauge, "{job}", byQueue, "Jobs that are claimed ahead.")
 	jobsQueueUp    = add("jobs.queue.up", Gauge, "{state}", byQueue, "1 if jobs can be claimed.")
 	jobsPaused     = add("jobs.queue.paused", Gauge, "{state}", byQueue, "1 if an operator has paused the queue.")

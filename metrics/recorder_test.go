@@ -186,16 +186,17 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// A queue is not up while no jobs can be claimed from it.
+// A queue is not up while no jobs can be claimed from it, and slots that handlers keep which were
+// given up are lost.
 func TestQueueUp(t *testing.T) {
 	got := map[string]float64{}
-	sampleJobs(jobs.Status{State: jobs.WorkerRunning, Queues: []jobs.QueueStatus{{Name: "a"}, {Name: "b", LastError: errors.New("away")}}}, time.Now(), func(m *Metric, value float64, attributes ...string) {
-		if m == jobsQueueUp {
-			got[attributes[0]] = value
+	sampleJobs(jobs.Status{State: jobs.WorkerRunning, Queues: []jobs.QueueStatus{{Name: "a", Overdue: 2}, {Name: "b", LastError: errors.New("away")}}}, time.Now(), func(m *Metric, value float64, attributes ...string) {
+		if m == jobsQueueUp || m == jobsLostSlots {
+			got[attributes[0]+" "+m.Name] = value
 		}
 	})
-	if fmt.Sprint(got) != "map[a:1 b:0]" {
-		t.Errorf("up are %v", got)
+	if fmt.Sprint(got) != "map[a pgfrontier.jobs.queue.slots.lost:2 a pgfrontier.jobs.queue.up:1 b pgfrontier.jobs.queue.slots.lost:0 b pgfrontier.jobs.queue.up:0]" {
+		t.Errorf("the gauges are %v", got)
 	}
 }
 

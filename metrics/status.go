@@ -96,6 +96,7 @@ func sampleJobs(s jobs.Status, now time.Time, sample Sample) {
 	for _, q := range s.Queues {
 		sample(jobsConcurrent, float64(q.Concurrency), q.Name)
 		sample(jobsRunning, float64(q.Running), q.Name)
+		sample(jobsLostSlots, float64(q.Overdue), q.Name)
 		sample(jobsPrefetched, float64(q.Prefetched), q.Name)
 		sample(jobsQueueUp, truth(q.LastError == nil), q.Name)
 		sample(jobsPaused, truth(q.Paused), q.Name)

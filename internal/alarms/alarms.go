@@ -29,6 +29,7 @@ const (
 
 	PausedSchedule Kind = "paused-schedule"
 	Unadvanced     Kind = "unadvanced" // runs of flows that no worker advances
+	LostSlots      Kind = "lost-slots" // of a queue, that handlers keep which were given up
 )
 
 // Alarm is a thing that is wrong.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -89,6 +90,11 @@ func withNobody(ctx context.Context, db store.Querier, jobs tables.Jobs, all []A
 			return nil, err
 		}
 		all = withUnserved(all, queues)
+		lost, err := lostSlots(ctx, db, jobs)
+		if err != nil && !pgdriver.IsUndefined(err) {
+			return nil, err
+		}
+		all = append(all, lost...)
 	}
 	unadvanced, err := q.Unadvanced(ctx, db)
 	if err != nil && !pgdriver.IsUndefined(err) {
@@ -98,6 +104,22 @@ func withNobody(ctx context.Context, db store.Querier, jobs tables.Jobs, all []A
 		all = append(all, Alarm{Kind: Unadvanced, Says: "runs have not ended, and no worker advances them"})
 	}
 	return all, nil
+}
+
+// lostSlots says which living workers of jobs have slots that handlers keep which were given up.
+func lostSlots(ctx context.Context, db store.Querier, jobs tables.Jobs) ([]Alarm, error) {
+	return pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (t Alarm, err error) {
+		var place string
+		var lost, of int
+		err = r.Scan(&t.Name, &place, &lost, &of)
+		t.Kind, t.Says = LostSlots, errtext.Line(fmt.Sprintf("%s has lost %d of %d slots to handlers that were given up", place, lost, of))
+		return t, err
+	}, `
+SELECT coalesce(q."Name", ''), coalesce(n.hostname, '') || '/' || coalesce(n.pid, 0), q."Overdue", coalesce(q."Concurrency", 0)
+FROM `+jobs.Workers.SQL()+` AS n
+CROSS JOIN LATERAL jsonb_to_recordset(CASE WHEN jsonb_typeof(n.status->'Queues') = 'array' THEN n.status->'Queues' ELSE '[]' END) AS q("Name" text, "Overdue" int, "Concurrency" int)
+WHERE q."Overdue" > 0 AND n.heartbeat_at > clock_timestamp() - `+liveness.TimeoutSQL("n", "interval '30 s'")+` AND n.heartbeat_at <= clock_timestamp()
+ORDER BY 1, 2`)
 }
 
 // withUnserved says of each queue whose jobs are due that no worker serves it, beside the others of

@@ -109,7 +109,7 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 		"jobs.done{queue=default,kind=task,outcome=snoozed}": "1", "jobs.done{queue=default,kind=task,outcome=failed}": "1",
 		"jobs.done{queue=default,kind=task,outcome=cancelled}": "1",
 		"jobs.duration{queue=default,kind=task}":               "8", "jobs.wait.duration{queue=default,kind=task}": "8",
-		"jobs.claimed{queue=default}": "8", "jobs.claimed{queue=paused}": "none", "jobs.queue.concurrency{queue=default}": "3", "jobs.queue.running{queue=default}": "0",
+		"jobs.claimed{queue=default}": "8", "jobs.claimed{queue=paused}": "none", "jobs.queue.concurrency{queue=default}": "3", "jobs.queue.running{queue=default}": "0", "jobs.queue.slots.lost{queue=default}": "0",
 		"jobs.queue.up{queue=default}": "1", "jobs.queue.paused{queue=paused}": "1", "jobs.queue.paused{queue=default}": "0",
 		"jobs.queue.unknown_kinds{queue=default}": "1", "jobs.queue.prefetched{queue=default}": "0",
 		"jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2", "jobs.queue.scheduled{queue=default}": "1", "jobs.queue.scheduled{queue=paused}": "0",

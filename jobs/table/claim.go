@@ -236,6 +236,7 @@ func (w *Worker) scan(v view, r *run) (any, error) {
 				return
 			}
 			w.hand.returned(r)
+			w.tellReturned(r, a.err)
 			w.give()
 		}()
 		a.err = recovered("Scan", func() (err error) {

@@ -42,6 +42,7 @@ func (w *Worker) execute(r *run, prepared func()) {
 		close(returned)
 		if !r.over.CompareAndSwap(false, true) {
 			w.hand.returned(r)
+			w.tellReturned(r, err)
 			w.after(r)
 			return
 		}
@@ -51,9 +52,11 @@ func (w *Worker) execute(r *run, prepared func()) {
 		w.voice.Aside("PreHandle", func() { before(ctx, r.job) })
 		prepared()
 	}
-	if !r.over.Load() { // else PreHandle was given up
-		err = recovered("the handler", func() error { return w.handler.handle(ctx, r.job) })
+	if r.over.Load() { // PreHandle was given up
+		err = nil
+		return
 	}
+	err = recovered("the handler", func() error { return w.handler.handle(ctx, r.job) })
 }
 
 // watch waits for a handler whose context has ended, and gives it up if it ignores
@@ -80,6 +83,18 @@ func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}, pr
 func (w *Worker) giveUp(r *run) {
 	w.hand.gaveUp(r)
 	hooks.Tell(w.voice, "JobOverdue", func(o *Observer) func(Header) { return o.JobOverdue }, r.header)
+}
+
+// tellReturned tells that what was given up has returned, while the worker runs.
+func (w *Worker) tellReturned(r *run, err error) {
+	if w.life.Err() != nil {
+		return
+	}
+	returned := Returned{Header: r.header, Err: errtext.Of(err)}
+	if since, _ := r.called(); !since.IsZero() {
+		returned.Took = time.Since(since)
+	}
+	hooks.Tell(w.voice, "JobReturned", func(o *Observer) func(Returned) { return o.JobReturned }, returned)
 }
 
 // finish settles a job after its handler has returned err, and waits until that is

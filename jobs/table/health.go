@@ -54,6 +54,9 @@ func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 	if err := w.Live(); err != nil {
 		all = append(all, err)
 	}
+	if lost, since := w.hand.overdueNow(); lost >= w.opts.NumHandlers {
+		all = append(all, fmt.Errorf("handlers that were given up keep all %d slots, the first since %s: start the process again, with handlers that return when their context ends", lost, since.UTC().Format(time.DateTime+"Z")))
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, what := range []string{Claiming, Heartbeating, Settling, Resetting} {

@@ -28,6 +28,9 @@ type Observer struct {
 	// JobOverdue: a handler or its PreHandle ignores the end of its context, or Scan does
 	// not return. The job goes on elsewhere; its slot stays taken until they return.
 	JobOverdue func(Header)
+	// JobReturned: what was given up, as JobOverdue tells, has returned, and its slot is free. What
+	// it returned is of no effect. Nothing tells of those that return after Start.
+	JobReturned func(Returned)
 	// JobsHidden: the view does not show rows that were claimed. They are queued
 	// again, due later and later.
 	JobsHidden func(ids []int64)
@@ -52,6 +55,13 @@ type Observer struct {
 type WorkerInfo struct {
 	ID  uuid.UUID
 	Err error // why it stopped, nil after a clean stop
+}
+
+// Returned is a handler, or a Scan, that was given up and has returned.
+type Returned struct {
+	Header
+	Err  error         // what it returned
+	Took time.Duration // since it got its slot; 0: Scan has none
 }
 
 // Header is what is known of a job beside its record.
@@ -174,6 +184,9 @@ func NewSlogObserver(l *slog.Logger) Observer {
 		JobLost: func(h Header) { l.Warn("job lost", "job", h.ID) },
 		JobOverdue: func(h Header) {
 			l.Error("handler ignores the end of its context, its slot is lost until it returns", "job", h.ID)
+		},
+		JobReturned: func(r Returned) {
+			l.Warn("handler that was given up has returned", "job", r.ID, "took", r.Took, "error", r.Err)
 		},
 		JobsHidden: func(ids []int64) { l.Warn("the view does not show claimed jobs", "jobs", ids) },
 		JobReset: func(r Reset) {

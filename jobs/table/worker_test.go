@@ -147,7 +147,11 @@ func TestOverdue(t *testing.T) {
 		}
 		return nil
 	}
-	w := s.worker(s.d.DB, func(o *table.WorkerOptions) { o.NumHandlers, o.MaximumRuntimePerJob = 2, 50*time.Millisecond })
+	returned := make(chan table.Returned, 2)
+	w := s.worker(s.d.DB, func(o *table.WorkerOptions) {
+		o.NumHandlers, o.MaximumRuntimePerJob = 2, 50*time.Millisecond
+		o.Observers = []table.Observer{{JobReturned: func(r table.Returned) { returned <- r }}}
+	})
 	table.SetGrace(w, 50*time.Millisecond)
 	s.start(w)
 	id := s.add("")
@@ -160,8 +164,21 @@ func TestOverdue(t *testing.T) {
 	if all := w.Running(); len(all) != 1 || all[0].ID != id || !all[0].Overdue || all[0].Since.IsZero() {
 		t.Errorf("%+v run", all)
 	}
+	if all := w.Ready(t.Context(), 0); len(all) > 0 {
+		t.Errorf("with one slot left it is not ready: %v", all)
+	}
+	s.add("")
+	s.until("both slots to be lost", func() bool { return w.Status().Overdue == 2 })
+	if all := w.Ready(t.Context(), 0); len(all) != 1 || !strings.Contains(all[0].Error(), "given up keep all 2 slots") {
+		t.Errorf("without a slot: %v", all)
+	}
 	close(release)
-	s.until("the slot", func() bool { return w.Status().Running == 0 })
+	for range 2 {
+		if r := <-returned; !errors.Is(r.Err, errRefused) || r.Took < 50*time.Millisecond || r.NumFailures != 0 {
+			t.Errorf("returned: %+v", r)
+		}
+	}
+	s.until("the slots", func() bool { return w.Status().Running == 0 })
 	if all := w.Running(); len(all) > 0 {
 		t.Errorf("then %+v run", all)
 	}
