@@ -74,12 +74,13 @@ func (o *oldest) age(position int64, head *int64, now time.Time) *time.Duration 
 	return &age
 }
 
-// waitsAt returns the position of a consumer that this worker runs, if it is below
-// the head.
+// waitsAt returns up to where a consumer that this worker runs has passed the log, if that is
+// below the head.
 func (u *unitStatus) waitsAt(head int64) (position int64, waits bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.s.Position, u.s.Assigned && u.known && u.s.Position < head
+	position = u.passedTo()
+	return position, u.s.Assigned && u.known && position < head
 }
 
 // sawOldest takes note of what waits, unless another run of the consumer has begun.
@@ -91,7 +92,7 @@ func (u *unitStatus) sawOldest(o oldest) {
 	}
 	u.oldest = &o
 	switch {
-	case o.Position <= u.s.Position: // none waits, or no longer
+	case o.Position <= u.passedTo(): // none waits, or no longer
 		u.waits = time.Time{}
 	case u.waits.IsZero():
 		u.waits = o.at

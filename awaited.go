@@ -21,12 +21,13 @@ type awaited struct {
 	asked map[string]map[int64]struct{}      // by consumer, for other processes
 	due   map[string]int64                   // how far consumers are that were asked for and not answered
 	now   chan struct{}                      // something is due
+	joins map[string]chan struct{}           // by consumer; closed when another begins to wait
 }
 
 func newAwaited() *awaited {
 	return &awaited{
 		here: map[string]map[chan struct{}]int64{}, asked: map[string]map[int64]struct{}{},
-		due: map[string]int64{}, now: make(chan struct{}, 1),
+		due: map[string]int64{}, now: make(chan struct{}, 1), joins: map[string]chan struct{}{},
 	}
 }
 
@@ -40,6 +41,7 @@ func (a *awaited) wait(consumer string, position int64) (there chan struct{}, fo
 		a.here[consumer] = map[chan struct{}]int64{}
 	}
 	a.here[consumer][there] = position
+	a.join(consumer)
 	return there, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -100,14 +102,44 @@ func (a *awaited) ask(consumer string, position int64, at func() int64) {
 	}
 	if len(a.asked[consumer]) < maxAsked {
 		a.asked[consumer][position] = struct{}{}
+		a.join(consumer)
 	}
 }
 
-// isWaitedFor reports whether somebody waits for a consumer of this worker.
-func (a *awaited) isWaitedFor(consumer string) bool {
+// isWaitedFor reports whether somebody waits until a consumer of this worker has
+// reached a position above after, up to upTo.
+func (a *awaited) isWaitedFor(consumer string, after, upTo int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.here[consumer])+len(a.asked[consumer]) > 0
+	for _, position := range a.here[consumer] {
+		if after < position && position <= upTo {
+			return true
+		}
+	}
+	for position := range a.asked[consumer] {
+		if after < position && position <= upTo {
+			return true
+		}
+	}
+	return false
+}
+
+// joined returns a channel that is closed when another begins to wait for a consumer. Take
+// it before isWaitedFor.
+func (a *awaited) joined(consumer string) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.joins[consumer] == nil {
+		a.joins[consumer] = make(chan struct{})
+	}
+	return a.joins[consumer]
+}
+
+func (a *awaited) join(consumer string) {
+	if c := a.joins[consumer]; c != nil {
+		close(c)
+		delete(a.joins, consumer)
+	}
 }
 
 func (a *awaited) answer(consumer string, at int64) {

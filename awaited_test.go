@@ -67,6 +67,17 @@ func TestAwaited(t *testing.T) {
 					}
 					delete(elsewhere, p)
 				}
+				after := at + rapid.Int64Range(-5, 20).Draw(t, "after")
+				upTo, among := after+rapid.Int64Range(0, 10).Draw(t, "width"), false
+				for _, p := range here {
+					among = among || after < p && p <= upTo
+				}
+				for p := range elsewhere {
+					among = among || after < p && p <= upTo
+				}
+				if a.isWaitedFor("c", after, upTo) != among {
+					t.Fatalf("waited for in (%d, %d]: %v, waiting are %v and %v", after, upTo, !among, here, elsewhere)
+				}
 				if len(a.here["c"]) != len(here) || len(a.asked["c"]) != len(elsewhere) || len(a.here) > 1 {
 					t.Fatalf("kept %v and %v, waiting are %v and %v", a.here, a.asked, here, elsewhere)
 				}

@@ -76,9 +76,9 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		c.reader.Close() // the loop ends with all that it has begun
 	}()
 	for intake.Err() == nil {
-		n := news{c.w.frontier.Changed(), c.w.frontier.Back(), c.w.coord.Changed(), nil}
+		n := news{c.w.frontier.Changed(), c.w.frontier.Back(), c.w.coord.Changed(), nil, nil}
 		if c.unit.isPart() {
-			n.met = c.w.meetings.changed()
+			n.met, n.joined = c.w.meetings.changed(), c.w.awaited.joined(c.unit.title)
 		}
 		r, fatal := c.inTurn(ctx, intake)
 		if fatal != nil {
@@ -308,6 +308,7 @@ type news struct {
 	back    <-chan struct{} // the frontier works again
 	dealt   <-chan struct{} // the assignments, or the partitions that are wanted
 	met     <-chan struct{} // how parts meet that are to be merged
+	joined  <-chan struct{} // those who wait for the consumer
 }
 
 // rest waits until the next turn is due.
@@ -361,11 +362,15 @@ func (c *consumerLoop) await(intake context.Context, n news) {
 		defer timer.Stop()
 		again = timer.C
 	}
+	if c.lazily.upTo == 0 {
+		n.joined = nil // nothing is kept back
+	}
 	select {
 	case <-again:
 	case <-n.changed:
 	case <-n.dealt:
 	case <-n.met:
+	case <-n.joined:
 	case <-c.unit.reload.c:
 		c.forget()
 	case <-intake.Done():

@@ -134,7 +134,7 @@ func (c *consumerLoop) nextLook() (at time.Time, ok bool) {
 		at = c.rescaling.due
 	}
 	if c.lazily.upTo > 0 {
-		if due := c.lazily.since.Add(lazyFor); at.IsZero() || due.Before(at) {
+		if due := c.lazily.since.Add(deferLimit(c.unit.slots)); at.IsZero() || due.Before(at) {
 			at = due
 		}
 	}

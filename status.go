@@ -86,7 +86,8 @@ type ConsumerStatus struct {
 	// may have gone on from it.
 	Position int64
 	// Lag counts the positions between Position and Safe: what may be read and
-	// was not. It is nil while another worker runs the consumer, or nobody does,
+	// was not. A part also passes events of other parts, and commits that a while later: its
+	// Lag, HeadLag, OldestAge and Still are from where it is. Lag is nil while another worker runs the consumer, or nobody does,
 	// and until this worker has loaded the consumer's progress: only the worker
 	// that runs a consumer knows how far it is.
 	Lag *int64 `json:",omitempty"`
@@ -144,7 +145,8 @@ type Pause struct {
 type unitStatus struct {
 	mu      sync.Mutex
 	s       ConsumerStatus
-	known   bool // Position is this run's
+	known   bool  // Position is this run's
+	kept    int64 // up to where a part has passed others' events beyond Position
 	oldest  *oldest
 	began   time.Time // the run
 	moved   time.Time // when Position was last another one
@@ -186,8 +188,9 @@ func (u *unitStatus) snapshot(safe, head *int64) ConsumerStatus {
 		s.LastError, s.Stuck = u.lasting, cmp.Or(u.held, s.Stuck)
 	}
 	if s.Assigned && u.known {
-		s.Lag, s.HeadLag = behind(safe, s.Position), behind(head, s.Position)
-		s.OldestAge = u.oldest.age(s.Position, head, now)
+		at := u.passedTo()
+		s.Lag, s.HeadLag = behind(safe, at), behind(head, at)
+		s.OldestAge = u.oldest.age(at, head, now)
 		s.Still = min(now.Sub(u.moved), u.waited(s.OldestAge, head, now))
 	} else if s.Assigned {
 		s.Still = now.Sub(u.began)
@@ -201,7 +204,7 @@ func (u *unitStatus) waited(age *time.Duration, head *int64, now time.Time) (d t
 	if age != nil {
 		d = *age
 	}
-	if !u.waits.IsZero() && (head == nil || u.s.Position < *head) {
+	if !u.waits.IsZero() && (head == nil || u.passedTo() < *head) {
 		d = max(d, now.Sub(u.waits))
 	}
 	return d
@@ -222,13 +225,14 @@ func (u *unitStatus) assigned(yes bool) { u.change(func(s *ConsumerStatus) { s.A
 // since the last one ended.
 func (u *unitStatus) begin() {
 	u.change(func(s *ConsumerStatus) {
-		u.known, u.oldest, u.began, u.waits, s.Paused = false, nil, time.Now(), time.Time{}, nil
+		u.known, u.kept, u.oldest, u.began, u.waits, s.Paused = false, 0, nil, time.Now(), time.Time{}, nil
 	})
 }
 
 func (u *unitStatus) loaded(p *progress.State) {
 	u.change(func(s *ConsumerStatus) {
 		u.moveTo(p.Position)
+		u.kept = 0
 		s.Paused, s.DeadLetters, s.OpenRanges, u.known = (*Pause)(p.Paused), p.DeadLetters, len(p.Open), true
 	})
 }
@@ -238,6 +242,17 @@ func (u *unitStatus) moveTo(position int64) {
 		u.s.Position, u.moved, u.waits = position, time.Now(), time.Time{}
 	}
 }
+
+// passed records that a part has passed events of other parts up to a position, and not
+// committed that.
+func (u *unitStatus) passed(upTo int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.kept, u.moved, u.waits = upTo, time.Now(), time.Time{}
+}
+
+// passedTo returns up to where nothing waits for the consumer.
+func (u *unitStatus) passedTo() int64 { return max(u.s.Position, u.kept) }
 
 // advanced takes note of a committed batch. While a failing event is narrowed
 // down, the failures still stand.

@@ -37,7 +37,9 @@ const pollAgain = 5 * time.Millisecond
 // that consumer runs: so that what was just appended can be read from its
 // projection. It looks when the consumer gets there in this worker. Where this
 // worker and the one that runs the consumer listen (DispatcherStrategyNotify),
-// it asks that one, once, to say so. Besides, all who wait for a consumer look together every
+// it asks that one, once, to say so. The parts of a consumer in partitions then commit at once
+// that they have passed the position. Without being asked, they take up to 25 ms for each
+// partition. Besides, all who wait for a consumer look together every
 // DispatcherInterval, from when the worker has started. The error is ErrDeadLettered if the event cannot
 // be handled, ErrNoConsumer if there is no such consumer, and tells how far the
 // consumer is if ctx ends first. A worker that
@@ -77,7 +79,7 @@ type waits struct {
 	looks        looks
 	// arrived reads how far a consumer is. Its error is final, unless nobody answers.
 	arrived func(ctx context.Context, consumer string, position int64) (progress.Arrival, error)
-	ask     func(ctx context.Context, consumer string, position int64) // the worker that runs the consumer; nil: nobody would hear the answer
+	ask     func(ctx context.Context, consumer string, position int64, split bool) // the workers that run the consumer; nil: nobody would hear the answer
 }
 
 // until waits until a consumer has handled a position.
@@ -120,7 +122,7 @@ func (w *waits) poll(ctx context.Context, consumer string, position int64, ask b
 	}
 	*why = now.Why()
 	if ask && w.ask != nil {
-		w.ask(ctx, consumer, position)
+		w.ask(ctx, consumer, position, now.Split)
 	}
 	return false, nil
 }
@@ -207,7 +209,7 @@ func (l *looks) at(ctx context.Context, consumer string, interval time.Duration,
 }
 
 // askFor asks the worker that runs a consumer to say when it is at a position.
-func (w *Worker) askFor(ctx context.Context, consumer string, position int64) {
+func (w *Worker) askFor(ctx context.Context, consumer string, position int64, _ bool) {
 	if u := w.unit(consumer); w.waitChannel != "" && !(u != nil && u.status.isAssigned()) {
 		w.say(ctx, word{Consumer: consumer, Position: position})
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/rights"
@@ -20,10 +23,16 @@ import (
 // Waiter waits for consumers in a process that runs none of them, for example one that serves
 // HTTP. It needs no Start and no Stop. Any number of goroutines may use it.
 type Waiter struct {
-	db          pgdriver.Pool
-	cfg         Config
-	waits       waits
-	checkpoints atomic.Pointer[progress.Checkpoints] // nil: the tables were not looked for yet
+	db    pgdriver.Pool
+	cfg   Config
+	waits waits
+	found atomic.Pointer[waiterTables] // nil: the tables were not looked for yet
+}
+
+// waiterTables are the tables of the workers that a Waiter has found.
+type waiterTables struct {
+	checkpoints progress.Checkpoints
+	changes     ident.Table
 }
 
 // NewWaiter makes a Waiter. It does nothing yet: WaitFor checks what it was given.
@@ -41,16 +50,18 @@ func NewWaiter(db *sql.DB, opts ...Option) *Waiter {
 			opt(&w.cfg)
 		}
 	}
-	w.waits = waits{awaited: newAwaited(), first: pollAgain, every: w.cfg.DispatcherInterval, arrived: w.arrived}
+	w.waits = waits{awaited: newAwaited(), first: pollAgain, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.ask}
 	return w
 }
 
 // WaitFor waits until a consumer has handled the event at a position, as [Worker.WaitFor] does
 // and with the same errors. It looks at once, and then after pauses that double from 5 ms up to
-// DispatcherInterval; all who wait for one consumer look together. While the database does not
-// answer, it goes on until ctx ends. The first call also looks for the tables: some thirty round
-// trips. The error is ErrInvalidConfig for what NewWaiter was given, ErrPrivileges if the role may
-// not read all rows, and that of [migrations.Check] if the tables are not those of this version.
+// DispatcherInterval; all who wait for one consumer look together. It tells the workers of a
+// consumer in partitions, as Worker.WaitFor does, unless db is a replica. While the database does
+// not answer, it goes on until ctx ends. The first call also looks for the tables: some thirty
+// round trips. The error is ErrInvalidConfig for what NewWaiter was given, ErrPrivileges if the
+// role may not read all rows, and that of [migrations.Check] if the tables are not those of this
+// version.
 func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) error {
 	err := w.cfg.Validate()
 	if w.db.DB == nil {
@@ -67,8 +78,39 @@ func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) e
 
 // arrived reads how far a consumer is.
 func (w *Waiter) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
+	err = w.connected(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		t, err := w.find(ctx, conn)
+		if err != nil {
+			return err
+		}
+		q := w.db.Plans.On(conn, conn)
+		if a, _, err = t.checkpoints.Arrived(ctx, q, consumer, position); err != nil {
+			return err
+		}
+		return checkArrival(ctx, &t.checkpoints, q, a, consumer, position)
+	})
+	return a, err
+}
+
+// ask tells the workers of a consumer in partitions that a position is waited for: their
+// checkpoints may be behind what they have passed. A standby cannot tell anybody. Whether they
+// hear or not, the waiter polls.
+func (w *Waiter) ask(ctx context.Context, consumer string, position int64, split bool) {
+	t := w.found.Load()
+	text, err := json.Marshal(word{Consumer: consumer, Position: position})
+	if !split || t == nil || err != nil {
+		return
+	}
+	_ = w.connected(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		return changes.Ask(ctx, conn, t.changes, string(text))
+	})
+}
+
+// connected calls do with a connection, within the limit of a short statement, or of those that
+// look for the tables.
+func (w *Waiter) connected(ctx context.Context, do func(context.Context, *sql.Conn) error) (err error) {
 	limit := usualLimits.quick
-	if w.checkpoints.Load() == nil {
+	if w.found.Load() == nil {
 		limit = usualLimits.read
 	}
 	bound, cancel := context.WithTimeoutCause(ctx, limit, noAnswer(limit))
@@ -79,7 +121,7 @@ func (w *Waiter) arrived(ctx context.Context, consumer string, position int64) (
 	}()
 	conn, err := w.db.Conn(bound)
 	if err != nil {
-		return a, fmt.Errorf("worker: take a connection: %w", err)
+		return fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer func() {
 		if err != nil && !errors.Is(err, ErrDeadLettered) && !errors.Is(err, ErrNoConsumer) {
@@ -88,21 +130,13 @@ func (w *Waiter) arrived(ctx context.Context, consumer string, position int64) (
 			_ = conn.Close()
 		}
 	}()
-	c, err := w.find(bound, conn)
-	if err != nil {
-		return a, err
-	}
-	q := w.db.Plans.On(conn, conn)
-	if a, _, err = c.Arrived(bound, q, consumer, position); err != nil {
-		return a, err
-	}
-	return a, checkArrival(bound, c, q, a, consumer, position)
+	return do(bound, conn)
 }
 
 // find looks for the tables, once.
-func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*progress.Checkpoints, error) {
-	if c := w.checkpoints.Load(); c != nil {
-		return c, nil
+func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*waiterTables, error) {
+	if found := w.found.Load(); found != nil {
+		return found, nil
 	}
 	t, err := w.cfg.tables()
 	if err != nil {
@@ -121,7 +155,7 @@ func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*progress.Checkpoint
 	if t, err = t.Resolve(ctx, conn); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	c := progress.New(t, uuid.Nil, w.cfg.BatchTimeout, progress.Server{Incarnation: "NULL"})
-	w.checkpoints.Store(&c)
-	return &c, nil
+	found := &waiterTables{progress.New(t, uuid.Nil, w.cfg.BatchTimeout, progress.Server{Incarnation: "NULL"}), t.Changes}
+	w.found.Store(found)
+	return found, nil
 }

@@ -26,6 +26,7 @@ var scenarios = []scenario{
 	{"upsert", "the same with one upsert an event, through Handle", upsert},
 	{"partitions", "one consumer over an old log, in 1, 2, 4 and 8 partitions on one worker, whose handler sleeps for 1 ms, writes one upsert, or does nothing; the first also with a process for each partition", partitions},
 	{"partitions-head", "one consumer at the head of the log, 1,000 appends a second, in 1 and in 8 partitions on one worker: statements that the worker sends for an event, and the lag behind the COMMIT", partitionsAtHead},
+	{"partitions-quiet", "one consumer on a quiet log, 10 appends a second, in 8 and in 64 partitions on one worker: transactions that the server counts, without the appends, and how long a Waiter waits for single appends", partitionsOfQuietLog},
 	{"rescale", "one consumer in 4, then 8, then 3 partitions, on two workers, 1,000 appends a second, with a handler that sleeps for 1 ms: the lag behind the COMMIT, and how long each change takes", rescale},
 	{"many", "1, 8 and 50 consumers on one worker at the head of the log, 1,000 appends a second: what an event costs the database (without what the writers' sessions use) with the one read that all share, and if each reads for itself", many},
 	{"idle", "nothing happens: statements a second that one worker sends, and transactions that the server counts", idle},
@@ -59,7 +60,7 @@ type size struct {
 	bulk       int           // bulk: events
 	upserts    int           // upsert: events
 	followers  []int         // many: consumers, one at first
-	many       time.Duration // many, partitions-head, rescale: for each number of them
+	many       time.Duration // many, partitions-head, partitions-quiet, rescale: for each number of them
 	handovers  int           // rolling, kill: runs
 	groups     []int         // scale: workers
 	units      int           // scale: consumers

@@ -35,6 +35,12 @@ func Say(ctx context.Context, q store.Querier, channel string, texts []string) e
 	return err
 }
 
+// Ask sends a text on the channel that WaitChannel returns. A standby sends nothing.
+func Ask(ctx context.Context, q store.Querier, table ident.Table, text string) error {
+	_, err := q.ExecContext(ctx, `SELECT pg_notify(`+waits(table)+`, $1::text) WHERE NOT pg_is_in_recovery()`, text)
+	return err
+}
+
 // Notify announces news. Call it when the news is committed, or as the last
 // statement of its transaction: the counter is one row, which keeps others
 // waiting.

@@ -7,7 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -72,6 +76,39 @@ func TestWaiter(t *testing.T) {
 	})
 }
 
+// A Waiter tells the workers what it waits for, if the consumer is in partitions: some of them
+// may have passed it, and deferred the commit.
+func TestWaiterAsksPartitions(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('whole', 6), ('parts#000-7ff', 7), ('parts#800-fff', 6)`)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, paused_at, split_at) VALUES ('parts', now(), now())`)
+	listener, err := pgx.Connect(t.Context(), d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close(context.Background()) })
+	channel := one[string](t, d.DB, `SELECT 'worker_waits_' || 'consumer_checkpoints_changes'::regclass::oid`)
+	if _, err := listener.Exec(t.Context(), "LISTEN "+channel); err != nil {
+		t.Fatal(err)
+	}
+	w := worker.NewWaiter(d.DB, worker.WithDispatcherInterval(10*time.Millisecond))
+	await(t, "a wait for the consumer that is not in partitions", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		return strings.Contains(w.WaitFor(ctx, "whole", 7).Error(), "it is at position 6")
+	})
+	waited := make(chan error, 1)
+	go func() { waited <- w.WaitFor(t.Context(), "parts", 7) }()
+	if n, err := listener.WaitForNotification(t.Context()); err != nil || n.Payload != `{"consumer":"parts","position":7}` {
+		t.Errorf("the workers hear %+v, %v", n, err)
+	}
+	d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 7`)
+	if err := <-waited; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A Waiter outlives the loss of its connections, and goes on.
 func TestWaiterOutlivesItsConnections(t *testing.T) {
 	t.Parallel()
@@ -105,6 +142,9 @@ func TestWaiterOnAStandby(t *testing.T) {
 	p := newServerPair(t)
 	owner := start(t, p.onPrimary, []consumer.Consumer{&ledger{name: "c"}})
 	w := worker.NewWaiter(p.onStandby)
+	if err := changes.Ask(t.Context(), p.onStandby, ident.Table{Name: "consumer_checkpoints_changes"}, "{}"); err != nil {
+		t.Errorf("to ask on a standby: %v", err)
+	}
 	if err := owner.WaitFor(t.Context(), "c", 0); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ type Arrival struct {
 	Open       bool  // it has passed the position, which was in doubt
 	DeadLetter bool  // the event is among its dead letters
 	Replayed   bool  // it waits for the replay of its aggregate
+	Split      bool  // it has parts
 }
 
 // Why says why the consumer has not handled the position.
@@ -40,7 +41,7 @@ func (a Arrival) Why() error {
 // Arrived reads whether a consumer has handled a position, and in which
 // incarnation of the server.
 func (c Checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a Arrival, token string, err error) {
-	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &token)
+	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Arrival{Unknown: true}, "", nil
@@ -73,7 +74,7 @@ SELECT min(u.last_position), bool_or(u.paused_at IS NOT NULL),
 	bool_or(EXISTS (SELECT FROM ` + t.GapSkips.SQL() + ` AS s WHERE s.consumer_name = u.consumer_name AND s.state = 'open' AND s.gap_position <= $2::bigint AND s.gap_end >= $2::bigint)),
 	bool_or(EXISTS (SELECT FROM ` + t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND NOT l.replay)),
 	bool_or(EXISTS (SELECT FROM ` + t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND l.replay)),
-	coalesce(` + server.Incarnation + `, '')
+	count(*) > 1, coalesce(` + server.Incarnation + `, '')
 FROM (
 	SELECT consumer_name, last_position, paused_at FROM ` + checkpoints + ` WHERE consumer_name = $1::text AND split_at IS NULL
 	UNION ALL
