@@ -105,3 +105,44 @@ func BenchmarkReadScoped(b *testing.B) {
 		}
 	})
 }
+
+// A consumer of many types: all events of a log are of them in turn, or each hundredth is, or
+// most are of the first one.
+func BenchmarkReadScopedManyTypes(b *testing.B) {
+	for log, name := range map[string]string{
+		"common": `(i % 1000)::text`,
+		"rare":   `CASE WHEN i % 100 = 7 THEN (i / 100 % 1000)::text ELSE 'other' END`,
+		"uneven": `CASE WHEN i % 100 = 7 THEN (i / 100 % 1000)::text ELSE '0' END`,
+	} {
+		d := pgtest.New(b)
+		d.Exec(b, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload, metadata)
+			SELECT `+name+`, 'aggregate-' || i, 1, gen_random_uuid(), 'SomethingHappened', convert_to(repeat('x', 200), 'UTF8'), '{"user": "u-1"}'
+			  FROM generate_series(1, $1::bigint) AS i`, benchmarkRows)
+		d.Exec(b, `VACUUM (ANALYZE) events`)
+		d.DB.SetMaxOpenConns(1)
+		for _, n := range []int{2, 4, 8, 10, 100, 1000} {
+			var types []string
+			for i := range n {
+				types = append(types, fmt.Sprint(i))
+			}
+			read := func(b *testing.B, first int64, window int) {
+				found, after := 0, first
+				for b.Loop() {
+					page, err := defaultStore.ReadScoped(b.Context(), d.DB, store.ScopedRange{After: after, UpTo: benchmarkRows, Types: types, Limit: window})
+					if err != nil {
+						b.Fatal(err)
+					}
+					found += len(page.Events)
+					if after = page.Through; after == benchmarkRows {
+						after = first
+					}
+				}
+				b.ReportMetric(float64(found)/b.Elapsed().Seconds(), "events/s")
+			}
+			for _, window := range []int{100, 1000} {
+				b.Run(fmt.Sprintf("log=%s/types=%d/window=%d", log, n, window), func(b *testing.B) { read(b, 0, window) })
+			}
+			b.Run(fmt.Sprintf("log=%s/types=%d/at the head", log, n), func(b *testing.B) { read(b, benchmarkRows-1, 100) })
+		}
+	}
+}

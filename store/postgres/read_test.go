@@ -150,8 +150,8 @@ func TestReadScopedIsLikeItsReference(t *testing.T) {
 		}
 		size := rapid.Int64Range(1, 40).Draw(t, "size")
 		share := rapid.IntRange(0, 10).Draw(t, "share present, in tenths")
-		types := map[int64]string{}
-		for p := int64(1); p <= size; p++ {
+		types, apart := map[int64]string{}, rapid.SampledFrom([]int64{1, 20}).Draw(t, "apart")
+		for p := apart; p <= size*apart; p += apart {
 			if rapid.IntRange(1, 10).Draw(t, "draw") <= share {
 				types[p] = rapid.SampledFrom(names).Draw(t, "type")
 			}
@@ -162,11 +162,11 @@ func TestReadScopedIsLikeItsReference(t *testing.T) {
 		}
 		insertAt(t, db, quoted)
 		for range 50 { // ranges are cheaper than tables
-			after := rapid.Int64Range(0, size+2).Draw(t, "after")
+			after := rapid.Int64Range(0, size+2).Draw(t, "after") * apart
 			r := store.ScopedRange{
 				After: after,
-				UpTo:  rapid.Int64Range(after, size+4).Draw(t, "up to"),
-				Types: rapid.SliceOfN(rapid.SampledFrom(append(names, "none")), 1, 4).Draw(t, "types"),
+				UpTo:  rapid.Int64Range(after, (size+4)*apart).Draw(t, "up to"),
+				Types: append(rapid.SliceOfN(rapid.SampledFrom(append(names, "none")), 1, 4).Draw(t, "types"), rapid.SampledFrom([][]string{nil, strings.Split("1234567", "")}).Draw(t, "more")...),
 				Limit: rapid.IntRange(1, 12).Draw(t, "limit"),
 			}
 			got, err := defaultStore.ReadScoped(context.Background(), db, r)

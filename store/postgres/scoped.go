@@ -15,8 +15,9 @@ import (
 // <= r.UpTo, and how far they reach, as one snapshot shows it.
 //
 // It needs the index (aggregate_type, global_position). It costs what r.Limit
-// events of these types above r.After cost, or all of them if they are fewer,
-// however many there are of other types.
+// events of each of these types above r.After cost, or all of them if they are fewer,
+// however many there are of other types. Of many types it costs what the next events of all
+// types cost, if these are enough.
 //
 // r must name a type. After must not be negative nor above UpTo. Limit must be
 // above 0.
@@ -28,26 +29,62 @@ func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedR
 	if err != nil {
 		return store.ScopedPage{}, fmt.Errorf("storepostgres: ReadScoped: %w", err)
 	}
-	text, bounded, asked := s.sql.scoped, s.sql.scopedSized, textArray(types)
-	if len(types) == 1 {
-		text, bounded, asked = s.sql.scopedOne, s.sql.scopedOneSized, types[0]
-	}
-	var events []store.PersistedEvent
-	var more bool
-	if r.MaxBytes > 0 {
-		events, more, err = s.querySized(ctx, q, r.Limit, r.MaxBytes, bounded, r.After, r.UpTo, asked, r.Limit)
-	} else {
-		events, err = s.query(ctx, q, r.Limit, text, r.After, r.UpTo, asked, r.Limit)
-		more = len(events) == r.Limit
+	page, found, err := s.readNear(ctx, q, r, types)
+	if err == nil && !found {
+		text, asked := s.sql.scoped, textArray(types)
+		if len(types) == 1 {
+			text, asked = s.sql.scopedOne, types[0]
+		}
+		page, err = s.readScoped(ctx, q, r, text, asked)
 	}
 	if err != nil {
 		return store.ScopedPage{}, fmt.Errorf("storepostgres: read the events of %s of types %s in (%d, %d]: %w", s.events, errtext.Value(strings.Join(r.Types, ", ")), r.After, r.UpTo, err)
 	}
-	page := store.ScopedPage{Events: events, Through: r.UpTo}
-	if more {
-		page.Through = events[len(events)-1].GlobalPosition
-	}
 	return page, nil
+}
+
+const (
+	// manyTypes is from how many types on their events are looked for among all first.
+	manyTypes = 8
+	// nearAtOnce is how many positions for each type cost less than a look into the index for
+	// the type, whatever is found there.
+	nearAtOnce = 4
+	// nearAtMost is how many positions for each type cost less than what the index has of the
+	// types, if a page is found there.
+	nearAtMost = 16
+	// sparseReads is how many reads do without, after one that did not find a page there.
+	sparseReads = 64
+)
+
+// readNear reads the events of many types among all events near r.After. found is false if that
+// is no page: then the index has to tell.
+func (s *Store) readNear(ctx context.Context, q store.Querier, r store.ScopedRange, types []string) (page store.ScopedPage, found bool, err error) {
+	n, positions := int64(len(types)), r.UpTo-r.After
+	if n < manyTypes || positions > nearAtOnce*n && s.sparse.Add(-1) >= 0 {
+		return page, false, nil
+	}
+	near := r
+	near.UpTo = r.After + min(positions, nearAtMost*n)
+	page, err = s.readScoped(ctx, q, near, s.sql.scopedNear, textArray(types))
+	if found = near.UpTo == r.UpTo || len(page.Events) == r.Limit; !found {
+		s.sparse.Store(sparseReads)
+	}
+	return page, found, err
+}
+
+// readScoped reads a page by one of the scoped statements.
+func (s *Store) readScoped(ctx context.Context, q store.Querier, r store.ScopedRange, text scopedSQLs, types any) (page store.ScopedPage, err error) {
+	var more bool
+	if r.MaxBytes > 0 {
+		page.Events, more, err = s.querySized(ctx, q, r.Limit, r.MaxBytes, text.sized, r.After, r.UpTo, types, r.Limit)
+	} else {
+		page.Events, err = s.query(ctx, q, r.Limit, text.plain, r.After, r.UpTo, types, r.Limit)
+		more = len(page.Events) == r.Limit
+	}
+	if page.Through = r.UpTo; more && err == nil {
+		page.Through = page.Events[len(page.Events)-1].GlobalPosition
+	}
+	return page, err
 }
 
 // CountMissing returns which positions in (after, through] have no event, as

@@ -13,9 +13,17 @@ import (
 type statements struct {
 	appendAny, appendNew, appendExact, headVersion string
 
-	read, latest, stream, scopedOne, scoped, missing, ranges, ages string
+	read, latest, stream, missing, ranges, ages string
 
-	readSized, scopedOneSized, scopedSized sizedSQL
+	readSized sizedSQL
+
+	scopedOne, scoped, scopedNear scopedSQLs
+}
+
+// scopedSQLs are a scoped read without a bound of bytes, and with one.
+type scopedSQLs struct {
+	plain string
+	sized sizedSQL
 }
 
 // newStatements makes the SQL of a store. incarnation is empty, or the
@@ -38,10 +46,12 @@ func newStatements(events, heads ident.Table, channel, incarnation string) state
 		form := sized(text, n)
 		return sizedSQL{tables.Replace(form.light), tables.Replace(form.exact)}
 	}
+	scoped := func(text string) scopedSQLs { return scopedSQLs{tables.Replace(text), bounded(text, 5)} }
 	return statements{
-		readSized:      bounded(readSQL, 3),
-		scopedOneSized: bounded(scopedOneSQL, 5),
-		scopedSized:    bounded(scopedSQL, 5),
+		readSized:  bounded(readSQL, 3),
+		scopedOne:  scoped(scopedOneSQL),
+		scoped:     scoped(scopedSQL),
+		scopedNear: scoped(scopedNearSQL),
 
 		appendAny:   appendTo(headAny),
 		appendNew:   appendTo(headNew),
@@ -50,8 +60,6 @@ func newStatements(events, heads ident.Table, channel, incarnation string) state
 		read:        tables.Replace(readSQL),
 		latest:      tables.Replace(latestSQL),
 		stream:      tables.Replace(streamSQL),
-		scopedOne:   tables.Replace(scopedOneSQL),
-		scoped:      tables.Replace(scopedSQL),
 		missing:     tables.Replace(missingSQL),
 		ranges:      tables.Replace(rangesSQL),
 		ages:        tables.Replace(agesSQL),
@@ -136,7 +144,7 @@ const (
  ORDER BY e.aggregate_version`
 )
 
-// Both scoped statements are written so that the planner takes the index
+// scopedOneSQL and scopedSQL are written so that the planner takes the index
 // (aggregate_type, global_position) and ends early, whatever it believes of the
 // table:
 //
@@ -176,6 +184,16 @@ SELECT {columns}
   FROM {events} AS e
  WHERE e.global_position = ANY (ARRAY(SELECT p.global_position FROM page AS p)) AND {proof 5}
  ORDER BY e.global_position`
+
+	// scopedNearSQL is for many types and few positions: it reads all events above $1
+	// up to $2. IS TRUE keeps the planner from a join: it hashes the types. (It would
+	// compare each event with each element of an array that it does not know.)
+	scopedNearSQL = `SELECT {columns}
+  FROM {events} AS e
+ WHERE e.global_position > $1::bigint AND e.global_position <= $2::bigint
+   AND (e.aggregate_type IN (SELECT t.name FROM unnest($3::text[]) AS t (name))) IS TRUE AND {proof 5}
+ ORDER BY e.global_position
+ LIMIT $4::bigint`
 )
 
 // missingSQL answers from one snapshot. Its steps:

@@ -95,7 +95,8 @@ type Store struct {
 	proves      bool // its SQL proves the incarnation
 	incarnation string
 
-	heavy *atomic.Int32 // reads that are left to add up bytes, see querySized
+	heavy  *atomic.Int32 // reads that are left to add up bytes, see querySized
+	sparse *atomic.Int32 // reads that are left to do without readNear
 }
 
 // NewStore returns a Store over the tables that cfg names; a nil cfg is
@@ -105,7 +106,7 @@ func NewStore(cfg *StoreConfig) *Store {
 	if cfg == nil {
 		cfg = DefaultStoreConfig()
 	}
-	s := &Store{log: cfg.Logger, heavy: new(atomic.Int32)}
+	s := &Store{log: cfg.Logger, heavy: new(atomic.Int32), sparse: new(atomic.Int32)}
 	if s.log == nil {
 		s.log = store.NoOpLogger{}
 	}

@@ -1,0 +1,62 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+)
+
+// overheard records the statements of a database.
+type overheard struct {
+	*sql.DB
+	texts []string
+}
+
+func (o *overheard) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	o.texts = append(o.texts, text)
+	return o.DB.QueryContext(ctx, text, args...)
+}
+
+// The events of many types are looked for among all events where that costs less than a look
+// into the index for each type: in a short range, and where it has found a page before.
+func TestManyTypesAreReadAmongAllEvents(t *testing.T) {
+	t.Parallel()
+	const dense, head = 100, 401 // events of eight types, then of another up to the last one
+	d := pgtest.New(t)
+	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+		SELECT i, CASE WHEN i <= $1::int OR i = $2::int THEN (i % 8)::text ELSE 'other' END, i::text, 1, gen_random_uuid(), 'Happened', ''
+		  FROM generate_series(1, $2::int) AS i`, dense, head)
+	s := NewStore(DefaultStoreConfig())
+	near, index := s.sql.scopedNear.plain, s.sql.scoped.plain
+	types := []string{"0", "1", "2", "3", "4", "5", "6", "7"}
+	read := func(what string, r store.ScopedRange, events int, through int64, want ...string) {
+		t.Helper()
+		q := &overheard{DB: d.DB}
+		r.Limit = 10
+		if r.Types == nil {
+			r.Types = types
+		}
+		page, err := s.ReadScoped(t.Context(), q, r)
+		if err != nil || len(page.Events) != events || page.Through != through {
+			t.Errorf("%s: %d events, through %d, %v; want %d and %d", what, len(page.Events), page.Through, err, events, through)
+		}
+		if !slices.Equal(q.texts, want) {
+			t.Errorf("%s: the statements are %q, want %q", what, q.texts, want)
+		}
+	}
+	long, short := store.ScopedRange{UpTo: head}, store.ScopedRange{After: head - 32, UpTo: head}
+	read("a page is near", long, 10, 10, near)
+	read("a short range", short, 1, head, near)
+	read("no page is near", store.ScopedRange{After: dense, UpTo: head}, 1, head, near, index)
+	for i := range 64 {
+		read(fmt.Sprintf("read %d after that", i), long, 10, 10, index)
+	}
+	read("a short range of a log that is sparse", short, 1, head, near)
+	read("read 64 after that", long, 10, 10, near)
+	read("few types", store.ScopedRange{UpTo: head, Types: types[:7]}, 10, 11, index)
+}
