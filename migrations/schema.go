@@ -84,6 +84,10 @@ func workerTables(n tables.Tables) []table {
 			Table: n.Checkpoints, comment: "how far each consumer has come; revision grows with every change of it",
 			columns: []string{"consumer_name TEXT NOT NULL", "last_position BIGINT NOT NULL DEFAULT 0", "created_at " + now, "updated_at " + now},
 			key:     "consumer_name",
+			// The next version of a row mostly stays on its page, beside few other rows: a row
+			// that leaves its page has another entry in the index, and each new entry is compared
+			// with all those that an old snapshot keeps.
+			with: "fillfactor = 10",
 			changes: append([]string{
 				"ADD COLUMN IF NOT EXISTS revision BIGINT NOT NULL DEFAULT 0",
 				"ADD COLUMN IF NOT EXISTS paused_at TIMESTAMPTZ",
