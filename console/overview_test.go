@@ -162,13 +162,14 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 	}
 }
 
-// What keeps a partition from going on is on the page of its consumer.
+// What keeps partitions from going on is on the page of their consumer, with each partition.
 func TestErrorOfAPartition(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{})
 	s.split(t, "c", 0, 0)
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, status) VALUES (gen_random_uuid(), 'h', 7, '{"Consumers": [{"Name": "c#800-fff", "LastError": "no <customer>"}]}')`)
-	if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "Last error:</strong> c#800-fff: no &lt;customer&gt;") {
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, status) VALUES (gen_random_uuid(), 'h', 7, '{"Consumers": [{"Name": "c#800-fff", "LastError": "no <customer>"}, {"Name": "c#000-7ff", "LastError": "no order"}]}')`)
+	if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "Last error:</strong> c#000-7ff: no order") ||
+		!strings.Contains(body, `000-7ff <span class="bad">✕ no order</span>`) || !strings.Contains(body, `800-fff <span class="bad">✕ no &lt;customer&gt;</span>`) {
 		t.Errorf("the page does not say what is wrong:\n%s", body)
 	}
 }

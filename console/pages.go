@@ -42,6 +42,8 @@ type consumerPage struct {
 	*snapshot `json:"-"`
 	Consumer  ops.Consumer
 	LastError string `json:",omitempty"`
+	// UnitErrors are those of its partitions, by name.
+	UnitErrors map[string]string `json:",omitempty"`
 	// Disagreement is which workers select less than others, or wish for other partitions
 	// than there are; empty: none.
 	Disagreement string `json:",omitempty"`
@@ -111,9 +113,17 @@ func consumerOf(s *snapshot, name string) (p consumerPage, err error) {
 	p.LastError = s.LastError(name)
 	p.Disagreement = cmp.Or(wishes.Waiting(p.Consumer, s.living(), placeOf), wishes.Disagreement(p.Consumer, s.living(), placeOf))
 	for _, u := range p.Consumer.Units {
-		if e := s.LastError(u.Name); e != "" && p.LastError == "" {
+		e := s.LastError(u.Name)
+		if e == "" {
+			continue
+		}
+		if p.LastError == "" {
 			p.LastError = u.Name + ": " + e
 		}
+		if p.UnitErrors == nil {
+			p.UnitErrors = map[string]string{}
+		}
+		p.UnitErrors[u.Name] = e
 	}
 	return p, nil
 }
