@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/tier"
 )
 
 // Opener opens another pool on a database, over a driver in one of its modes. It is
@@ -28,6 +30,16 @@ var (
 		"lib/pq":              WithPQ("application_name", "plain"),
 	}
 )
+
+// Modes are the ways in which pgx sends statements. The quick tier has two of them: the
+// default, and the one whose values are in the text.
+func Modes() []pgx.QueryExecMode {
+	modes := []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeSimpleProtocol}
+	if tier.IsLong() {
+		modes = append(modes, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec)
+	}
+	return modes
+}
 
 // InMode opens pgx in a mode.
 func InMode(mode pgx.QueryExecMode) Opener {

@@ -56,6 +56,15 @@ func isLong() (bool, error) {
 	}
 }
 
+// Amount is what a test has of something that costs: rows, cases or workers. It panics if
+// the variable has a value that is neither 1 nor 0.
+func Amount(quick, long int) int {
+	if IsLong() {
+		return long
+	}
+	return quick
+}
+
 // Checks sets the number of checks of rapid for the rest of the test, for each of
 // the two tiers. -rapid.checks on the command line has precedence.
 func Checks(t testing.TB, quick, long int) {

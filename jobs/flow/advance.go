@@ -89,7 +89,7 @@ type kept struct {
 // Prepare takes the tables of the worker, and checks that its role may do all that an
 // advancer ever does.
 func (a *advancer) Prepare(ctx context.Context, conn *sql.Conn, w jobflow.Worker) error {
-	a.w, a.sql = w, newStatements(w.Tables)
+	a.w, a.sql = w, newStatements(w.Tables, mostSpread)
 	missing, err := rights.Missing(ctx, conn, rights.JobsFlows(w.Tables))
 	if err != nil {
 		return fmt.Errorf("flow: %w", err)
@@ -478,7 +478,7 @@ func (r *round) beginBehind(ctx context.Context, id int64) error {
 			return fmt.Errorf("look for steps of a long list of run %d: %w", stepID(id).run(), err)
 		}
 		held := len(r.held)
-		if err := r.begin(ctx, ids); err != nil || len(ids) < mostSpread {
+		if err := r.begin(ctx, ids); err != nil || len(ids) < r.mostSpread {
 			return err
 		}
 		if len(r.held) > held {

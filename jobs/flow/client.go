@@ -73,7 +73,7 @@ func NewClient(client *jobs.Client) *Client {
 		return c
 	}
 	c.core = jobflow.Of(client)
-	c.sql = newStatements(c.core.Tables)
+	c.sql = newStatements(c.core.Tables, mostSpread)
 	return c
 }
 

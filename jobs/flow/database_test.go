@@ -31,6 +31,15 @@ func newBench(t testing.TB) *bench {
 	return &bench{NewClient(jobs.NewClient(d.DB)), t, d}
 }
 
+// newSpreadBench is a bench whose statements add steps or jobs for up to most elements of lists:
+// in the quick tier for a tenth of what they do.
+func newSpreadBench(t testing.TB) (b *bench, most int) {
+	t.Helper()
+	b, most = newBench(t), tier.Amount(mostSpread/10, mostSpread)
+	b.sql = newStatements(b.core.Tables, most)
+	return b, most
+}
+
 // fatal is a test, or a case of rapid.
 type fatal interface {
 	Helper()

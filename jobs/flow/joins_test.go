@@ -266,8 +266,8 @@ func (b *bench) sweeps(t *testing.T, run int64, n int) {
 // sweeps alone; and so are many lists.
 func TestLongListsAreSpreadInPieces(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	const n = mostSpread + 100
+	b, most := newSpreadBench(t)
+	n := most + 100
 	spread := func(run int64, want string) {
 		t.Helper()
 		var got string
@@ -297,12 +297,12 @@ FROM jobs_flow_steps AS s LEFT JOIN jobs AS j ON j.id = s.job_id AND j.args = '1
 	var all []movedStep
 	var runs []int64
 	for range 12 {
-		run, each := b.listed(t, mostSpread/8)
+		run, each := b.listed(t, most/8)
 		all, runs = append(all, each), append(runs, run)
 	}
 	b.spreads(t, all...)
 	for _, run := range runs {
-		spread(run, fmt.Sprint(mostSpread/8+1, strings.Repeat(fmt.Sprint(" ", mostSpread/8), 3)))
+		spread(run, fmt.Sprint(most/8+1, strings.Repeat(fmt.Sprint(" ", most/8), 3)))
 	}
 }
 
@@ -310,8 +310,8 @@ FROM jobs_flow_steps AS s LEFT JOIN jobs AS j ON j.id = s.job_id AND j.args = '1
 // there are and after: it ends, and a retry spreads the list anew.
 func TestCancelWhileALongListIsSpread(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	const n = mostSpread + 100
+	b, most := newSpreadBench(t)
+	n := most + 100
 	for statements := 1; statements < 5; statements++ { // the list is long, two pieces of steps, spread, two pieces of jobs
 		run, each := b.listed(t, n)
 		moved := []movedStep{each}

@@ -39,10 +39,7 @@ func TestManyRuns(t *testing.T) {
 	t.Parallel()
 	runs, err := strconv.Atoi(os.Getenv(runsVariable))
 	if err != nil {
-		runs = 40
-		if tier.IsLong() {
-			runs = 300
-		}
+		runs = tier.Amount(16, 300)
 	}
 	server := pgtest.OwnServer(t, map[string]string{"fsync": "on"})
 	db, err := sql.Open("pgx", server.URL(""))
@@ -92,10 +89,11 @@ func TestManyRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	for range 8 {
+	workers := tier.Amount(4, 8)
+	for range workers {
 		s.work(jobs.WithQueue("default", 8), jobs.WithHeartbeatTimeout(10*time.Second))
 	}
-	s.until("the workers to have started", func() bool { return s.count(`SELECT count(*) FROM jobs_workers`) == 8 })
+	s.until("the workers to have started", func() bool { return s.count(`SELECT count(*) FROM jobs_workers`) == workers })
 	killed, crashed := 0, false
 	for deadline := time.Now().Add(max(2*time.Minute, time.Duration(runs)*200*time.Millisecond)); ; time.Sleep(20 * time.Millisecond) {
 		var done, n int

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/ops"
@@ -828,11 +829,20 @@ func TestDrivers(t *testing.T) {
 		"simple_protocol": pgx.QueryExecModeSimpleProtocol, "cache_statement": pgx.QueryExecModeCacheStatement, "describe_exec": pgx.QueryExecModeDescribeExec} {
 		opens["pgx "+name] = func(d *pgtest.Database) *sql.DB { return d.OpenMode(t, mode) }
 	}
+	quick := []string{"direct lib/pq", "direct pgx simple_protocol", "pgbouncer pgx exec"}
+	run := func(name string, open func(d *pgtest.Database) *sql.DB, bounced bool) {
+		t.Run(name, func(t *testing.T) {
+			if !slices.Contains(quick, name) {
+				tier.Long(t, "TestDrivers, over three of them")
+			}
+			testDriver(t, open, bounced)
+		})
+	}
 	for name, open := range opens {
-		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
+		run("direct "+name, open, false)
 	}
 	for _, name := range []string{"pgx exec", "pgx simple_protocol", "pgx cache_describe"} {
-		t.Run("pgbouncer "+name, func(t *testing.T) { testDriver(t, opens[name], true) })
+		run("pgbouncer "+name, opens[name], true)
 	}
 }
 
@@ -929,7 +939,7 @@ func TestRetentionOfManyRuns(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `
 INSERT INTO jobs_flow_runs (flow, version, state, unfinished, created_at, finished_at)
-SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '30 days' FROM generate_series(1, 3000)`)
+SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '30 days' FROM generate_series(1, $1::int)`, tier.Amount(1_000, 3_000))
 	s.d.Exec(t, `INSERT INTO jobs_flow_steps (id, name, state, spec, finished_at) SELECT (r.id << 30) | (n::bigint << 20), 'x', 'completed', '{}', now() FROM jobs_flow_runs AS r, generate_series(0, 2) AS n`)
 	s.d.Exec(t, `CREATE TABLE invoices (run bigint REFERENCES jobs_flow_runs)`)
 	s.d.Exec(t, `INSERT INTO invoices VALUES (3)`)

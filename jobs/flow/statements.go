@@ -26,9 +26,11 @@ type statements struct {
 	lock, cancel, shrink, stop, enqueued, hold, revive, forget      string
 	find, steps, items, counts, list, await, output, outputs, names string
 	edges, old, forgetSteps, forgetRuns                             string
+
+	mostSpread int
 }
 
-func newStatements(t tables.Jobs) statements {
+func newStatements(t tables.Jobs, mostSpread int) statements {
 	news, ends := queue.ChannelsSQL(t)
 	names := strings.NewReplacer("{flows}", t.Flows.SQL(), "{runs}", t.FlowRuns.SQL(), "{steps}", t.FlowSteps.SQL(), "{turn}", t.FlowSweep.SQL(),
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{wanted}", t.Wanted.SQL(), "{queues}", t.Queues.SQL(),
@@ -37,7 +39,8 @@ func newStatements(t tables.Jobs) statements {
 		"{given}", given, "{held}", held, "{most}", strconv.Itoa(mostSpread), "{effects}", effects, "{of run}", ofRun, "{its job}", itsJob)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
-		start: r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), grow: r(growSQL), grown: r(grownSQL), begin: r(beginSQL), sweep: r(sweepSQL), turn: r(turnSQL),
+		mostSpread: mostSpread,
+		start:      r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), grow: r(growSQL), grown: r(grownSQL), begin: r(beginSQL), sweep: r(sweepSQL), turn: r(turnSQL),
 		lock: r(lockSQL), cancel: r(cancelSQL), shrink: r(shrinkSQL), stop: r(stopSQL), enqueued: r(enqueuedSQL), hold: r(holdSQL), revive: r(reviveSQL), forget: r(forgetSQL),
 		find: r(findSQL), steps: r(stepsSQL), items: r(itemsSQL), counts: r(countsSQL), list: r(listSQL), await: r(awaitSQL), output: r(outputSQL), outputs: r(outputsSQL), names: r(namesSQL),
 		edges: r(edgesSQL), old: r(oldSQL), forgetSteps: r(forgetStepsSQL), forgetRuns: r(forgetRunsSQL),

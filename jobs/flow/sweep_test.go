@@ -83,8 +83,8 @@ func TestSweepComesToEachRun(t *testing.T) {
 // A sweep leaves the jobs of a long list to the rounds between sweeps, which others share.
 func TestSweepLeavesLongListsToRounds(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	const n = mostSpread + 100
+	b, most := newSpreadBench(t)
+	n := most + 100
 	_, each := b.listed(t, n)
 	for moved := []movedStep{each}; len(moved) > 0 && moved[0].state != movedGrown; {
 		r := b.sql.round(b.d.DB)
