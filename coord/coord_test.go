@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/liveness"
@@ -77,10 +76,7 @@ func TestManyAtOnce(t *testing.T) {
 // With every driver and mode.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
+	for _, mode := range pgtest.Modes() {
 		t.Run("pgx "+mode.String(), func(t *testing.T) {
 			t.Parallel()
 			eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) { testDriver(t, d.OpenMode(t, mode), s) })

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 )
@@ -39,10 +37,7 @@ func TestCommitsInOrderNeedNoScan(t *testing.T) {
 // drivers are all the ways in which the statements may reach the server.
 func drivers(t *testing.T, d *pgtest.Database) map[string]*sql.DB {
 	all := map[string]*sql.DB{"lib/pq": d.OpenPQ(t)}
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
+	for _, mode := range pgtest.Modes() {
 		all["pgx "+mode.String()] = d.OpenMode(t, mode)
 	}
 	return all

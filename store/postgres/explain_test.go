@@ -83,12 +83,8 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 			reads = append(reads, read{r.name + ", proven", text, args, r.rows, r.complete, r.filters})
 		}
 	}
-	fewSamples := 2
-	if tier.IsLong() {
-		fewSamples = 10
-	}
 	knowledge := []string{``, `ANALYZE events`, `SET default_statistics_target = 1`}
-	knowledge = append(knowledge, slices.Repeat([]string{`ANALYZE events`}, fewSamples)...) // as different as few samples make it
+	knowledge = append(knowledge, slices.Repeat([]string{`ANALYZE events`}, tier.Amount(1, 10))...) // as different as few samples make it
 	knowledge = append(knowledge, `RESET default_statistics_target`, `VACUUM (ANALYZE) events`)
 	for _, knowledge := range knowledge {
 		if _, err := conn.ExecContext(t.Context(), knowledge); err != nil {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
@@ -27,10 +26,7 @@ func eachDriver(t *testing.T, f func(t *testing.T, db *sql.DB)) {
 			f(t, open(t))
 		})
 	}
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
+	for _, mode := range pgtest.Modes() {
 		run("pgx "+mode.String(), func(t *testing.T) *sql.DB { return d.OpenMode(t, mode) })
 	}
 	run("pq", func(t *testing.T) *sql.DB { return d.OpenPQ(t) })

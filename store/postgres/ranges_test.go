@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -25,7 +26,7 @@ func TestReadRangesIsLikeItsReference(t *testing.T) {
 			present[p] = "A"
 		}
 		insertAt(t, db, present)
-		for range 30 { // ranges are cheaper than tables
+		for range tier.Amount(10, 30) { // ranges are cheaper than tables
 			var ranges []store.Range
 			for after := int64(0); after < 60 && len(ranges) < 8; {
 				first := after + rapid.Int64Range(1, 12).Draw(t, "distance")

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -161,7 +162,7 @@ func TestReadScopedIsLikeItsReference(t *testing.T) {
 			quoted[p] = strings.ReplaceAll(name, "'", "''")
 		}
 		insertAt(t, db, quoted)
-		for range 50 { // ranges are cheaper than tables
+		for range tier.Amount(15, 50) { // ranges are cheaper than tables
 			after := rapid.Int64Range(0, size+2).Draw(t, "after") * apart
 			r := store.ScopedRange{
 				After: after,

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestReadsBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	sizes := []int{0, 10, 200, 3_000, 100_000, 3_000_000}
+	sizes := []int{0, 10, 200, 3_000, 100_000, tier.Amount(300_000, 3_000_000)}
 	rapid.Check(t, func(t *rapid.T) {
 		if _, err := d.DB.Exec(`TRUNCATE events`); err != nil {
 			t.Fatal(err)
