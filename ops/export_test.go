@@ -30,7 +30,7 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 		"workers":             {o.workersSQL(), ``},
 		"consumers":           {o.consumersSQL(), ``},
 		"gaps":                {o.gapsSQL(false), `('c', 9223372036854775807, 10)`},
-		"gaps, a later page":  {o.gapsSQL(false), `('c', 90000, 10)`},
+		"gaps, a later page":  {o.gapsSQL(false), `('c', 9000, 10)`},
 		"open gaps":           {o.gapsSQL(true), `('c', 9223372036854775807, 10)`},
 		"next":                {o.nextSQL(), `('c')`},
 		"letters":             {all, `('c', 10)`},

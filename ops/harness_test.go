@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) {
 	// Each check plays a script on a real server; the command line may say
 	// otherwise.
-	checks := "6"
+	checks := "3"
 	if tier.IsLong() {
 		checks = "60"
 	}

@@ -209,7 +209,7 @@ func TestJobsElsewhere(t *testing.T) {
 func TestJobsDrivers(t *testing.T) {
 	t.Parallel()
 	pools := map[string]func(jobsSite) *sql.DB{"lib/pq": func(s jobsSite) *sql.DB { return s.OpenPQ(t) }}
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range pgtest.Modes() {
 		pools["pgx "+mode.String()] = func(s jobsSite) *sql.DB { return s.OpenMode(t, mode) }
 	}
 	for name, open := range pools {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -212,7 +213,7 @@ func TestPlansOfOperations(t *testing.T) {
 	s.Exec(t, `ALTER TABLE jobs_operations SET (autovacuum_enabled = false)`)
 	s.Exec(t, `ANALYZE jobs_operations`)
 	s.Exec(t, `INSERT INTO jobs_operations (job_id, operation, detail, operator, reason)
-		SELECT i, CASE WHEN i % 2 = 0 THEN 'retry' ELSE 'cancel' END, CASE WHEN i % 2 = 0 THEN jsonb_build_object('new_job', 1000000 + i) ELSE '{}' END, 'ann', 'r' FROM generate_series(1, 100000) AS i`)
+		SELECT i, CASE WHEN i % 2 = 0 THEN 'retry' ELSE 'cancel' END, CASE WHEN i % 2 = 0 THEN jsonb_build_object('new_job', 1000000 + i) ELSE '{}' END, 'ann', 'r' FROM generate_series(1, $1::int) AS i`, tier.Amount(20_000, 100_000))
 	all, err := s.Operations(t.Context(), ops.OperationsFilter{Job: 1_000_002}, 10)
 	if err != nil || len(all) != 1 || all[0].Job != 2 {
 		t.Errorf("the retry that has made job 1000002: %+v, %v", all, err)

@@ -220,7 +220,7 @@ func readAll(t *testing.T, o *ops.Operator, position int64) {
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	pools := map[string]func(site) *sql.DB{"lib/pq": func(s site) *sql.DB { return s.OpenPQ(t) }}
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range pgtest.Modes() {
 		pools["pgx "+mode.String()] = func(s site) *sql.DB { return s.OpenMode(t, mode) }
 	}
 	for name, open := range pools {

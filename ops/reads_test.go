@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/migrations"
@@ -518,15 +519,16 @@ func TestPlansOfReads(t *testing.T) {
 		s.Exec(t, `ALTER TABLE `+table+` SET (autovacuum_enabled = off)`)
 		s.Exec(t, `ANALYZE `+table)
 	}
-	s.place(t, 50_000)
+	n := tier.Amount(20_000, 100_000)
+	s.place(t, int64(n/2))
 	s.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
-		SELECT i, 'T', i::text, 1, gen_random_uuid(), 'Happened', '' FROM generate_series(1, 100000) AS i`)
+		SELECT i, 'T', i::text, 1, gen_random_uuid(), 'Happened', '' FROM generate_series(1, $1::int) AS i`, n)
 	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
-		SELECT CASE WHEN i % 2 = 0 THEN 'c' ELSE 'd' END, i, 'T', i::text, gen_random_uuid(), 'Happened', 0 FROM generate_series(1, 100000) AS i`)
+		SELECT CASE WHEN i % 2 = 0 THEN 'c' ELSE 'd' END, i, 'T', i::text, gen_random_uuid(), 'Happened', 0 FROM generate_series(1, $1::int) AS i`, n)
 	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, closed_at)
-		SELECT CASE WHEN i % 2 = 0 THEN 'c' ELSE 'd' END, gen_random_uuid(), i, i, 1, CASE WHEN i = 77 THEN 'open' ELSE 'void' END, i, i, CASE WHEN i <> 77 THEN now() END FROM generate_series(1, 100000) AS i`)
+		SELECT CASE WHEN i % 2 = 0 THEN 'c' ELSE 'd' END, gen_random_uuid(), i, i, 1, CASE WHEN i = 77 THEN 'open' ELSE 'void' END, i, i, CASE WHEN i <> 77 THEN now() END FROM generate_series(1, $1::int) AS i`, n)
 	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason)
-		SELECT CASE WHEN i < 20 THEN 'c#000-7ff' ELSE 'd' END, 'pause', '{}', 'ann', 'r' FROM generate_series(1, 100000) AS i`)
+		SELECT CASE WHEN i < 20 THEN 'c#000-7ff' ELSE 'd' END, 'pause', '{}', 'ann', 'r' FROM generate_series(1, $1::int) AS i`, n)
 	conn, err := s.DB.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -541,9 +543,9 @@ func TestPlansOfReads(t *testing.T) {
 				most := 60.0
 				switch name {
 				case "consumers": // it counts the dead letters: half of them are the consumer's
-					most += 100_000
+					most += float64(n)
 				case "letters of a filter":
-					most += 50_000
+					most += float64(n) / 2
 				}
 				if root, plan := pgtest.Explain(t, conn, mode, read[0], read[1]); root.Visited() > most {
 					t.Errorf("%s, %s, statistics %s: %v rows are read, want at most %v\n%s", name, mode, knowledge, root.Visited(), most, plan)
@@ -553,21 +555,22 @@ func TestPlansOfReads(t *testing.T) {
 	}
 }
 
-// Changes of 10,000 letters go through an index for each, and read their list once, also
+// Changes of 10,000 dead letters go through an index for each, and read their list once, also
 // in a table that nobody has analyzed.
 func TestPlansOfManyLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.place(t, 10_000)
+	n := tier.Amount(3_000, 10_000)
+	s.place(t, int64(n))
 	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts)
-		SELECT 'c', i, 'Order', i::text, gen_random_uuid(), 'Happened', 'boom', 1 FROM generate_series(1, 10000) AS i`)
+		SELECT 'c', i, 'Order', i::text, gen_random_uuid(), 'Happened', 'boom', 1 FROM generate_series(1, $1::int) AS i`, n)
 	conn, err := s.DB.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	var numbers string
-	s.scan(t, `SELECT array_agg(i)::text FROM generate_series(1, 10000) AS i`, &numbers)
+	s.scan(t, fmt.Sprintf(`SELECT array_agg(i)::text FROM generate_series(1, %d) AS i`, n), &numbers)
 	list := regexp.MustCompile(`"(Filter|Join Filter)": "[^"]*bigint\[\]`)
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 		for name, statement := range map[string]string{"retry": s.RetryManySQL(), "discard": s.DiscardManySQL()} {
@@ -575,7 +578,7 @@ func TestPlansOfManyLetters(t *testing.T) {
 				t.Fatal(err)
 			}
 			root, plan := pgtest.Explain(t, conn, mode, statement, `('c', '`+numbers+`')`)
-			if root.Visited() > 100_000 || list.MatchString(plan) {
+			if root.Visited() > float64(10*n) || list.MatchString(plan) {
 				t.Errorf("%s, %s: %v rows are read\n%.5000s", name, mode, root.Visited(), plan)
 			}
 			if _, err := conn.ExecContext(t.Context(), `ROLLBACK`); err != nil {
