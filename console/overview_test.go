@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/console"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -30,7 +31,7 @@ func TestManyConsumers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
 	s.append(t, happened(1)...)
-	const n = 2_000
+	n := tier.Amount(1_000, 2_000)
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, paused_at, paused_by, paused_reason)
 		SELECT 'C_' || i, i % 2, CASE WHEN i <= 5 THEN now() END, CASE WHEN i <= 5 THEN 'bob' END, CASE WHEN i <= 5 THEN 'lunch' END FROM generate_series(1, $1::int) AS i`, n)
 	s.letters(t, "C_7", "boom", 1)
@@ -70,7 +71,7 @@ func TestManyConsumers(t *testing.T) {
 		"state=with+dead+letters": "[C_7]",
 		"state=late":              "[]",
 		"find=nobody":             "[]",
-		"find=C_1&after=C_1998":   "[C_1999]",
+		"find=C_9&after=C_998":    "[C_999]",
 	} {
 		var p struct{ Consumers []struct{ Name string } }
 		names := []string{}
@@ -91,11 +92,11 @@ func TestManyConsumers(t *testing.T) {
 	if event, _ := v.next(t); !strings.Contains(event, `data-key="C_4"`) || strings.Contains(event, `data-key="C_3"`) {
 		t.Errorf("%.2000s", event)
 	}
-	live := regexp.MustCompile(`data-live="([^"]*)"`).FindStringSubmatch(s.get(t, "?find=C_1&after=C_1998").body)
+	live := regexp.MustCompile(`data-live="([^"]*)"`).FindStringSubmatch(s.get(t, "?find=C_9&after=C_998").body)
 	if live == nil {
 		t.Fatal("the second page has no updates")
 	}
-	if event, _ := s.watch(t, html.UnescapeString(live[1])).next(t); !strings.Contains(event, `data-key="C_1999"`) || strings.Contains(event, `data-key="C_1"`) {
+	if event, _ := s.watch(t, html.UnescapeString(live[1])).next(t); !strings.Contains(event, `data-key="C_999"`) || strings.Contains(event, `data-key="C_9"`) {
 		t.Errorf("an update of a later page: %.2000s", event)
 	}
 	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now()`) // reading so many pages may take long
