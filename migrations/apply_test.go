@@ -61,10 +61,7 @@ func TestApplyWithEveryDriverAndMode(t *testing.T) {
 	open := map[string]func(*pgtest.Database, *testing.T) *sql.DB{
 		"lib/pq": func(d *pgtest.Database, t *testing.T) *sql.DB { return d.OpenPQ(t) },
 	}
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
+	for _, mode := range pgtest.Modes() {
 		open[mode.String()] = func(d *pgtest.Database, t *testing.T) *sql.DB { return d.OpenMode(t, mode) }
 	}
 	for name, open := range open {

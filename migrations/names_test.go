@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/migrations"
 	"pgregory.net/rapid"
 )
@@ -115,7 +116,7 @@ func checkNames(t *rapid.T, text string) {
 
 // The server takes the text of whatever is accepted, and has every table then.
 func TestAcceptedNamesRun(t *testing.T) {
-	t.Parallel()
+	tier.Checks(t, 40, 100)
 	d := pgtest.Empty(t)
 	accepted := 0
 	rapid.Check(t, func(rt *rapid.T) {
