@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -140,6 +141,9 @@ func TestRunWithoutConnectionsIsNotJudged(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string][]string{"events": {"-consumers", "1"}, "jobs": {"-jobs"}} {
 		t.Run(name, func(t *testing.T) {
+			if name != "events" {
+				tier.Long(t, "TestRunWithoutConnectionsIsNotJudged, of events")
+			}
 			r, db := newRelay(t, pgtest.Server(t).URL(""))
 			args := append([]string{"-json", "-db", db, "-workers", "1", "-writers", "1", "-duration", "2s", "-seed", "3", "-faults", "none", "-keep", t.TempDir()}, kind...)
 			var stdout, stderr bytes.Buffer
