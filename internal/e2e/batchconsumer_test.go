@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -71,8 +72,8 @@ func TestBatchConsumerThatFails(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newLog(t)
-			for i := range 100 {
+			d, n := newLog(t), tier.Amount(40, 100)
+			for i := range n {
 				appendN(t, d.DB, "Order", fmt.Sprint(i), 1)
 			}
 			b := &bulkLedger{name: "bulk", fails: func(events []store.PersistedEvent) error {
@@ -82,7 +83,7 @@ func TestBatchConsumerThatFails(t *testing.T) {
 				return nil
 			}}
 			start(t, d.DB, []consumer.Consumer{b}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(2))
-			awaitHandled(t, d.DB, "bulk", slices.DeleteFunc(upTo(100), func(p int64) bool { return p == 37 })...)
+			awaitHandled(t, d.DB, "bulk", slices.DeleteFunc(upTo(int64(n)), func(p int64) bool { return p == 37 })...)
 			letters, err := operator(t, d).DeadLetters(t.Context(), "bulk")
 			if err != nil || len(letters) != 1 || letters[0].Position != 37 || !strings.Contains(letters[0].Error, "refused") {
 				t.Errorf("the dead letters are %+v, %v", letters, err)

@@ -30,6 +30,7 @@ func TestStartRefuses(t *testing.T) {
 	t.Parallel()
 	good := []consumer.Consumer{&ledger{name: "c"}}
 	var nilConsumer *ledger
+	unused := pgtest.New(t)
 	role := "reader_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	for name, test := range map[string]struct {
 		db        func(t *testing.T, d *pgtest.Database) *sql.DB // nil: the test's own
@@ -121,7 +122,10 @@ func TestStartRefuses(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := pgtest.New(t)
+			d := unused
+			if !test.config || test.db != nil {
+				d = pgtest.New(t)
+			}
 			if test.prepare != "" {
 				for statement := range strings.SplitSeq(test.prepare, ";") {
 					d.Exec(t, statement)

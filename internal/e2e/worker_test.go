@@ -244,7 +244,7 @@ func TestEveryDriverAndMode(t *testing.T) {
 	open := map[string]func(t testing.TB, d *pgtest.Database) *sql.DB{
 		"lib/pq": func(t testing.TB, d *pgtest.Database) *sql.DB { return d.OpenPQ(t) },
 	}
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range pgtest.Modes() {
 		open["pgx "+mode.String()] = func(t testing.TB, d *pgtest.Database) *sql.DB { return d.OpenMode(t, mode) }
 	}
 	for name, open := range open {
