@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -50,7 +51,7 @@ func TestCap(t *testing.T) {
 	}
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	var entries []jobs.Entry
-	for n := range 300 {
+	for n := range tier.Amount(100, 300) {
 		entries = append(entries, jobs.Entry{Args: task{n}})
 	}
 	all, err := s.EnqueueMany(t.Context(), nil, entries)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -162,7 +163,7 @@ func TestKeysUnderStrictIsolation(t *testing.T) {
 	s := newStage(t)
 	for _, level := range []string{"repeatable read", "serializable"} {
 		c := jobs.NewClient(s.d.OpenSet(t, "default_transaction_isolation", level))
-		for n := range 20 {
+		for n := range tier.Amount(5, 20) {
 			for name, option := range map[string]jobs.EnqueueOption{"unique": jobs.Unique(fmt.Sprint(level, n)), "once": jobs.Once(fmt.Sprint(level, n), time.Hour)} {
 				var calls sync.WaitGroup
 				var ids sync.Map

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -18,7 +19,7 @@ func TestQueuePriority(t *testing.T) {
 		s.note("%s", j.Queue)
 		return nil
 	})
-	const each = 30
+	each := tier.Amount(10, 30)
 	var ids []int64
 	for _, queue := range []string{"low", "middle", "high"} {
 		for n := range each {

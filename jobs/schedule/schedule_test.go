@@ -157,7 +157,7 @@ func TestDrivers(t *testing.T) {
 	t.Parallel()
 	d := database(t)
 	all := map[string]*sql.DB{"pq": d.OpenPQ(t)}
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range pgtest.Modes() {
 		all[mode.String()] = d.OpenMode(t, mode)
 	}
 	some := func(t *testing.T, db *sql.DB) {
