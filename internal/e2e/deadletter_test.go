@@ -139,7 +139,7 @@ func TestLetterThatJoinsARetry(t *testing.T) {
 //
 //	go test -run TestOrderOverDeadLetters ./internal/e2e -rapid.checks=1000
 func TestOrderOverDeadLetters(t *testing.T) {
-	tier.Checks(t, 3, 150)
+	tier.Checks(t, 2, 150)
 	var seen sync.Map
 	t.Run("each move", func(t *testing.T) { // a search may miss one
 		playLetters(t, []lettersMove{{do: "refuse"}, {do: "append", amount: 5}, {do: "wait"}, {do: "discard", where: 20}, {do: "retry"}, {do: "relent"}, {do: "retry"}}, 3, &seen)

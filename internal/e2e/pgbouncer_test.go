@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -74,6 +75,9 @@ func TestBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	for name, open := range pgtest.ThroughBouncer {
 		t.Run(name, func(t *testing.T) {
+			if name != "pgx exec" && name != "lib/pq binary_parameters=yes" {
+				tier.Long(t, "TestBehindPgBouncer, over two of them")
+			}
 			d := newLog(t)
 			bounced := d.Bounced(t, few)
 			writers := open(t, bounced)
