@@ -28,8 +28,9 @@ type Coordinator struct {
 	wake *wakeup.Signal
 
 	alive      *liveness.Registry
-	registered *session // from Register to Run
-	told       []string // the idle units that were reported
+	registered *session  // from Register to Run
+	told       []string  // the idle units that were reported
+	cleaned    time.Time // when rows of dead workers were last looked for
 
 	mu       sync.Mutex
 	assigned []string
@@ -82,7 +83,7 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	}
 	c.renew(s.Beaten)
 	c.announce(ctx, s)
-	if !c.clean(ctx, s) {
+	if c.clean(ctx, s) != nil {
 		s.Close() // Run opens another
 		return nil
 	}
@@ -90,16 +91,17 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	return nil
 }
 
-// clean is a courtesy: what it leaves behind does no harm. It reports whether the session
-// is as good as before.
-func (c *Coordinator) clean(ctx context.Context, s *session) bool {
+// clean removes the rows of workers that have been silent for twice their HeartbeatTimeout. What it
+// leaves behind does no harm.
+func (c *Coordinator) clean(ctx context.Context, s *session) error {
+	c.cleaned = time.Now()
 	n, err := s.Clean(ctx)
 	if err != nil {
 		c.cfg.taskFailed("remove stale workers", err)
 	} else if n > 0 && c.cfg.OnStaleRemoved != nil {
 		c.cfg.OnStaleRemoved(n)
 	}
-	return err == nil
+	return err
 }
 
 // Drain hands this worker's units back, except for those that it still runs, and asks the

@@ -98,6 +98,20 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// The leader removes the rows of workers that have been silent for twice their HeartbeatTimeout, also
+// if nobody registers meanwhile.
+func TestLeaderRemovesDeadWorkers(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	start(t, quick(config(d.DB, six...))).awaitAssigned(six...)
+	mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_at, heartbeat_timeout)
+		SELECT gen_random_uuid(), now() - age, '1 hour' FROM (VALUES (interval '3 hours'), ('90 minutes')) AS dead(age)`)
+	await(t, "the row of the dead worker to be removed", func() bool { return scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`) == 2 })
+	if got := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes WHERE heartbeat_at < now() - interval '80 minutes' AND heartbeat_at > now() - interval '100 minutes'`); got != 1 {
+		t.Error("another row than that of the worker that was silent for twice its time-out is gone")
+	}
+}
+
 // announced counts how often the others were told.
 func announced(t *testing.T, d *pgtest.Database) int {
 	t.Helper()

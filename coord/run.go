@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 const (
@@ -163,6 +164,13 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 	}
 	if c.cfg.OnMembers != nil {
 		c.cfg.OnMembers(ids(v.nodes), ids(nodes))
+	}
+	// Whoever replaces a dead worker may start too early to remove its row. A refusal of the
+	// server leaves the session as good as it was.
+	if len(nodes) < len(v.nodes) && now.Sub(c.cleaned) >= c.cfg.HeartbeatTimeout {
+		if err := c.clean(ctx, s); err != nil && pgdriver.SQLState(err) == "" {
+			return 0, err
+		}
 	}
 	wait = s.untilLook()
 	if again {
