@@ -30,6 +30,7 @@ type consumerLoop struct {
 	tally     tally           // of what went wrong with new and late events
 	again     tally           // and with the dead letter that is tried again
 	overtaken int             // in a row
+	misled    bool            // another server has answered, as the status says
 	poison    *poison         // what failed too often; nil: nothing has
 	crowded   bool            // it waits for open ranges to close, and has said so
 	refused   *progress.Retry // the dead letter that has just failed again; nil: none has
@@ -295,9 +296,10 @@ func (c *consumerLoop) announce() {
 // worked takes note that a turn got through.
 func (c *consumerLoop) worked() {
 	over, againOver := c.tally.worked(), c.again.worked()
-	if (over || againOver) && !c.crowded {
+	if (over || againOver || c.misled) && !c.crowded {
 		c.status.recovered()
 	}
+	c.misled = false
 	c.w.recovered(c.about(TroubleDatabase))
 	c.w.recovered(c.about(TroubleKey))
 }
@@ -403,6 +405,7 @@ func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}, elsew
 		c.w.frontier.Wake()
 		if c.overtaken > reopenAfter {
 			c.status.disturbed(elsewhere)
+			c.misled = true
 			c.w.frontier.Reopen()
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -149,6 +150,38 @@ func TestBatchEndsARowOfRefusals(t *testing.T) {
 	h.handle(t)
 	if n := h.loop.overtaken; n != 0 {
 		t.Errorf("after a batch %d refusals are still counted", n)
+	}
+}
+
+// The error of an event that was skipped is over, also if no event follows.
+func TestErrorOfASkippedEventIsForgotten(t *testing.T) {
+	var u unitStatus
+	u.failed(&ConsumerError{Position: 5}, 2)
+	for position, want := range []bool{true, true, true, true, true, false} {
+		u.loaded(&progress.State{Position: int64(position)})
+		if s := u.s; (s.LastError != nil) != want || (s.Failures > 0) != want || (s.Stuck > 0) != want {
+			t.Errorf("at %d the status says %v, %d failures, stuck at %d", position, s.LastError, s.Failures, s.Stuck)
+		}
+	}
+}
+
+// The status says that another server has answered until the right one does, also if there is no
+// event to handle then.
+func TestAnotherServersAnswerIsForgotten(t *testing.T) {
+	d, h := newLedgerStepper(t)
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, 1)
+	h.handle(t)
+	h.loop.overtaken = reopenAfter
+	h.loop.yield(t.Context(), nil, store.ErrIncarnation)
+	says := func() error { return h.loop.status.snapshot(nil, nil).LastError }
+	if err := says(); !errors.Is(err, store.ErrIncarnation) {
+		t.Errorf("the status says: %v", err)
+	}
+	h.loop.forget() // as after each such answer
+	h.handle(t)
+	if err := says(); err != nil {
+		t.Errorf("after an answer of the right server the status says: %v", err)
 	}
 }
 

@@ -229,8 +229,12 @@ func (u *unitStatus) begin() {
 	})
 }
 
+// loaded records the progress. The error of an event that an operator has skipped is over.
 func (u *unitStatus) loaded(p *progress.State) {
 	u.change(func(s *ConsumerStatus) {
+		if s.Stuck > 0 && p.Position >= s.Stuck {
+			s.LastError, s.Failures, s.Stuck = nil, 0, 0
+		}
 		u.moveTo(p.Position)
 		u.kept = 0
 		s.Paused, s.DeadLetters, s.OpenRanges, u.known = (*Pause)(p.Paused), p.DeadLetters, len(p.Open), true
