@@ -92,7 +92,7 @@ func (w *Worker) Status() Status {
 		return s
 	}
 	c := w.coord.Status()
-	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, c.LastError
+	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, explain(c.LastError)
 	s.Unsettled, s.SettleError = w.settler.status()
 	s.NotifyError = w.notifyError()
 	for i, l := range w.loops {

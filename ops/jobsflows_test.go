@@ -42,6 +42,10 @@ func TestUnadvancedAndUnserved(t *testing.T) {
 	expect("with a worker of another queue", false, "mail")
 	s.Exec(t, `UPDATE jobs_workers SET status = '{"Queues": [{"Name": "mail"}]}'; UPDATE jobs_flow_sweep SET next_at = now() - interval '61 seconds'`)
 	expect("a minute after the last turn", true)
+	s.Exec(t, `UPDATE jobs_workers SET heartbeat_at = now() - interval '31 seconds'`)
+	expect("with a dead worker", true, "mail")
+	s.Exec(t, `UPDATE jobs_workers SET heartbeat_timeout = '1 minute'`)
+	expect("with a worker that may be silent for longer", true)
 	s.Exec(t, `UPDATE jobs_flow_runs SET finished_at = now(), state = 'failed'`)
 	expect("after the end of the run", false)
 }

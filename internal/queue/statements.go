@@ -52,7 +52,7 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{flow runs}", t.FlowRuns.SQL(), "{flow sweep}", t.FlowSweep.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{told}", told, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(mostAttempts))
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{told}", told, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{lives}", lives, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(mostAttempts))
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),

@@ -3,6 +3,7 @@ package queue
 import (
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 )
@@ -18,7 +19,7 @@ SELECT kind FROM (
 WHERE kind <> ALL (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
 GROUP BY kind ORDER BY kind LIMIT 10`
 
-// unservedSQL finds queues with jobs that are due, and that no worker claims from. A worker
+// unservedSQL finds queues with jobs that are due, and that no living worker claims from. A worker
 // whose status says nothing of queues may claim from any; one without kinds claims from none.
 const unservedSQL = `
 WITH RECURSIVE waits AS (
@@ -27,12 +28,16 @@ WITH RECURSIVE waits AS (
 	SELECT next.queue FROM waits AS w CROSS JOIN LATERAL (SELECT queue FROM {jobs} WHERE state = 'available' AND queue > w.queue ORDER BY queue LIMIT 1) AS next
 )
 SELECT w.queue FROM waits AS w
-WHERE NOT EXISTS (SELECT FROM {workers} AS o WHERE coalesce(cardinality(o.kinds), 1) > 0
+WHERE NOT EXISTS (SELECT FROM {workers} AS o WHERE coalesce(cardinality(o.kinds), 1) > 0 AND {lives}
 		AND (jsonb_typeof(o.status->'Queues') IS DISTINCT FROM 'array' OR o.status->'Queues' @> jsonb_build_array(jsonb_build_object('Name', w.queue))))
 	AND NOT EXISTS (SELECT FROM {queues} WHERE name IN (w.queue, '*') AND paused_at IS NOT NULL)
 	AND EXISTS (SELECT FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
 		SELECT FROM {jobs} WHERE state = 'available' AND queue = w.queue AND priority = p::smallint AND run_at <= statement_timestamp() ORDER BY run_at, id LIMIT 1) AS j)
 LIMIT 100`
+
+// lives is true if the last heartbeat of worker o is not older than its HeartbeatTimeout, by default
+// 30 seconds.
+var lives = `o.heartbeat_at > clock_timestamp() - ` + liveness.TimeoutSQL("o", "interval '30 seconds'")
 
 // flowsSQL says whether this role may read what unadvancedSQL reads.
 const flowsSQL = `
