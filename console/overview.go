@@ -69,7 +69,7 @@ func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 	for _, one := range s.Consumers {
 		s.Log.Safe = max(s.Log.Safe, min(one.Position, s.Log.Head))
 	}
-	s.Wrong, err = alarms.Find(ctx, c.db, c.o.Tables, s.Workers, placeOf)
+	s.Wrong, err = alarms.Find(ctx, c.db, c.o.Tables, s.Consumers, s.Workers, placeOf)
 	return s, err
 }
 
@@ -257,7 +257,7 @@ func (s *snapshot) State(c ops.Consumer) state {
 		switch {
 		case u.Paused != nil:
 		case !known(u.Worker):
-			nobody = nobody || u.HeadLag > 0
+			nobody = true
 		default:
 			silent = silent || s.Silent(u.Worker)
 		}

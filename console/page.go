@@ -352,6 +352,7 @@ func late(ctx context.Context, err error) error {
 const (
 	hintMoved = "Nothing was changed. Somebody or something was faster. Go back, look how it stands now, and decide again."
 	hintAway  = "The database did not answer in time, or a batch kept what was to be changed. Nothing was changed. Try again: the workers go on by themselves when the database is back."
+	hintFull  = "The server takes no further connection. Nothing was changed. End sessions that nobody needs, or raise the limit: of the role, the database or the server."
 	hintReads = "The server takes no changes: it is a standby, or was made read-only. Nothing was changed. Open a console that is connected to the primary."
 	hintRole  = "The database role of the console lacks a right: the documentation of the operations says which ones an operator's role has."
 )
@@ -379,6 +380,8 @@ func judge(err error) (status int, hint string) {
 		return http.StatusNotFound, ""
 	case errors.Is(err, migrations.ErrNotApplied):
 		return http.StatusNotFound, "Tables of an older version want the migrations first, and those of a newer version a newer console. An application that uses only events, or only jobs, does not have the tables of the other."
+	case pgdriver.SQLState(err) == pgdriver.TooManyConnections:
+		return http.StatusServiceUnavailable, hintFull
 	case isAny(err, context.DeadlineExceeded, context.Canceled), pgdriver.IsConnectionLoss(err), pgdriver.IsPoolClosed(err):
 		return http.StatusServiceUnavailable, hintAway
 	case pgdriver.SQLState(err) == pgdriver.ReadOnlyTransaction:

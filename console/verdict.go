@@ -57,7 +57,9 @@ func (s *snapshot) Notices() (all []notice) {
 		}
 	}
 	for _, t := range s.Wrong {
-		alarm(s.Further(t), cut(t.String(), maxError))
+		if t.Kind != alarms.Builds { // a deployment is under way
+			alarm(s.Further(t), cut(t.String(), maxError))
+		}
 	}
 	return append(all, s.warnings(names, len(s.Workers)-living, consumers)...)
 }
@@ -74,6 +76,11 @@ func (s *snapshot) warnings(names map[string][]string, silent int, consumers fun
 	}
 	if deadLetters > 0 {
 		all = append(all, notice{state{"▲", count(deadLetters, "dead letter"), warning}, "letters"})
+	}
+	for _, t := range s.Wrong {
+		if t.Kind == alarms.Builds {
+			all = append(all, notice{state{"▲", cut(t.String(), maxError), warning}, s.Further(t)})
+		}
 	}
 	if silent > 0 {
 		all = append(all, notice{state{"▲", count(silent, "silent worker"), warning}, "workers"})
@@ -110,7 +117,7 @@ func (s *snapshot) Further(t alarms.Alarm) string {
 		return "jobs?" + url.Values{"queue": {t.Name}, "state": {string(state)}}.Encode()
 	}
 	switch {
-	case t.Kind == alarms.Standby:
+	case t.Kind == alarms.Standby, t.Kind == alarms.Server, t.Kind == alarms.Tables, t.Kind == alarms.Jobs, t.Kind == alarms.Builds && t.Name == "":
 		return ""
 	case t.Kind == alarms.Overdue || t.Kind == alarms.PausedSchedule:
 		return "schedules"
@@ -118,7 +125,7 @@ func (s *snapshot) Further(t alarms.Alarm) string {
 		return "flows"
 	case t.Kind == alarms.Worker || t.Kind == alarms.Consumer && t.Name == "":
 		return "workers"
-	case t.Kind == alarms.Consumer:
+	case t.Kind == alarms.Consumer, t.Kind == alarms.Builds:
 		return "consumer?" + url.Values{"name": {partition.Consumer(t.Name)}}.Encode()
 	case t.Kind == alarms.Due && t.Name != "":
 		return of(ops.JobAvailable)

@@ -16,7 +16,7 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
 	s.place(t, "c", 0)
-	s.staff(t, 1, fresh)
+	s.staff(t, 1, fresh, "c")
 	if body := s.get(t, "").body; strings.Contains(body, "wrong") || strings.Contains(body, "complaint") {
 		t.Errorf("nothing is wrong:\n%s", body)
 	}
@@ -46,7 +46,7 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 	if s.read(t, "", &p); len(p.Wrong) != 7 || p.Wrong[0].String() != "worker h:7: loop: it <hangs>" {
 		t.Errorf("as JSON: %+v", p.Wrong)
 	}
-	if event, _ := s.watch(t, "live?page=").next(t); !strings.Contains(event, "1 consumer, 1 worker, 7 complaints") || !strings.Contains(event, "no customer") {
+	if event, _ := s.watch(t, "live?page=").next(t); !strings.Contains(event, "1 consumer, 1 worker, 1 whose worker is silent, 7 complaints") || !strings.Contains(event, "no customer") {
 		t.Errorf("an update: %s", event)
 	}
 }

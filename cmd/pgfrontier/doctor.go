@@ -70,6 +70,7 @@ type check struct {
 var (
 	serverChecks = []check{
 		{"server", (*patient).server, true},
+		{"connections", (*patient).connections, true},
 		{"proxy", (*patient).proxy, true},
 		{"notify", (*patient).notify, true},
 		{"row security", (*patient).rowSecurity, true}, // before what reads the tables
@@ -99,6 +100,7 @@ var (
 		{"in doubt", (*patient).ranges, false},
 		{"jobs", (*patient).jobsTables, true},
 		{"job workers", (*patient).jobWorkers, true},
+		{"job errors", (*patient).jobErrors, true},
 		{"queues", (*patient).queues, true},
 		{"unserved", (*patient).unserved, true},
 		{"failed jobs", (*patient).failedJobs, true},

@@ -12,12 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/alarms"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
@@ -29,21 +31,46 @@ const (
 
 func (p *patient) server(ctx context.Context) (finding, error) {
 	var version string
-	var standby, readOnly, tracks bool
+	var standby, tracks bool
 	err := p.db.QueryRowContext(ctx, `
-SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool, current_setting('track_activities')::bool`).
-		Scan(&version, &standby, &readOnly, &tracks)
+SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('track_activities')::bool`).
+		Scan(&version, &standby, &tracks)
+	if err != nil {
+		return finding{}, err
+	}
+	readOnly, err := p.condition(ctx, alarms.ReadOnly)
 	switch {
 	case err != nil:
 		return finding{}, err
 	case standby:
 		return fail("connect to the primary: add target_session_attrs=read-write to the connection string", "PostgreSQL %s is a standby, on which no worker runs", version), nil
-	case readOnly:
-		return fail("ALTER DATABASE ... RESET default_transaction_read_only, or ALTER ROLE ...", "transactions are read-only by default"), nil
+	case readOnly.Says != "":
+		return fail(readOnly.Remedy, "%s", readOnly.Says), nil
 	case !tracks:
 		return warn("set track_activities to on", "track_activities is off: nobody sees what open transactions do"), nil
 	}
 	return ok("PostgreSQL %s, a primary", version), nil
+}
+
+// condition looks for a condition of the server.
+func (p *patient) condition(ctx context.Context, find func(context.Context, store.Querier, tables.Tables, tables.Jobs) (alarms.Condition, error)) (alarms.Condition, error) {
+	jobs, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	if err != nil {
+		return alarms.Condition{}, err
+	}
+	return find(ctx, p.db, p.t, jobs)
+}
+
+// connections looks for a limit that keeps a worker from connecting.
+func (p *patient) connections(ctx context.Context) (finding, error) {
+	full, err := p.condition(ctx, alarms.Full)
+	switch {
+	case err != nil:
+		return finding{}, err
+	case full.Says != "":
+		return warn(full.Remedy, "%s", full.Says), nil
+	}
+	return ok("no limit is reached"), nil
 }
 
 func (p *patient) proxy(ctx context.Context) (finding, error) {

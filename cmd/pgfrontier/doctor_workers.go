@@ -15,7 +15,6 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/alarms"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -33,12 +32,15 @@ func (p *patient) alive(context.Context) (finding, error) {
 	case len(dead) < len(p.workers) && len(dead) > 0:
 		return warn(silentRemedy, "no heartbeat for long: %s", list(dead)), nil
 	case len(p.living()) == 0 && len(p.consumers) > 0:
-		return fail("start the workers", "no worker lives"), nil
+		return fail("start the workers; "+silentReason, "no worker lives"), nil
 	}
 	return ok("%d live", len(p.living())), nil
 }
 
-const silentRemedy = "see whether these processes live; another worker removes the rows of dead ones"
+const (
+	silentReason = "if a process lives, its probe of readiness and its log say why it is silent"
+	silentRemedy = "see whether these processes live; " + silentReason + "; another worker removes the rows of dead ones"
+)
 
 // silentOnes are the workers whose heartbeat is old.
 func (v view) silentOnes() (dead []string) {
@@ -394,24 +396,12 @@ func (p *patient) jobWorkers(ctx context.Context) (finding, error) {
 	if there, err := p.haveJobs(ctx); !there {
 		return ok("none"), err
 	}
-	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
-	if err != nil {
-		return finding{}, err
-	}
 	queues, err := p.jobs.Queues(ctx) // first: a worker that starts meanwhile is seen
 	if err != nil {
 		return finding{}, err
 	}
 	var v view
-	v.workers, err = pgdriver.QueryAll(ctx, p.db, func(rows *sql.Rows) (w ops.Worker, err error) {
-		var age, timeout int64
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &age, &timeout, (*[]byte)(&w.Status))
-		w.HeartbeatAge, w.HeartbeatTimeout = time.Duration(age)*time.Microsecond, time.Duration(timeout)*time.Microsecond
-		return w, err
-	}, `
-SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+liveness.AgeSQL("n")+`, (extract(epoch FROM `+liveness.TimeoutSQL("n", "interval '0'")+`) * 1000000)::bigint, coalesce(n.status::text, '')
-FROM `+t.Workers.SQL()+` AS n ORDER BY heartbeat_at DESC, worker_id`)
-	if err != nil {
+	if v.workers, err = p.jobs.Workers(ctx); err != nil {
 		return finding{}, err
 	}
 	dead, waiting, lost := v.silentOnes(), p.overdue(queues), v.lostSlots()
@@ -429,21 +419,32 @@ FROM `+t.Workers.SQL()+` AS n ORDER BY heartbeat_at DESC, worker_id`)
 // lostSlots says which living workers of jobs have slots that handlers keep which were given up.
 func (v view) lostSlots() (all []string) {
 	for _, w := range v.living() {
-		var said struct {
-			Queues []struct {
-				Name                 string
-				Overdue, Concurrency int
-				OverdueSince         time.Time
-			}
-		}
-		_ = json.Unmarshal(w.Status, &said)
-		for _, q := range said.Queues {
-			if q.Overdue > 0 {
-				all = append(all, fmt.Sprintf("%s has lost %d of %d slots of queue %s, the first since %s", placeOf(w), q.Overdue, q.Concurrency, q.Name, stamp(q.OverdueSince)))
-			}
+		for _, lost := range alarms.LostSlots(w.Status) {
+			all = append(all, placeOf(w)+" "+lost)
 		}
 	}
 	return all
+}
+
+// jobErrors are what workers of jobs complain of.
+func (p *patient) jobErrors(ctx context.Context) (finding, error) {
+	if there, err := p.haveJobs(ctx); !there {
+		return ok("none"), err
+	}
+	workers, err := p.jobs.Workers(ctx)
+	if err != nil {
+		return finding{}, err
+	}
+	var all []string
+	for _, w := range (view{workers: workers}).living() {
+		for _, c := range alarms.JobsComplaints(w.Status) {
+			all = append(all, placeOf(w)+": "+c.Part+": "+c.Text)
+		}
+	}
+	if len(all) > 0 {
+		return fail("do what the error says; if a right is missing, GRANT it to the workers' role, as pgfrontier migrate grants --jobs prints it", "%s", list(all)), nil
+	}
+	return ok("no worker of jobs has one"), nil
 }
 
 // overdue are the queues that are not paused and whose jobs have been due for long.
@@ -534,7 +535,7 @@ func (p *patient) failedJobs(ctx context.Context) (finding, error) {
 	case denied != "":
 		return warn("GRANT what the error names to the workers' role, then pgfrontier jobs retry", "%s; one says: %s", list(failed), denied), nil
 	}
-	return warn("pgfrontier jobs list --state failed, then jobs retry or jobs discard; jobs acknowledge once they were seen", "%s", list(failed)), nil
+	return warn("pgfrontier jobs list --state failed, then jobs retry, or jobs flows retry for a step of a flow; then jobs discard, or jobs acknowledge once they were seen", "%s", list(failed)), nil
 }
 
 func (p *patient) schedules(ctx context.Context) (finding, error) {

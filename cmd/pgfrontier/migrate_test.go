@@ -157,7 +157,7 @@ func TestMigrateGrants(t *testing.T) {
 			if !strings.Contains(f["says"].(string), "could not be checked") {
 				continue
 			}
-			ofJobs := slices.Contains([]string{"jobs", "job workers", "queues", "failed jobs", "schedules", "sequences", "unserved"}, f["check"].(string))
+			ofJobs := slices.Contains([]string{"jobs", "job workers", "job errors", "queues", "failed jobs", "schedules", "sequences", "unserved"}, f["check"].(string))
 			if f["level"] != levelWarn || !ofJobs && (role == "worker" || f["check"] != "log" && f["check"] != "positions") {
 				t.Errorf("%s: %v", role, f)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/spf13/cobra"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
@@ -166,6 +167,9 @@ func (a *app) open(ctx context.Context) (*sql.DB, error) {
 	defer cancel()
 	if err := db.PingContext(ctx); err != nil {
 		_ = db.Close()
+		if pgdriver.SQLState(err) == pgdriver.TooManyConnections {
+			return nil, usage("the database takes no further connection: end sessions that nobody needs, or raise the limit, as a superuser, for whom some connections are kept: %w", err)
+		}
 		return nil, usage("the database does not answer: check DATABASE_URL or PGHOST, PGUSER and PGDATABASE, and that the server runs: %w", err)
 	}
 	a.db = db

@@ -58,7 +58,7 @@ func (a *app) lookAround(ctx context.Context) (v view, err error) {
 	if err != nil {
 		return v, err
 	}
-	v.wrong, err = alarms.Find(ctx, a.db, names, v.workers, placeOf)
+	v.wrong, err = alarms.Find(ctx, a.db, names, v.consumers, v.workers, placeOf)
 	return v, err
 }
 
@@ -220,7 +220,11 @@ func further(t alarms.Alarm) string {
 		return fmt.Sprintf("pgfrontier jobs list --queue %s --state %s", name, state)
 	}
 	switch {
-	case t.Kind == alarms.Standby:
+	case t.Kind == alarms.Standby, t.Kind == alarms.Server, t.Kind == alarms.Tables:
+		return "pgfrontier doctor"
+	case t.Kind == alarms.Jobs:
+		return "pgfrontier jobs workers"
+	case t.Kind == alarms.Builds && t.Name == "":
 		return "pgfrontier doctor"
 	case t.Kind == alarms.Worker:
 		return "pgfrontier workers"
@@ -230,7 +234,7 @@ func further(t alarms.Alarm) string {
 		return "pgfrontier jobs flows list --state running"
 	case t.Kind == alarms.Consumer && t.Name == "":
 		return "pgfrontier workers -o json"
-	case t.Kind == alarms.Consumer:
+	case t.Kind == alarms.Consumer, t.Kind == alarms.Builds:
 		return "pgfrontier consumer " + name
 	case t.Kind == alarms.Due && t.Name != "":
 		return of(ops.JobAvailable)

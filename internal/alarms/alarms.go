@@ -20,8 +20,12 @@ type Kind string
 // The kinds, in the order of a list.
 const (
 	Standby  Kind = "standby"  // the server only reads
+	Server   Kind = "server"   // workers may not write, or not connect
+	Tables   Kind = "tables"   // of a newer version
 	Worker   Kind = "worker"   // one that lives complains
 	Consumer Kind = "consumer" // it, or a unit of it, has a last error
+	Builds   Kind = "builds"   // of workers differ in what they do with a consumer
+	Jobs     Kind = "jobs"     // a worker of jobs complains, or is silent
 	Paused   Kind = "paused"   // a queue
 	Due      Kind = "due"      // jobs of a queue that do not run
 	Failed   Kind = "failed"   // jobs of a queue, for good, that nobody has acknowledged
@@ -29,7 +33,6 @@ const (
 
 	PausedSchedule Kind = "paused-schedule"
 	Unadvanced     Kind = "unadvanced" // runs of flows that no worker advances
-	LostSlots      Kind = "lost-slots" // of a queue, that handlers keep which were given up
 )
 
 // Alarm is a thing that is wrong.
@@ -41,7 +44,7 @@ type Alarm struct {
 
 // String is one line.
 func (t Alarm) String() string {
-	thing := map[Kind]string{Standby: "server", Worker: "worker", Consumer: "consumer", Overdue: "schedule", PausedSchedule: "schedule", Unadvanced: "flows"}[t.Kind]
+	thing := map[Kind]string{Standby: "server", Server: "server", Tables: "tables", Worker: "worker", Consumer: "consumer", Builds: "consumer", Jobs: "worker of jobs", Overdue: "schedule", PausedSchedule: "schedule", Unadvanced: "flows"}[t.Kind]
 	thing = cmp.Or(thing, "queue")
 	if t.Name != "" {
 		thing += " " + t.Name
@@ -81,20 +84,34 @@ func Complaints(status json.RawMessage) (all []Complaint) {
 	return all
 }
 
-// ofWorkers are the complaints in what living workers said of themselves. One that several
-// have is one alarm, and so is an error that units of a consumer have.
+// ofWorkers are the complaints in what living workers said of themselves. An error that units of
+// a consumer have in common is one alarm.
 func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm) {
+	all = complaining(Worker, workers, Complaints, place)
+	var troubles []Trouble
+	for _, w := range workers {
+		if !IsSilent(w) {
+			troubles = append(troubles, Troubles(w.Status)...)
+		}
+	}
+	for _, s := range Share(troubles) {
+		all = append(all, Alarm{Consumer, s.Name(), s.Says()})
+	}
+	return all
+}
+
+// complaining are the complaints of living workers. One that several have is one alarm.
+func complaining(kind Kind, workers []ops.Worker, of func(json.RawMessage) []Complaint, place func(ops.Worker) string) (all []Alarm) {
 	workers = slices.SortedFunc(slices.Values(workers), func(a, b ops.Worker) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), slices.Compare(a.ID[:], b.ID[:]))
 	})
 	var order []string // the complaints
 	first, others := map[string]string{}, map[string]int{}
-	var troubles []Trouble
 	for _, w := range workers {
 		if IsSilent(w) {
 			continue
 		}
-		for _, complaint := range Complaints(w.Status) {
+		for _, complaint := range of(w.Status) {
 			c := complaint.Part + ": " + errtext.Line(complaint.Text)
 			if _, known := first[c]; known {
 				others[c]++
@@ -103,17 +120,13 @@ func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm
 			first[c] = place(w)
 			order = append(order, c)
 		}
-		troubles = append(troubles, Troubles(w.Status)...)
 	}
 	for _, c := range order {
-		t := Alarm{Worker, first[c], c}
+		t := Alarm{kind, first[c], c}
 		if n := others[c]; n > 0 {
 			t.Says = fmt.Sprintf("%s (and of %d other workers)", c, n)
 		}
 		all = append(all, t)
-	}
-	for _, s := range Share(troubles) {
-		all = append(all, Alarm{Consumer, s.Name(), s.Says()})
 	}
 	return all
 }

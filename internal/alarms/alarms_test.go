@@ -34,7 +34,7 @@ func lines(all []alarms.Alarm) string {
 // find is the list, a line each.
 func find(t *testing.T, db *sql.DB, jobs string, workers ...ops.Worker) string {
 	t.Helper()
-	all, err := alarms.Find(t.Context(), db, &migrations.Config{JobsTable: jobs}, workers, place)
+	all, err := alarms.Find(t.Context(), db, &migrations.Config{JobsTable: jobs}, nil, workers, place)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,10 +126,14 @@ func TestJobs(t *testing.T) {
 		{`UPDATE jobs_schedules SET next_at = now() - interval '1 hour' WHERE name = 'nightly'`, `UPDATE jobs_schedules SET next_at = now()`, "schedule nightly: overdue for 1h0m\n"},
 		{`UPDATE jobs_schedules SET paused_at = now() - interval '2 hours', paused_by = 'ann', paused_reason = E'lunch\nand a walk' WHERE name = 'nightly'`, `UPDATE jobs_schedules SET paused_at = NULL`, "schedule nightly: paused for 2h0m by ann (lunch; and a walk)\n"},
 		{`UPDATE jobs_schedules SET next_at = now() - interval '1 hour', paused_at = now() - interval '2 hours', paused_by = NULL, paused_reason = NULL WHERE name = 'nightly'`, `DELETE FROM jobs_schedules`, "schedule nightly: overdue for 1h0m\nschedule nightly: paused for 2h0m\n"},
+		{`UPDATE jobs_workers SET hostname = 'h', pid = 7, status = '{"CoordinationError": "no right", "SettleError": "no disk", "Queues": [{"Name": "a"}, {"Name": "c"}, {"Name": "b", "LastError": "permission denied", "Overdue": 1, "Concurrency": 2, "OverdueSince": "2026-01-02T03:04:05Z"}]}'`, `UPDATE jobs_workers SET status = NULL`,
+			"worker of jobs h/7: coordination: no right\nworker of jobs h/7: ends of jobs: no disk\nworker of jobs h/7: queue b: permission denied\nworker of jobs h/7: has lost 1 of 2 slots of queue b, the first since 2026-01-02 03:04:05\n"},
+		{`UPDATE jobs_workers SET heartbeat_at = now() - interval '1 hour', status = '{"CoordinationError": "no right"}'`, `UPDATE jobs_workers SET heartbeat_at = now(), status = NULL`, "worker of jobs h/7: no heartbeat for long\nqueue a: jobs are due, and no worker serves it\nqueue c: jobs are due, and no worker serves it\n"},
+		{`UPDATE jobs_schema SET version = 1000, applied = 1000`, fmt.Sprintf(`UPDATE jobs_schema SET version = %[1]d, applied = %[1]d`, migrations.JobsVersion), newer(migrations.JobsVersion)},
+		{`UPDATE consumer_checkpoints_schema SET version = 1000, applied = 1000`, fmt.Sprintf(`UPDATE consumer_checkpoints_schema SET version = %[1]d, applied = %[1]d`, migrations.Version), newer(migrations.Version)},
 		{`INSERT INTO jobs (kind, queue) VALUES ('k', 'd'); UPDATE jobs SET run_at = 'infinity' WHERE queue <> 'd'; UPDATE jobs_workers SET status = '{"Queues": [{"Name": "b"}]}'`, `UPDATE jobs_workers SET status = '{"Queues": [{"Name": "d"}]}'`, "queue d: jobs are due, and no worker serves it\n"},
 		{fmt.Sprintf(finish, `'a'`, `'failed'`, 1, 1) + `; UPDATE jobs_workers SET status = '{"Queues": []}'`, `DELETE FROM jobs_history; UPDATE jobs_workers SET status = NULL`, "queue d: jobs are due, and no worker serves it\nqueue a: 1 job has failed for good\n"},
 		{`DELETE FROM jobs_workers; UPDATE jobs SET run_at = now() - interval '1 hour' WHERE queue = 'd'`, `DELETE FROM jobs WHERE queue = 'd'`, "queue d: jobs are due and do not run, for 1h0m, and no worker serves it\n"},
-		{`INSERT INTO jobs_workers (worker_id, hostname, pid, heartbeat_at, status) SELECT gen_random_uuid(), 'h', pid, now() - interval '1 minute' * (pid - 7), '{"Queues": [{"Name": "mail", "Concurrency": 10, "Overdue": 2}, {"Name": "open", "Concurrency": 1, "Overdue": 0}]}' FROM generate_series(7, 8) AS pid`, `DELETE FROM jobs_workers`, "queue mail: h/7 has lost 2 of 10 slots to handlers that were given up\n"},
 		{`INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`, `INSERT INTO jobs_flow_sweep (next_at) VALUES (now() - interval '50 seconds')`, "flows: runs have not ended, and no worker advances them\n"},
 		{`UPDATE jobs_flow_sweep SET next_at = now() - interval '61 seconds'`, `UPDATE jobs_flow_runs SET finished_at = now(), state = 'failed'`, "flows: runs have not ended, and no worker advances them\n"},
 	} {
@@ -146,6 +150,44 @@ func TestJobs(t *testing.T) {
 	d.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'x', now() - interval '1 hour'); UPDATE jobs_queues SET paused_at = now(), paused_by = 'ann', paused_reason = 'r', name = '*' WHERE name = 'b'`)
 	if got := find(t, d.DB, ""); got != "queue *: paused by ann (r)\n" {
 		t.Errorf("while all are paused:\n%s", got)
+	}
+}
+
+// newer is what is said of tables that version 1000 has upgraded.
+func newer(version int) string {
+	return fmt.Sprintf("tables: migrations: the tables belong to a newer version: the database has version 1000, which needs programs of version 1000 or later, and this program has version %d: update the program\n", version)
+}
+
+// What keeps the workers' role from writing or connecting is told, and builds that differ.
+func TestDeployment(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	role := "shop_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.Exec(t, `CREATE ROLE `+role+` LOGIN; CREATE ROLE reader_`+role+` LOGIN CONNECTION LIMIT 0; GRANT UPDATE (heartbeat_at) ON worker_nodes TO `+role)
+	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role+`, reader_`+role) })
+	d.Exec(t, `ALTER ROLE reader_`+role+` SET default_transaction_read_only = on`)
+	for _, c := range []struct{ does, undoes, says string }{
+		{`ALTER ROLE ` + role + ` SET default_transaction_read_only = on`, `ALTER ROLE ` + role + ` RESET default_transaction_read_only`, "server: transactions are read-only by default for " + role + ", who may write as a worker\n"},
+		{`ALTER ROLE ` + role + ` CONNECTION LIMIT 0`, `ALTER ROLE ` + role + ` CONNECTION LIMIT 7`, "server: the connection limit of role " + role + " is reached: 0 sessions of 0\n"},
+		{`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET default_transaction_read_only', current_database()); END $$`, "server: transactions are read-only by default, and workers write\n"},
+		{`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 1', current_database()); END $$`, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT -1', current_database()); END $$`, "sessions of 1\n"},
+	} {
+		d.Exec(t, c.does)
+		if got := find(t, d.DB, ""); !strings.HasSuffix(got, c.says) || strings.Count(got, "\n") != 1 {
+			t.Errorf("%s\n%s\nwant\n%s", c.does, got, c.says)
+		}
+		d.Exec(t, c.undoes)
+		if got := find(t, d.DB, ""); got != "" {
+			t.Errorf("%s\n%s", c.undoes, got)
+		}
+	}
+	told := func(pid int, types ...string) ops.Worker {
+		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Able: []string{"c"}, Wishes: map[string]ops.Wish{}, Scopes: map[string]ops.Scope{"c": {Types: types}}}
+	}
+	all, err := alarms.Find(t.Context(), d.DB, nil, []ops.Consumer{{Name: "c"}}, []ops.Worker{told(7, "Order"), told(8, "Order", "Invoice")}, place)
+	const differ = "consumer c: the builds select different things: h/8 may run it, selecting Invoice, Order; h/7 waits, selecting Order\n"
+	if err != nil || lines(all) != differ {
+		t.Errorf("%v, %s\nwant\n%s", err, lines(all), differ)
 	}
 }
 
@@ -195,7 +237,7 @@ func TestJobsThatCannotBeSeen(t *testing.T) {
 	}
 	none := d.OpenPQ(t)
 	_ = none.Close()
-	if _, err := alarms.Find(t.Context(), none, nil, nil, place); err == nil {
+	if _, err := alarms.Find(t.Context(), none, nil, nil, nil, place); err == nil {
 		t.Error("a database that is away is no error")
 	}
 }

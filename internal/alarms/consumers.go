@@ -101,6 +101,9 @@ func (s Shared) Says() string {
 	return fmt.Sprintf("%d units (%s): %s", n, strings.Join(names, ", "), failure.ReplaceAllString(s.Text, ""))
 }
 
+// overdue is in the text of worker.ErrHandlerOverdue.
+const overdue = "a handler ignores the end of its context"
+
 // Remedy says what to do about it. To skip an event helps only if the event is to blame.
 func (s Shared) Remedy() string {
 	switch {
@@ -108,6 +111,8 @@ func (s Shared) Remedy() string {
 		return "GRANT what the error names to the workers' role, or mend the policy that refuses it; the event is not to blame, and a skip would lose it"
 	case pgdriver.IsOfStatement(s.State):
 		return "mend the statement, or make what it names in the database; the event is not to blame, and a skip would lose it"
+	case strings.Contains(s.Text, overdue):
+		return "mend the handler, and start the process again: the consumer waits for it until then"
 	case s.Stuck:
 		return "do what the error says; if it is the handler's, mend that, or pgfrontier skip NAME POSITION"
 	}

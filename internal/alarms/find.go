@@ -1,8 +1,10 @@
 package alarms
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,10 +12,10 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
-	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/internal/wishes"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
@@ -22,12 +24,8 @@ import (
 // Find lists what is wrong: of each kind five, and how many others there are. place names a
 // worker, and names has those of the tables, nil the defaults. Nothing is said of jobs where
 // there are none, or where the role may not see them.
-func Find(ctx context.Context, db store.Querier, names *migrations.Config, workers []ops.Worker, place func(ops.Worker) string) ([]Alarm, error) {
-	name := ""
-	if names != nil {
-		name = names.JobsTable
-	}
-	jobs, err := tables.ParseJobs(name, "JobsTable")
+func Find(ctx context.Context, db *sql.DB, names *migrations.Config, consumers []ops.Consumer, workers []ops.Worker, place func(ops.Worker) string) ([]Alarm, error) {
+	t, jobs, err := parse(names)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("look what is wrong: %w", err))
 	}
@@ -39,8 +37,19 @@ func Find(ctx context.Context, db store.Querier, names *migrations.Config, worke
 	if standby {
 		all = append(all, Alarm{Kind: Standby, Says: "a standby, on which no worker runs; it shows what it has received"})
 	}
+	more, err := ofDeployment(ctx, db, names, t, jobs)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("look what is wrong: %w", err))
+	}
+	all = append(all, more...)
 	all = append(all, ofWorkers(workers, place)...)
+	all = append(all, ofBuilds(consumers, workers, place)...)
 	if seen {
+		runners, err := jobWorkers(ctx, db, names, jobs)
+		if err != nil {
+			return nil, errtext.Of(fmt.Errorf("look what is wrong with jobs: %w", err))
+		}
+		all = append(all, ofJobWorkers(runners, place)...)
 		found, err := ofJobs(ctx, db, jobs)
 		if err != nil {
 			return nil, errtext.Of(fmt.Errorf("look what is wrong with jobs: %w", err))
@@ -51,6 +60,72 @@ func Find(ctx context.Context, db store.Querier, names *migrations.Config, worke
 		}
 	}
 	return short(all), nil
+}
+
+// parse returns the tables that names has; nil: the defaults.
+func parse(names *migrations.Config) (t tables.Tables, jobs tables.Jobs, err error) {
+	c := cmp.Or(names, &migrations.Config{})
+	if t, err = tables.Parse(tables.Names{
+		WorkerNodes: c.WorkerNodesTable, ConsumerAssignments: c.ConsumerAssignmentsTable, ConsumerCheckpoints: c.ConsumerCheckpointsTable,
+		ConsumerGapSkips: c.ConsumerGapSkipsTable, LeaderElection: c.LeaderElectionTable, Events: c.EventsTable, AggregateHeads: c.AggregateHeadsTable,
+	}.OrDefault(), ""); err == nil {
+		jobs, err = tables.ParseJobs(c.JobsTable, "JobsTable")
+	}
+	return t, jobs, err
+}
+
+// ofDeployment finds what keeps workers from writing, from connecting, and from starting. What the
+// role may not read it does not find.
+func ofDeployment(ctx context.Context, db *sql.DB, names *migrations.Config, t tables.Tables, jobs tables.Jobs) (all []Alarm, err error) {
+	for _, find := range []func(context.Context, store.Querier, tables.Tables, tables.Jobs) (Condition, error){ReadOnly, Full} {
+		c, err := find(ctx, db, t, jobs)
+		if err != nil && pgdriver.SQLState(err) != pgdriver.InsufficientPrivilege {
+			return nil, err
+		}
+		if c != (Condition{}) {
+			all = append(all, Alarm{Kind: Server, Says: c.Says})
+		}
+	}
+	for _, check := range []func(context.Context, migrations.Querier, *migrations.Config) error{migrations.Check, migrations.CheckJobs} {
+		if err := check(ctx, db, names); errors.Is(err, migrations.ErrNewerVersion) {
+			all = append(all, Alarm{Kind: Tables, Says: errtext.Line(err.Error())})
+		}
+	}
+	return all, nil
+}
+
+// ofBuilds says of which consumers the builds of living workers make different things.
+func ofBuilds(consumers []ops.Consumer, workers []ops.Worker, place func(ops.Worker) string) (all []Alarm) {
+	living := slices.DeleteFunc(slices.Clone(workers), IsSilent)
+	for _, c := range consumers {
+		if says := cmp.Or(wishes.Waiting(c, living, place), wishes.Disagreement(c, living, place)); says != "" {
+			all = append(all, Alarm{Builds, c.Name, says})
+		}
+	}
+	return all
+}
+
+// jobWorkers are the workers of jobs, none if the role may not read their table.
+func jobWorkers(ctx context.Context, db *sql.DB, names *migrations.Config, jobs tables.Jobs) ([]ops.Worker, error) {
+	readable, err := mayRead(ctx, db, jobs)
+	if err != nil || !readable {
+		return nil, err
+	}
+	o, err := ops.NewJobs(db, names)
+	if err != nil {
+		return nil, err
+	}
+	all, err := o.Workers(ctx)
+	if pgdriver.IsUndefined(err) {
+		return nil, nil // tables of another version
+	}
+	return all, err
+}
+
+// mayRead reports whether the role may read the table of workers of jobs.
+func mayRead(ctx context.Context, db store.Querier, jobs tables.Jobs) (readable bool, err error) {
+	err = db.QueryRowContext(ctx, `SELECT coalesce(has_table_privilege(to_regclass($1::text)::oid, 'SELECT'), false)`, jobs.Workers.SQL()).Scan(&readable)
+	return readable, err
 }
 
 // ofServer reports whether the server is a standby, and whether the tables of jobs are there
@@ -80,8 +155,8 @@ SELECT pg_is_in_recovery(), CASE WHEN $1::text = '' OR coalesce(has_schema_privi
 // Tables of another version, or that the role may not read, add nothing.
 func withNobody(ctx context.Context, db store.Querier, jobs tables.Jobs, all []Alarm) ([]Alarm, error) {
 	q := queue.New(jobs)
-	var readable bool
-	if err := db.QueryRowContext(ctx, `SELECT coalesce(has_table_privilege(to_regclass($1::text)::oid, 'SELECT'), false)`, jobs.Workers.SQL()).Scan(&readable); err != nil {
+	readable, err := mayRead(ctx, db, jobs)
+	if err != nil {
 		return nil, err
 	}
 	if readable {
@@ -90,11 +165,6 @@ func withNobody(ctx context.Context, db store.Querier, jobs tables.Jobs, all []A
 			return nil, err
 		}
 		all = withUnserved(all, queues)
-		lost, err := lostSlots(ctx, db, jobs)
-		if err != nil && !pgdriver.IsUndefined(err) {
-			return nil, err
-		}
-		all = append(all, lost...)
 	}
 	unadvanced, err := q.Unadvanced(ctx, db)
 	if err != nil && !pgdriver.IsUndefined(err) {
@@ -104,22 +174,6 @@ func withNobody(ctx context.Context, db store.Querier, jobs tables.Jobs, all []A
 		all = append(all, Alarm{Kind: Unadvanced, Says: "runs have not ended, and no worker advances them"})
 	}
 	return all, nil
-}
-
-// lostSlots says which living workers of jobs have slots that handlers keep which were given up.
-func lostSlots(ctx context.Context, db store.Querier, jobs tables.Jobs) ([]Alarm, error) {
-	return pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (t Alarm, err error) {
-		var place string
-		var lost, of int
-		err = r.Scan(&t.Name, &place, &lost, &of)
-		t.Kind, t.Says = LostSlots, errtext.Line(fmt.Sprintf("%s has lost %d of %d slots to handlers that were given up", place, lost, of))
-		return t, err
-	}, `
-SELECT coalesce(q."Name", ''), coalesce(n.hostname, '') || '/' || coalesce(n.pid, 0), q."Overdue", coalesce(q."Concurrency", 0)
-FROM `+jobs.Workers.SQL()+` AS n
-CROSS JOIN LATERAL jsonb_to_recordset(CASE WHEN jsonb_typeof(n.status->'Queues') = 'array' THEN n.status->'Queues' ELSE '[]' END) AS q("Name" text, "Overdue" int, "Concurrency" int)
-WHERE q."Overdue" > 0 AND n.heartbeat_at > clock_timestamp() - `+liveness.TimeoutSQL("n", "interval '30 s'")+` AND n.heartbeat_at <= clock_timestamp()
-ORDER BY 1, 2`)
 }
 
 // withUnserved says of each queue whose jobs are due that no worker serves it, beside the others of
