@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
+	if text := os.Getenv(asDeployed); text != "" {
+		deployed(text)
+	}
 	pgtest.Main(m)
 }
 
