@@ -55,6 +55,9 @@ func TestLongSkipsInTheQuickTier(t *testing.T) {
 		}
 	}
 	t.Setenv(tier.Variable, "1")
+	if n := tier.Amount(1, 2); n != 2 {
+		t.Errorf("1: an amount of %d, want 2", n)
+	}
 	if skipped, failed, returned := ending(t, long); !returned || !tier.IsLong() {
 		t.Errorf("1: skipped %q, failed %q; want neither", skipped, failed)
 	}
