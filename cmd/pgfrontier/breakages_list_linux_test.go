@@ -430,8 +430,9 @@ var breakagesOfJobs = []breakage{
 		name: "hanging job",
 		says: map[voice]string{
 			byStatus: `lost 1 of 2 slots of queue mail`, byDoctor: `WARN +job workers +.*lost 1 of 2 slots of queue mail`, byConsole: `lost 1 of 2 slots of queue mail`,
-			byProbes: `jobs-\d /readyz: .*queue "mail"`, byAlerts: `JobsFailed mail,errand`,
+			byAlerts: `JobsLostSlots mail`,
 		},
+		unless: map[voice]string{byProbes: "a worker with free slots is ready"},
 		happen: func(t *testing.T, s *shop) { s.due(t, "mail", "hang") },
 		remedy: `start these processes again`,
 		mend: func(t *testing.T, s *shop) {

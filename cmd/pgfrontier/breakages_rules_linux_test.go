@@ -120,6 +120,7 @@ var rules = []rule{
 	{"PgfrontierJobsLate", `max by (namespace, job, queue) (pgfrontier_jobs_queue_oldest_age_seconds) > 300 unless on (namespace, job, queue) max by (namespace, job, queue) (pgfrontier_jobs_queue_paused) == 1`,
 		unless(where("pgfrontier_jobs_queue_oldest_age_seconds", above(300)), where("pgfrontier_jobs_queue_paused", is(1)))},
 	{"PgfrontierJobsQueuePaused", `max by (namespace, job, queue) (pgfrontier_jobs_queue_paused) == 1`, where("pgfrontier_jobs_queue_paused", is(1))},
+	{"PgfrontierJobsLostSlots", `max by (namespace, job, queue) (pgfrontier_jobs_queue_slots_lost) > 0`, where("pgfrontier_jobs_queue_slots_lost", above(0))},
 	{"PgfrontierJobsFailed", `sum by (namespace, job, queue, kind) ( increase(pgfrontier_jobs_done_total{outcome="failed"}[15m]) > 0 or (pgfrontier_jobs_done_total{outcome="failed"} unless pgfrontier_jobs_done_total{outcome="failed"} offset 15m) ) > 0`,
 		rises("pgfrontier_jobs_done_total", "failed")},
 	{"PgfrontierJobsUnknownKinds", `min by (namespace, job, queue) (pgfrontier_jobs_queue_unknown_kinds) > 0`, where("pgfrontier_jobs_queue_unknown_kinds", above(0))},

@@ -232,10 +232,10 @@ func (p *patient) ours() string { return strings.Join(listed(p.ourTables(), iden
 
 func (p *patient) ourTables() []ident.Table {
 	t := p.t
-	all := []ident.Table{t.Nodes, t.Assignments, t.Checkpoints, t.GapSkips, t.Leader, t.Events, t.Heads, t.Token, t.Settled, t.Changes, t.Version, t.DeadLetters, t.Operations}
+	all := []ident.Table{t.Nodes, t.Stopped, t.Assignments, t.Checkpoints, t.GapSkips, t.Leader, t.Events, t.Heads, t.Token, t.Settled, t.Changes, t.Version, t.DeadLetters, t.Operations}
 	if j, err := tables.ParseJobs(p.names.JobsTable, "--table jobs"); err == nil {
 		all = append(all, j.Jobs, j.History, j.Attempts, j.Logs, j.Queues, j.Wanted, j.Operations, j.Once, j.Emitted, j.EmittedThrough,
-			j.Workers, j.Leader, j.Token, j.Changes, j.Schedules, j.Flows, j.FlowRuns, j.FlowSteps, j.FlowSweep, j.Version)
+			j.Workers, j.Stopped, j.Leader, j.Token, j.Changes, j.Schedules, j.Flows, j.FlowRuns, j.FlowSteps, j.FlowSweep, j.Version)
 	}
 	return all
 }
