@@ -19,11 +19,11 @@ import (
 // ErrSilent is in the error of a database that does not answer in time.
 var ErrSilent = errors.New("no answer in time")
 
-// Reach repeats a step of a start, of a package, for as long as the database cannot be reached: it is down, it
+// Reach repeats a step of a start for as long as the database cannot be reached: it is down, it
 // restarts, all its connections are taken, or none of the servers takes writes yet. A step that
-// exceeds a bound of its own had no answer, nor has one that a time limit of the role ended. Reach tells each failure, and pauses after it. After a
-// limit it returns [refusal.ErrOutage] with the error of the last try; 0: it never gives up before ctx
-// ends. An error that says something else, such as a wrong password, is returned at once.
+// exceeds a bound of its own had no answer. Reach tells each failure, and pauses after the failure. After limit it returns [refusal.ErrOutage] with the
+// error of the last try; 0: it never gives up before ctx ends. An error that says something else, such
+// as a wrong password, is returned at once. of is the name of the package in Reach's own error.
 func Reach(ctx context.Context, of string, limit time.Duration, tell func(error), step func(ctx context.Context) error) error {
 	began := time.Now()
 	for failures := 1; ; failures++ {
@@ -33,9 +33,6 @@ func Reach(ctx context.Context, of string, limit time.Duration, tell func(error)
 		}
 		if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrSilent) {
 			err = fmt.Errorf("%w: %w", ErrSilent, err)
-		}
-		if IsTimeLimit(err) {
-			err = fmt.Errorf("%w: a setting of the role or the database, such as statement_timeout or lock_timeout, ended a check of the start: raise it if this goes on: %w", ErrSilent, err)
 		}
 		if !IsAway(err) {
 			return err
@@ -60,15 +57,20 @@ const (
 
 var errSlow = fmt.Errorf("the checks of the database at the start took longer than %v: look at what keeps the server or the network busy: %w", checkTimeout, context.DeadlineExceeded)
 
-// Checked runs the checks of a start, of a package, once the database has answered. Both are bounded;
-// an error names the bound that was exceeded.
+// Checked runs the checks of a start once the database has answered. The answer and the checks are
+// bounded; an error names the bound that was exceeded. [Reach] repeats checks that a time limit of the
+// role ended. of is the name of the package in the errors.
 func Checked(ctx context.Context, of string, db *sql.DB, checks func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("%s: %w", of, errSlow))
 	defer cancel()
 	if err := AnswersWithin(ctx, db, answerTimeout); err != nil {
 		return fmt.Errorf("%s: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", of, answerTimeout, err)
 	}
-	return CutOff(ctx, checks(ctx))
+	err := CutOff(ctx, checks(ctx))
+	if ctx.Err() == nil && IsTimeLimit(err) {
+		err = fmt.Errorf("%w: a time limit of the session, such as statement_timeout or lock_timeout of the role, ended a check of the start: raise it if this goes on: %w", ErrSilent, err)
+	}
+	return err
 }
 
 // CheckWrites refuses a server, or a session, that takes no writes.

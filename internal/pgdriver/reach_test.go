@@ -9,12 +9,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // refusing makes no connection.
@@ -62,33 +64,41 @@ func TestIsAway(t *testing.T) {
 // A step whose own bound passed had no answer, and is made again; one that the program ended is not.
 func TestReachAfterAStepWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	var tries, told int
-	var step func(ctx context.Context) error
-	for name, unanswered := range map[string]func(ctx context.Context) error{
-		"a bound of the step": func(ctx context.Context) error {
-			bound, cancel := context.WithTimeout(ctx, 0)
-			defer cancel()
-			return bound.Err()
-		},
-		"statement_timeout": func(context.Context) error { return &pgconn.PgError{Code: "57014"} },
-		"lock_timeout":      func(context.Context) error { return &pgconn.PgError{Code: "55P03"} },
-	} {
-		tries, told = 0, 0
-		step = func(ctx context.Context) error {
-			if tries++; tries > 1 {
-				return nil
-			}
-			return fmt.Errorf("look for the table: %w", unanswered(ctx))
+	tries, told := 0, 0
+	step := func(ctx context.Context) error {
+		if tries++; tries > 1 {
+			return nil
 		}
-		if err := pgdriver.Reach(t.Context(), "test", 0, func(error) { told++ }, step); err != nil || tries != 2 || told != 1 {
-			t.Errorf("%s: %d tries, %d told, %v", name, tries, told, err)
-		}
+		bound, cancel := context.WithTimeout(ctx, 0)
+		defer cancel()
+		return fmt.Errorf("look for the table: %w", bound.Err())
+	}
+	if err := pgdriver.Reach(t.Context(), "test", 0, func(error) { told++ }, step); err != nil || tries != 2 || told != 1 {
+		t.Errorf("%d tries, %d told, %v", tries, told, err)
 	}
 	ended, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
 	tries, told = 0, 0
-	step = func(ctx context.Context) error { tries++; return ctx.Err() }
 	if err := pgdriver.Reach(ended, "test", 0, func(error) { told++ }, step); !errors.Is(err, context.DeadlineExceeded) || tries != 1 || told != 0 {
 		t.Errorf("ended: %d tries, %d told, %v", tries, told, err)
+	}
+}
+
+// A check that a time limit of the role ends says nothing of the database, so the start tries again.
+func TestCheckThatATimeLimitEnds(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	db := d.OpenSet(t, "statement_timeout", "100ms")
+	_, limited := db.ExecContext(t.Context(), `SELECT pg_sleep(600)`)
+	if !pgdriver.IsTimeLimit(limited) {
+		t.Fatal(limited)
+	}
+	err := pgdriver.Checked(t.Context(), "test", d.DB, func(context.Context) error { return fmt.Errorf("look for the table: %w", limited) })
+	if !pgdriver.IsAway(err) || !strings.Contains(err.Error(), "statement_timeout") {
+		t.Errorf("limited: %v", err)
+	}
+	err = pgdriver.Checked(t.Context(), "test", d.DB, func(context.Context) error { return errors.New("another") })
+	if pgdriver.IsAway(err) || err.Error() != "another" {
+		t.Errorf("refused: %v", err)
 	}
 }
