@@ -87,7 +87,8 @@ type ConsumerStatus struct {
 	Position int64
 	// Lag counts the positions between Position and Safe: what may be read and
 	// was not. A part also passes events of other parts, and commits that a while later: its
-	// Lag, HeadLag, OldestAge and Still are from where it is. Lag is nil while another worker runs the consumer, or nobody does,
+	// Lag, HeadLag, OldestAge and Still are from where it is.
+	// Lag is nil while another worker runs the consumer, or nobody does,
 	// and until this worker has loaded the consumer's progress: only the worker
 	// that runs a consumer knows how far it is.
 	Lag *int64 `json:",omitempty"`
@@ -232,7 +233,7 @@ func (u *unitStatus) begin() {
 // loaded records the progress. The error of an event that an operator has skipped is over.
 func (u *unitStatus) loaded(p *progress.State) {
 	u.change(func(s *ConsumerStatus) {
-		if s.Stuck > 0 && p.Position >= s.Stuck {
+		if s.Position < s.Stuck && p.Position >= s.Stuck { // a late event is below both
 			s.LastError, s.Failures, s.Stuck = nil, 0, 0
 		}
 		u.moveTo(p.Position)
