@@ -1,6 +1,7 @@
 // Package alarms lists what is wrong with a deployment, a line for each thing: what
 // pgfrontier status and top show, and the overview of the console. It has what no list of
-// consumers shows: what the workers complain of, that the server is a standby, and jobs.
+// consumers shows: errors of the workers, a server that takes no writes or no connection, tables of a
+// newer version, builds that differ, and jobs.
 package alarms
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// JobsComplaints are the errors in the Status of a worker of jobs, and the slots that it has lost.
+// JobsComplaints are the errors in the Status of a worker of jobs. LostSlots has the lost slots.
 func JobsComplaints(status json.RawMessage) (all []Complaint) {
 	var said struct {
 		CoordinationError, SettleError, NotifyError string

@@ -15,8 +15,8 @@ import (
 // Condition is something wrong with the server, and what to do about it.
 type Condition struct{ Says, Remedy string }
 
-// ReadOnly says whose transactions are read-only by default: those of this session, of new sessions
-// of this database, or of a role that may write the heartbeats of workers. The zero Condition: none are.
+// ReadOnly says whose transactions are read-only by default: those of new sessions
+// of the server or of this database, or of a role that may write the heartbeats of workers. The zero Condition: none are.
 func ReadOnly(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jobs) (c Condition, err error) {
 	var here bool
 	var roles string
@@ -25,7 +25,8 @@ WITH settings AS (
 	SELECT s.setrole FROM pg_db_role_setting AS s CROSS JOIN unnest(s.setconfig) AS c
 	WHERE c ~* '^default_transaction_read_only=(on|t|true|y|yes|1)$' AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
 )
-SELECT current_setting('default_transaction_read_only')::bool OR EXISTS (SELECT FROM settings WHERE setrole = 0), coalesce((
+SELECT (SELECT setting::bool AND source NOT IN ('user', 'database user', 'client', 'session') FROM pg_settings WHERE name = 'default_transaction_read_only')
+	OR EXISTS (SELECT FROM settings WHERE setrole = 0), coalesce((
 	SELECT string_agg(DISTINCT quote_ident(r.rolname), ', ') FROM settings AS s JOIN pg_roles AS r ON r.oid = s.setrole
 	WHERE r.rolcanlogin AND (`+mayWrite("1")+` OR `+mayWrite("2")+`)), '')`, t.Nodes.SQL(), jobs.Workers.SQL()).Scan(&here, &roles)
 	switch {
@@ -62,10 +63,10 @@ func Full(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jo
 	}, `
 SELECT what, name, used, most FROM (
 	SELECT 'role' AS what, r.rolname::text AS name, (SELECT count(*) FROM pg_stat_activity AS a WHERE a.usesysid = r.oid) AS used, r.rolconnlimit AS most
-	FROM pg_roles AS r WHERE r.rolconnlimit >= 0 AND r.rolcanlogin AND (`+mayWrite("1")+` OR `+mayWrite("2")+`)
-	UNION ALL SELECT 'database', datname::text, (SELECT count(*) FROM pg_stat_activity AS a WHERE a.datid = d.oid AND a.backend_type IS DISTINCT FROM 'autovacuum worker'), datconnlimit
+	FROM pg_roles AS r WHERE r.rolconnlimit >= 0 AND r.rolcanlogin AND NOT r.rolsuper AND (`+mayWrite("1")+` OR `+mayWrite("2")+`)
+	UNION ALL SELECT 'database', datname::text, (SELECT count(*) FROM pg_stat_activity AS a WHERE a.datid = d.oid AND coalesce(a.backend_type, 'client backend') = 'client backend'), datconnlimit
 	FROM pg_database AS d WHERE datname = current_database() AND datconnlimit >= 0
-	UNION ALL SELECT 'the server', '', (SELECT count(*) FROM pg_stat_activity AS a WHERE a.usesysid IS NOT NULL),
+	UNION ALL SELECT 'the server', '', (SELECT count(*) FROM pg_stat_activity AS a WHERE a.usesysid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend'),
 		current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 ) AS limits WHERE used >= most ORDER BY what, name LIMIT 1`, t.Nodes.SQL(), jobs.Workers.SQL())
 	if err != nil || len(all) == 0 {
