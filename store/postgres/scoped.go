@@ -66,7 +66,7 @@ func (s *Store) readNear(ctx context.Context, q store.Querier, r store.ScopedRan
 	near := r
 	near.UpTo = r.After + min(positions, nearAtMost*n)
 	page, err = s.readScoped(ctx, q, near, s.sql.scopedNear, textArray(types))
-	if found = near.UpTo == r.UpTo || len(page.Events) == r.Limit; !found {
+	if found = near.UpTo == r.UpTo || len(page.Events) == r.Limit || page.Through < near.UpTo; !found {
 		s.sparse.Store(sparseReads)
 	}
 	return page, found, err
