@@ -122,7 +122,7 @@ func (w *waits) poll(ctx context.Context, consumer string, position int64, ask b
 	}
 	*why = now.Why()
 	if ask && w.ask != nil {
-		w.ask(ctx, consumer, position, now.Split)
+		w.ask(ctx, consumer, position, now.Split && now.Position < position)
 	}
 	return false, nil
 }
