@@ -41,7 +41,7 @@ func TestWhatUnitsHaveNotHandled(t *testing.T) {
 	for position, want := range map[int64]progress.Arrival{
 		4: {Handled: true}, 5: {DeadLetter: true}, 6: {Replayed: true}, 7: {Handled: true}, 8: {Open: true}, 9: {Handled: true}, 20: {Handled: true}, 21: {},
 	} {
-		want.Position = 20
+		want.Position, want.Split = 20, true
 		if a, _, err := g.Arrived(t.Context(), g.DB, "a_c", position); err != nil || a != want {
 			t.Errorf("at position %d: %+v, %v; want %+v", position, a, err, want)
 		}

@@ -331,7 +331,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: Start: %v; want %q", name, err, c.want)
 		}
 	}
-	s.o = options()
+	s.o, s.h = options(), table.Handler[example]{Handle: handle}
 	for name, w := range map[string]*table.Worker{
 		"no store": table.NewWorker(nil, s.h, quick()),
 		"no db":    table.NewWorker(table.NewStore(nil, s.o), s.h, quick()),
