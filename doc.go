@@ -164,7 +164,8 @@
 //     lets the batches in hand. Ten seconds later Start returns in any case;
 //   - death of a worker: [WithHeartbeatInterval], [WithHeartbeatTimeout];
 //   - who runs what: [WithLeaderStrategy], [WithAssignmentStrategy],
-//     [WithRebalanceInterval], and [WithHostname] for people;
+//     [WithRebalanceInterval];
+//   - the name that lists of workers show: [WithHostname];
 //   - order: [WithGapPolicy], [WithStaleGapThreshold], [WithStaleGapHarborLag],
 //     [WithMaxOpenRanges];
 //   - tables: [WithWorkerNodesTable], [WithConsumerAssignmentsTable],
@@ -255,9 +256,10 @@
 //   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
 //   - [ErrPoolClosed]: the program has closed db before Start returned.
 //
-// The error names the remedy. Packages jobs, jobs/table and jobs/schedule have the same variables
-// under the same names, so that a program asks once for all of them. Any other error is mostly the
-// server's, such as a wrong password: the driver's error tells more.
+// The error names the remedy. [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby],
+// [ErrTransactionPooling] and [ErrPreparedStatements] are the same variables as those of packages jobs,
+// jobs/table and jobs/schedule, where these have them. A program asks once for all packages. Any other
+// error is mostly the server's, such as a wrong password: the driver's error tells more.
 //
 // Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor]
 // has two of its own, [ErrDeadLettered] and [ErrNoConsumer].

@@ -38,8 +38,8 @@ type lazily struct {
 func (c *consumerLoop) at() int64 { return max(c.progress.Position, c.lazily.upTo) }
 
 // passesLazily takes note that a planned work can wait, and reports whether it can. Not so if
-// somebody waits for a position that it passes, while an event that fails or cannot be read is narrowed down (SkipEvent
-// relies on the checkpoint before it), or if parts are to meet.
+// somebody waits for a position that it passes, while an event that fails or cannot be read is
+// narrowed down (SkipEvent relies on the checkpoint before it), or if parts are to meet.
 func (c *consumerLoop) passesLazily(w *work) bool {
 	a := &w.advance
 	switch {

@@ -31,8 +31,8 @@ type Observer struct {
 	ShutdownTimedOut func(WorkerInfo)
 	// WorkerReregistered: the worker's row was gone, and it registers again.
 	WorkerReregistered func(WorkerInfo)
-	// StaleWorkersRemoved: a starting worker has removed so many rows of workers
-	// that are long dead.
+	// StaleWorkersRemoved: this worker has removed so many rows of workers that are long dead,
+	// when it registered or as the leader.
 	StaleWorkersRemoved func(rows int)
 	// RolesHidden: this role cannot see what transactions of the named roles do,
 	// which may append events. It takes them to be busy. GRANT pg_read_all_stats

@@ -53,10 +53,10 @@ func (jobWorkersPage) Silent(w ops.Worker) bool { return alarms.IsSilent(w) }
 
 // Troubles are what a worker complains of, a line each.
 func (jobWorkersPage) Troubles(w ops.Worker) (all []string) {
-	for _, c := range alarms.Complaints(w.Status) {
+	for _, c := range alarms.JobsComplaints(w.Status) {
 		all = append(all, c.Part+": "+c.Text)
 	}
-	return all
+	return append(all, alarms.LostSlots(w.Status)...)
 }
 
 // Gone are the rows of the workers that stopped.

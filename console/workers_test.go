@@ -20,13 +20,15 @@ func TestStoppedWorkers(t *testing.T) {
 	s := newSite(t, console.Options{})
 	for page, table := range map[string]string{"workers": "worker_nodes", "jobworkers": "jobs_workers"} {
 		past := map[string]string{"workers": "consumer_past_workers", "jobworkers": "jobs_past_workers"}[page]
-		s.Exec(t, `INSERT INTO `+table+` (worker_id, hostname, pid, status, drain_requested_at) VALUES (gen_random_uuid(), 'h', 7, '{"LoopError": "it hangs"}', '2026-01-02 03:04:05Z')`)
+		s.Exec(t, `INSERT INTO `+table+` (worker_id, hostname, pid, status, drain_requested_at) VALUES (gen_random_uuid(), 'h', 7,
+			'{"LoopError": "it hangs", "Queues": [{"Name": "mail", "LastError": "it hangs", "Concurrency": 2, "Overdue": 1, "OverdueSince": "2026-01-02T03:04:05Z"}]}', '2026-01-02 03:04:05Z')`)
+		complaint := map[string]string{"workers": "<p>✕ loop: it hangs</p>", "jobworkers": "<p>✕ queue mail: it hangs</p><p>✕ has lost 1 of 2 slots of queue mail, the first since 2026-01-02"}[page]
 		s.Exec(t, `INSERT INTO `+past+` (worker_id, stopped_at, how, hostname, pid, declared_by)
 			SELECT gen_random_uuid(), clock_timestamp() - age, how, 'gone', pid, CASE how WHEN 'dead' THEN (SELECT worker_id FROM `+table+`) END
 			FROM (VALUES ('stopped', 1, interval '0'), ('failed', 2, '1 minute'), ('drained', 3, '2 minutes'), ('dead', 4, '14 minutes'), ('stopped', 5, '16 minutes')) AS v(how, pid, age)`)
 		body := s.get(t, page).expect(t, http.StatusOK).body
 		at := 0
-		for _, want := range []string{"<p>✕ loop: it hangs</p>", "asked to drain at <time datetime=\"2026-01-02T03:04:05Z\"", ">gone:1<", "✓ stopped by its program", ">gone:2<", "✕ failed, see its log", ">gone:3<", "✓ drained", ">gone:4<", "✕ declared dead by h:7"} {
+		for _, want := range []string{complaint, "asked to drain at <time datetime=\"2026-01-02T03:04:05Z\"", ">gone:1<", "✓ stopped by its program", ">gone:2<", "✕ failed, see its log", ">gone:3<", "✓ drained", ">gone:4<", "✕ declared dead by h:7"} {
 			i := strings.Index(body[at:], want)
 			if i < 0 {
 				t.Fatalf("%s lacks %q there:\n%s", page, want, body)

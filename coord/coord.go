@@ -91,8 +91,8 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	return nil
 }
 
-// clean removes the rows of workers that have been silent for twice their HeartbeatTimeout. What it
-// leaves behind does no harm.
+// clean removes the rows of workers that have been silent for twice their HeartbeatTimeout. The rows
+// that an error leaves behind do no harm.
 func (c *Coordinator) clean(ctx context.Context, s *session) error {
 	c.cleaned = time.Now()
 	n, err := s.Clean(ctx)
@@ -127,8 +127,8 @@ func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 }
 
 // Leave hands this worker's units back and takes it off the list, so that the
-// others need not find out. The table of the workers that stopped tells for a while whether it
-// failed. Leave comes after Run has returned, or instead of Run, and may be repeated.
+// others need not find out. The table of the workers that stopped records failed, whether the
+// worker failed. Leave comes after Run has returned, or instead of Run, and may be repeated.
 func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	if c.registered != nil {
 		c.registered.Unlock()

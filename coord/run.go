@@ -165,8 +165,8 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 	if c.cfg.OnMembers != nil {
 		c.cfg.OnMembers(ids(v.nodes), ids(nodes))
 	}
-	// Whoever replaces a dead worker may start too early to remove its row. A refusal of the
-	// server leaves the session as good as it was.
+	// A worker that replaces a dead one may register too early to remove the dead worker's row. An
+	// error of the server, which has an SQLSTATE, leaves the session usable.
 	if len(nodes) < len(v.nodes) && now.Sub(c.cleaned) >= c.cfg.HeartbeatTimeout {
 		if err := c.clean(ctx, s); err != nil && pgdriver.SQLState(err) == "" {
 			return 0, err

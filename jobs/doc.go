@@ -202,7 +202,7 @@
 //
 // A handler has a minute, unless [Timeout] says otherwise. Then its context ends. Ten
 // seconds later it is given up: its job is tried again, and the slot stays taken until
-// the handler returns. [Observer.JobOverdue] tells.
+// the handler returns. [Observer.JobOverdue] and [Observer.JobReturned] tell.
 //
 // [Worker.Start] runs until its context ends, [Worker.Stop] is called, or after
 // [WithStopAfterJobs] or [WithStopAfter]. Then it claims nothing more, gives prefetched
@@ -249,8 +249,8 @@
 // [github.com/pgfrontier/worker/ops.Jobs] pauses, caps and lists queues, cancels,
 // retries, reruns and discards jobs, and acknowledges those that failed; each operation
 // leaves a record. [Worker.Status] is for health checks, [WithObserver] for metrics and
-// alarms, [WithLogger] for logs, [WithMiddleware] for tracing. Package [github.com/pgfrontier/worker/workertest] tests
-// handlers.
+// alarms, [WithLogger] for logs, [WithMiddleware] for tracing. Package
+// [github.com/pgfrontier/worker/workertest] tests handlers.
 //
 // # Tables
 //
@@ -332,5 +332,7 @@
 //   - [ErrPoolClosed]: db was closed too early;
 //   - [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
 //
-// Package worker, jobs/table and jobs/schedule have the same variables under the same names.
+// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby], [ErrTransactionPooling] and
+// [ErrPreparedStatements] are the same variables as those of packages worker, jobs/table and
+// jobs/schedule, where these have them. The other errors are each package's own.
 package jobs

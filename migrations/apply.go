@@ -28,7 +28,8 @@ import (
 // An upgrade waits for transactions that use the tables, such as that of pg_dump, until
 // ctx ends. The workers wait behind each try, which lasts a second. The error, and
 // warnings to [slog.Default] while it waits, name the transactions in the way. While the database
-// cannot be reached, Apply tries again until ctx ends, and warns of each failure. On a large events
+// cannot be reached, also at a wrong address, Apply tries again until ctx ends, and warns of each
+// failure: give ctx a deadline. On a large events
 // table it holds up appends while it builds a missing index: see [StoreSQL].
 func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Workers lists the workers of jobs that are registered, in order of their heartbeats, the
-// latest first. One that has died is removed within twice its HeartbeatTimeout. What is of
+// latest first. The row of a worker that died is removed as [Operator.Workers] says. What is of
 // consumers is empty, and Able has kinds of jobs.
 func (o *Jobs) Workers(ctx context.Context) ([]Worker, error) {
 	all, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {

@@ -23,7 +23,7 @@ type RegisteredError struct {
 }
 
 func (e *RegisteredError) Error() string {
-	return fmt.Sprintf("worker %s (host %s, pid %d, last heartbeat %s) has code for it: stop that worker, or deploy a program without the consumer; if that worker is dead, another one removes its row within twice HeartbeatTimeout; if none runs, DELETE FROM %s WHERE worker_id = '%s'",
+	return fmt.Sprintf("worker %s (host %s, pid %d, last heartbeat %s) has code for it: stop that worker, or deploy a program without the consumer; if that worker is dead, another one removes its row after twice HeartbeatTimeout; if none runs, DELETE FROM %s WHERE worker_id = '%s'",
 		e.Worker, errtext.Value(e.Host), e.PID, e.Heartbeat.Format(time.RFC3339), e.table, e.Worker)
 }
 

@@ -81,7 +81,8 @@ func (w *Worker) details(text string) {
 }
 
 // Workers lists the workers that are registered, in order of their heartbeats, the
-// latest first. One that has died is removed within twice its HeartbeatTimeout.
+// latest first. The row of a worker that died stays for twice its HeartbeatTimeout at least. Then the
+// leader, or a worker that registers, removes the row.
 func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	sets := map[int64][]string{}
 	all, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {

@@ -104,7 +104,7 @@ func (a *app) jobsWorkersVerb() *cobra.Command {
 					return nil, nil, err
 				}
 				stopped, err := o.StoppedWorkers(ctx)
-				return workersObject(all, stopped), func() string { return workersTable(all, stopped) }, err
+				return workersObject(all, stopped), func() string { return workersTable(all, stopped, jobsComplaints) }, err
 			})
 		}),
 	}

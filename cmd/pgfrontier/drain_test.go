@@ -37,7 +37,8 @@ func TestDrain(t *testing.T) {
 		if drained() != 2 {
 			t.Errorf("%d drain", drained())
 		}
-		s.expect(t, exitDone, words(verb+"workers"), "h/7: asked to drain")
+		s.Exec(t, `UPDATE `+table+` SET status = '{"LoopError": "it hangs", "Queues": [{"Name": "mail", "LastError": "it hangs", "Concurrency": 2, "Overdue": 1}]}' WHERE pid = 7`)
+		s.expect(t, exitDone, words(verb+"workers"), append([]string{"h/7: asked to drain"}, map[string][]string{"": {"h/7: it hangs"}, "jobs ": {"h/7: queue mail: it hangs", "h/7: has lost 1 of 2 slots of queue mail"}}[verb]...)...)
 		s.expect(t, exitDone, append(words(verb+"workers"), "-o", "json"), `"drain_requested_at":"`, `"stopped":[]`)
 		s.Exec(t, `INSERT INTO `+past+` (worker_id, stopped_at, how, hostname, pid, declared_by)
 			SELECT gen_random_uuid(), clock_timestamp() - age, how, 'gone', pid, CASE how WHEN 'dead' THEN (SELECT worker_id FROM `+table+` WHERE pid = 7) END

@@ -33,12 +33,13 @@ func (a *app) workersVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(workersObject(all, stopped), func() string { return workersTable(all, stopped) })
+			return a.print(workersObject(all, stopped), func() string { return workersTable(all, stopped, complaints) })
 		}),
 	}
 }
 
-func workersTable(all []ops.Worker, stopped []ops.StoppedWorker) string {
+// workersTable shows workers, and what each says is wrong.
+func workersTable(all []ops.Worker, stopped []ops.StoppedWorker, wrongs func(status json.RawMessage) []string) string {
 	if len(all) == 0 {
 		return "no worker is registered\n" + stoppedTable(all, stopped)
 	}
@@ -56,7 +57,7 @@ func workersTable(all []ops.Worker, stopped []ops.StoppedWorker) string {
 		if !w.DrainRequested.IsZero() {
 			wrong += clean(fmt.Sprintf("%s/%d: asked to drain at %s", dash(w.Host), w.PID, stamp(w.DrainRequested))) + "\n"
 		}
-		for _, e := range complaints(w.Status) {
+		for _, e := range wrongs(w.Status) {
 			wrong += clean(fmt.Sprintf("%s/%d: %s", dash(w.Host), w.PID, e)) + "\n"
 		}
 	}
@@ -112,9 +113,15 @@ func workersObject(all []ops.Worker, stopped []ops.StoppedWorker) object {
 	})}
 }
 
-// complaints are the errors in what a worker said of itself.
+// complaints are the errors in what a worker of consumers said of itself.
 func complaints(status json.RawMessage) []string {
 	return listed(alarms.Complaints(status), func(c alarms.Complaint) string { return c.Text })
+}
+
+// jobsComplaints are the errors and the lost slots in what a worker of jobs said of itself.
+func jobsComplaints(status json.RawMessage) []string {
+	errs := listed(alarms.JobsComplaints(status), func(c alarms.Complaint) string { return c.Part + ": " + c.Text })
+	return append(errs, alarms.LostSlots(status)...)
 }
 
 func workerObject(w ops.Worker) object {

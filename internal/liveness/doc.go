@@ -20,7 +20,7 @@
 // A heartbeat is part of whatever statement the worker executes anyway: the
 // package gives SQL for that, and judges the answer.
 //
-// The package knows the table of the workers, that of the workers that have stopped, which it
-// only writes, the table of the token and advisory locks. It must never know what workers do: consumers, jobs, who leads
-// and who is given what.
+// The package knows the table of the workers, the table of the token and advisory locks. It writes the
+// table of the workers that stopped, and never reads there who lives. It must never know what workers
+// do: consumers, jobs, who leads and who is given what.
 package liveness

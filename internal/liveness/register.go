@@ -42,8 +42,8 @@ func (s *Session) Register(ctx context.Context) error {
 }
 
 // Clean removes the rows of workers that have been silent for twice their
-// HeartbeatTimeout, and returns how many. It also forgets the workers that stopped long ago: there
-// is no worker that stops without one that has registered.
+// HeartbeatTimeout, and returns how many. It also deletes the old records of workers that stopped:
+// each worker that stops has registered, so Clean is called often enough.
 func (s *Session) Clean(ctx context.Context) (rows int, err error) {
 	n, err := s.Exec(ctx, "remove stale workers", s.registry.sql.clean, s.registry.args()...)
 	return int(n), err

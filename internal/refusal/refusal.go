@@ -1,6 +1,6 @@
 // Package refusal defines the errors that tell why Start of a worker or of a Scheduler refused to
-// run. Each package with a Start exports them under the same names, so that a program that runs
-// several of them tells the reasons apart in one place.
+// run. Each package with a Start exports those that its Start returns, under the same names. So a
+// program that runs several packages tells the reasons apart in one place.
 package refusal
 
 import "errors"

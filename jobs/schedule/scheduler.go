@@ -175,7 +175,9 @@ func (s *Scheduler) change(p *plan, f func(*Status)) {
 //   - [ErrStandby]: the server takes no writes;
 //   - [ErrPoolClosed]: db was closed before ctx ended.
 //
-// Packages worker, jobs and jobs/table have the same variables under the same names.
+// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby] and [ErrPreparedStatements] are the
+// same variables as those of packages worker, jobs and jobs/table, where these have them.
+// The other errors are each package's own.
 func (s *Scheduler) Start(ctx context.Context) error {
 	if s.err != nil {
 		return s.err

@@ -215,7 +215,9 @@
 //   - [ErrPoolClosed]: the program has closed db before;
 //   - [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
 //
-// Packages worker, jobs and jobs/schedule have the same variables under the same names.
+// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby] and [ErrPreparedStatements] are the
+// same variables as those of packages worker, jobs and jobs/schedule, where these have them.
+// The other errors are each package's own.
 //
 // # What is not guaranteed
 //
