@@ -52,6 +52,32 @@ func TestFilesNamedByTexts(t *testing.T) {
 	}
 }
 
+// The tests that the list of promises names exist, in the folders that it names.
+func TestPromisesHaveTests(t *testing.T) {
+	group := regexp.MustCompile("(?:`([a-z0-9/]+)`|the root): ((?:`Test\\w+`(?:, )?)+)")
+	test := regexp.MustCompile(`Test\w+`)
+	_, list, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "## Promises")
+	seen := 0
+	for _, found := range group.FindAllStringSubmatch(list, -1) {
+		files, err := filepath.Glob(filepath.Join(found[1], "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		for _, file := range files {
+			text += read(t, file)
+		}
+		for _, name := range test.FindAllString(found[2], -1) {
+			if seen++; !strings.Contains(text, "func "+name+"(") {
+				t.Errorf("%s has no %s", found[1], name)
+			}
+		}
+	}
+	if seen < 35 {
+		t.Errorf("the list names %d tests only: this test does not see them", seen)
+	}
+}
+
 // The list of examples has a command for each, and no other.
 func TestFilesOfExamples(t *testing.T) {
 	mains, err := filepath.Glob("examples/*/main.go")
