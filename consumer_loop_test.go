@@ -163,6 +163,11 @@ func TestErrorOfASkippedEventIsForgotten(t *testing.T) {
 			t.Errorf("at %d the status says %v, %d failures, stuck at %d", position, s.LastError, s.Failures, s.Stuck)
 		}
 	}
+	u.failed(&ConsumerError{Position: 3}, 2) // a late event
+	u.loaded(&progress.State{Position: 5})
+	if s := u.s; s.LastError == nil || s.Failures == 0 || s.Stuck != 3 {
+		t.Errorf("a late event fails, and the status says %v, %d failures, stuck at %d", s.LastError, s.Failures, s.Stuck)
+	}
 }
 
 // The status says that another server has answered until the right one does, also if there is no
