@@ -181,6 +181,9 @@ func TestDeployment(t *testing.T) {
 			t.Errorf("%s\n%s", c.undoes, got)
 		}
 	}
+	if got := find(t, d.OpenSet(t, "default_transaction_read_only", "on"), ""); got != "" {
+		t.Errorf("to a session that only reads:\n%s", got)
+	}
 	told := func(pid int, types ...string) ops.Worker {
 		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Able: []string{"c"}, Wishes: map[string]ops.Wish{}, Scopes: map[string]ops.Scope{"c": {Types: types}}}
 	}
