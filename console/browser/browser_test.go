@@ -150,7 +150,8 @@ func TestVerdictOnNarrowScreen(t *testing.T) {
 	for _, change := range []struct{ statement, shown string }{
 		{`INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('slow', now(), 'ann', 'lunch')`, `document.querySelector("ul.wrong").innerText.includes("queue slow")`},
 		{`UPDATE worker_nodes SET status = '{}', heartbeat_timeout = '1 day', heartbeat_at = now(); DELETE FROM consumer_checkpoints WHERE consumer_name <> 'mail_v1'; DELETE FROM consumer_dead_letters; DELETE FROM jobs_queues;
-			DELETE FROM jobs; TRUNCATE jobs_flow_runs CASCADE`,
+			DELETE FROM jobs; TRUNCATE jobs_flow_runs CASCADE; UPDATE jobs_workers SET status = '{}', heartbeat_timeout = '1 day', heartbeat_at = now();
+			INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT 'mail_v1', worker_id FROM worker_nodes ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id`,
 			`document.querySelector(".verdict").innerText.includes("Healthy: 1 consumer, 1 worker") && !document.querySelector("ul.wrong")`},
 	} {
 		s.Exec(t, change.statement)
