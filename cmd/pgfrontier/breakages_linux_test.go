@@ -210,6 +210,12 @@ func openShop(t *testing.T) *shop {
 	s.console = console.New(db, console.Options{})
 	t.Cleanup(s.console.Close)
 	s.builds = s.healthyBuilds()
+	t.Cleanup(func() {
+		for _, p := range s.pods {
+			p.Kill()
+		}
+		probing.CloseIdleConnections()
+	})
 	for _, name := range podNames {
 		s.start(t, name)
 	}
