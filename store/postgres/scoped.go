@@ -60,7 +60,11 @@ const (
 // is no page: then the index has to tell.
 func (s *Store) readNear(ctx context.Context, q store.Querier, r store.ScopedRange, types []string) (page store.ScopedPage, found bool, err error) {
 	n, positions := int64(len(types)), r.UpTo-r.After
-	if n < manyTypes || positions > nearAtOnce*n && s.sparse.Add(-1) >= 0 {
+	switch {
+	case n < manyTypes:
+		return page, false, nil
+	case positions > nearAtOnce*n && s.sparse.Load() > 0: // only then: it must not wrap
+		s.sparse.Add(-1)
 		return page, false, nil
 	}
 	near := r
