@@ -352,7 +352,7 @@ func late(ctx context.Context, err error) error {
 const (
 	hintMoved = "Nothing was changed. Somebody or something was faster. Go back, look how it stands now, and decide again."
 	hintAway  = "The database did not answer in time, or a batch kept what was to be changed. Nothing was changed. Try again: the workers go on by themselves when the database is back."
-	hintFull  = "The server takes no further connection. Nothing was changed. End sessions that nobody needs, or raise the limit: of the role, the database or the server."
+	hintFull  = "The server takes no further connection. Nothing was changed. End idle sessions, or raise the limit: of the role, the database or the server."
 	hintReads = "The server takes no changes: it is a standby, or was made read-only. Nothing was changed. Open a console that is connected to the primary."
 	hintRole  = "The database role of the console lacks a right: the documentation of the operations says which ones an operator's role has."
 )

@@ -81,6 +81,7 @@ func (s *shop) play(t *testing.T, b breakage) {
 	s.before = s.scrape()
 	b.happen(t, s)
 	took, last := map[voice]time.Duration{}, map[voice]answer{}
+	// Polled, as by an operator: nothing announces what status, doctor and probes say.
 	for deadline := time.Now().Add(time.Minute); len(took) < len(b.says) && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 		for _, v := range allVoices {
 			want, speaks := b.says[v]

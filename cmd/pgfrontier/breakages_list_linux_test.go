@@ -284,7 +284,7 @@ var breakagesOfConsumers = []breakage{
 			s.deploy(t, func(b *build) { b.Mended = true }, "events-1", "events-2")
 			s.do(t, `pgfrontier letters list orders`)
 			s.do(t, `pgfrontier letters retry orders --all --reason "it was mended"`)
-			s.await(t, "the letter to be handled", s.healthy)
+			s.await(t, "the dead letter to be handled", s.healthy)
 			s.deploy(t, nil, "events-1", "events-2")
 		},
 	},

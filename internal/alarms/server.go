@@ -57,7 +57,7 @@ func Full(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jo
 			return c, err
 		}
 		c.Says = fmt.Sprintf("the connection limit of %s is reached: %d sessions of %d", strings.TrimSpace(what+" "+name), used, limit)
-		c.Remedy = "end sessions that nobody needs, see pg_stat_activity, or raise the limit: " + map[string]string{
+		c.Remedy = "end idle sessions, see pg_stat_activity, or raise the limit: " + map[string]string{
 			"the server": "max_connections", "database": "ALTER DATABASE " + ident.Quote(name) + " CONNECTION LIMIT N", "role": "ALTER ROLE " + ident.Quote(name) + " CONNECTION LIMIT N"}[what]
 		return c, nil
 	}, `

@@ -21,9 +21,10 @@ var ErrSilent = errors.New("no answer in time")
 
 // Reach repeats a step of a start for as long as the database cannot be reached: it is down, it
 // restarts, all its connections are taken, or none of the servers takes writes yet. A step that
-// exceeds a bound of its own had no answer. Reach tells each failure, and pauses after the failure. After limit it returns [refusal.ErrOutage] with the
-// error of the last try; 0: it never gives up before ctx ends. An error that says something else, such
-// as a wrong password, is returned at once. of is the name of the package in Reach's own error.
+// exceeds a bound of its own had no answer. Reach tells each failure, and pauses after the failure.
+// After limit it returns [refusal.ErrOutage] with the error of the last try; 0: it never gives up
+// before ctx ends. An error that says something else, such as a wrong password, is returned at once.
+// of is the name of the package in Reach's own error.
 func Reach(ctx context.Context, of string, limit time.Duration, tell func(error), step func(ctx context.Context) error) error {
 	began := time.Now()
 	for failures := 1; ; failures++ {
