@@ -9,10 +9,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
-	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 

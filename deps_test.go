@@ -12,7 +12,7 @@ import (
 const module = "github.com/pgfrontier/worker"
 
 // notLibrary is what only tests and commands use.
-var notLibrary = []string{"internal/e2e", "internal/embedded", "internal/metricstest", "internal/pgtest", "internal/progress/progresstest", "internal/tier", "sim", "cmd", "chaos"}
+var notLibrary = []string{"internal/e2e", "internal/lab", "internal/progress/progresstest", "sim", "cmd", "chaos"}
 
 // Users of the library inherit the standard library, google/uuid, and pgx with
 // what it needs itself; nothing that only our tests and commands need.

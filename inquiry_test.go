@@ -12,8 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/partition"
-	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"

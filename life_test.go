@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // What PostgreSQL says of a lost statement gets the remedy, nothing else does.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // What was read ahead in an earlier life of the server may have been taken back

@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/embedded"
-	"github.com/pgfrontier/worker/internal/lacking"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/harness"
@@ -98,7 +98,7 @@ func startCluster(ctx context.Context, connections int, faults Faults, patience 
 	s.bounds = s.bounds.Times(patience)
 	if faults["promote"]+faults["standby"] > 0 {
 		switch s.standby, err = s.attach(ctx, 0); {
-		case errors.As(err, new(*lacking.Error)):
+		case errors.As(err, new(*testdeps.Error)):
 			cannot["promote"], cannot["standby"] = err, err
 			return s, cannot, nil
 		case err != nil:
@@ -164,7 +164,7 @@ func (s *cluster) attach(ctx context.Context, port int) (*embedded.Server, error
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	standby, err := s.primary.Standby(bounded, port)
-	if ctx.Err() != nil || errors.As(err, new(*lacking.Error)) {
+	if ctx.Err() != nil || errors.As(err, new(*testdeps.Error)) {
 		return standby, err
 	}
 	return standby, harness.Failed("the start of a replica", bound, err)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/child"
+	"github.com/pgfrontier/worker/internal/lab/subprocess"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
@@ -23,10 +23,10 @@ import (
 
 // process is a worker process. Its starter waits for its end.
 type process struct {
-	*child.Process
+	*subprocess.Process
 	name    string
 	orders  io.WriteCloser // its standard input
-	log     child.Tail
+	log     subprocess.Tail
 	began   atomic.Bool   // its worker runs, or did
 	broke   atomic.Bool   // a handler of it broke the rules, or tried to
 	faulted atomic.Bool   // something happened to it, or to its server
@@ -56,7 +56,7 @@ func startProcess(program []string, role sim.Role, env sim.Env) (*process, error
 	if err != nil {
 		return nil, err
 	}
-	if p.Process, err = child.Start(cmd, func() { p.listen(out, env) }); err != nil {
+	if p.Process, err = subprocess.Start(cmd, func() { p.listen(out, env) }); err != nil {
 		return nil, fmt.Errorf("chaos: %s: %w", p.name, err)
 	}
 	go func() {

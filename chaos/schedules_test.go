@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/planted"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/mutants"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
 // A schedule each second, on five processes: the one that leads is killed every three
@@ -15,11 +15,11 @@ import (
 // For longer: go run ./cmd/chaos -jobs -ahead -faults kill-leader=2 -duration 1m.
 func TestSchedulesOfProcessesHold(t *testing.T) {
 	tier.Long(t, "TestRunOfJobsHolds; package jobs/schedule has clocks that differ")
-	root, err := planted.Root(t.Context())
+	root, err := mutants.Root(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := planted.BuildAhead(t.Context(), root, t.TempDir(), "./cmd/chaos")
+	program, err := mutants.BuildAhead(t.Context(), root, t.TempDir(), "./cmd/chaos")
 	if err != nil {
 		t.Fatal(err)
 	}

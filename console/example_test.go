@@ -7,7 +7,7 @@ import (
 	"net/http/httptest"
 
 	"github.com/pgfrontier/worker/console"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // The console is mounted behind the application's login. Who is on call may change things,

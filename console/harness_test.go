@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/console"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/console"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/ops"
 )
 

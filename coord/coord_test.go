@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/liveness"
-	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // Workers come, share out as documented, and go.

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // A unit is called idle after every look of long enough has found it so, and

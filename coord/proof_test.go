@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // The leader, and who asks whether a worker is dead, know a death by its free

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/changes"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // Registration and heartbeats carry what the worker says of itself; what it

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/liveness"
-	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 )
 

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/changes"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // Every look at the log carries the counter, whatever the store names.

@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 func TestMain(m *testing.M) {

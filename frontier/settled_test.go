@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // What a frontier has written down is found again, also within a transaction,

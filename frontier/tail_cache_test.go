@@ -8,7 +8,7 @@ import (
 	"time"
 	"weak"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/store"
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/pgfrontier/worker/internal/embedded"
-	"github.com/pgfrontier/worker/internal/lacking"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -52,7 +52,7 @@ func newServerPair(t *testing.T) *serverPair {
 	d.Exec(t, `CREATE TABLE effects (n int)`)
 	var err error
 	p.standby, err = primary.Standby(t.Context(), 0)
-	lacking.Skip(t, err)
+	testdeps.Skip(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}

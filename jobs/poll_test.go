@@ -6,8 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/queue"
-	"github.com/pgfrontier/worker/internal/tier"
 )
 
 // The pause between two polls doubles while they find nothing, from the first to the longest. It

@@ -3,7 +3,7 @@ package metrics_test
 import (
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/metricstest"
+	"github.com/pgfrontier/worker/internal/lab/metricstest"
 )
 
 func subject(*testing.T) metricstest.Subject {

@@ -3,7 +3,7 @@ package migrations_test
 import (
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // While nothing that dies can be removed, the checkpoints of many consumers seldom leave their

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/migrations"
 	"pgregory.net/rapid"
 )

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/peer"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/legacy"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -57,7 +57,7 @@ func TestTablesOfPeersAreUpgradedInPlace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.Empty(t)
-			d.Exec(t, peer.StoreTables+peer.WorkerTables+peerRows)
+			d.Exec(t, legacy.StoreTables+legacy.WorkerTables+peerRows)
 			upgrade(t, d)
 			apply(t, d.DB, nil)
 			if err := migrations.Check(t.Context(), d.DB, nil); err != nil {
@@ -83,7 +83,7 @@ SELECT indexname FROM pg_indexes WHERE indexname IN ('events_aggregate_type_glob
 func TestApplyRefusesTablesOfAnotherShape(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
-	d.Exec(t, strings.ReplaceAll(peer.StoreTables, "aggregate_", "stream_"))
+	d.Exec(t, strings.ReplaceAll(legacy.StoreTables, "aggregate_", "stream_"))
 	d.Exec(t, `CREATE TABLE worker_nodes (id int); CREATE VIEW consumer_gap_skips AS SELECT 1`)
 	err := migrations.Apply(t.Context(), d.DB, nil)
 	for _, want := range []string{
@@ -132,7 +132,7 @@ DROP TABLE consumer_operations`)
 func TestApplyOutlastsADeadlock(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
-	d.Exec(t, peer.StoreTables+peer.WorkerTables)
+	d.Exec(t, legacy.StoreTables+legacy.WorkerTables)
 	d.Exec(t, `ALTER TABLE events ADD COLUMN tenant text NOT NULL`) // it is no fault there
 	conn, err := d.DB.Conn(t.Context())
 	if err != nil {
@@ -180,7 +180,7 @@ func TestEventsThatAPeerHasLostAreFound(t *testing.T) {
 		t.Fatal("docs/migrating.md: the query is not where it was")
 	}
 	d := pgtest.Empty(t)
-	d.Exec(t, peer.StoreTables+peer.WorkerTables+peerRows)
+	d.Exec(t, legacy.StoreTables+legacy.WorkerTables+peerRows)
 	d.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, skip_to_position, highest_visible_position, first_seen_at)
 SELECT 'b', '11111111-1111-1111-1111-111111111111', global_position, 42, 42, now() FROM events`)
 	apply(t, d.DB, nil)

@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/migrations"

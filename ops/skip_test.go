@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )

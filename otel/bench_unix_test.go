@@ -8,7 +8,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/pgfrontier/worker/internal/metricstest"
+	"github.com/pgfrontier/worker/internal/lab/metricstest"
 	"github.com/pgfrontier/worker/otel"
 	"github.com/pgfrontier/worker/store"
 )

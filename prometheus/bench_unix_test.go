@@ -5,7 +5,7 @@ package prometheus_test
 import (
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/metricstest"
+	"github.com/pgfrontier/worker/internal/lab/metricstest"
 	pgprometheus "github.com/pgfrontier/worker/prometheus"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/metricstest"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/metricstest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/metrics"
 	pgprometheus "github.com/pgfrontier/worker/prometheus"
 	"github.com/pgfrontier/worker/store"

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"

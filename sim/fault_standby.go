@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"

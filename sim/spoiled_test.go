@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/workertest"

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
 )
 
 // limit ends what hangs: a run in which no job is handled for so long.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
 )
 
 const usage = `Usage: go run ./cmd/bench [flags]

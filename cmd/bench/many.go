@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/internal/lab/mutants"
 )
 
 // appendRate is how many appends a second there are.
@@ -77,14 +77,14 @@ func (c costs) against(one, apart costs) string {
 
 // apartProgram builds this command so that consumers read apart.
 func (l *lab) apartProgram(ctx context.Context) (string, error) {
-	root, err := planted.Root(ctx)
+	root, err := mutants.Root(ctx)
 	if err != nil {
 		return "", err
 	}
 	if l.apart, err = os.MkdirTemp("", "bench-"); err != nil {
 		return "", err
 	}
-	return planted.Apart.Build(ctx, root, l.apart, "./cmd/bench")
+	return mutants.Apart.Build(ctx, root, l.apart, "./cmd/bench")
 }
 
 // follow measures in a process of its own. An empty program is this one.

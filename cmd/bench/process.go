@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/child"
 	"github.com/pgfrontier/worker/internal/command"
+	"github.com/pgfrontier/worker/internal/lab/subprocess"
 )
 
 // roleVariable in the environment makes this program another process of a
@@ -84,10 +84,10 @@ func logger() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)
 
 // process is another process of a scenario.
 type process struct {
-	*child.Process
+	*subprocess.Process
 	name string
 	out  bytes.Buffer // of found; to be read when it has ended
-	log  child.Tail
+	log  subprocess.Tail
 }
 
 // start starts this program in a role on the site.
@@ -110,7 +110,7 @@ func (s *site) start(r role) (*process, error) {
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), roleVariable+"="+string(text))
 	cmd.Stdout, cmd.Stderr = &p.out, &p.log
-	p.Process, err = child.Start(cmd, nil)
+	p.Process, err = subprocess.Start(cmd, nil)
 	return p, err
 }
 

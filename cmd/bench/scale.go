@@ -16,8 +16,8 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/coord"
-	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
 )
 
 // rebalances traces the leader: how long it thinks before it

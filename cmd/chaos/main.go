@@ -15,7 +15,7 @@ import (
 
 	"github.com/pgfrontier/worker/chaos"
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/internal/lab/mutants"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -156,11 +156,11 @@ func status(outcome oracle.Outcome, never []string, stderr io.Writer) int {
 
 // aheadIn builds the program of the process whose clock is ahead.
 func aheadIn(ctx context.Context, dir string) ([]string, error) {
-	root, err := planted.Root(ctx)
+	root, err := mutants.Root(ctx)
 	if err != nil {
 		return nil, err
 	}
-	program, err := planted.BuildAhead(ctx, root, dir, "./cmd/chaos")
+	program, err := mutants.BuildAhead(ctx, root, dir, "./cmd/chaos")
 	return []string{program, chaos.WorkerArgument}, err
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/pgfrontier/worker/chaos"
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"

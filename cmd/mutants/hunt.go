@@ -16,8 +16,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/planted"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/mutants"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -39,7 +39,7 @@ func scale(jobs bool) []string {
 
 // result is what became of a mistake.
 type result struct {
-	mutant  planted.Mutant
+	mutant  mutants.Mutant
 	most    int // runs that are to be judged, unless one catches it; 0: a test is to find it
 	runs    int // that were judged
 	no      int // runs without a result: they were not judged
@@ -65,7 +65,7 @@ func (o options) hunt(ctx context.Context, progress io.Writer) (results []result
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	root, err := planted.Root(ctx)
+	root, err := mutants.Root(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (o options) hunt(ctx context.Context, progress io.Writer) (results []result
 }
 
 // hunted plants one mistake and runs the sim until it is caught.
-func (o options) hunted(ctx context.Context, mutant planted.Mutant, root, dir string) (result, error) {
+func (o options) hunted(ctx context.Context, mutant mutants.Mutant, root, dir string) (result, error) {
 	r := result{mutant: mutant}
 	began := time.Now()
 	if mutant.Test.Name != "" {
@@ -193,7 +193,7 @@ func (r *result) note(report *oracle.Report) {
 }
 
 // simulate makes one run.
-func simulate(ctx context.Context, binary string, seed uint64, duration time.Duration, mutant planted.Mutant) (*oracle.Report, error) {
+func simulate(ctx context.Context, binary string, seed uint64, duration time.Duration, mutant mutants.Mutant) (*oracle.Report, error) {
 	faults, err := drawn(seed, mutant)
 	if err != nil {
 		return nil, err
@@ -213,14 +213,14 @@ func simulate(ctx context.Context, binary string, seed uint64, duration time.Dur
 }
 
 // comesUp reports whether a run with this seed has the mistake's conditions.
-func comesUp(mutant planted.Mutant, seed uint64) bool {
+func comesUp(mutant mutants.Mutant, seed uint64) bool {
 	return mutant.Draws == "" || slices.ContainsFunc(sim.Draw(sim.Config{Seed: seed, Jobs: mutant.Jobs}).Lines(), func(l oracle.Line) bool {
 		return strings.HasPrefix(l.Name+" "+l.Value, mutant.Draws)
 	})
 }
 
 // drawn is what the seed draws, but for the faults that are always as said.
-func drawn(seed uint64, mutant planted.Mutant) (sim.Intensities, error) {
+func drawn(seed uint64, mutant mutants.Mutant) (sim.Intensities, error) {
 	faults := maps.Clone(sim.Draw(sim.Config{Seed: seed, Jobs: mutant.Jobs}).Faults)
 	if mutant.Faults == "" {
 		return faults, nil
@@ -233,7 +233,7 @@ func drawn(seed uint64, mutant planted.Mutant) (sim.Intensities, error) {
 }
 
 // parseFaults reads the faults that are always as the mutant says.
-func parseFaults(mutant planted.Mutant) (sim.Intensities, error) {
+func parseFaults(mutant mutants.Mutant) (sim.Intensities, error) {
 	if mutant.Jobs {
 		return sim.ParseJobFaults(mutant.Faults)
 	}

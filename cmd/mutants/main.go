@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/internal/lab/mutants"
 )
 
 const usage = `Usage: go run ./cmd/mutants [flags]
@@ -52,7 +52,7 @@ func main() { command.Main(run) }
 
 // options are what the command line says.
 type options struct {
-	mutants  []planted.Mutant
+	mutants  []mutants.Mutant
 	runs     int
 	duration time.Duration
 	all      bool
@@ -113,7 +113,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 }
 
 // draw returns n of the mutants, or all if there are fewer, in their order.
-func draw(all []planted.Mutant, n int, seed uint64) (some []planted.Mutant) {
+func draw(all []mutants.Mutant, n int, seed uint64) (some []mutants.Mutant) {
 	chosen := rand.New(rand.NewPCG(seed, 0)).Perm(len(all))[:min(n, len(all))]
 	slices.Sort(chosen)
 	for _, i := range chosen {
@@ -122,23 +122,23 @@ func draw(all []planted.Mutant, n int, seed uint64) (some []planted.Mutant) {
 	return some
 }
 
-func choose(only string) (mutants []planted.Mutant, err error) {
-	all := planted.All()
+func choose(only string) (chosen []mutants.Mutant, err error) {
+	all := mutants.All()
 	if only == "" {
 		return all, nil
 	}
 	for name := range strings.SplitSeq(only, ",") {
-		i := slices.IndexFunc(all, func(m planted.Mutant) bool { return m.Name == name })
+		i := slices.IndexFunc(all, func(m mutants.Mutant) bool { return m.Name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("-only: there is no mistake %q (-list shows all)", name)
 		}
-		mutants = append(mutants, all[i])
+		chosen = append(chosen, all[i])
 	}
-	return mutants, nil
+	return chosen, nil
 }
 
-func list(w io.Writer, mutants []planted.Mutant) {
-	for _, m := range mutants {
+func list(w io.Writer, chosen []mutants.Mutant) {
+	for _, m := range chosen {
 		fmt.Fprintf(w, "%-18s %s\n", m.Name, m.Mistake)
 		for _, line := range conditions(m) {
 			fmt.Fprintf(w, "%-18s %s\n", "", line)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/internal/lab/mutants"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -85,7 +85,7 @@ func TestResultsAreCounted(t *testing.T) {
 	broken := func(seed uint64, name string) *oracle.Report {
 		return &oracle.Report{Seed: seed, Invariants: []oracle.Finding{{Name: "order", Checks: 3}, {Name: name, Checks: 3, Broken: 1}}}
 	}
-	results := []result{{mutant: planted.Mutant{Name: "blunder"}}, {mutant: planted.Mutant{Name: "slip"}}, {mutant: planted.Mutant{Name: "quirk", Harmless: "of no use"}}}
+	results := []result{{mutant: mutants.Mutant{Name: "blunder"}}, {mutant: mutants.Mutant{Name: "slip"}}, {mutant: mutants.Mutant{Name: "quirk", Harmless: "of no use"}}}
 	for _, report := range []*oracle.Report{held, broken(7, "audit"), broken(8, "forwards"), broken(9, "audit")} {
 		results[0].note(report)
 	}
@@ -115,7 +115,7 @@ func TestResultsAreCounted(t *testing.T) {
 // A run that was not judged catches nothing, and does not count as one that has not.
 func TestRunNotJudgedIsNoResult(t *testing.T) {
 	unjudged := &oracle.Report{Seed: 5, Outcome: oracle.NotJudged, Invariants: []oracle.Finding{{Name: "order"}}}
-	r := result{mutant: planted.Mutant{Name: "blunder"}, most: 2}
+	r := result{mutant: mutants.Mutant{Name: "blunder"}, most: 2}
 	r.note(unjudged)
 	r.note(unjudged)
 	if r.runs != 0 || r.caught != 0 || r.missed() || !r.unknown() {
@@ -137,7 +137,7 @@ func TestRunNotJudgedIsNoResult(t *testing.T) {
 }
 
 func TestFaultsAlwaysOn(t *testing.T) {
-	for _, b := range planted.All() {
+	for _, b := range mutants.All() {
 		if _, err := drawn(1, b); err != nil {
 			t.Errorf("%s: %v", b.Name, err)
 		}
@@ -151,7 +151,7 @@ func TestFaultsAlwaysOn(t *testing.T) {
 	}
 	for seed := range uint64(50) {
 		before := sim.Draw(sim.Config{Seed: seed}).Faults
-		after, err := drawn(seed, planted.Mutant{Faults: "prepare=1.5,move=0"})
+		after, err := drawn(seed, mutants.Mutant{Faults: "prepare=1.5,move=0"})
 		if err != nil {
 			t.Fatal(err)
 		}

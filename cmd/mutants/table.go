@@ -6,7 +6,7 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/internal/lab/mutants"
 )
 
 // String is what became of a mistake, in a line.
@@ -30,7 +30,7 @@ func (r result) String() string {
 }
 
 // conditions are what the list says of a mistake beside itself.
-func conditions(m planted.Mutant) (lines []string) {
+func conditions(m mutants.Mutant) (lines []string) {
 	for _, c := range []struct{ name, value string }{{"found by a test", strings.TrimSpace(m.Test.Package + " " + m.Test.Name)}, {"always", always(m)}, {"always drawn", m.Draws}, {"harmless", m.Harmless}} {
 		if c.value != "" {
 			lines = append(lines, c.name+": "+c.value)
@@ -40,7 +40,7 @@ func conditions(m planted.Mutant) (lines []string) {
 }
 
 // always names the faults that are on in every run, and counts those that are off.
-func always(m planted.Mutant) string {
+func always(m mutants.Mutant) string {
 	on, err := parseFaults(m)
 	if m.Faults == "" || err != nil {
 		return m.Faults // a run says what is wrong with them

@@ -20,10 +20,10 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/console"
-	"github.com/pgfrontier/worker/internal/child"
-	"github.com/pgfrontier/worker/internal/embedded"
-	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/subprocess"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
 // breakage is one thing that goes wrong in a deployment of several processes.
@@ -175,7 +175,7 @@ type shop struct {
 
 // pod is a process of the deployment.
 type pod struct {
-	*child.Process
+	*subprocess.Process
 	out     pgtest.Lines
 	address string
 }
@@ -261,7 +261,7 @@ func (s *shop) start(t *testing.T, name string) {
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), asDeployed+"="+string(text))
 	cmd.Stdout, cmd.Stderr = &p.out, &p.out
-	if p.Process, err = child.Start(cmd, nil); err != nil {
+	if p.Process, err = subprocess.Start(cmd, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.pods[name] = p

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/lacking"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -463,7 +463,7 @@ func TestDoctorOnAStandby(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "4"})
 	standby, err := primary.Standby(t.Context(), 0)
-	lacking.Skip(t, err)
+	testdeps.Skip(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/embedded"
-	"github.com/pgfrontier/worker/internal/lacking"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -103,7 +103,7 @@ func standby() alarm {
 				t.Error(err)
 			}
 			other, err := server.Standby(t.Context(), 0)
-			lacking.Skip(t, err)
+			testdeps.Skip(t, err)
 			if err != nil {
 				t.Fatal(err)
 			}

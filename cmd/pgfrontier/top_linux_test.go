@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/pgfrontier/worker/internal/ident"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // seat is the command at a pseudo terminal.

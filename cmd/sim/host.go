@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/oracle"

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )

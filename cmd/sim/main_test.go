@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 

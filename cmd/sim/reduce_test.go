@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/internal/planted"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/mutants"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -21,8 +21,8 @@ import (
 func TestSmallerRunIsFound(t *testing.T) {
 	tier.Long(t, "TestSmallestIsFound, which searches without a server, and TestNothingToReduce")
 	t.Parallel()
-	mutants := planted.All()
-	i := slices.IndexFunc(mutants, func(m planted.Mutant) bool { return m.Name == "head" })
+	all := mutants.All()
+	i := slices.IndexFunc(all, func(m mutants.Mutant) bool { return m.Name == "head" })
 	if i < 0 {
 		t.Fatal("the mistake is not known any more")
 	}
@@ -30,7 +30,7 @@ func TestSmallerRunIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay, err := mutants[i].Overlay(root, t.TempDir())
+	overlay, err := all[i].Overlay(root, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

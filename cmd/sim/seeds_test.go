@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/oracle"
 )

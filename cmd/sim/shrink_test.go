@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/sim"
 )
 

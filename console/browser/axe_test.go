@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/lacking"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 )
 
 // What judges the pages, and the hash of its script.
@@ -35,7 +35,7 @@ var axeOnce = sync.OnceValues(func() (string, error) {
 func axeCore(t testing.TB) string {
 	t.Helper()
 	script, err := axeOnce()
-	lacking.Skip(t, err)
+	testdeps.Skip(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func findAxe(ctx context.Context) (script string, err error) {
 	if text, err := os.ReadFile(kept); err == nil && isAxe(text) {
 		return string(text), nil
 	}
-	npm, err := lacking.Find(ctx, "npm", "install it (apt-get install npm), it fetches axe-core", "npm")
+	npm, err := testdeps.Find(ctx, "npm", "install it (apt-get install npm), it fetches axe-core", "npm")
 	if err != nil {
 		return "", err
 	}

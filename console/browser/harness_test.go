@@ -20,8 +20,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/pgfrontier/worker/console"
-	"github.com/pgfrontier/worker/internal/lacking"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/migrations"
@@ -118,8 +118,8 @@ type tab struct {
 
 func open(t testing.TB) *tab {
 	t.Helper()
-	browser, err := lacking.Find(t.Context(), "Chromium", "install it (apt-get install chromium) or put it in PATH", "chromium")
-	lacking.Skip(t, err)
+	browser, err := testdeps.Find(t.Context(), "Chromium", "install it (apt-get install chromium) or put it in PATH", "chromium")
+	testdeps.Skip(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}

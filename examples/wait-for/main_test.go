@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/examples/internal/program"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 func TestMain(m *testing.M) { program.Main(m, main) }

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/alarms"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"

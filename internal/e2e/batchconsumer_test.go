@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"

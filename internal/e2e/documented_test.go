@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // buildWith builds the program in dir with another main.go.

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/tier"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )

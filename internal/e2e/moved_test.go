@@ -15,7 +15,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
 )

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/embedded"
-	"github.com/pgfrontier/worker/internal/lacking"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
@@ -44,7 +44,7 @@ func newServerPair(t *testing.T) *serverPair {
 	}
 	var err error
 	p.standby, err = p.primary.Standby(ctx, 0)
-	lacking.Skip(t, err)
+	testdeps.Skip(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/peer"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/legacy"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -17,12 +17,12 @@ import (
 // eachLeaderStrategy runs f with both, on a database of a peer each: its
 // consumers a, b and c have no worker, and its log has ten events, of which the
 // fourth is missing.
-func eachLeaderStrategy(t *testing.T, f func(t *testing.T, d *pgtest.Database, p *peer.Process, s worker.LeaderStrategy)) {
+func eachLeaderStrategy(t *testing.T, f func(t *testing.T, d *pgtest.Database, p *legacy.Process, s worker.LeaderStrategy)) {
 	for _, s := range []worker.LeaderStrategy{worker.LeaderStrategyAdvisory, worker.LeaderStrategyLease} {
 		t.Run(string(s), func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.Empty(t)
-			d.Exec(t, peer.StoreTables+peer.WorkerTables)
+			d.Exec(t, legacy.StoreTables+legacy.WorkerTables)
 			d.Exec(t, `CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL)`)
 			for v := 1; v <= 11; v++ {
 				if v == 4 {
@@ -31,7 +31,7 @@ func eachLeaderStrategy(t *testing.T, f func(t *testing.T, d *pgtest.Database, p
 				}
 				d.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload) VALUES ('Order', $1::text, 1, $2::uuid, 'Happened', '{}')`, uuid.NewString(), uuid.NewString())
 			}
-			p := peer.Start(t, d.DB, "a", "b", "c")
+			p := legacy.Start(t, d.DB, "a", "b", "c")
 			if s == worker.LeaderStrategyLease {
 				p.Lease()
 			} else {
@@ -50,7 +50,7 @@ func namedLedgers(names ...string) (all []consumer.Consumer) {
 }
 
 // handles does a peer's batch, of all that the log has up to a position.
-func handles(t *testing.T, b *peer.Batch, consumer string, after, to int64) {
+func handles(t *testing.T, b *legacy.Batch, consumer string, after, to int64) {
 	t.Helper()
 	if _, err := b.Exec(`INSERT INTO ledger (consumer, position) SELECT $1::text, global_position FROM events WHERE global_position > $2::bigint AND global_position <= $3::bigint ORDER BY global_position`, consumer, after, to); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ var ten = []int64{1, 2, 3, 5, 6, 7, 8, 9, 10, 11}
 // waits for the peer's batch, and does not meet it, or its farewell, in a ring.
 func TestUpgradeOfAPeersDatabase(t *testing.T) {
 	t.Parallel()
-	eachLeaderStrategy(t, func(t *testing.T, d *pgtest.Database, p *peer.Process, s worker.LeaderStrategy) {
+	eachLeaderStrategy(t, func(t *testing.T, d *pgtest.Database, p *legacy.Process, s worker.LeaderStrategy) {
 		p.Assign("a", "b")
 		b := p.Begin("a")
 		handles(t, b, "a", 0, 6)
@@ -105,12 +105,12 @@ func TestUpgradeOfAPeersDatabase(t *testing.T) {
 // batch has ended, and behind it.
 func TestGoingOverWhileAPeerShutsDown(t *testing.T) {
 	t.Parallel()
-	eachLeaderStrategy(t, func(t *testing.T, d *pgtest.Database, p *peer.Process, s worker.LeaderStrategy) {
+	eachLeaderStrategy(t, func(t *testing.T, d *pgtest.Database, p *legacy.Process, s worker.LeaderStrategy) {
 		if err := migrations.Apply(t.Context(), d.DB, nil); err != nil {
 			t.Fatal(err)
 		}
 		// What a process of theirs does finds the tables as they were.
-		last := peer.Start(t, d.DB, "a", "d")
+		last := legacy.Start(t, d.DB, "a", "d")
 		last.Lease()
 		last.Beat()
 		last.Assign("a", "b", "c", "d")
@@ -144,7 +144,7 @@ func TestGoingOverWhileAPeerShutsDown(t *testing.T) {
 // peer knows no revision.
 func TestGuardThatWaitsForAPeersBatch(t *testing.T) {
 	t.Parallel()
-	eachLeaderStrategy(t, func(t *testing.T, d *pgtest.Database, p *peer.Process, s worker.LeaderStrategy) {
+	eachLeaderStrategy(t, func(t *testing.T, d *pgtest.Database, p *legacy.Process, s worker.LeaderStrategy) {
 		if err := migrations.Apply(t.Context(), d.DB, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/child"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/subprocess"
 )
 
 // process is a worker process of a test.
 type process struct {
-	*child.Process
+	*subprocess.Process
 	name string
 	out  pgtest.Lines
 }
@@ -53,7 +53,7 @@ func startProgram(t *testing.T, program string, d *pgtest.Database, r role) *pro
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), roleVariable+"="+string(text))
 	cmd.Stdout, cmd.Stderr = &p.out, &p.out
-	if p.Process, err = child.Start(cmd, nil); err != nil {
+	if p.Process, err = subprocess.Start(cmd, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

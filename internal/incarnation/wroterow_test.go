@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // However many transactions ago the token was made, a younger heartbeat is known

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }

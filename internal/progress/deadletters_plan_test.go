@@ -4,10 +4,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
-	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/partition"
-	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	"github.com/pgfrontier/worker/store"

@@ -3,7 +3,7 @@ package progress_test
 import (
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	"github.com/pgfrontier/worker/internal/scope"
 )

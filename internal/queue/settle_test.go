@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // A run that does not finish its job gives it back, until it has failed too often.

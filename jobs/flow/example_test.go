@@ -7,7 +7,7 @@ import (
 	"log"
 	"strings"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/migrations"

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // Who takes note of an end locks its run before a step: while somebody has locked the run, as

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"

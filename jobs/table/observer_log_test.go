@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/hooks"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // A worker that was given no logger writes warnings and errors to slog.Default, and nothing

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/pgfrontier/worker/internal/embedded"
-	"github.com/pgfrontier/worker/internal/lacking"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
@@ -43,7 +43,7 @@ func newServerPair(t *testing.T) *serverPair {
 	p := &serverPair{stage: &stage{t: t, d: d, o: options()}}
 	d.Exec(t, schema)
 	standby, err := primary.Standby(t.Context(), 0)
-	lacking.Skip(t, err)
+	testdeps.Skip(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 
-	"github.com/pgfrontier/worker/internal/child"
+	"github.com/pgfrontier/worker/internal/lab/subprocess"
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
@@ -83,7 +83,7 @@ CREATE TRIGGER record_end AFTER UPDATE ON example_jobs FOR EACH ROW
 
 // process is a worker process of a test.
 type process struct {
-	*child.Process
+	*subprocess.Process
 	name string
 }
 
@@ -111,7 +111,7 @@ func (s *stage) startProcess(r role) *process {
 	cmd.Env = append(os.Environ(), processVariable+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	p := &process{name: r.Name}
-	if p.Process, err = child.Start(cmd, nil); err != nil {
+	if p.Process, err = subprocess.Start(cmd, nil); err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(p.Kill)

@@ -4,11 +4,11 @@ import (
 	"os"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/lacking"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	lacking.Summarize()
+	testdeps.Summarize()
 	os.Exit(code)
 }

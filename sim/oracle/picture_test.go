@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/lacking"
+	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -175,8 +175,8 @@ func attribute(t *testing.T, dom, name string, into any) {
 // rendered opens a page in a browser and returns its DOM after the scripts.
 func rendered(t *testing.T, page string) string {
 	t.Helper()
-	browser, err := lacking.Find(t.Context(), "Chromium", "install it (apt-get install chromium) or put it in PATH", "chromium")
-	lacking.Skip(t, err)
+	browser, err := testdeps.Find(t.Context(), "Chromium", "install it (apt-get install chromium) or put it in PATH", "chromium")
+	testdeps.Skip(t, err)
 	folder := t.TempDir()
 	file := filepath.Join(folder, "page.html")
 	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
-	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lab/embedded"
 )
 
 // cleanUpLimit bounds what is done after the example.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
 // variable tells a process of the test that it is the example.

@@ -1,0 +1,246 @@
+package mutants
+
+import "slices"
+
+// All returns every mutant.
+func All() []Mutant {
+	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants, jobMutants, tableMutants, partitionMutants, effectsMutants)
+}
+
+// calm keeps off what is in the way of mistakes that show where the log ends:
+// workers and their consumers are there, and writers are not slowed down.
+const calm = "hole=0,contract=0,picky=0,restore=0,standby=0,split=0,crash=0,vanish=0,cut=0,slow=0,stall=0,restart=0,move=0,kill-batch=0,kill-lock=0,kill-scan=0,unregister=0,unassign=0," +
+	"depose=0,deafen=0,old-build=0,error=0,panic=0,pause=0,reset=0,forward=0,skip=0,server-crash=0,backend-crash=0,delay=0,redraw=0,idle=0,prepare=0"
+
+// crashes take back what was committed, again and again.
+const crashes = calm + ",backend-crash=5,async-writers=1,async-workers=1"
+
+// crashesAtHead leave the consumers the time to come to the end of the log again
+// before the next one, behind writers that often sit idle: only there the frontier
+// reads for them. Each crash takes back what they have handled, so with more of
+// them they would never get there.
+const crashesAtHead = calm + ",idle=10,backend-crash=0.4,async-writers=1,async-workers=1"
+
+// guardMutants are about the first statement of a batch.
+var guardMutants = []Mutant{
+	{
+		Name:    "no-revision",
+		Mistake: "the guard compares the position only: it need not be the version of the row that was loaded",
+		Edits: []Edit{
+			{"internal/progress/guard.go", `WHERE ctid = $7::text::tid`, `WHERE $7::text <> ''`},
+			{"internal/progress/guard.go", `revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint AND $8::bigint >= 0`},
+		},
+		Faults: calm + ",move=10",
+	},
+	{
+		Name:    "no-token",
+		Mistake: "the guard does not ask which incarnation of the server it is: the reads have proven it",
+		Edits:   []Edit{{"internal/progress/guard.go", "` + server.Incarnation + ` = $4::text AND $3::bigint", `$4::text <> '' AND $3::bigint`}},
+		Test:    Test{"./internal/progress", "TestGuardLetsThroughOnlyWhatIsUnchanged"},
+	},
+	{
+		Name:    "no-owner",
+		Mistake: "the guard does not ask whether the consumer is still assigned to this worker: the coordinator has said so",
+		Edits: []Edit{{"internal/progress/guard.go", `
+		AND EXISTS (SELECT FROM ` + "` + t.Assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
+		AND $5::uuid IS NOT NULL`}},
+		Faults: calm + ",deafen=10",
+	},
+	{
+		Name:    "backwards",
+		Mistake: "a checkpoint goes to where this worker's frontier is, also if the owner before has come further",
+		Edits: []Edit{
+			{"frontier/crossing.go", `max(p.Checkpoint, min(p.Through, v.Safe))`, `min(p.Through, v.Safe)`},
+			{"internal/progress/guard.go", `revision = $2::bigint AND last_position <= $3::bigint`, `revision = $2::bigint`},
+		},
+		Faults: "kill-scan=5,cut=2,delay=3",
+		Draws:  "open gaps skip-stale",
+	},
+	{
+		Name:    "pool-unproven",
+		Mistake: "a connection that the pool gives out has no transaction open: database/sql and the driver see to that",
+		Edits:   []Edit{{"internal/pgdriver/pool.go", "if err = checkSession(ctx, conn); err == nil {\n\t\t\treturn conn, nil", "if err == nil {\n\t\t\treturn conn, nil"}},
+		Faults:  calm + ",left=10",
+	},
+	{
+		Name:    "checkpoint-apart",
+		Mistake: "the checkpoint is committed before the handlers run, to keep its row's lock short",
+		Edits: []Edit{{"batch.go", `	// Waiting for the guard is no fault of the handler: its clock starts now.`, `	if err := tx.Commit(); err != nil {
+		return result{outcome: disturbed, err: err}
+	}
+	if tx, err = conn.BeginTx(ctx, nil); err != nil {
+		return result{outcome: disturbed, err: err}
+	}`}},
+	},
+	{
+		Name:    "audit-apart",
+		Mistake: "the audit is written in a transaction of its own, before the batch",
+		Edits: []Edit{
+			{"internal/progress/guard.go", "return guard(\"\") + result, guard(`, effects = coalesce($12::jsonb, effects)`) + audit + result", "return guard(\"\") + result, `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at)` + audit + ` SELECT 1`"},
+			{"internal/progress/guard.go", `statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects))`,
+				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
+			return m, false, err
+		}`},
+			{"batch.go", `Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db.DB), tx, c.unit.name, &w.from, w.advance)`},
+		},
+	},
+}
+
+// openRangeMutants are about positions that were passed while they were in doubt.
+var openRangeMutants = []Mutant{
+	{
+		Name:    "doubts-after",
+		Mistake: "the doubts are taken from the frontier after the rows were read, because they are fresher then",
+		Edits:   []Edit{{"consumer_loop.go", `blocked := w.plan(c.w.cfg.MaxOpenRanges)`, "w.under = c.w.frontier.Value()\n\tblocked := w.plan(c.w.cfg.MaxOpenRanges)"}},
+		Faults:  calm + ",delay=8",
+		Draws:   "open gaps skip-stale",
+	},
+	{
+		Name:    "forgotten",
+		Mistake: "a consumer's open ranges are those that this worker has recorded; after a change of owner they are forgotten",
+		Edits: []Edit{
+			{"internal/progress/checkpoints.go", `WHERE consumer_name = $1::text AND state = 'open'), '[]')`,
+				"WHERE consumer_name = $1::text AND state = 'open' AND worker_id = '` + worker.String() + `'), '[]')"},
+			{"internal/progress/checkpoints.go", `load:           load(t, server),`, `load:           load(t, server, worker),`},
+			{"internal/progress/checkpoints.go", `func load(t tables.Tables, server Server) string {`, `func load(t tables.Tables, server Server, worker uuid.UUID) string {`},
+		},
+		Faults: calm + ",delay=6,move=10",
+		Draws:  "open gaps skip-stale",
+	},
+	{
+		Name:    "kept-by-reset",
+		Mistake: "a reset sets the checkpoint back and leaves the open ranges above it: they are watched until they end",
+		Edits:   []Edit{{"ops/reset.go", `gap_position > $2::bigint`, `gap_position > $2::bigint AND false`}},
+		Faults:  "reset=6,delay=3",
+		Draws:   "open gaps skip-stale",
+	},
+}
+
+// handledMutants are about what counts as handled, or need not be.
+var handledMutants = []Mutant{
+	{
+		Name:    "placed-by-safe",
+		Mistake: "a consumer that begins at the head is placed when the head is safe: all others go on past it then, too",
+		Edits:   []Edit{{"place.go", `v.Settled >= head`, `v.Safe >= head`}},
+		Faults:  "delay=5,redraw=2",
+		Draws:   "open gaps skip-stale",
+	},
+	{
+		Name:    "settled-after",
+		Mistake: "skipping an event reads what is settled after the event, because it is fresher then",
+		Edits: []Edit{
+			{"ops/skip.go", `	// Read first: what is settled and does not show in a later snapshot is void.
+	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
+	if err != nil {
+		return d, err
+	}
+	next, err := o.eventAfter(ctx, tx, at.position)
+	if err != nil {
+		return d, err
+	}
+`, `	next, err := o.eventAfter(ctx, tx, at.position)
+	if err != nil {
+		return d, err
+	}
+	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
+	if err != nil {
+		return d, err
+	}
+`},
+		},
+		Test: Test{"./ops", "TestSkipDoesNotTakeWhatHasJustAppearedForVoid"},
+	},
+	{
+		Name:    "late-together",
+		Mistake: "the late events are read without regard to which of them is under suspicion: they are few",
+		Edits:   []Edit{{"internal/reader/reader.go", `from.Bound < Unbounded && upTo < min(`, `false && upTo < min(`}},
+		Test:    Test{"./internal/e2e", "TestLateEventThatCannotBeHandledIsFound"},
+	},
+	{
+		Name:    "passed-is-handled",
+		Mistake: "WaitFor returns when the checkpoint is there, also if the consumer has passed the position in doubt",
+		Edits:   []Edit{{"internal/progress/arrival.go", `a.Position >= position && !a.Open`, `a.Position >= position`}},
+		Test:    Test{"./internal/e2e", "TestWaitForALateEvent"},
+	},
+	{
+		Name:    "refused-idle",
+		Mistake: "only a guard that is let through limits its transaction: one that is refused has the row's lock, too",
+		Edits:   []Edit{{"internal/progress/guard.go", "\n\t\tAND (SELECT lock || idle FROM limits) IS NOT NULL\n\tRETURNING", "\n\tRETURNING"}},
+		Test:    Test{"./internal/progress", "TestServerEndsARefusedGuardThatStaysIdle"},
+	},
+	{
+		Name:    "session-timeout",
+		Mistake: "the idle time-out of a batch is set for the session: the next batch sets it again",
+		Edits:   []Edit{{"internal/progress/guard.go", `set_config('idle_in_transaction_session_timeout', $6::text, true)`, `set_config('idle_in_transaction_session_timeout', $6::text, false)`}},
+	},
+}
+
+// contractMutants are about handlers that end their transaction.
+var contractMutants = []Mutant{
+	{
+		Name:    "no-repair",
+		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
+		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
+		Faults:  calm + ",contract=4",
+	},
+	{
+		Name:    "short-batch-keeps-checkpoint",
+		Mistake: "a batch that ends early commits the checkpoint that its guard has set: the events behind follow in the next batch",
+		Edits:   []Edit{{"batch.go", `err = c.shorten(ctx, t, w, b)`, `w.shortened = true`}},
+		Faults:  calm + ",slow-batch=6",
+	},
+	{
+		Name:    "dropped-proof",
+		Mistake: "a loop that ends in an outage asks no more what became of its last batch: another worker goes on from the row",
+		Edits:   []Edit{{"consumer_loop.go", `fatal = c.close(ctx, fatal)`, ``}},
+		Test:    Test{"./internal/e2e", "TestStopInAnOutageSaysWhatIsNotKnown"},
+	},
+	{
+		Name:    "row-only",
+		Mistake: "a row that others have moved on says nothing of a batch, so its handler did nothing",
+		Edits:   []Edit{{"inquiry.go", `case b.end == abandoned && b.movedOn(now):`, `case false:`}},
+		Test:    Test{"./internal/e2e", "TestHandlerThatCommitsAndIsOvertaken"},
+	},
+}
+
+// failureMutants are about what fails, and what it is counted with.
+var failureMutants = []Mutant{
+	{
+		Name:    "spoiled-kept",
+		Mistake: "a connection on which reading ahead has failed goes back to the pool: the server is at fault, not the session",
+		Edits:   []Edit{{"internal/reader/stretch.go", `defer func() { conn.GiveBack(err) }()`, `defer func() { conn.GiveBack(nil) }()`}},
+		Test:    Test{".", "TestSpoiledSessionLeavesThePool"},
+	},
+	{
+		Name:    "one-tally",
+		Mistake: "a dead letter's failures are counted with those of what is new: it is the same consumer",
+		Edits:   []Edit{{"failure.go", `return &c.again`, `return &c.tally`}},
+		Test:    Test{"./internal/e2e", "TestDeadLetterThatAlwaysConflicts"},
+	},
+}
+
+// coordMutants are about who runs what.
+var coordMutants = []Mutant{
+	{
+		Name:    "no-proof",
+		Mistake: "the leader writes assignments without a proof, in the same transaction, that it still leads: it has just looked",
+		Edits: []Edit{
+			{"coord/statements.go", "SELECT 1 WHERE ` + holdsLock + `", "SELECT 1"},
+			{"coord/statements.go", "	FOR UPDATE\n), leader AS MATERIALIZED (\n	SELECT 1 FROM locked WHERE ` + c.valid(\"locked\") + `\n", "), leader AS MATERIALIZED (\n	SELECT 1\n"},
+		},
+		Faults: "depose=10",
+		Draws:  "leader lease",
+	},
+	{
+		Name:    "no-poll",
+		Mistake: "whoever listens for notifications need not look for events by itself",
+		Edits:   []Edit{{"config.go", `f.Interval = reconcileInterval`, `f.Interval = 24 * time.Hour`}},
+		Faults:  calm + ",notify-lost=4",
+	},
+	{
+		Name:    "no-reconcile",
+		Mistake: "the leader looks through the assignments when there is news only, and not now and then by itself",
+		Edits:   []Edit{{"coord/session.go", `time.Since(s.checked) >= s.cfg.RebalanceInterval`, `s.checked.IsZero()`}},
+		Faults:  calm + ",unassign=10",
+	},
+}

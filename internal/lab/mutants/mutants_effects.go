@@ -1,0 +1,82 @@
+package mutants
+
+// replaying sets consumers back all the time, over events that were left out, and
+// splits and merges them.
+const replaying = calm + ",reset=8,skip=4,forward=4,rescale=4"
+
+// effectsMutants are about what a consumer has had the effects of.
+var effectsMutants = []Mutant{
+	{
+		Name:    "reset-forgets-effects",
+		Mistake: "a reset sets the position back: what lies above was not handled",
+		Edits: []Edit{{"ops/reset.go", `	d = backDetail{From: at.position, To: to}
+	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+		return d, err
+	}
+`, `	d = backDetail{From: at.position, To: to}
+`}},
+		Faults: replaying,
+	},
+	{
+		Name:    "forward-has-effects",
+		Mistake: "what lies below the position was handled, also if an operator set the consumer over it",
+		Edits:   []Edit{{"ops/effects.go", `if crossed > at.position {`, `if false && crossed > at.position {`}},
+		Faults:  replaying,
+	},
+	{
+		Name:    "effects-of-doubts",
+		Mistake: "what lies below the position was handled, doubts and dead letters too",
+		Edits:   []Edit{{"ops/effects.go", `Pass(slots, at.key, at.position, pending)`, `Pass(slots, at.key, at.position, pending[:0])`}},
+		Test:    Test{"./ops", "TestEffectsOfDoubts"},
+	},
+	{
+		Name:    "effects-stay-excepted",
+		Mistake: "an exception stays one: the event behind it was not handled when the border was raised",
+		Edits:   []Edit{{"work.go", `w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)`, `_, _ = retried, aside`}},
+		Test:    Test{"./internal/e2e", "TestRepairBringsExceptionsBack"},
+	},
+	{
+		Name:    "batch-over-border",
+		Mistake: "the events of a batch are alike: the first one tells whether they are replayed",
+		Edits: []Edit{{"handle.go", `			return n, replay, nil
+		}`, `			continue
+		}`}},
+		Faults: replaying,
+	},
+	{
+		Name:    "split-forgets-effects",
+		Mistake: "a new unit has handled nothing",
+		Edits:   []Edit{{rescaleFile, `paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `paused_at, paused_by, paused_reason, '[]'::jsonb, scope, scope_since FROM`}},
+		Test:    Test{"./internal/e2e", "TestEffectsOnceOverPartitions"},
+	},
+	{
+		Name:    "merge-has-one-border",
+		Mistake: "the parts of a consumer stand at one position when they merge: so they have one border",
+		Edits:   []Edit{{rescaleFile, `borders := effects.Join(had, key)`, `borders := effects.Join(had[:1], key)`}},
+		Test:    Test{"./internal/e2e", "TestEffectsOnceOverPartitions"},
+	},
+	{
+		Name:    "repair-keeps-effects",
+		Mistake: "a repair sets the position back, and leaves what the batch took out of the exceptions",
+		Edits:   []Edit{{"repair.go", `if planned.Effects != nil {`, `if false && planned.Effects != nil {`}},
+		Test:    Test{"./internal/e2e", "TestRepairBringsExceptionsBack"},
+	},
+	{
+		Name:    "replay-of-doubts",
+		Mistake: "a replay has all events of the aggregate below the position, also those that are still to come late",
+		Edits:   []Edit{{"ops/replay.go", `s.state = 'open' AND s.gap_position`, `s.state = 'never' AND s.gap_position`}},
+		Test:    Test{"./ops", "TestEffectsOfDoubts"},
+	},
+	{
+		Name:    "forgets-at-each-event",
+		Mistake: "the mark that the aggregate is to be forgotten is for all its events",
+		Edits:   []Edit{{"internal/progress/deadletters.go", `SET forget = false`, `SET forget = forget`}},
+		Test:    Test{"./ops", "TestReplay"},
+	},
+	{
+		Name:    "new-events-overtake-a-replay",
+		Mistake: "letters that wait for a replay are no dead letters, so nothing waits behind them",
+		Edits:   []Edit{{"read.go", `c.poison == nil && !c.progress.Letters {`, `c.poison == nil && c.progress.DeadLetters == 0 {`}},
+		Test:    Test{"./ops", "TestReplayKeepsOrder"},
+	},
+}
