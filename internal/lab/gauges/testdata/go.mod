@@ -1,0 +1,3 @@
+module github.com/pgfrontier/worker
+
+go 1.26

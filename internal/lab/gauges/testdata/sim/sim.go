@@ -1,0 +1,4 @@
+// Package sim is not library.
+package sim
+
+var X int
