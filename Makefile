@@ -30,13 +30,13 @@ bench: ## what the library promises, measured in some minutes
 	go run ./cmd/bench
 
 bench-peers: ## package jobs beside River on one server, in fifteen minutes
-	cd bench/peers && go run .
+	cd cmd/bench/peers && go run .
 
 installable: ## go install ...@version of the commands and an example, from an empty module cache
 	tools/install
 
 console-browser: ## the console in Chromium, judged by axe-core (npm fetches that)
-	cd console/browser && go test -count=1 -timeout 25m ./...
+	cd ops/console/browser && go test -count=1 -timeout 25m ./...
 
 sim: ## watch workers survive crashes, rollbacks and late commits
 	go run ./cmd/sim -workers 5 -writers 20

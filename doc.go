@@ -266,7 +266,7 @@
 //
 // # Watching, operating, testing
 //
-// Package [github.com/pgfrontier/worker/health] answers probes. [Worker.Status] is a
+// Package [github.com/pgfrontier/worker/observe/health] answers probes. [Worker.Status] is a
 // snapshot for more, [WithObserver] for metrics and alarms,
 // [WithSlog] for logs, [WithBatchMiddleware] and [WithHandleMiddleware] for tracing. Package
 // [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers,

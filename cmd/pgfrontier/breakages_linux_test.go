@@ -19,11 +19,11 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/console"
 	"github.com/pgfrontier/worker/internal/lab/embedded"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/subprocess"
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/ops/console"
 )
 
 // breakage is one thing that goes wrong in a deployment of several processes.

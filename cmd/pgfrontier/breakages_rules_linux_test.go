@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// rule is the condition of an alert of prometheus/rules, without how long it must last. holds
+// rule is the condition of an alert of observe/prometheus/rules, without how long it must last. holds
 // returns what it is about, from what the processes expose now, and exposed before the breakage.
 type rule struct {
 	alert, expr string
@@ -132,7 +132,7 @@ var rules = []rule{
 
 // The conditions are those of the alerts.
 func TestConditionsOfAlerts(t *testing.T) {
-	text, err := os.ReadFile("../../prometheus/rules/alerts.yaml")
+	text, err := os.ReadFile("../../observe/prometheus/rules/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

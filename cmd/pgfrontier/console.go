@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgfrontier/worker/console"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/ops/console"
 )
 
 const (

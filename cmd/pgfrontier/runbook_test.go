@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/console"
-	"github.com/pgfrontier/worker/health"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe/health"
+	"github.com/pgfrontier/worker/ops/console"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 

@@ -11,7 +11,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/pgfrontier/worker/console"
+	"github.com/pgfrontier/worker/ops/console"
 )
 
 // listen takes port 8080 of this machine, or any that is free.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/health"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe/health"
 )
 
 var _ health.Worker = (*table.Worker)(nil)

@@ -20,7 +20,7 @@ import (
 const module = "github.com/pgfrontier/worker"
 
 // notLibrary are the folders that users do not import.
-var notLibrary = []string{"internal/lab", "internal/e2e", "internal/progress/progresstest", "sim", "chaos", "cmd", "console"}
+var notLibrary = []string{"internal/lab", "internal/e2e", "internal/progress/progresstest", "sim", "chaos", "cmd", "ops/console"}
 
 // folder is a package without its tests, with types.
 type folder struct {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
-	"github.com/pgfrontier/worker/metrics"
+	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"

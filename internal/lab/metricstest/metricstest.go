@@ -15,7 +15,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/jobs/table"
-	"github.com/pgfrontier/worker/metrics"
+	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
 

@@ -1,0 +1,140 @@
+package prometheus
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe/metrics"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// collectLimit bounds a collection, which has no context of its own. Only the leader of
+// jobs asks the database then.
+const collectLimit = 5 * time.Second
+
+// Collector has the metrics of a worker of events, of one of jobs, or of one of each. Make it
+// with [New] and register it. Register a second one of the same process with
+// prometheus.WrapRegistererWith and a label: their series would be the same.
+type Collector struct {
+	recorder   *metrics.Recorder
+	histograms histograms
+	gauges     map[*metrics.Metric]*prometheus.Desc // and counters
+}
+
+// Option changes one setting of a Collector.
+type Option func(*Collector)
+
+// WithExemplars takes from the context of a batch what names its trace, for the exemplars of
+// delivery durations; nil is none. It is called once an event.
+func WithExemplars(f func(ctx context.Context) prometheus.Labels) Option {
+	return func(c *Collector) { c.histograms.exemplar = f }
+}
+
+// New returns a Collector.
+func New(options ...Option) *Collector {
+	c := &Collector{gauges: map[*metrics.Metric]*prometheus.Desc{}, histograms: histograms{of: map[*metrics.Metric]*prometheus.HistogramVec{}}}
+	for _, o := range options {
+		o(c)
+	}
+	for _, m := range metrics.All() {
+		if m.Kind == metrics.Histogram {
+			c.histograms.of[m] = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: m.Prometheus(), Help: m.Help, Buckets: m.Bounds}, m.Attributes)
+		} else {
+			c.gauges[m] = prometheus.NewDesc(m.Prometheus(), m.Help, m.Attributes, nil)
+		}
+	}
+	c.recorder = metrics.New(c.histograms)
+	return c
+}
+
+// Watch makes the metrics show how a worker stands. A second call replaces it.
+func (c *Collector) Watch(w *worker.Worker) { c.recorder.Watch(w) }
+
+// WatchJobs makes the metrics show how a worker of jobs stands. A second call replaces
+// it. While it leads, a collection also reads through o how many jobs wait in each queue
+// and for how long, at most every ten seconds; not if o is nil.
+func (c *Collector) WatchJobs(w *jobs.Worker, o *ops.Jobs) { c.recorder.WatchJobs(w, o) }
+
+// Options are those of a worker: its Observer and both kinds of middleware. They go together
+// with options of others: observers are all told, and middleware is nested, the first outermost.
+func (c *Collector) Options() []worker.Option {
+	return []worker.Option{worker.WithObserver(c.Observer()), worker.WithBatchMiddleware(c.Batch), worker.WithHandleMiddleware(c.Handle)}
+}
+
+// Observer counts what a worker does.
+func (c *Collector) Observer() worker.Observer { return c.recorder.Observer() }
+
+// Batch measures how old events are when they have been handled. See [Collector.Options].
+func (c *Collector) Batch(next worker.BatchFunc) worker.BatchFunc { return c.recorder.Batch(next) }
+
+// Handle takes note of the events. See [Collector.Options].
+func (c *Collector) Handle(next worker.HandleFunc) worker.HandleFunc { return c.recorder.Handle(next) }
+
+// JobsOptions are those of a worker of jobs: its Observer.
+func (c *Collector) JobsOptions() []jobs.Option {
+	return []jobs.Option{jobs.WithObserver(c.recorder.JobsObserver())}
+}
+
+// TableObserver counts what a worker of package jobs/table does, for the Observers of its
+// WorkerOptions. name is the attribute table.
+func (c *Collector) TableObserver(name string) table.Observer { return c.recorder.TableObserver(name) }
+
+// ScheduleObserver counts ticks, for the method WithObserver of a Scheduler.
+func (c *Collector) ScheduleObserver() schedule.Observer { return c.recorder.ScheduleObserver() }
+
+// Describe describes all metrics, for a registry.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range c.gauges {
+		to <- d
+	}
+	for _, h := range c.histograms.of {
+		h.Describe(to)
+	}
+}
+
+// Collect collects all metrics, for a registry.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), collectLimit)
+	defer cancel()
+	c.recorder.Collect(ctx, func(m *metrics.Metric, value float64, attributes ...string) {
+		kind := prometheus.GaugeValue
+		if m.Kind == metrics.Counter {
+			kind = prometheus.CounterValue
+		}
+		to <- prometheus.MustNewConstMetric(c.gauges[m], kind, value, attributes...)
+	})
+	for _, h := range c.histograms.of {
+		h.Collect(to)
+	}
+}
+
+// histograms are the metrics that are measured.
+type histograms struct {
+	of       map[*metrics.Metric]*prometheus.HistogramVec
+	exemplar func(ctx context.Context) prometheus.Labels
+}
+
+// Open returns what records the values of a series.
+func (h histograms) Open(m *metrics.Metric, attributes ...string) func(ctx context.Context, value float64) {
+	series := h.of[m].WithLabelValues(attributes...)
+	return func(ctx context.Context, value float64) {
+		if h.exemplar != nil {
+			if labels := h.exemplar(ctx); labels != nil {
+				series.(prometheus.ExemplarObserver).ObserveWithExemplar(value, labels)
+				return
+			}
+		}
+		series.Observe(value)
+	}
+}
+
+// Drop forgets a series.
+func (h histograms) Drop(m *metrics.Metric, attributes ...string) {
+	h.of[m].DeleteLabelValues(attributes...)
+}

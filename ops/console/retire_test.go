@@ -1,0 +1,72 @@
+package console_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/ops/console"
+)
+
+// A consumer is retired by who has seen what goes, and types its name. Nothing else
+// retires it.
+func TestRetire(t *testing.T) {
+	t.Parallel()
+	s := stuck(t, console.Options{Access: operators})
+	s.place(t, "other", 1)
+	form := with(s.get(t, "consumer?name=c").hidden(t, `value="retire"`), "reason", "replaced by d")
+	shown := s.do(t, http.MethodPost, "change", form).expect(t, http.StatusOK)
+	for _, want := range []string{"Type c to confirm", "<dt>dead letters deleted</dt><dd>2</dd>", "<dt>position</dt><dd>2</dd>"} {
+		if !strings.Contains(shown.body, want) {
+			t.Errorf("the preview lacks %q:\n%s", want, shown.body)
+		}
+	}
+	confirm := shown.hidden(t, `name="step" value="make"`)
+	for _, typed := range []string{"", "other", "c "} {
+		s.do(t, http.MethodPost, "change", with(confirm, "typed", typed)).expect(t, http.StatusBadRequest)
+	}
+	with(confirm, "typed", "c")
+
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid) VALUES (gen_random_uuid(), '{c}', 'host7', 4242)`)
+	if got := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict); !strings.Contains(got.body, "host7") || strings.Contains(got.body, "was faster") {
+		t.Errorf("it does not say which worker has code for it:\n%s", got.body)
+	}
+	s.Exec(t, `DELETE FROM worker_nodes`)
+	s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1 WHERE consumer_name = 'c'`)
+	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict)
+	s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision - 1 WHERE consumer_name = 'c'`)
+	s.Exec(t, `DELETE FROM consumer_dead_letters WHERE global_position = 1`)
+	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict) // it would delete another number
+	if n := s.count(t, `SELECT count(*) FROM consumer_operations`); n != 0 {
+		t.Fatalf("%d operations", n)
+	}
+
+	confirm = with(s.preview(t, form), "typed", "c")
+	made := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther)
+	if to := made.header.Get("Location"); to != "./?&done=retire" {
+		t.Errorf("goes on to %q", to)
+	}
+	if after := s.get(t, strings.TrimPrefix(made.header.Get("Location"), "./")).expect(t, http.StatusOK); !strings.Contains(after.body, "Done: retire") || strings.Contains(after.body, `data-key="c"`) {
+		t.Errorf("after it:\n%s", after.body)
+	}
+	if n := s.count(t, `SELECT count(*) FROM consumer_operations WHERE operation = 'retire' AND operator = 'ann' AND consumer_name = 'c'`); n != 1 {
+		t.Errorf("%d operations", n)
+	}
+	if n := s.count(t, `SELECT count(*) FROM consumer_checkpoints`); n != 1 {
+		t.Errorf("%d checkpoints are left, want 1", n)
+	}
+	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusNotFound)
+}
+
+// A schedule is forgotten without its name: a program that has it brings it back.
+func TestRetireSchedule(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 's', clock_timestamp())`)
+	confirm := s.preview(t, url.Values{"on": {"schedule"}, "kind": {"retire"}, "name": {"nightly"}, "reason": {"r"}})
+	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther)
+	if n := s.count(t, `SELECT count(*) FROM jobs_schedules`); n != 0 {
+		t.Errorf("%d schedules are left", n)
+	}
+}
