@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -34,7 +35,7 @@ func (c *consumerLoop) accuse(ctx context.Context, v verdict, to int64, failed e
 	}
 	e := c.consumerError(r, decision{inARow: c.tally.failures + 1})
 	c.status.failed(e, e.Failures)
-	tell(c.w.observer.TransactionEnded, TransactionEnd{Consumer: c.unit.name, From: b.work.advance.To, To: to, Err: e})
+	c.w.observers.Notify(observe.TransactionEnded{Consumer: c.unit.name, From: b.work.advance.To, To: to, Unknown: errors.Is(e, ErrOutcomeUnknown), Err: e})
 	return e
 }
 

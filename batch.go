@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -72,8 +73,8 @@ func (r result) isOurs() bool {
 func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *work) (r result) {
 	defer func() { r.work = w }()
 	b := c.describe(w)
-	tell(c.w.observer.BatchStarted, *b)
-	defer func() { c.w.observer.batchDone(b, r) }()
+	c.w.observers.Notify(observe.BatchStarted{Batch: *b})
+	defer func() { c.w.batchDone(b, r) }()
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -140,7 +141,7 @@ func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string)
 
 // fill does what a batch is for, and commits it. The handlers get the context
 // of the middleware.
-func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work, b *Batch) result {
+func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work, b *observe.Batch) result {
 	if err := c.writeDeadLetters(ctx, c.w.db.Plans.On(t.conn, t.Tx), w); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
@@ -167,14 +168,14 @@ func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work,
 
 // wrapped runs a batch inside the middleware, if there is one. Whatever that
 // makes of the batch's error, what it returns is what happened.
-func (c *consumerLoop) wrapped(ctx context.Context, b Batch, fill func(context.Context) result) (r result) {
+func (c *consumerLoop) wrapped(ctx context.Context, b observe.Batch, fill func(context.Context) result) (r result) {
 	middleware := c.w.cfg.BatchMiddleware
 	if middleware == nil {
 		return fill(ctx)
 	}
 	var p passage
 	err := recovering(func() error {
-		return middleware(func(ctx context.Context, _ Batch) error {
+		return middleware(func(ctx context.Context, _ observe.Batch) error {
 			return p.through(ctx, func() error {
 				r = fill(ctx)
 				return r.err
@@ -185,4 +186,20 @@ func (c *consumerLoop) wrapped(ctx context.Context, b Batch, fill func(context.C
 		return result{outcome: handlerFailed, err: err}
 	}
 	return r
+}
+
+// batchDone reports a batch with its result.
+func (w *Worker) batchDone(b *observe.Batch, r result) {
+	b.Overtaken, b.Err = r.outcome == overtaken, r.err
+	w.observers.Notify(observe.BatchDone{Batch: *b})
+}
+
+// describe describes a batch that is about to begin.
+func (c *consumerLoop) describe(w *work) *observe.Batch {
+	b := &observe.Batch{Consumer: c.unit.name, Attempt: c.tallyOf(w.retried).attempt(), Events: len(w.Events), From: w.from.Position, To: w.advance.To, Read: w.Took}
+	if n := len(w.Events); n > 0 {
+		b.First, b.Last = w.Events[0].GlobalPosition, w.Events[n-1].GlobalPosition
+	}
+	b.Late = w.late()
+	return b
 }

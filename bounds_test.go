@@ -19,15 +19,17 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/sweep"
 	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
 // A statement that passes its bound says so; one that is stopped does not.
 func TestBoundOfAStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &Worker{limits: usualLimits, sweepNow: wakeup.New()}
+		w := &Worker{observers: &runtime.Observers{}, limits: usualLimits, sweepNow: wakeup.New()}
 		never := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		began := time.Now()
 		if err := w.bounded(t.Context(), w.limits.read, never); !errors.Is(err, errNoAnswer) || time.Since(began) != w.limits.read {
@@ -58,7 +60,7 @@ func TestDeadlineThatTheNetworkSeesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithTimeoutCause(t.Context(), time.Millisecond, errors.New("the caller's"))
 		defer end()
-		w := &Worker{limits: usualLimits, sweepNow: wakeup.New()}
+		w := &Worker{observers: &runtime.Observers{}, limits: usualLimits, sweepNow: wakeup.New()}
 		err := w.bounded(lateContext{ctx}, time.Minute, func(context.Context) error {
 			return &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
 		})
@@ -97,7 +99,7 @@ func TestUsualLimits(t *testing.T) {
 
 // A server that is slow gets more time from try to try: it is not dead.
 func TestPatience(t *testing.T) {
-	c := consumerLoop{w: &Worker{limits: usualLimits}}
+	c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
 	quick, read := usualLimits.quick, usualLimits.read
 	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
 		c.tally.disturbed = disturbed
@@ -211,11 +213,11 @@ func TestSweep(t *testing.T) {
 	fill()
 	h.SwallowAll()
 	ctx, cancel := context.WithCancel(t.Context())
-	told, ended := make(chan PoolSweep), make(chan struct{})
-	w := &Worker{db: pgdriver.Pool{DB: db}, sweepNow: wakeup.New(), observer: Observer{PoolSwept: func(s PoolSweep) { told <- s }}}
+	told, ended := make(chan observe.PoolSwept), make(chan struct{})
+	w := &Worker{db: pgdriver.Pool{DB: db}, sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(s observe.PoolSwept) { told <- s })})}
 	go func() { defer close(ended); w.sweep(ctx) }()
 	w.sweepNow.Send()
-	if s := <-told; s != (PoolSweep{Idle: n, Alive: 0}) {
+	if s := <-told; s.Idle != n || s.Alive != 0 {
 		t.Errorf("of %d dead connections is told: %+v", n, s)
 	}
 	cancel()
@@ -227,7 +229,7 @@ func TestSweep(t *testing.T) {
 // taken again and again.
 func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
 	db := pgtest.Empty(t).DB
-	w := &Worker{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 	for name, test := range map[string]struct {
 		r    result
 		kept int
@@ -271,7 +273,7 @@ func TestTakeGivesUpIfNobodyAnswers(t *testing.T) {
 			db := sql.OpenDB(unreachable{})
 			defer db.Close()
 			db.SetMaxOpenConns(maxOpenConns)
-			w := &Worker{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+			w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			began := time.Now()
@@ -287,7 +289,7 @@ func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t).DB
 	db.SetMaxOpenConns(1)
-	w := &Worker{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 	held, err := w.take(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -333,7 +335,7 @@ func TestBoundOfABeginDoesNotEndTheBatch(t *testing.T) {
 		intake, stop := context.WithCancel(t.Context())
 		ctx, end := context.WithCancelCause(t.Context())
 		defer end(nil)
-		c := consumerLoop{w: &Worker{limits: usualLimits}}
+		c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
 		tx, err := c.begin(ctx, end, intake, conn)
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -196,11 +197,11 @@ func (c *consumerLoop) waits(blocked bool, at int64) {
 		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, at}
 		c.status.disturbed(err)
 		if !c.crowded {
-			tell(c.w.observer.ConsumerWaiting, ConsumerWait{c.unit.name, TroubleDoubts, err})
+			c.w.observers.Notify(observe.ConsumerWaiting{Consumer: c.unit.name, Condition: observe.ConditionDoubts, Err: err})
 		}
-		c.w.troubled(c.about(TroubleDoubts), err)
+		c.w.observers.Begin(c.about(observe.ConditionDoubts), err)
 	} else {
-		c.w.recovered(c.about(TroubleDoubts))
+		c.w.observers.End(c.about(observe.ConditionDoubts))
 	}
 	c.crowded = blocked
 }
@@ -273,8 +274,8 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	c.status.advanced(a.To, len(w.Events), c.tally.failures)
 	c.noteVoids(a.Marks)
 	c.announce()
-	c.w.observer.skipped(c.unit.name, a.Marks)
-	c.w.observer.deadLettered(c.unit.name, w.deadLetters)
+	c.w.skipped(c.unit.name, a.Marks)
+	c.w.deadLettered(c.unit.name, w.deadLetters)
 	c.settleDeadLetters(w)
 	if a.MovesOpen() || w.shortened {
 		c.forget() // there are open ranges now that it does not have, or not all is done that was planned
@@ -300,8 +301,8 @@ func (c *consumerLoop) worked() {
 		c.status.recovered()
 	}
 	c.misled = false
-	c.w.recovered(c.about(TroubleDatabase))
-	c.w.recovered(c.about(TroubleKey))
+	c.w.observers.End(c.about(observe.ConditionDatabase))
+	c.w.observers.End(c.about(observe.ConditionKey))
 }
 
 // news are closed when there is something new since they were taken.
@@ -422,5 +423,24 @@ func sleepUntil(intake context.Context, d time.Duration, back <-chan struct{}) {
 	case <-timer.C:
 	case <-back:
 	case <-intake.Done():
+	}
+}
+
+// noteResumed reports that an operator has resumed the consumer which a worker, perhaps another
+// one, has paused.
+func (c *consumerLoop) noteResumed() {
+	switch p := c.progress.Paused; {
+	case p == nil:
+		c.w.observers.End(c.about(observe.ConditionPaused))
+	case p.ByWorker():
+		c.w.observers.Begin(c.about(observe.ConditionPaused), errors.New(p.Reason))
+	}
+}
+
+// passed records that everything up to a position is done.
+func (c *consumerLoop) passed(r *progress.Retry, position int64) {
+	t := c.tallyOf(r)
+	if t.passed(position); t.clean() {
+		c.w.observers.End(c.aboutBatch(observe.ConditionBatch, r))
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
@@ -122,7 +124,7 @@ func drawLook(t *rapid.T) drawnLook {
 	if rapid.Bool().Draw(t, "only A") {
 		u.types = []string{"A"}
 	}
-	w := &Worker{log: d.log, frontier: frontier.New(frontier.Config{}), cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
+	w := &Worker{observers: &runtime.Observers{}, log: d.log, frontier: frontier.New(frontier.Config{}), cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
 	if rapid.Bool().Draw(t, "filters in SQL") {
 		w.log = scopedDrawnLog{d.log}
 	}

@@ -2,20 +2,22 @@ package worker
 
 import (
 	"context"
-	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
 // refuse takes note that a dead letter has failed again. That is written down
 // next, on a connection that is sound.
 func (c *consumerLoop) refuse(r result) {
-	c.w.observer.deadLetterFailed(c.unit.name, r)
+	c.w.deadLetterFailed(c.unit.name, r)
 	c.refused = &progress.Retry{Position: r.work.retried.Position, Err: r.err}
 	c.again.reset()
-	c.w.troubles.end(c.aboutBatch(TroubleBatch, r.work.retried), time.Now()) // it is not tried any more
+	about := c.aboutBatch(observe.ConditionBatch, r.work.retried)
+	c.w.observers.Forget(func(s runtime.Subject) bool { return s == about }) // it is not tried any more
 }
 
 // settleDeadLetters takes into account what a committed batch did to the dead
@@ -52,4 +54,12 @@ func (w *Worker) text(err error) string {
 		text = errtext.ASCII(text)
 	}
 	return text
+}
+
+// deadLetterFailed reports a dead letter that has failed again.
+func (w *Worker) deadLetterFailed(consumer string, r result) {
+	e := r.work.Events[0]
+	w.observers.Notify(observe.DeadLetterFailed{DeadLetter: observe.DeadLetter{
+		Consumer: consumer, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType,
+		Attempts: r.work.retried.Attempts + 1, Error: errtext.Storable(r.err)}})
 }

@@ -50,12 +50,12 @@ func TestOracleStandsAlone(t *testing.T) {
 }
 
 // shared are the parts that do not know what workers do.
-var shared = []string{"backoff", "changes", "group", "hooks", "ident", "incarnation", "listen", "liveness", "pgdriver", "refusal", "sweep", "wakeup"}
+var shared = []string{"backoff", "changes", "group", "ident", "incarnation", "listen", "liveness", "pgdriver", "refusal", "runtime", "sweep", "wakeup"}
 
 // Another system than consumers can be built of the shared parts: they need only
 // each other, the interfaces of the log, and texts of errors.
 func TestSharedPartsKnowNoConsumers(t *testing.T) {
-	allowed := []string{module + "/store", module + "/internal/errtext"}
+	allowed := []string{module + "/store", module + "/observe", module + "/internal/errtext"}
 	var packages []string
 	for _, name := range shared {
 		packages = append(packages, "./internal/"+name)

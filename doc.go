@@ -136,7 +136,7 @@
 // longer than [WithStaleGapThreshold]. The positions that it may own are recorded
 // for each consumer as open. If events appear there, they are delivered late, and
 // [consumer.Info] says so. What blocks, and what ends it, is in [Status].Blocked,
-// the log, and the hook FrontierBlocked of [Observer].
+// the log, and [observe.FrontierBlocked].
 //
 // Under [GapWait], consumers keep the global order and wait for as long as the
 // transaction is open. Only an operator who skips an event goes past what is still

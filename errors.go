@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/refusal"
+	"github.com/pgfrontier/worker/observe"
 )
 
 var (
@@ -80,7 +81,7 @@ var (
 )
 
 // errGoexit ends a worker in which a goroutine was ended by what it called.
-var errGoexit = errors.New("worker: a handler, a key, a hook of the Observer or the Logger called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
+var errGoexit = errors.New("worker: a handler or a key called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
 
 // ConsumerError tells which consumer failed, where, and why.
 type ConsumerError struct {
@@ -105,17 +106,4 @@ func (e *ConsumerError) Unwrap() error { return e.Err }
 
 // PanicError is what a panic of a handler becomes. Its text names the line of
 // the panic; the log has the whole stack.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-func (e *PanicError) Error() string {
-	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", errtext.Where(e.Stack), errtext.Panic(e.Value)))
-}
-
-// Unwrap gives the panic's value if it was an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return errtext.Sound(err)
-}
+type PanicError = observe.PanicError

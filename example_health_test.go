@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/health"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -20,7 +21,7 @@ func Example_health() {
 	defer drop()
 	started := make(chan struct{})
 	w := worker.New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{Ledger{}},
-		worker.WithObserver(worker.Observer{WorkerStarted: func(worker.WorkerInfo) { close(started) }}))
+		worker.WithObserver(observe.On(func(observe.WorkerStarted) { close(started) })))
 
 	probes := http.NewServeMux()
 	probes.Handle("/livez", health.Live(w))

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -27,20 +28,20 @@ func (Ledger) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) er
 // Metrics counts what a worker does.
 type Metrics struct{ events atomic.Int64 }
 
-// Observer returns the hooks. They count and return: the worker waits for them.
-func (m *Metrics) Observer() worker.Observer {
-	return worker.Observer{
-		BatchDone: func(b worker.Batch) {
-			if b.Err == nil && !b.Overtaken {
-				m.events.Add(int64(b.Events))
-			}
-		},
-		ConsumerPaused: func(c worker.ConsumerInfo) { log.Printf("alarm: %s is paused: %s", c.Consumer, c.Reason) },
+// Observe counts and returns: the worker waits for it.
+func (m *Metrics) Observe(e observe.Event) {
+	switch e := e.(type) {
+	case observe.BatchDone:
+		if e.Err == nil && !e.Overtaken {
+			m.events.Add(int64(e.Events))
+		}
+	case observe.ConsumerPaused:
+		log.Printf("alarm: %s is paused: %s", e.Consumer, e.Reason)
 	}
 }
 
-// Hooks turn what happens into metrics and alarms.
-func ExampleObserver() {
+// An observer turns events into metrics and alarms.
+func ExampleWithObserver() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE orders (id TEXT)`)
 	defer drop()
@@ -51,7 +52,7 @@ func ExampleObserver() {
 
 	m := &Metrics{}
 	// CatchUp runs a worker until all is handled. A program passes the option to New.
-	check(workertest.CatchUp(ctx, db, events, []consumer.Consumer{Ledger{}}, worker.WithObserver(m.Observer())))
+	check(workertest.CatchUp(ctx, db, events, []consumer.Consumer{Ledger{}}, worker.WithObserver(m.Observe)))
 	fmt.Println(m.events.Load(), "events handled")
 	// Output: 3 events handled
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // poison is an event that has failed MaxConsecutiveFailures times, and what
@@ -66,15 +67,15 @@ func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Dur
 	}
 	err := errtext.Of(explain(r.err))
 	c.status.disturbed(err)
-	about := c.about(TroubleDatabase)
+	about := c.about(observe.ConditionDatabase)
 	switch {
 	case keyless:
-		about = c.about(TroubleKey)
+		about = c.about(observe.ConditionKey)
 	case r.outcome == conflicted:
-		about = c.aboutBatch(TroubleBatch, retried)
+		about = c.aboutBatch(observe.ConditionBatch, retried)
 	}
-	c.w.troubled(about, err)
-	tell(c.w.observer.Retrying, Retry{Consumer: c.unit.name, Trouble: about.trouble, InARow: v.inARow, Pause: v.pause, Err: err})
+	c.w.observers.Begin(about, err)
+	c.w.observers.Notify(observe.Retrying{Consumer: c.unit.name, Condition: about.Condition, InARow: v.inARow, Pause: v.pause, Err: err})
 	return v.pause, nil
 }
 
@@ -105,7 +106,7 @@ func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal 
 	c.status.failed(e, v.inARow)
 	switch {
 	case v.exhausted && (policy == FailStop || r.at == nil):
-		tell(c.w.observer.ConsumerFailed, ConsumerFailure{c.unit.name, FailStop, e})
+		c.w.observers.Notify(observe.ConsumerFailed{Consumer: c.unit.name, Policy: string(FailStop), Err: e})
 		last := *e // e itself others read by now
 		last.Err = errtext.Join(ErrConsecutiveFailures, r.err)
 		if r.at != nil && len(r.work.Events) == 1 && r.work.retried == nil && c.othersBetween(r.work.from.Position, e.Position) {
@@ -115,11 +116,11 @@ func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal 
 		return 0, &last
 	case v.exhausted:
 		c.poison = &poison{policy, e.Position, v.tries, e, r.work.from.Revision}
-		tell(c.w.observer.ConsumerFailed, ConsumerFailure{c.unit.name, policy, e})
+		c.w.observers.Notify(observe.ConsumerFailed{Consumer: c.unit.name, Policy: string(policy), Err: e})
 		return 0, nil
 	}
-	c.w.troubled(c.aboutBatch(TroubleBatch, r.work.retried), e)
-	tell(c.w.observer.Retrying, Retry{Consumer: c.unit.name, Trouble: TroubleBatch, InARow: v.inARow, Pause: v.pause, Err: e, ByHandler: true})
+	c.w.observers.Begin(c.aboutBatch(observe.ConditionBatch, r.work.retried), e)
+	c.w.observers.Notify(observe.Retrying{Consumer: c.unit.name, Condition: observe.ConditionBatch, InARow: v.inARow, Pause: v.pause, Err: e, ByHandler: true})
 	return v.pause, nil
 }
 
@@ -159,6 +160,6 @@ func (c *consumerLoop) pausedForPoison() bool {
 
 func (c *consumerLoop) announcePause() {
 	reason := errtext.Storable(c.poison.err)
-	c.w.troubled(c.about(TroublePaused), c.poison.err)
-	tell(c.w.observer.ConsumerPaused, ConsumerInfo{Consumer: c.unit.name, Reason: reason})
+	c.w.observers.Begin(c.about(observe.ConditionPaused), c.poison.err)
+	c.w.observers.Notify(observe.ConsumerPaused{Consumer: c.unit.name, Reason: reason})
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
@@ -31,7 +33,7 @@ func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
 	defer func() { _ = tx.Rollback() }()
 	inTx := &transaction{Tx: tx, ctx: t.Context(), conn: conn}
 	for name, bulk := range map[string]consumer.BatchConsumer{"each": nil, "in bulk": thrifty{}} {
-		c := &consumerLoop{w: &Worker{}, unit: &unit{name: "thrifty", declared: &declared{consumer: thrifty{}, bulk: bulk}}}
+		c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}}, unit: &unit{name: "thrifty", declared: &declared{consumer: thrifty{}, bulk: bulk}}}
 		allocations := func(events int) float64 {
 			p := &work{Page: reader.Page{Events: make([]store.PersistedEvent, events)}}
 			for i := range p.Events {

@@ -147,6 +147,6 @@ func (w *Worker) hanging(coordinated time.Time) error {
 			return err
 		}
 	}
-	hook, lasts := w.calls.Longest()
+	hook, lasts := w.observers.Longest()
 	return turn.Hung("that calls the observer's "+hook, lasts, w.limits.turn)
 }

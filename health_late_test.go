@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"github.com/pgfrontier/worker/frontier"
 )
 
@@ -41,7 +43,7 @@ func TestTheLatestAreNamed(t *testing.T) {
 
 // A loop may pause for as long as the options say, and hangs some time later.
 func TestLoopsMayPause(t *testing.T) {
-	w := &Worker{frontier: frontier.New(frontier.Config{}), limits: limits{turn: time.Hour}, cfg: Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour}}
+	w := &Worker{observers: &runtime.Observers{}, frontier: frontier.New(frontier.Config{}), limits: limits{turn: time.Hour}, cfg: Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour}}
 	w.state.Store(StateRunning)
 	for ago, hangs := range map[time.Duration]string{3 * time.Hour: "", 5 * time.Hour: "coordinates", 8 * time.Hour: "coordinates"} {
 		at := time.Now().Add(-ago)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
@@ -164,7 +166,7 @@ func TestFateOfABatch(t *testing.T) {
 			if !b.movedOn(now) {
 				t.Fatalf("the row is %+v", now.Version)
 			}
-			loop := &consumerLoop{w: &Worker{checkpoints: g.Checkpoints}, unit: (&declared{title: "c"}).unit(partition.All), last: b}
+			loop := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, checkpoints: g.Checkpoints}, unit: (&declared{title: "c"}).unit(partition.All), last: b}
 			if got, err := loop.fate(t.Context(), g.DB, b.judge(now)); err != nil || got != c.want {
 				t.Errorf("verdict %d, %v; want %d", got, err, c.want)
 			}

@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/partition"
@@ -45,7 +47,7 @@ func TestWhatAPartPassesLazily(t *testing.T) {
 		"for long": {func(c *consumerLoop, _ *work) { c.lazily = lazily{11, time.Now().Add(-leastDefer)} }, false},
 	} {
 		unit := (&declared{title: "c"}).unit(partition.Cut(2)[0])
-		loop := &consumerLoop{status: unit.status, w: &Worker{awaited: newAwaited()}, unit: unit, progress: &progress.State{Position: 10}}
+		loop := &consumerLoop{status: unit.status, w: &Worker{observers: &runtime.Observers{}, awaited: newAwaited()}, unit: unit, progress: &progress.State{Position: 10}}
 		w := &work{Page: reader.Page{}, advance: progress.Advance{To: 12}}
 		c.change(loop, w)
 		if got := loop.passesLazily(w); got != c.want {
@@ -84,7 +86,7 @@ func TestDeferLimit(t *testing.T) {
 func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unit := (&declared{title: "c"}).unit(partition.Cut(64)[0])
-		c := &consumerLoop{w: &Worker{awaited: newAwaited()}, unit: unit, status: unit.status, progress: &progress.State{Position: 10}}
+		c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, awaited: newAwaited()}, unit: unit, status: unit.status, progress: &progress.State{Position: 10}}
 		c.lazily = lazily{upTo: 12, since: time.Now()}
 		wait := func(position int64) (after time.Duration) {
 			began, n := time.Now(), news{joined: c.w.awaited.joined("c")}

@@ -9,6 +9,8 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/listen"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // errNotifyElsewhere reports that what is sent on a connection of the pool does
@@ -63,17 +65,17 @@ func (w *Worker) listen(ctx context.Context) error {
 		w.waitChannel: w.noticeWord,
 		w.echo():      func(string) { w.listener.change(func(l *listener) { l.heard.Echoes++ }) },
 	}
-	lost := subject{trouble: TroubleNotify, detail: "connection"}
+	lost := runtime.Subject{Condition: observe.ConditionNotify, Detail: "connection"}
 	err := listen.Run(ctx, w.cfg.NotifyConnectionString, channels, listen.Health{
 		Connected: func() {
 			w.listener.change(func(l *listener) { l.lost, l.heard.Connected = nil, true; l.heard.Session++ })
-			w.recovered(lost)
+			w.observers.End(lost)
 		},
 		Lost: func(err error) {
 			err = errtext.Of(explain(err))
 			w.listener.change(func(l *listener) { l.lost, l.heard.Connected = err, false })
-			w.troubled(lost, err)
-			tell(w.observer.NotifyFailed, err)
+			w.observers.Begin(lost, err)
+			w.observers.Notify(observe.NotifyFailed{Worker: w.source(), Err: err})
 		},
 		Doubted: func() (doubt bool) {
 			w.listener.change(func(l *listener) { doubt = l.doubt })
@@ -90,7 +92,7 @@ func (w *Worker) listen(ctx context.Context) error {
 // watchNotify tells if notifications do not arrive though the connection that
 // listens lives, and when they do again.
 func (w *Worker) watchNotify(ctx context.Context) {
-	about := subject{trouble: TroubleNotify, detail: "notifications"}
+	about := runtime.Subject{Condition: observe.ConditionNotify, Detail: "notifications"}
 	var arrivals listen.Arrivals
 	for told := error(nil); backoff.Sleep(ctx, w.limits.notify); {
 		head, _ := w.frontier.Head()
@@ -99,10 +101,10 @@ func (w *Worker) watchNotify(ctx context.Context) {
 		w.listener.change(func(l *listener) { l.found, l.doubt = err, arrivals.Doubted() })
 		switch {
 		case err == nil:
-			w.recovered(about)
+			w.observers.End(about)
 		case told == nil || told.Error() != err.Error():
-			w.troubled(about, err)
-			tell(w.observer.NotifyFailed, err)
+			w.observers.Begin(about, err)
+			w.observers.Notify(observe.NotifyFailed{Worker: w.source(), Err: err})
 		}
 		told = err
 	}

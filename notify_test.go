@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -19,15 +20,15 @@ import (
 type listening struct {
 	*Worker
 	failed chan error
-	over   chan Recovery
+	over   chan observe.Recovered
 }
 
 func startListening(t *testing.T, d *pgtest.Database, listensAt string, look time.Duration) listening {
 	t.Helper()
-	l := listening{failed: make(chan error, 100), over: make(chan Recovery, 100)}
+	l := listening{failed: make(chan error, 100), over: make(chan observe.Recovered, 100)}
 	l.Worker = New(d.DB, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{thrifty{}},
 		WithDispatcherStrategy(DispatcherStrategyNotify), WithNotifyConnectionString(listensAt),
-		WithObserver(Observer{NotifyFailed: func(err error) { l.failed <- err }, Recovered: func(r Recovery) { l.over <- r }}))
+		WithObserver(observe.On(func(e observe.NotifyFailed) { err := e.Err; l.failed <- err }), observe.On(func(r observe.Recovered) { l.over <- r })))
 	l.limits.notify = look
 	done := make(chan error, 1)
 	go func() { done <- l.Start(t.Context()) }()
@@ -74,7 +75,7 @@ func (l listening) awaitOver(t *testing.T) {
 	t.Helper()
 	select {
 	case r := <-l.over:
-		if r.Trouble != TroubleNotify || r.Err == nil {
+		if r.Condition != observe.ConditionNotify || r.Err == nil {
 			t.Errorf("told was the end of %+v", r)
 		}
 	case <-time.After(pgtest.Patience):

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -20,26 +21,22 @@ func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 		opts []Option
 		want bool
 	}{
-		"no option":          {nil, true},
-		"an observer":        {[]Option{WithObserver(Observer{ConsumerPaused: func(ConsumerInfo) {}})}, true},
-		"another logger":     {[]Option{WithSlog(slog.New(slog.NewTextHandler(&named, nil)))}, false},
-		"an observer of one": {[]Option{WithObserver(Tee(Observer{}, NewSlogObserver(slog.New(slog.DiscardHandler))))}, false},
-		"a nil logger":       {[]Option{WithLogger(nil)}, false},
+		"no option":      {nil, true},
+		"an observer":    {[]Option{WithObserver(observe.On(func(observe.ConsumerPaused) {}))}, true},
+		"another logger": {[]Option{WithSlog(slog.New(slog.NewTextHandler(&named, nil)))}, false},
+		"a nil logger":   {[]Option{WithLogger(nil)}, false},
 	} {
 		w := New(nil, nil, nil, c.opts...)
 		var said pgtest.Lines
 		slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil))) // also later than the worker
-		tell(w.observer.ConsumerPaused, ConsumerInfo{Consumer: "totals", Reason: "lunch"})
-		tell(w.observer.FrontierFailed, errors.New("gone"))
+		w.observers.Notify(observe.ConsumerPaused{Consumer: "totals", Reason: "lunch"})
+		w.observers.Notify(observe.FrontierFailed{Err: errors.New("gone")})
 		if got := strings.Contains(said.String(), `level=ERROR msg="consumer paused"`) && strings.Contains(said.String(), "gone"); got != c.want {
 			t.Errorf("%s: slog.Default has %q", name, said.String())
 		}
-		tell(w.observer.WorkerStarted, WorkerInfo{})
+		w.observers.Notify(observe.WorkerStarted{})
 		if strings.Contains(said.String(), "worker started") {
 			t.Errorf("%s: slog.Default has %q", name, said.String())
-		}
-		if w := New(nil, nil, nil, c.opts...); name == "no option" && (w.observer.BatchDone != nil || w.observer.BatchStarted != nil) {
-			t.Error("batches are told to a log that does not want them")
 		}
 	}
 	if strings.Count(named.String(), "consumer paused") != 1 {
@@ -62,7 +59,7 @@ func TestConsumerStartedSaysWhatIsSelected(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said pgtest.Lines
-	NewSlogObserver(slog.New(slog.NewTextHandler(&said, nil))).ConsumerStarted(u.info(7))
+	observe.Log(slog.New(slog.NewTextHandler(&said, nil)))(u.started(7))
 	if want := `msg="consumer started" consumer=totals types="[Invoice Order]" start=head batch_size=7 partitions=4`; !strings.Contains(said.String(), want) {
 		t.Errorf("the log has %q, want %q", said.String(), want)
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -88,7 +89,7 @@ const (
 var failurePolicies = []FailurePolicy{FailStop, FailPause, FailDeadLetter}
 
 // BatchFunc runs a batch: its handlers and its commit.
-type BatchFunc func(ctx context.Context, b Batch) error
+type BatchFunc func(ctx context.Context, b observe.Batch) error
 
 // Config is what the options set. Every field has a default; Start refuses
 // values out of range.
@@ -124,7 +125,8 @@ type Config struct {
 
 	GapSkipRetention time.Duration // how long closed rows of the audit are kept, 100ms to 10 years; default 0: for ever
 
-	Observers []Observer // default: none
+	Observers []observe.Observer // default: none
+	loggers   []observe.Observer // none: warnings and errors go to slog.Default
 
 	Decoder          Decoder                          // of every event that is delivered; default none
 	BatchMiddleware  func(next BatchFunc) BatchFunc   // around every batch; default none
@@ -312,19 +314,23 @@ func WithGapSkipRetention(d time.Duration) Option {
 	return func(c *Config) { c.GapSkipRetention = d }
 }
 
-// WithObserver adds one who is told what happens. Several are called in the
-// order in which they were added.
-func WithObserver(o Observer) Option {
-	return func(c *Config) { c.Observers = append(c.Observers, o) }
+// WithObserver adds observers of what happens. They are called in the order in
+// which they were added.
+func WithObserver(o ...observe.Observer) Option {
+	return func(c *Config) { c.Observers = append(c.Observers, o...) }
 }
 
-// WithSlog logs what happens: it adds the Observer of [NewSlogObserver]. By default warnings
-// and errors go to [slog.Default].
-func WithSlog(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l)) }
+// WithSlog logs what happens, as [observe.Log] does. By default warnings and errors go to
+// [slog.Default].
+func WithSlog(l *slog.Logger) Option { return withLog(observe.Log(l)) }
 
 // WithLogger logs what happens to a [store.Logger]; with nil nothing is logged. A logger
 // of [store.NewSlogLogger] is taken as WithSlog takes its *slog.Logger.
-func WithLogger(l store.Logger) Option { return WithObserver(newLoggerObserver(l)) }
+func WithLogger(l store.Logger) Option { return withLog(observe.LogTo(l)) }
+
+func withLog(o observe.Observer) Option {
+	return func(c *Config) { c.loggers = append(c.loggers, o) }
+}
 
 // WithWorkerNodesTable names the table of registered workers.
 func WithWorkerNodesTable(name string) Option { return func(c *Config) { c.WorkerNodesTable = name } }

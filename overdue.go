@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgfrontier/worker/observe"
 )
 
 // overdueAfter is how long a handler may go on after its context has ended.
@@ -16,7 +18,7 @@ const overdueAfter = time.Second
 //
 // Nobody else can say it: the loop waits for the handler. database/sql rolls
 // the transaction back meanwhile, so the consumer's row is free.
-func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b Batch) (returned func()) {
+func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b observe.Batch) (returned func()) {
 	done, told := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(told)
@@ -27,11 +29,11 @@ func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b Batch
 		}
 		err := fmt.Errorf("%w%s (%w)", ErrHandlerOverdue, t.where(), context.Cause(ctx))
 		c.status.lasts(err, t.inFlight.Load())
-		c.w.troubled(c.about(TroubleOverdue), err)
-		defer c.w.recovered(c.about(TroubleOverdue))
+		c.w.observers.Begin(c.about(observe.ConditionOverdue), err)
+		defer c.w.observers.End(c.about(observe.ConditionOverdue))
 		defer c.status.lasts(nil, 0)
 		b.Err = err
-		tell(c.w.observer.HandlerOverdue, b)
+		c.w.observers.Notify(observe.HandlerOverdue{Batch: b})
 		<-done
 	})
 	return func() {

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 )
@@ -13,7 +15,7 @@ import (
 // stopped holds it back no longer.
 func TestHowFarPartsAre(t *testing.T) {
 	whole := (&declared{title: "c"}).unit(partition.All)
-	w := &Worker{units: []*unit{whole}}
+	w := &Worker{observers: &runtime.Observers{}, units: []*unit{whole}}
 	reached := func(want int64) {
 		t.Helper()
 		if at := w.reached(whole.declared); at != want {
@@ -42,7 +44,7 @@ func TestHowFarPartsAre(t *testing.T) {
 func BenchmarkAllUnits(b *testing.B) {
 	for _, consumers := range []int{50, 500} {
 		b.Run(strconv.Itoa(consumers), func(b *testing.B) {
-			w := &Worker{}
+			w := &Worker{observers: &runtime.Observers{}}
 			for i := range consumers {
 				w.units = append(w.units, (&declared{title: fmt.Sprintf("c%03d", i)}).unit(partition.All))
 				for _, slots := range partition.Cut(8) {

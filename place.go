@@ -10,6 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // placeFirst gives every consumer that has never run its first checkpoint,
@@ -88,7 +90,7 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 		if err := w.findPlaced(ctx, u); err != nil {
 			return err // not placed: the server has crashed just now
 		}
-		if w.recovered(subject{trouble: TroubleStart, consumer: u.name}); waits {
+		if w.observers.End(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}); waits {
 			u.status.recovered()
 		}
 	}
@@ -123,9 +125,9 @@ const blockedShown = 3
 func (w *Worker) waitsToBegin(u *unit, head int64, first bool) {
 	err := errWaitsToBegin{u.name, head, w.frontier.Blocked()}
 	u.status.disturbed(err)
-	w.troubled(subject{trouble: TroubleStart, consumer: u.name}, err)
+	w.observers.Begin(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}, err)
 	if first {
-		tell(w.observer.ConsumerWaiting, ConsumerWait{u.name, TroubleStart, err})
+		w.observers.Notify(observe.ConsumerWaiting{Consumer: u.name, Condition: observe.ConditionStart, Err: err})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/sweep"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // idleConns is how many connections a pool should keep for a worker: those that
@@ -121,7 +122,7 @@ func (w *Worker) watchPool(ctx context.Context) {
 	for before := w.db.Stats().MaxIdleClosed; backoff.Sleep(ctx, every); {
 		closed := w.db.Stats().MaxIdleClosed
 		if closed-before > tolerated {
-			tell(w.observer.PoolTooSmall, PoolUse{Closed: closed - before, Within: every, Recommended: w.idleConns()})
+			w.observers.Notify(observe.PoolTooSmall{Closed: closed - before, Within: every, Recommended: w.idleConns()})
 			return
 		}
 		before = closed
@@ -145,5 +146,7 @@ func (w *Worker) watchClosed(ctx context.Context) error {
 // sweep closes the dead among the pool's idle connections each time that
 // somebody asks for it by sweepNow.
 func (w *Worker) sweep(ctx context.Context) {
-	sweep.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) { tell(w.observer.PoolSwept, PoolSweep{idle, alive}) })
+	sweep.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
+		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
+	})
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // What a pool closes between two looks is told, and not what it closes in all
@@ -16,9 +18,9 @@ func TestPoolThatClosesAFewConnectionsIsNotTold(t *testing.T) {
 		db := sql.OpenDB(calm{})
 		defer db.Close()
 		db.SetMaxIdleConns(1)
-		told := make(chan PoolUse, 1)
+		told := make(chan observe.PoolTooSmall, 1)
 		cfg := DefaultConfig()
-		w := &Worker{db: pgdriver.Pool{DB: db}, cfg: cfg, observer: Observer{PoolTooSmall: func(u PoolUse) { told <- u }}}
+		w := &Worker{db: pgdriver.Pool{DB: db}, cfg: cfg, observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { told <- u })})}
 		const every = 10 * time.Second // two heartbeats
 		ended := make(chan struct{})
 		go func() { defer close(ended); w.watchPool(t.Context()) }()

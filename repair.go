@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -39,7 +40,7 @@ func (b *lastBatch) through() int64 {
 
 // shorten ends a batch at the last event that was handled: half of BatchTimeout has passed, and
 // with the others it might not end in time. What was done is not to be rolled back and done again.
-func (c *consumerLoop) shorten(ctx context.Context, t *transaction, w *work, b *Batch) error {
+func (c *consumerLoop) shorten(ctx context.Context, t *transaction, w *work, b *observe.Batch) error {
 	return progress.AsRole(ctx, t.Tx, t.moved.Role, func() error {
 		if err := c.reader.Recount(ctx, t.Tx, w.advance.Token, &w.Page, t.through); err != nil {
 			return err

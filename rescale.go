@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -169,7 +170,7 @@ func (c *consumerLoop) try(intake context.Context, what string, replace func(ctx
 	c.rescaling.failures++
 	if err == nil && r != nil {
 		c.rescaling.failures = 0
-		tell(c.w.observer.Rescaled, Rescaled{Consumer: c.unit.title, From: r.From, To: r.To, Position: r.Position})
+		c.w.observers.Notify(observe.Rescaled{Consumer: c.unit.title, From: r.From, To: r.To, Position: r.Position})
 		c.w.coord.Wake()
 	}
 	c.rescaling.due = time.Now().Add(backoff.Delay(c.rescaling.failures, rescaleAgain, meetingLimit, rand.Float64()))

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
@@ -233,7 +235,7 @@ func TestSlotOfADeadLetter(t *testing.T) {
 
 // A split that has failed is not tried again, nor waited for, when nothing is wanted any more.
 func TestNothingIsWantedAnyMore(t *testing.T) {
-	c := &consumerLoop{w: &Worker{coord: coord.New(coord.Config{})}, unit: &unit{name: "c"}}
+	c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, coord: coord.New(coord.Config{})}, unit: &unit{name: "c"}}
 	c.rescaling = rescaling{wanted: 4, failures: 1, due: time.Now().Add(-time.Second)}
 	if c.rescale(t.Context()) {
 		t.Error("it goes on at once")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // restartedError stops a consumer whose checkpoint may belong to a log that began
@@ -116,7 +117,7 @@ func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why er
 		c.unit.log = c.progress.Token
 		c.unit.handled.position = 0 // of the log before, perhaps
 		c.status.disturbed(why)
-		tell(c.w.observer.ConsumerPaused, ConsumerInfo{Consumer: c.unit.name, Reason: why.Error()})
+		c.w.observers.Notify(observe.ConsumerPaused{Consumer: c.unit.name, Reason: why.Error()})
 	}
 	return result{outcome: overtaken}
 }

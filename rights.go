@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -82,6 +83,6 @@ func (w *Worker) mentionHidden(ctx context.Context, conn *sql.Conn, log store.Se
 	table, _ := log.PositionColumn()
 	roles, err := rights.HiddenAppenders(ctx, conn, table)
 	if err == nil && roles != "" {
-		tell(w.observer.RolesHidden, roles)
+		w.observers.Notify(observe.RolesHidden{Roles: roles})
 	}
 }

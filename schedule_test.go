@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -224,20 +225,18 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []Opti
 	var story []string // the calls come one after the other
 	for {
 		intake, stop := context.WithCancel(ctx)
-		w := s.worker(t, c.Name(), append(opts, WithObserver(Observer{
-			ConsumerPaused: func(i ConsumerInfo) {
-				story = append(story, "paused: "+i.Reason)
-				stop()
-			},
-			BatchDone: func(b Batch) {
+		w := s.worker(t, c.Name(), append(opts, WithObserver(observe.On(func(i observe.ConsumerPaused) {
+			story = append(story, "paused: "+i.Reason)
+			stop()
+		}),
+			observe.On(func(b observe.BatchDone) {
 				story = append(story, fmt.Sprintf("%+v", b))
 				// A commit that takes too long may yet happen: then there is
 				// nothing left to be told about.
 				if b.Err == nil && !b.Overtaken && b.To >= head || b.Err != nil && b.Commit > 0 {
 					stop()
 				}
-			},
-		}))...)
+			})))...)
 		w.frontier = s.frontier.frontier
 		u, err := unitOf(c)
 		if err != nil {

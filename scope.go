@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/scope"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // widenLimit bounds the wait of a start for the batch that a consumer has in hand.
@@ -63,10 +64,10 @@ func (w *Worker) tellRescoped(unit string, d progress.Rescoped) {
 	if d.From == nil {
 		return
 	}
-	c := ScopeChange{Consumer: unit, Position: d.Position, From: d.From.Words(), To: d.To.Words()}
+	c := observe.ScopeChanged{Consumer: unit, Position: d.Position, From: d.From.Words(), To: d.To.Words()}
 	c.Added, c.AllAdded = d.From.Lacks(d.To)
 	c.Removed, c.AllRemoved = d.To.Lacks(*d.From)
-	tell(w.observer.ScopeChanged, c)
+	w.observers.Notify(c)
 }
 
 // precedence is what a loop knows of builds that select something else.
@@ -213,15 +214,15 @@ func (c *consumerLoop) outranked(why error) {
 			c.status.recovered()
 		}
 		c.precedence.waiting = false
-		c.w.recovered(c.about(TroubleScope))
+		c.w.observers.End(c.about(observe.ConditionScope))
 		return
 	}
 	c.status.disturbed(why)
 	if !c.precedence.waiting {
 		c.precedence.waiting = true
-		tell(c.w.observer.ConsumerWaiting, ConsumerWait{c.unit.name, TroubleScope, why})
+		c.w.observers.Notify(observe.ConsumerWaiting{Consumer: c.unit.name, Condition: observe.ConditionScope, Err: why})
 	}
-	c.w.troubled(c.about(TroubleScope), why)
+	c.w.observers.Begin(c.about(observe.ConditionScope), why)
 }
 
 // errOutranked makes a unit wait.

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -199,7 +200,7 @@ func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCaus
 			c.w.taskFailed(ctx, "end dead batch", c.unit.name, g.endZombies(limited))
 		}
 		c.status.lasts(nil, 0)
-		c.w.recovered(c.about(TroubleLock))
+		c.w.observers.End(c.about(observe.ConditionLock))
 	}
 }
 
@@ -260,14 +261,14 @@ func (g *guardWatch) show(ctx context.Context, s session) {
 	if !s.waits() {
 		g.waits = 0
 		g.c.status.lasts(nil, 0)
-		g.c.w.recovered(g.c.about(TroubleLock))
+		g.c.w.observers.End(g.c.about(observe.ConditionLock))
 		return
 	}
 	g.waits++
 	err := fmt.Errorf("worker: a batch of consumer %q waits for a lock of %s", g.c.unit.name, s.whom())
 	g.c.status.lasts(err, 0)
-	g.c.w.troubled(g.c.about(TroubleLock), err)
+	g.c.w.observers.Begin(g.c.about(observe.ConditionLock), err)
 	if g.waits&(g.waits-1) == 0 {
-		tell(g.c.w.observer.ConsumerWaiting, ConsumerWait{g.c.unit.name, TroubleLock, err})
+		g.c.w.observers.Notify(observe.ConsumerWaiting{Consumer: g.c.unit.name, Condition: observe.ConditionLock, Err: err})
 	}
 }

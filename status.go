@@ -8,6 +8,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // State is where a worker is in its life.
@@ -68,7 +69,7 @@ type Status struct {
 }
 
 // BlockingTransaction is an open transaction that has drawn positions.
-type BlockingTransaction = frontier.Holder
+type BlockingTransaction = observe.BlockingTransaction
 
 // SetupError tells what was altered in the database that the frontier's proof
 // rests on, and the remedy. It wraps one of the errors of package frontier.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -154,24 +155,25 @@ func (s *stage) tellNotes(l *loop, t *thread) {
 }
 
 // observer passes on what a worker says of its batches.
-func (s *stage) observer(w *steppedWorker) Observer {
-	return Observer{
-		BatchDone: func(b Batch) {
-			ended := history.Batch{Outcome: history.BatchCommitted, Attempt: b.Attempt, Events: b.Events, Late: b.Late,
-				From: b.From, To: b.To, First: b.First, Last: b.Last, Error: inWords(b.Err)}
+func (s *stage) observer(w *steppedWorker) observe.Observer {
+	return func(e observe.Event) {
+		switch e := e.(type) {
+		case observe.BatchDone:
+			ended := history.Batch{Outcome: history.BatchCommitted, Attempt: e.Attempt, Events: e.Events, Late: e.Late,
+				From: e.From, To: e.To, First: e.First, Last: e.Last, Error: inWords(e.Err)}
 			switch {
-			case b.Overtaken:
+			case e.Overtaken:
 				ended.Outcome = history.BatchOvertaken
-			case b.Err != nil:
+			case e.Err != nil:
 				ended.Outcome = history.BatchFailed
 			}
-			w.loop(b.Consumer).main.notes.add(history.BatchEnded, ended)
-		},
-		Skipped: func(k Skip) {
-			w.loop(k.Consumer).main.notes.add(history.GapSkipped,
-				history.Gap{Span: history.Span{First: k.First, Last: k.Last}, Missing: k.Missing, State: string(k.State)})
-		},
-		FrontierBlocked: func(b BlockingTransaction) { w.blockers = append(w.blockers, s.holder(b)) },
+			w.loop(e.Consumer).main.notes.add(history.BatchEnded, ended)
+		case observe.Skipped:
+			w.loop(e.Consumer).main.notes.add(history.GapSkipped,
+				history.Gap{Span: history.Span{First: e.First, Last: e.Last}, Missing: e.Missing, State: string(e.State)})
+		case observe.FrontierBlocked:
+			w.blockers = append(w.blockers, s.holder(e.BlockingTransaction))
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // supervise runs the loops of the units that are assigned to this worker, until
@@ -49,7 +50,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 				loopIntake, cancel := context.WithCancel(intake)
 				stop[u.name] = cancel
 				u.status.begin()
-				tell(w.observer.ConsumerStarted, u.info(w.cfg.BatchSize))
+				w.observers.Notify(u.started(w.cfg.BatchSize))
 				go func() {
 					err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
 					defer func() {
@@ -87,8 +88,8 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 		case e := <-ended:
 			stop[e.unit.name]()
 			delete(stop, e.unit.name)
-			w.troubles.leave(e.unit.name)
-			tell(w.observer.ConsumerStopped, ConsumerInfo{Consumer: e.unit.name})
+			w.forgetConditions(e.unit.name)
+			w.observers.Notify(observe.ConsumerStopped{Consumer: e.unit.name})
 			if e.err != nil {
 				fatal = errtext.Join(fatal, e.err)
 				drain()

@@ -100,7 +100,7 @@ func TestLinksOfComments(t *testing.T) {
 	link := regexp.MustCompile(`\B\[(?:` + module + `/)?([a-z/]+\.)?([A-Z]\w*(?:\.\w+)?)\]`)
 	exported := map[string][]string{} // by name of the package
 	comments := map[string]string{}
-	for _, folder := range []string{".", "store", "store/consumer", "store/postgres", "frontier", "coord", "migrations", "ops", "console", "jobs", "jobs/table", "metrics", "workertest"} {
+	for _, folder := range []string{".", "store", "store/consumer", "store/postgres", "frontier", "coord", "migrations", "ops", "ops/console", "jobs", "jobs/table", "observe", "observe/metrics", "workertest"} {
 		name, names, text := parse(t, folder)
 		exported[name], comments[name] = names, text
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/scope"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -67,9 +68,9 @@ func (d *declared) unit(slots partition.Range) *unit {
 	return u
 }
 
-// info is what [Observer.ConsumerStarted] is told of the unit.
-func (u *unit) info(batchSize int) ConsumerInfo {
-	return ConsumerInfo{Consumer: u.name, Types: slices.Clone(u.scope.Types), Start: u.scope.Start, BatchSize: batchSize, Partitions: u.wish.Count}
+// started describes the unit whose loop begins.
+func (u *unit) started(batchSize int) observe.ConsumerStarted {
+	return observe.ConsumerStarted{Consumer: u.name, Types: slices.Clone(u.scope.Types), Start: u.scope.Start, BatchSize: batchSize, Partitions: u.wish.Count}
 }
 
 // isPart reports whether the unit is one of a consumer that is split.

@@ -1,6 +1,8 @@
 package worker
 
-import "testing"
+import (
+	"testing"
+)
 
 // A consumer is loaded again if somebody else has moved it: also if its loop has loaded it
 // just before that, while the revision was asked for.

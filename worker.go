@@ -15,12 +15,13 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/group"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -68,10 +69,8 @@ type Worker struct {
 	sweepNow   *wakeup.Signal // wakes sweep
 	compactNow *wakeup.Signal // wakes compact
 
-	observer Observer    // all that cfg names, as one
-	calls    hooks.Calls // of the observer's hooks
-	troubles troubles    // that were told
-	listener listener    // for DispatcherStrategyNotify
+	observers *runtime.Observers
+	listener  listener // for DispatcherStrategyNotify
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.
@@ -101,7 +100,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		}
 	}
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
-	w.observer = protected(hooks.WithLog(w.cfg.Observers, func(o Observer) bool { return o.logs }, newWarner), &w.calls)
+	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.Observers)
 	w.state.Store(StateNew)
 	return w
 }
@@ -173,7 +172,7 @@ func (w *Worker) run(ctx context.Context) error {
 	err := errtext.Of(explain(w.begin(intake)))
 	if err == nil {
 		w.state.Store(StateRunning)
-		tell(w.observer.WorkerStarted, WorkerInfo{ID: w.id, Consumers: len(w.units)})
+		w.observers.Notify(observe.WorkerStarted{Worker: w.source(), Consumers: len(w.units)})
 		background.Run(func() error { w.boundDraining(running, intake, halt); return nil })
 		w.runBackground(background, running)
 		err = w.supervise(running, intake, drain)
@@ -184,7 +183,7 @@ func (w *Worker) run(ctx context.Context) error {
 	err = errtext.Join(err, background.Wait(w.stopGrace()))
 	if w.isReady() {
 		w.leave(life, err != nil)
-		tell(w.observer.WorkerStopped, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err, Drained: w.stop.Drained()})
+		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.stop.Drained()})
 	}
 	return err
 }
@@ -216,14 +215,14 @@ func (w *Worker) begin(ctx context.Context) error {
 
 // reach makes a step of the start, and repeats it while the database cannot be reached.
 func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
-	away := subject{trouble: TroubleDatabase}
+	away := runtime.Subject{Condition: observe.ConditionDatabase}
 	err := pgdriver.Reach(ctx, "worker", w.cfg.RetryLimit, func(err error) {
-		w.troubled(away, err)
+		w.observers.Begin(away, err)
 		w.taskFailed(ctx, "start", "", err)
 	}, step)
 	switch {
 	case err == nil:
-		w.recovered(away)
+		w.observers.End(away)
 	case errors.Is(err, ErrOutage):
 		err = fmt.Errorf("%w (WithRetryLimit)", err)
 	}
@@ -253,14 +252,14 @@ func (w *Worker) runBackground(g *group.Group, running context.Context) {
 
 // noticeEvents wakes whoever looks for events.
 func (w *Worker) noticeEvents() {
-	tell(w.observer.Woken, Wakeup{WakeupEvents})
+	w.observers.Notify(observe.Woken{Source: observe.WakeupEvents})
 	w.frontier.Wake()
 }
 
 // noticeNews wakes whoever looks for what does not show in the log: workers
 // that come and go, assignments, the doings of operators.
 func (w *Worker) noticeNews() {
-	tell(w.observer.Woken, Wakeup{WakeupChanges})
+	w.observers.Notify(observe.Woken{Source: observe.WakeupChanges})
 	w.coord.Wake()
 	w.watchNow.Send()
 }
@@ -302,7 +301,7 @@ func (w *Worker) boundDraining(running, intake context.Context, halt context.Can
 	}
 	if backoff.Sleep(running, w.cfg.ShutdownTimeout) {
 		err := fmt.Errorf("worker: batches still run %v after the stop and are rolled back (WithShutdownTimeout)", w.cfg.ShutdownTimeout)
-		tell(w.observer.ShutdownTimedOut, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err})
+		w.observers.Notify(observe.ShutdownTimedOut{Worker: w.source(), Err: err})
 		halt()
 	}
 }

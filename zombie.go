@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // endZombies returns what looks for the batch that holds the consumer's row,
@@ -64,7 +65,7 @@ func (c *consumerLoop) endZombie(ctx context.Context, z progress.OpenBatch) erro
 	defer cancel()
 	ended, err := c.w.checkpoints.EndBatch(ctx, c.w.db, c.unit.name, z)
 	if ended {
-		tell(c.w.observer.DeadBatchEnded, DeadBatch{Consumer: c.unit.name, Worker: z.Worker, PID: z.Session})
+		c.w.observers.Notify(observe.DeadBatchEnded{Consumer: c.unit.name, DeadWorker: z.Worker, PID: z.Session})
 	}
 	return err
 }

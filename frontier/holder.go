@@ -2,39 +2,14 @@ package frontier
 
 import (
 	"cmp"
+	"github.com/pgfrontier/worker/observe"
 	"slices"
-	"strconv"
 	"time"
 )
 
 // Holder is a transaction that holds the frontier back, or that may own
 // positions in doubt.
-type Holder struct {
-	VirtualTransaction string
-	PID                int    // of its backend; 0: a prepared transaction
-	GID                string // of a prepared transaction, where known
-	ApplicationName    string
-	// State of its session, as in pg_stat_activity. Empty if this role may
-	// not see it (GRANT pg_read_all_stats) or it is prepared.
-	State string
-	Age   time.Duration // of the transaction at the latest scan; 0: not visible
-	Stale bool          // it held a fence open for longer than StaleAfter
-	// Passed: it is stale, and Safe goes past its positions (SkipStale). Its
-	// events come late. Otherwise all events behind its positions wait.
-	Passed bool
-}
-
-// Remedy says what a person can do about it.
-func (h Holder) Remedy() string {
-	switch {
-	case h.PID != 0:
-		return "let its application end it, or SELECT pg_terminate_backend(" + strconv.Itoa(h.PID) + ")"
-	case h.GID != "":
-		return "COMMIT PREPARED or ROLLBACK PREPARED '" + h.GID + "'"
-	default:
-		return "COMMIT PREPARED or ROLLBACK PREPARED, see pg_prepared_xacts"
-	}
-}
+type Holder = observe.BlockingTransaction
 
 func (m *machine) export(h *holder) Holder {
 	return Holder{

@@ -20,7 +20,7 @@ func (l *loop) start(runs []*run) {
 	l.w.hand.enter(running, runs...)
 	if before := l.w.cfg.hooks.BeforeHandle; before != nil {
 		for _, r := range runs {
-			l.w.voice.Aside("BeforeHandle", func() { before(l.w.handling, r.header) })
+			l.w.observers.Call("BeforeHandle", func() { before(l.w.handling, r.header) })
 		}
 	}
 	l.w.hand.call(time.Now(), runs)

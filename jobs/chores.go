@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/serial"
 	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/observe"
 )
 
 const (
@@ -239,7 +240,7 @@ func (c *chores) expireSome(ctx context.Context, conn *sql.Conn) (more bool, err
 		return len(ids), err
 	})
 	if expired > 0 {
-		tell(c.w.voice, "JobsExpired", func(o *Observer) func(int) { return o.JobsExpired }, expired)
+		c.w.observers.Notify(observe.JobsExpired{Jobs: expired})
 	}
 	return n > 0, err
 }

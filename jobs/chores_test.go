@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -74,7 +75,7 @@ func TestRetentionPassesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
-	s.run(jobs.WithRetention(time.Hour), jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { s.note("%s: %v", f.Name, f.Err) }}))
+	s.run(jobs.WithRetention(time.Hour), jobs.WithObserver(observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) })))
 	left := func(want string) func() bool {
 		return func() bool {
 			var got string
@@ -114,7 +115,7 @@ func TestIDsComeAgain(t *testing.T) {
 		}
 		return n
 	}
-	observed := jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { s.note("%s: %v", f.Name, f.Err) }, WorkerStarted: func(jobs.WorkerInfo) { s.note("started with %d", told()) }})
+	observed := jobs.WithObserver(observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) }), observe.On(func(observe.WorkerStarted) { s.note("started with %d", told()) }))
 	_, stop := s.runOn(s.d.DB, observed)
 	s.until("the worker to start", func() bool { return slices.Contains(s.notes(), "started with 1") })
 	o, err := ops.NewJobs(s.d.DB, nil)
@@ -187,7 +188,7 @@ func TestNobodyServes(t *testing.T) {
 	s.add(task{}, jobs.Queue("mail"))
 	s.add(sized{}, jobs.Queue("default")) // no handler, and its queue is served
 	s.d.Exec(t, `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`)
-	s.run(jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { s.note("%s: %v", f.Name, f.Err) }}))
+	s.run(jobs.WithObserver(observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) })))
 	const queue, flows = `look for queues without a worker: queue "mail" has jobs that are due`, `look for flows without a worker: runs of flows have not ended`
 	told := func(what string) (n int) {
 		for _, note := range s.notes() {

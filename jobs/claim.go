@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // claim claims up to want jobs, and starts those that have slots.
@@ -81,7 +82,7 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 		l.lanes.claimed(jobs, limit, l.low, condition.Condition != "", l.walkAt, l.walkedAt)
 	}
 	if len(jobs) > 0 {
-		tell(l.w.voice, "JobsClaimed", func(o *Observer) func(Claimed) { return o.JobsClaimed }, Claimed{l.name, len(jobs), l.took})
+		l.w.observers.Notify(observe.JobsClaimed{Queue: l.name, Jobs: len(jobs), Took: l.took})
 		l.change(func(s *QueueStatus) { s.Claimed += int64(len(jobs)) })
 	}
 	return jobs, nil
@@ -130,14 +131,13 @@ func (l *loop) failed(err error) {
 	l.change(func(s *QueueStatus) { s.LastError = err })
 	if err == nil {
 		l.failures = 0
-		l.w.recovered("queue", l.name)
+		l.w.observers.End(about(observe.ConditionQueue, l.name))
 		return
 	}
 	l.failures++
 	l.pausedTo = time.Now().Add(backoff.Session(l.failures))
-	l.w.troubled("queue", l.name, func() {
-		tell(l.w.voice, "QueueFailed", func(o *Observer) func(Trouble) { return o.QueueFailed }, Trouble{l.name, err})
-	})
+	l.w.observers.Begin(about(observe.ConditionQueue, l.name), err)
+	l.w.observers.Notify(observe.QueueFailed{Queue: l.name, Err: err})
 }
 
 // conditionOffset is how many parameters a claim has before those of a condition.
@@ -149,7 +149,7 @@ func (l *loop) beforeClaim(ctx context.Context) (c Claim, skip bool) {
 	if hook == nil {
 		return c, false
 	}
-	if !l.w.voice.Aside("BeforeClaim", func() { c = hook(ctx, l.name) }) {
+	if !l.w.observers.Call("BeforeClaim", func() { c = hook(ctx, l.name) }) {
 		return Claim{}, true
 	}
 	c.Condition = pgdriver.ShiftParameters(c.Condition, conditionOffset)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // CompleteTx ties the job to a transaction of the handler's own. Whatever the
@@ -82,13 +83,13 @@ func TestCompleteTx(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
 			s.d.Exec(t, `CREATE TABLE effects (n int)`)
-			done := make(chan jobs.Done, 10)
+			done := make(chan observe.JobDone, 10)
 			jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
 				defer s.note("ran")
 				return test.handle(s, j)
 			}, jobs.MaxAttempts(1))
 			id := s.add(task{})
-			_, stop := s.runOn(s.d.DB, jobs.WithObserver(jobs.Observer{JobDone: func(d jobs.Done) { done <- d }}))
+			_, stop := s.runOn(s.d.DB, jobs.WithObserver(observe.On(func(d observe.JobDone) { done <- d })))
 			if test.want == jobs.StateRunning {
 				s.until("the job to have run", func() bool { return len(s.notes()) == 1 })
 				other := s.add(task{})
@@ -110,7 +111,7 @@ func TestCompleteTx(t *testing.T) {
 			if i.State != test.want || !strings.Contains(i.Error, test.says) || len(s.notes()) != 1 {
 				t.Errorf("the job is %s after %d runs: %s", i.State, len(s.notes()), i.Error)
 			}
-			if d := <-done; d.State != test.want || (d.Err == nil) != (test.want == jobs.StateCompleted) || d.Failed == (d.Err == nil) {
+			if d := <-done; d.State != string(test.want) || (d.Err == nil) != (test.want == jobs.StateCompleted) || d.Failed == (d.Err == nil) {
 				t.Errorf("told is %s, failed %t, %v", d.State, d.Failed, d.Err)
 			}
 			var effects int

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // config is what options set.
@@ -37,7 +38,8 @@ type config struct {
 	hostname         string
 	stopAfterJobs    int
 	stopAfter        time.Duration
-	observers        []Observer
+	observers        []observe.Observer
+	loggers          []observe.Observer // none: warnings and errors go to slog.Default
 	hooks            Hooks
 	middleware       []Middleware
 	events           tables.Names
@@ -196,14 +198,16 @@ func WithStopAfterJobs(n int) Option { return option(func(c *config) { c.stopAft
 // WithStopAfter ends the worker, as Stop does, when it has run for so long.
 func WithStopAfter(d time.Duration) Option { return option(func(c *config) { c.stopAfter = d }) }
 
-// WithObserver adds an Observer.
-func WithObserver(o Observer) Option {
-	return option(func(c *config) { c.observers = append(c.observers, o) })
+// WithObserver adds observers of what happens.
+func WithObserver(o ...observe.Observer) Option {
+	return option(func(c *config) { c.observers = append(c.observers, o...) })
 }
 
-// WithLogger logs what an Observer is told. By default warnings and errors go to
+// WithLogger logs what happens, as [observe.Log] does. By default warnings and errors go to
 // [slog.Default]; slog.New(slog.DiscardHandler) keeps the worker silent.
-func WithLogger(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l)) }
+func WithLogger(l *slog.Logger) Option {
+	return option(func(c *config) { c.loggers = append(c.loggers, observe.Log(l)) })
+}
 
 // WithCheckpointsTable names the consumer checkpoints of package worker in this
 // database, "consumer_checkpoints" by default, and their audit of gaps. From them
@@ -214,7 +218,7 @@ func WithCheckpointsTable(checkpoints, gapSkips string) Option {
 }
 
 // Hooks are called around jobs, by the worker's own goroutines. Every field may be
-// nil. A panic of one is told by [Observer.HookPanicked]. After one of BeforeClaim
+// nil. A panic of one is reported as [observe.HookPanicked]. After one of BeforeClaim
 // nothing is claimed, as with Skip.
 type Hooks struct {
 	// BeforeClaim is called before jobs of a queue are claimed. It may leave the

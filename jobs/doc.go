@@ -144,7 +144,7 @@
 // it, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all together, and
 // [WithQueuePriority] says which of them get these slots first. [WithClaimBatch] bounds what one
 // claim takes. Each queue is claimed from by itself: a full one does not hold up others. A job of a
-// kind without a handler is left for another worker; [Observer.UnknownKinds] and
+// kind without a handler is left for another worker; [observe.UnknownKinds] and
 // [Status] name such kinds.
 //
 // Jobs of a queue start in order of priority (1 first), then of the time they are due,
@@ -202,7 +202,7 @@
 //
 // A handler has a minute, unless [Timeout] says otherwise. Then its context ends. Ten
 // seconds later it is given up: its job is tried again, and the slot stays taken until
-// the handler returns. [Observer.JobOverdue] and [Observer.JobReturned] tell.
+// the handler returns. [observe.JobOverdue] and [observe.JobReturned] report it.
 //
 // [Worker.Start] runs until its context ends, [Worker.Stop] is called, or after
 // [WithStopAfterJobs] or [WithStopAfter]. Then it claims nothing more, gives prefetched

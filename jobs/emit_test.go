@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -78,8 +79,8 @@ func TestKeysOfAnUnknownEmitterAreTold(t *testing.T) {
 	s := &stage{Client: jobs.NewClient(e.d.DB), Handlers: jobs.NewHandlers(), t: t, d: e.d}
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	for _, names := range [][2]string{{"my_checkpoints", "my_gap_skips"}, {"no_checkpoints", "no_gap_skips"}} {
-		told := make(chan jobs.Task, 100)
-		_, stop := s.runOn(e.d.DB, jobs.WithCheckpointsTable(names[0], names[1]), jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { told <- f }}))
+		told := make(chan observe.TaskFailed, 100)
+		_, stop := s.runOn(e.d.DB, jobs.WithCheckpointsTable(names[0], names[1]), jobs.WithObserver(observe.On(func(f observe.TaskFailed) { told <- f })))
 		if f := <-told; !strings.Contains(f.Err.Error(), `consumer "mailer" in public.jobs_emitted`) || !strings.Contains(f.Err.Error(), names[0]) {
 			t.Errorf("told: %+v", f)
 		}
@@ -93,7 +94,7 @@ func TestKeysOfAnUnknownEmitterAreTold(t *testing.T) {
 	if n := e.count(`SELECT count(*) FROM jobs_emitted`); n != 6 {
 		t.Errorf("%d notes of three events", n)
 	}
-	_, stop := s.runOn(e.d.DB, jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { t.Error(f) }}))
+	_, stop := s.runOn(e.d.DB, jobs.WithObserver(observe.On(func(f observe.TaskFailed) { t.Error(f) })))
 	s.until("the notes to be removed", func() bool { return e.count(`SELECT count(*) FROM jobs_emitted`) == 0 })
 	if err := stop(); err != nil {
 		t.Error(err)

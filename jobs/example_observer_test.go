@@ -9,30 +9,27 @@ import (
 	"sync/atomic"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/workertest"
 )
 
 // Metrics counts what becomes of jobs.
 type Metrics struct{ completed, failed, again atomic.Int64 }
 
-// Observer returns the hooks. They count and return: the worker waits for them.
-func (m *Metrics) Observer() jobs.Observer {
-	return jobs.Observer{
-		JobDone: func(d jobs.Done) {
-			switch d.State {
-			case jobs.StateCompleted:
-				m.completed.Add(1)
-			case jobs.StateFailed:
-				m.failed.Add(1)
-			case jobs.StateAvailable:
-				m.again.Add(1)
-			}
-		},
+// Done counts and returns: the worker waits for it.
+func (m *Metrics) Done(d observe.JobDone) {
+	switch jobs.State(d.State) {
+	case jobs.StateCompleted:
+		m.completed.Add(1)
+	case jobs.StateFailed:
+		m.failed.Add(1)
+	case jobs.StateAvailable:
+		m.again.Add(1)
 	}
 }
 
-// Hooks turn what happens into metrics and alarms, and a logger logs the same.
-func ExampleObserver() {
+// An observer turns events into metrics and alarms, and a logger logs the same.
+func ExampleWithObserver() {
 	ctx := context.Background()
 	db, drop := database(``)
 	defer drop()
@@ -59,9 +56,9 @@ func ExampleObserver() {
 		},
 	}))
 	// Drain runs a worker until all is done. A program passes the options to NewWorker.
-	_ = workertest.Drain(ctx, db, handlers, jobs.WithObserver(m.Observer()), jobs.WithLogger(logger))
+	_ = workertest.Drain(ctx, db, handlers, jobs.WithObserver(observe.On(m.Done)), jobs.WithLogger(logger))
 	fmt.Println(m.completed.Load(), "completed,", m.failed.Load(), "failed")
 	// Output:
-	// level=ERROR msg="job failed" job=3 kind=welcome queue=default attempt=1 error="nobody to greet"
+	// level=ERROR msg="job failed" job=3 kind=welcome queue=default attempt=1 state=failed failures=1 error="nobody to greet"
 	// 2 completed, 1 failed
 }

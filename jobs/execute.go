@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // execute runs a handler with the jobs that it takes at once, and hands them to the
@@ -183,7 +184,7 @@ func (c *call) watch() {
 	cause := context.Cause(c.ctx)
 	for _, r := range c.runs {
 		c.w.hand.gaveUp(r)
-		tell(c.w.voice, "JobOverdue", func(o *Observer) func(Header) { return o.JobOverdue }, r.header)
+		c.w.observers.Notify(observe.JobOverdue{Job: observe.Job(r.header)})
 	}
 	err := fmt.Errorf("%w: %w", ErrHandlerOverdue, cause)
 	if errors.Is(cause, ErrTimeout) {
@@ -206,7 +207,7 @@ func (c *call) finish(err error) {
 		for _, r := range c.runs {
 			took := time.Since(c.w.hand.returned(r))
 			if c.w.life.Err() == nil {
-				tell(c.w.voice, "JobReturned", func(o *Observer) func(Returned) { return o.JobReturned }, Returned{r.header, errtext.Of(err), took})
+				c.w.observers.Notify(observe.JobReturned{Job: observe.Job(r.header), Err: errtext.Of(err), Took: took})
 			}
 		}
 		return
@@ -264,7 +265,7 @@ func (c *call) split(keep func(own error) bool) {
 	for half := len(rest) / 2; len(rest) > 0; half = len(rest) {
 		if half > 0 {
 			part := rest[:half]
-			hooks.Aside(func() { c.w.attemptAll(part) })
+			runtime.Aside(func() { c.w.attemptAll(part) })
 		}
 		rest = rest[half:]
 	}

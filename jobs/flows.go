@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // What package jobs/flow needs of this one.
@@ -49,7 +50,7 @@ func (w *Worker) companion() jobflow.Worker {
 		Tables: w.tables, Retention: w.cfg.retention, Limit: w.limit,
 		On: w.on, Wake: w.lookForJobs, Failed: w.taskFailed,
 		RunEnded: func(r jobflow.EndedRun) {
-			tell(w.voice, "FlowRunEnded", func(o *Observer) func(FlowRun) { return o.flowRunEnded(State(r.State)) }, FlowRun{r.Run, r.Flow, State(r.State), time.Duration(r.Took) * time.Microsecond})
+			w.observers.Notify(observe.FlowRunEnded{Run: r.Run, Flow: r.Flow, State: r.State, Took: time.Duration(r.Took) * time.Microsecond})
 		},
 	}
 }

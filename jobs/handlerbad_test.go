@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // badError is an error whose methods do what they like.
@@ -118,7 +119,7 @@ func TestHandlerThatDeletesItsJob(t *testing.T) {
 		return err
 	})
 	inTx, elsewhere := s.add(txJob{}), s.add(task{})
-	s.run(jobs.WithObserver(jobs.Observer{JobLost: func(h jobs.Header) { s.note("lost %d", h.ID) }}))
+	s.run(jobs.WithObserver(observe.On(func(h observe.JobLost) { s.note("lost %d", h.ID) })))
 	if i := s.ended(inTx); i.State != jobs.StateFailed || i.Failures != 2 || !strings.Contains(i.Error, "must leave its row alone") {
 		t.Errorf("the job is %s after %d failures: %s", i.State, i.Failures, i.Error)
 	}

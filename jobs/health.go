@@ -33,7 +33,7 @@ func (w *Worker) Live() error {
 			return err
 		}
 	}
-	hook, lasts := w.voice.Longest()
+	hook, lasts := w.observers.Longest()
 	return cmp.Or(
 		w.hung("that stores what became of jobs", w.settler.turn.Lasts()),
 		w.hung("that resets the jobs of the dead", w.rescuer.turn.Lasts()),

@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // Health is green while the worker runs and the database answers.
@@ -68,12 +69,12 @@ func TestHealth(t *testing.T) {
 // returns.
 func TestHealthWhileALoopIsDead(t *testing.T) {
 	t.Parallel()
-	for loop, observe := range map[string]func(hang func()) jobs.Observer{
-		`of queue "default"`:          func(hang func()) jobs.Observer { return jobs.Observer{JobsClaimed: func(jobs.Claimed) { hang() }} },
-		"stores what became of jobs":  func(hang func()) jobs.Observer { return jobs.Observer{JobDone: func(jobs.Done) { hang() }} },
-		"resets the jobs of the dead": func(hang func()) jobs.Observer { return jobs.Observer{JobsReset: func(jobs.Reset) { hang() }} },
-		"removes what is old":         func(hang func()) jobs.Observer { return jobs.Observer{JobsExpired: func(int) { hang() }} },
-		"the observer's NotifyFailed": func(hang func()) jobs.Observer { return jobs.Observer{NotifyFailed: func(error) { hang() }} },
+	for loop, observe := range map[string]func(hang func()) observe.Observer{
+		`of queue "default"`:          func(hang func()) observe.Observer { return observe.On(func(observe.JobsClaimed) { hang() }) },
+		"stores what became of jobs":  func(hang func()) observe.Observer { return observe.On(func(observe.JobDone) { hang() }) },
+		"resets the jobs of the dead": func(hang func()) observe.Observer { return observe.On(func(observe.JobsReset) { hang() }) },
+		"removes what is old":         func(hang func()) observe.Observer { return observe.On(func(observe.JobsExpired) { hang() }) },
+		"the observer's NotifyFailed": func(hang func()) observe.Observer { return observe.On(func(observe.NotifyFailed) { hang() }) },
 	} {
 		t.Run(loop, func(t *testing.T) {
 			s := newStage(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 type sized struct{ Megabytes int }
@@ -190,14 +191,12 @@ func TestObserver(t *testing.T) {
 		}
 		return j.Log(t.Context(), map[string]int{"n": j.Args.N})
 	})
-	w, stop := s.runOn(s.d.DB, jobs.WithObserver(jobs.Observer{JobDone: func(jobs.Done) { panic("the observer's") }}), jobs.WithObserver(jobs.Observer{
-		WorkerStarted: func(jobs.WorkerInfo) { s.note("started") },
-		WorkerStopped: func(i jobs.WorkerInfo) { s.note("stopped %v", i.Err) },
-		JobsClaimed:   func(c jobs.Claimed) { s.note("claimed %d", c.Jobs) },
-		JobDone:       func(d jobs.Done) { s.note("done %s %v", d.State, d.Err) },
-		UnknownKinds:  func(u jobs.Unknown) { s.note("unknown %v", u.Kinds) },
-		HookPanicked:  func(p jobs.HookPanic) { s.note("panicked %s %s", p.Hook, p.Value) },
-	}))
+	w, stop := s.runOn(s.d.DB, jobs.WithObserver(observe.On(func(observe.JobDone) { panic("the observer's") })), jobs.WithObserver(observe.On(func(observe.WorkerStarted) { s.note("started") }),
+		observe.On(func(i observe.WorkerStopped) { s.note("stopped %v", i.Err) }),
+		observe.On(func(c observe.JobsClaimed) { s.note("claimed %d", c.Jobs) }),
+		observe.On(func(d observe.JobDone) { s.note("done %s %v", d.State, d.Err) }),
+		observe.On(func(u observe.UnknownKinds) { s.note("unknown %v", u.Kinds) }),
+		observe.On(func(p observe.HookPanicked) { s.note("panicked %s %s", p.Hook, p.Panic) })))
 	good := s.add(task{0})
 	s.ended(good)
 	s.ended(s.add(task{1}))
@@ -236,14 +235,12 @@ func TestObserverThatCallsGoexit(t *testing.T) {
 		return nil
 	}, jobs.Timeout(20*time.Millisecond), jobs.Retry(jobs.Fixed(0)))
 	ends := func(name string) { s.note("%s", name); runtime.Goexit() }
-	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithQueue("default", 2), jobs.WithObserver(jobs.Observer{
-		WorkerStarted: func(jobs.WorkerInfo) { ends("WorkerStarted") },
-		JobsClaimed:   func(jobs.Claimed) { ends("JobsClaimed") },
-		JobOverdue:    func(jobs.Header) { ends("JobOverdue") },
-		JobDone:       func(jobs.Done) { ends("JobDone") },
-		WorkerStopped: func(jobs.WorkerInfo) { ends("WorkerStopped") },
-		HookPanicked:  func(p jobs.HookPanic) { s.note("panicked %s: %s", p.Hook, p.Value) },
-	}))...)
+	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithQueue("default", 2), jobs.WithObserver(observe.On(func(observe.WorkerStarted) { ends("WorkerStarted") }),
+		observe.On(func(observe.JobsClaimed) { ends("JobsClaimed") }),
+		observe.On(func(observe.JobOverdue) { ends("JobOverdue") }),
+		observe.On(func(observe.JobDone) { ends("JobDone") }),
+		observe.On(func(observe.WorkerStopped) { ends("WorkerStopped") }),
+		observe.On(func(p observe.HookPanicked) { s.note("panicked %s: %s", p.Hook, p.Panic) })))...)
 	jobs.SetGrace(w, 20*time.Millisecond)
 	result := make(chan error, 1)
 	go func() { result <- w.Start(context.WithoutCancel(t.Context())) }()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // idle takes note that there was less to claim than slots, and looks when there
@@ -81,6 +82,6 @@ func (l *loop) lookForUnknown(ctx context.Context) {
 		s.UnknownKinds = kinds
 	})
 	if changed && len(kinds) > 0 {
-		tell(l.w.voice, "UnknownKinds", func(o *Observer) func(Unknown) { return o.UnknownKinds }, Unknown{l.name, kinds})
+		l.w.observers.Notify(observe.UnknownKinds{Queue: l.name, Kinds: kinds})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/listen"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // errNotifyElsewhere reports that what is sent on a connection of the pool does not arrive
@@ -149,29 +150,13 @@ func (w *Worker) sendEcho(ctx context.Context) bool {
 }
 
 func (w *Worker) notifyFails(err error) {
-	w.troubled("notify", "", func() {
-		tell(w.voice, "NotifyFailed", func(o *Observer) func(error) { return o.NotifyFailed }, err)
-	})
+	w.observers.Begin(about(observe.ConditionNotify, ""), err)
+	w.observers.Notify(observe.NotifyFailed{Worker: w.source(), Err: err})
 }
 
 // notifyWorks tells that notifications arrive again, if nothing else is wrong.
 func (w *Worker) notifyWorks() {
 	if w.notifyError() == nil {
-		w.recovered("notify", "")
-	}
-}
-
-type trouble struct{ what, queue string }
-
-// troubled tells of a trouble, each time.
-func (w *Worker) troubled(what, queue string, say func()) {
-	w.troubles.Begin(trouble{what, queue})
-	say()
-}
-
-// recovered tells once that a trouble is over.
-func (w *Worker) recovered(what, queue string) {
-	if lasted, was := w.troubles.End(trouble{what, queue}); was {
-		tell(w.voice, "Recovered", func(o *Observer) func(Recovery) { return o.Recovered }, Recovery{what, queue, lasted})
+		w.observers.End(about(observe.ConditionNotify, ""))
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A listening connection that leads to another database is told, once, and the worker
@@ -18,7 +19,7 @@ func TestNotificationsFromElsewhere(t *testing.T) {
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	listens := func(name, to string) *jobs.Worker {
 		w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithNotifyConnectionString(to),
-			jobs.WithObserver(jobs.Observer{NotifyFailed: func(err error) { s.note("%s: %v", name, err) }}))...)
+			jobs.WithObserver(observe.On(func(e observe.NotifyFailed) { err := e.Err; s.note("%s: %v", name, err) })))...)
 		jobs.SetEchoes(w, 200*time.Millisecond)
 		result := make(chan error, 1)
 		go func() { result <- w.Start(context.WithoutCancel(t.Context())) }()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -71,7 +72,7 @@ func TestLockedRowHoldsUpNoOther(t *testing.T) {
 	}
 	ended, inTx := s.add(task{}), s.add(other{})
 	told := make(chan error, 100)
-	w := s.run(jobs.WithObserver(jobs.Observer{SettleFailed: func(f jobs.Trouble) { told <- f.Err }}))
+	w := s.run(jobs.WithObserver(observe.On(func(f observe.SettleFailed) { told <- f.Err })))
 	s.until("both to run", func() bool { return w.Status().Queues[0].Running == 2 })
 	tx, txInTx := s.locker(ended), s.locker(inTx)
 	let()

@@ -3,6 +3,8 @@ package jobs
 import (
 	"testing"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // A look that took long puts the next one off, for it may have walked over many dead
@@ -22,7 +24,7 @@ func TestSlowLookDelaysNoOtherForLong(t *testing.T) {
 		{100 * time.Millisecond, lost, beat},
 		{2 * time.Second, lost, beat},
 	} {
-		l := &loop{w: &Worker{cfg: config{heartbeat: beat}}, doubt: c.doubt}
+		l := &loop{w: &Worker{observers: &runtime.Observers{}, cfg: config{heartbeat: beat}}, doubt: c.doubt}
 		if got := l.lookPause(c.took); got != c.want {
 			t.Errorf("after a look of %v, a claim lost: %t, the next is due in %v, want %v", c.took, !c.doubt.IsZero(), got, c.want)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 var errRefused = errors.New("refused")
@@ -126,11 +127,11 @@ func TestHooksThatBreak(t *testing.T) {
 					BeforeClaim:  func(context.Context, string) jobs.Claim { breaks("BeforeClaim"); return jobs.Claim{} },
 					BeforeHandle: func(context.Context, jobs.Header) { breaks("BeforeHandle") },
 					AfterHandle:  func(context.Context, jobs.Header, error) { breaks("AfterHandle") },
-				}), jobs.WithObserver(jobs.Observer{HookPanicked: func(p jobs.HookPanic) {
+				}), jobs.WithObserver(observe.On(func(p observe.HookPanicked) {
 					if p.Hook == hook {
 						told.Add(1)
 					}
-				}}))
+				})))
 				for _, id := range ids {
 					if i := s.ended(id); i.State != jobs.StateCompleted || i.Attempt != 1 {
 						t.Errorf("the job is %s after %d attempts: %s", i.State, i.Attempt, i.Error)

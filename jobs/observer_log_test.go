@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A worker that was given no logger writes warnings and errors to slog.Default, and nothing
@@ -16,30 +16,26 @@ func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 	usual := slog.Default()
 	defer slog.SetDefault(usual)
 	for name, c := range map[string]struct {
-		observers []Observer
-		want      bool
+		opts []Option
+		want bool
 	}{
-		"none":          {nil, true},
-		"another":       {[]Observer{{JobDone: func(Done) {}}}, true},
-		"one that logs": {[]Observer{{}, NewSlogObserver(slog.New(slog.DiscardHandler))}, false},
+		"none":     {nil, true},
+		"another":  {[]Option{WithObserver(observe.On(func(observe.JobDone) {}))}, true},
+		"a logger": {[]Option{WithLogger(slog.New(slog.DiscardHandler))}, false},
 	} {
 		var said pgtest.Lines
 		slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
-		v := newVoice(c.observers)
-		done := func(state State, err error) {
-			hooks.Tell(v, "JobDone", func(o *Observer) func(Done) { return o.done(state) }, Done{State: state, Err: err})
-		}
-		done(StateFailed, errors.New("boom"))
+		w := NewWorker(nil, NewHandlers(), c.opts...)
+		w.observers.Notify(observe.JobDone{State: string(StateFailed), Err: errors.New("boom")})
 		if got := strings.Contains(said.String(), `msg="job failed"`) && strings.Contains(said.String(), "boom"); got != c.want {
 			t.Errorf("%s: slog.Default has %q", name, said.String())
 		}
-		done(StateCompleted, nil)
-		ended := func(state State) {
-			hooks.Tell(v, "FlowRunEnded", func(o *Observer) func(FlowRun) { return o.flowRunEnded(state) }, FlowRun{State: state})
+		for _, e := range []observe.Event{
+			observe.JobDone{State: string(StateCompleted)}, observe.FlowRunEnded{State: string(StateCompleted)},
+			observe.FlowRunEnded{State: string(StateCancelled)}, observe.WorkerStarted{},
+		} {
+			w.observers.Notify(e)
 		}
-		ended(StateCompleted)
-		ended(StateCancelled)
-		hooks.Tell(v, "WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, WorkerInfo{})
 		if strings.Count(said.String(), "\n") > 1 {
 			t.Errorf("%s: slog.Default has %q", name, said.String())
 		}

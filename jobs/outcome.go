@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // The codes that the worker itself gives to failures. Those of handlers come from
@@ -87,7 +87,7 @@ func codeOf(err error) (code, stored string) {
 	if !errors.As(err, &with) {
 		return "", ""
 	}
-	hooks.Aside(func() { code = errtext.Word(with.Code()) })
+	runtime.Aside(func() { code = errtext.Word(with.Code()) })
 	switch with.(type) {
 	case *codedError, *PanicError, jobflow.Skipped:
 		return code, code
@@ -139,7 +139,7 @@ func (h *handler) decide(row queue.Job, result []byte, err, cause error) queue.E
 
 // wait asks the policy for a delay.
 func (h *handler) wait(failures int, err error) (delay time.Duration) {
-	if !hooks.Aside(func() { delay = h.retry(failures, err) }) {
+	if !runtime.Aside(func() { delay = h.retry(failures, err) }) {
 		return defaultRetry(failures, err)
 	}
 	return delay

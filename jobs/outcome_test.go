@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/jobflow"
@@ -96,7 +98,7 @@ func TestWaitOfPolicies(t *testing.T) {
 func TestSettlerTakesBoundedBytes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		s := &settler{wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), w: &Worker{}}
+		s := &settler{wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), w: &Worker{observers: &runtime.Observers{}}}
 		sizes := rapid.SliceOfN(rapid.IntRange(0, 2*mostBytes), 0, 30).Draw(t, "sizes")
 		now, total := time.Now(), 0
 		for i, n := range sizes {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/sweep"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // on runs statements of the worker's own on a connection of the pool.
@@ -61,6 +62,6 @@ func onLoop[T any](ctx context.Context, l *loop, f func(conn *sql.Conn) (T, erro
 // asks for it.
 func (w *Worker) sweep(ctx context.Context) {
 	sweep.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
-		tell(w.voice, "PoolSwept", func(o *Observer) func(PoolSweep) { return o.PoolSwept }, PoolSweep{idle, alive})
+		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/runtime"
+
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/lab/tier"
@@ -51,7 +53,7 @@ func TestNextPoll(t *testing.T) {
 // By default the pause does not grow.
 func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 	t.Parallel()
-	w := &Worker{cfg: defaults()}
+	w := &Worker{observers: &runtime.Observers{}, cfg: defaults()}
 	w.slots = newSlots(0, 0, func() {})
 	p := newLoop(w, queueConfig{"q", 1}).polls
 	for range 20 {
@@ -66,7 +68,7 @@ func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 func TestNoWishInThePauseAfterAFailure(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	l := &loop{w: &Worker{cfg: config{notify: "x"}}, wantAt: now.Add(-time.Hour), pausedTo: now.Add(time.Second)}
+	l := &loop{w: &Worker{observers: &runtime.Observers{}, cfg: config{notify: "x"}}, wantAt: now.Add(-time.Hour), pausedTo: now.Add(time.Second)}
 	if l.wantDue(now) || !l.nextWant().Equal(l.pausedTo) || !l.wantDue(l.pausedTo) {
 		t.Errorf("it asks in %v, want a second", l.nextWant().Sub(now))
 	}
@@ -79,7 +81,7 @@ func TestNoWishInThePauseAfterAFailure(t *testing.T) {
 // not arrive before do not put the next poll off for ever.
 func TestWhatEndsALongPause(t *testing.T) {
 	t.Parallel()
-	w := &Worker{cfg: config{notify: "x"}}
+	w := &Worker{observers: &runtime.Observers{}, cfg: config{notify: "x"}}
 	w.listens.echo = true
 	now := time.Now()
 	l := &loop{w: w, wake: make(chan struct{}, 1)}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // While a queue of a higher priority has jobs, the slots that are shared are its own. It does
@@ -95,9 +96,7 @@ func TestClaimBatch(t *testing.T) {
 	for n := range 30 {
 		ids = append(ids, s.add(task{n}))
 	}
-	s.run(jobs.WithQueue("default", 10), jobs.WithPrefetch(5), jobs.WithClaimBatch(3), jobs.WithObserver(jobs.Observer{
-		JobsClaimed: func(c jobs.Claimed) { s.note("%d", c.Jobs) },
-	}))
+	s.run(jobs.WithQueue("default", 10), jobs.WithPrefetch(5), jobs.WithClaimBatch(3), jobs.WithObserver(observe.On(func(c observe.JobsClaimed) { s.note("%d", c.Jobs) })))
 	for _, id := range ids {
 		s.ended(id)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A job whose id an earlier one has in the history holds up no other: not where runs end,
@@ -38,11 +39,9 @@ func TestJobWhoseIDTheHistoryHas(t *testing.T) {
 				VALUES ('task', '{}', 'running', 1, $1::uuid, now(), now(), 1, now())`, uuid.NewString())
 		}
 	}
-	w := s.run(jobs.WithRescueDelay(100*time.Millisecond), jobs.WithObserver(jobs.Observer{
-		SettleFailed: func(f jobs.Trouble) { s.note("settle: %v", f.Err) },
-		TaskFailed:   func(f jobs.Task) { s.note("%s: %v", f.Name, f.Err) },
-		Recovered:    func(r jobs.Recovery) { s.note("recovered %s", r.What) },
-	}))
+	w := s.run(jobs.WithRescueDelay(100*time.Millisecond), jobs.WithObserver(observe.On(func(f observe.SettleFailed) { s.note("settle: %v", f.Err) }),
+		observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) }),
+		observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) })))
 	ends := func() (n int) {
 		if err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs_history`).Scan(&n); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // rescueTick is how often the leader looks whose jobs to give to others.
@@ -141,11 +142,11 @@ func (w *Worker) task(ctx context.Context, t *turn.Turn, name string, f func(ctx
 // reset gives the jobs of the dead to others. That they are dead is judged again, in
 // the statement that does it. A job that the database refuses to reset is set aside.
 func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) error {
-	total := Reset{Workers: ids}
+	total := observe.JobsReset{Workers: ids}
 	defer func() {
 		if total.Back+total.Ended > 0 {
 			r.w.comeAll()
-			tell(r.w.voice, "JobsReset", func(o *Observer) func(Reset) { return o.JobsReset }, total)
+			r.w.observers.Notify(total)
 		}
 	}()
 	for {

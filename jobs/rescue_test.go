@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // The jobs of a worker that has died run again elsewhere. Those that it had started
@@ -44,7 +45,7 @@ func TestDeadWorker(t *testing.T) {
 	})
 	first.Store(false)
 	var resets atomic.Int64
-	s.run(jobs.WithObserver(jobs.Observer{JobsReset: func(r jobs.Reset) { resets.Add(int64(r.Back)) }}))
+	s.run(jobs.WithObserver(observe.On(func(r observe.JobsReset) { resets.Add(int64(r.Back)) })))
 	line.cut()
 	for n, id := range ids {
 		i := s.ended(id)

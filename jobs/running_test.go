@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // Running shows each job while its handler runs, and from when, also one that was given up.
@@ -89,8 +90,8 @@ func TestReadyWithoutSlots(t *testing.T) {
 		<-release
 		return late
 	}, jobs.Timeout(20*time.Millisecond), jobs.MaxAttempts(1))
-	returned := make(chan jobs.Returned, 1)
-	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithQueue("default", 1), jobs.WithObserver(jobs.Observer{JobReturned: func(r jobs.Returned) { returned <- r }}))...)
+	returned := make(chan observe.JobReturned, 1)
+	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithQueue("default", 1), jobs.WithObserver(observe.On(func(r observe.JobReturned) { returned <- r })))...)
 	jobs.SetGrace(w, 20*time.Millisecond)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Start(t.Context()) }()

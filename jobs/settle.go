@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // kind says what else is known of an outcome.
@@ -92,7 +93,7 @@ func (w *Worker) settle(all []outcome) {
 // start has begun.
 func (w *Worker) afterHandle(r *run, err error) {
 	if after := w.cfg.hooks.AfterHandle; after != nil {
-		w.voice.Aside("AfterHandle", func() { after(w.handling, r.header, err) })
+		w.observers.Call("AfterHandle", func() { after(w.handling, r.header, err) })
 	}
 }
 
@@ -127,10 +128,7 @@ func (w *Worker) settled(e *ending, state queue.State) {
 	w.hand.drop(r)
 	r.loop.count(state, e.end.Counts)
 	w.tellCompanions(state, r.row.Meta)
-	if w.settler.tellsDone {
-		tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.done(State(state)) },
-			Done{Header: r.header, State: State(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.started.Sub(r.row.RunAt)})
-	}
+	w.observers.Notify(observe.JobDone{Job: observe.Job(r.header), State: string(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.started.Sub(r.row.RunAt)})
 }
 
 // settledBefore takes note of what an earlier statement has made of a job. If that was
@@ -146,7 +144,7 @@ func (w *Worker) settledBefore(e *ending, state queue.State) {
 func (w *Worker) lost(r *run) {
 	w.hand.drop(r)
 	r.loop.countLost()
-	tell(w.voice, "JobLost", func(o *Observer) func(Header) { return o.JobLost }, r.header)
+	w.observers.Notify(observe.JobLost{Job: observe.Job(r.header)})
 }
 
 // answersNow reports whether the database answers others.

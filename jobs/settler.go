@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // settler stores what became of jobs: whatever has gathered while the last statement
@@ -22,11 +23,10 @@ import (
 // whose row another transaction has locked, or that the database refuses, is set aside and
 // tried again, and the others are stored.
 type settler struct {
-	w         *Worker
-	turn      turn.Turn
-	tellsDone bool
-	wake      chan struct{}
-	changed   chan struct{} // something was stored
+	w       *Worker
+	turn    turn.Turn
+	wake    chan struct{}
+	changed chan struct{} // something was stored
 
 	storedAt time.Time     // the end of the last statement
 	took     time.Duration // by it
@@ -41,8 +41,7 @@ type settler struct {
 }
 
 func newSettler(w *Worker) *settler {
-	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		tellsDone: w.voice.Hears(func(o *Observer) bool { return o.JobDone != nil })}
+	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
 const (
@@ -268,7 +267,7 @@ func (s *settler) stored() {
 	}
 	s.mu.Unlock()
 	if stuck == 0 {
-		s.w.recovered("settle", "")
+		s.w.observers.End(about(observe.ConditionSettle, ""))
 	}
 }
 
@@ -282,9 +281,8 @@ func (s *settler) fails(err error) {
 	s.mu.Lock()
 	s.err = err
 	s.mu.Unlock()
-	s.w.troubled("settle", "", func() {
-		tell(s.w.voice, "SettleFailed", func(o *Observer) func(Trouble) { return o.SettleFailed }, Trouble{Err: err})
-	})
+	s.w.observers.Begin(about(observe.ConditionSettle, ""), err)
+	s.w.observers.Notify(observe.SettleFailed{Err: err})
 }
 
 func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {

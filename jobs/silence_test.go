@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // All connections of the pool die in silence at once, more than statements find one
@@ -28,8 +29,8 @@ func TestAllConnectionsDieInSilence(t *testing.T) {
 	const dead = 26
 	db.SetMaxIdleConns(2 * dead)
 	held := s.add(task{0})
-	swept := make(chan jobs.PoolSweep, 10)
-	w := jobs.NewWorker(db, s.Handlers, jobs.WithObserver(jobs.Observer{PoolSwept: func(p jobs.PoolSweep) { swept <- p }}))
+	swept := make(chan observe.PoolSwept, 10)
+	w := jobs.NewWorker(db, s.Handlers, jobs.WithObserver(observe.On(func(p observe.PoolSwept) { swept <- p })))
 	result := make(chan error, 1)
 	go func() { result <- w.Start(t.Context()) }()
 	s.until("the job to run", func() bool { return len(s.notes()) == 1 })

@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // reserve is how many connections of a limited pool the transactions of handlers
@@ -132,17 +133,17 @@ func (w *Worker) coordination() coord.Config {
 		Incarnation: startedSQL, Elsewhere: w.home.isElsewhere,
 		OnMembers: w.rescuer.see, OnDrain: w.stop.Drain,
 		OnLeader: func(leads bool) {
-			tell(w.voice, "LeadershipChanged", func(o *Observer) func(Leadership) { return o.LeadershipChanged }, Leadership{w.id, leads})
+			w.observers.Notify(observe.LeadershipChanged{Worker: w.source(), Leader: leads})
 		},
 		OnFailure: func(err error) {
 			w.home.forget()
-			w.troubled("coordination", "", func() {
-				tell(w.voice, "CoordinationFailed", func(o *Observer) func(error) { return o.CoordinationFailed }, errtext.Of(err))
-			})
+			err = errtext.Of(err)
+			w.observers.Begin(about(observe.ConditionCoordination, ""), err)
+			w.observers.Notify(observe.CoordinationFailed{Worker: w.source(), Err: err})
 		},
 		OnBack: func() {
 			w.chores.token.Store(true)
-			w.recovered("coordination", "")
+			w.observers.End(about(observe.ConditionCoordination, ""))
 		},
 		OnTaskFailed: w.taskFailed,
 	}

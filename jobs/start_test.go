@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A worker that starts while the database is away waits for it, and tells so.
@@ -16,8 +17,8 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	id := s.add(task{1})
 	db, back := s.d.OpenAway(t)
-	told := make(chan jobs.Task, 100)
-	opts := append(quick(), jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { told <- f }}))
+	told := make(chan observe.TaskFailed, 100)
+	opts := append(quick(), jobs.WithObserver(observe.On(func(f observe.TaskFailed) { told <- f })))
 	limited := jobs.NewWorker(db, s.Handlers, append(opts, jobs.WithStartLimit(10*time.Millisecond))...)
 	if err := limited.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: jobs: the database does not answer") {
 		t.Errorf("with a limit: %v", err)
@@ -26,7 +27,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 		<-told
 	}
 	s.runOn(db, opts...)
-	if f := <-told; f.Name != "start" || !strings.Contains(f.Err.Error(), "the database does not answer") {
+	if f := <-told; f.Task != "start" || !strings.Contains(f.Err.Error(), "the database does not answer") {
 		t.Errorf("told: %+v", f)
 	}
 	back()

@@ -14,12 +14,13 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/group"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/observe"
 )
 
 const (
@@ -73,13 +74,12 @@ type Worker struct {
 
 	// handling is the context of all handlers. A stop that has waited long enough
 	// ends it.
-	handling context.Context
-	life     context.Context // of all else; ends before Start returns
-	hand     hand
-	runners  runners
-	voice    *voice
-	home     home
-	troubles hooks.Troubles[trouble]
+	handling  context.Context
+	life      context.Context // of all else; ends before Start returns
+	hand      hand
+	runners   runners
+	home      home
+	observers *runtime.Observers
 }
 
 // NewWorker makes a worker. It does nothing yet: Start checks what it was given.
@@ -98,7 +98,7 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 		}
 	}
 	w.state.Store(WorkerNew)
-	w.voice = newVoice(w.cfg.observers)
+	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.observers)
 	return w
 }
 
@@ -181,7 +181,7 @@ func (w *Worker) serve(ctx context.Context) error {
 	err = errtext.Join(err, background.Wait(leaveTimeout))
 	if w.isReady() {
 		w.leave(life, err != nil)
-		tell(w.voice, "WorkerStopped", func(o *Observer) func(WorkerInfo) { return o.WorkerStopped }, WorkerInfo{w.id, err, w.stop.Drained()})
+		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.stop.Drained()})
 	}
 	return err
 }
@@ -190,7 +190,7 @@ func (w *Worker) serve(ctx context.Context) error {
 // their jobs is stored.
 func (w *Worker) work(background *group.Group, running, intake context.Context, abandon context.CancelCauseFunc) error {
 	w.state.Store(WorkerRunning)
-	tell(w.voice, "WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, WorkerInfo{ID: w.id})
+	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
 	member, leave := context.WithCancel(running) // of those that share the jobs
 	defer leave()
 	background.Run(func() error {
@@ -268,6 +268,6 @@ func (w *Worker) leave(life context.Context, failed bool) {
 
 func (w *Worker) taskFailed(task string, err error) {
 	if err != nil {
-		tell(w.voice, "TaskFailed", func(o *Observer) func(Task) { return o.TaskFailed }, Task{task, errtext.Of(err)})
+		w.observers.Notify(observe.TaskFailed{Worker: w.source(), Task: task, Err: errtext.Of(err)})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -122,7 +123,7 @@ func TestReplayKeepsOrder(t *testing.T) {
 		}
 		return nil
 	}
-	s.workWith(t, l, func(made *worker.Worker) { w = made }, worker.WithObserver(worker.Observer{DeadLettered: func(worker.DeadLetter) { told.Add(1) }}))
+	s.workWith(t, l, func(made *worker.Worker) { w = made }, worker.WithObserver(observe.On(func(observe.DeadLettered) { told.Add(1) })))
 	s.awaitDelivered(t, "1 2 3")
 	replays.Store(true)
 	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {

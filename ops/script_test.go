@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -103,7 +104,7 @@ type held struct {
 func play(t *testing.T, script []move, batchSize int, seen map[string]int) {
 	s := &stage{site: newSite(t), seen: seen}
 	s.keepJournal(t)
-	observer := worker.WithObserver(worker.Observer{FrontierBlocked: func(b worker.BlockingTransaction) { s.stale.Store(b.VirtualTransaction, true) }})
+	observer := worker.WithObserver(observe.On(func(b observe.FrontierBlocked) { s.stale.Store(b.VirtualTransaction, true) }))
 	first := s.work(t, &ledger{}, observer, worker.WithBatchSize(batchSize))
 	s.work(t, &ledger{}, observer, worker.WithBatchSize(batchSize+1))
 	await(t, "the consumer to have a checkpoint", func() bool { return s.count(t, `SELECT count(*) FROM consumer_checkpoints`) == 1 })

@@ -1,6 +1,8 @@
 package sim
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // command is the command line that runs c again.
 func (c Config) command() string {

@@ -16,3 +16,5 @@
 // jobs_operator.go and jobs_enqueuer.go. It shares the server, the network, the
 // failpoints and the decks with the others.
 package sim
+
+import ()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -160,7 +161,7 @@ func (b *bookkeeper) breach(ctx context.Context, d delivered, wanted func() bool
 
 // excuse takes back that a worker must end because a handler has rolled its batch back, if that
 // batch's connection was lost before the worker could look: nothing tells the two apart.
-func (n *node) excuse(done worker.Batch, i injector) {
+func (n *node) excuse(done observe.Batch, i injector) {
 	x := n.undone.Load()
 	if x == nil || done.Consumer != x.Consumer || !n.undone.CompareAndSwap(x, nil) {
 		return

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -16,14 +17,14 @@ func TestLostConnectionHidesARollback(t *testing.T) {
 	undone := history.Breach{Consumer: "all-1", Worker: "worker 1.1", Batch: "7", Ended: true}
 	lost := fmt.Errorf("commit: %w", driver.ErrBadConn)
 	for name, is := range map[string]struct {
-		done []worker.Batch
+		done []observe.Batch
 		must bool
 	}{
-		"lost":                   {[]worker.Batch{{Consumer: "all-1", Err: lost}}, false},
-		"of another consumer":    {[]worker.Batch{{Consumer: "all-2", Err: lost}}, true},
-		"after another consumer": {[]worker.Batch{{Consumer: "all-2"}, {Consumer: "all-1", Err: lost}}, false},
-		"seen":                   {[]worker.Batch{{Consumer: "all-1", Err: worker.ErrTransactionEnded}}, true},
-		"passed over":            {[]worker.Batch{{Consumer: "all-1"}, {Consumer: "all-1", Err: lost}}, true},
+		"lost":                   {[]observe.Batch{{Consumer: "all-1", Err: lost}}, false},
+		"of another consumer":    {[]observe.Batch{{Consumer: "all-2", Err: lost}}, true},
+		"after another consumer": {[]observe.Batch{{Consumer: "all-2"}, {Consumer: "all-1", Err: lost}}, false},
+		"seen":                   {[]observe.Batch{{Consumer: "all-1", Err: worker.ErrTransactionEnded}}, true},
+		"passed over":            {[]observe.Batch{{Consumer: "all-1"}, {Consumer: "all-1", Err: lost}}, true},
 	} {
 		s := &simulation{on: &database{}}
 		s.breached(undone)

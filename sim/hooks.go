@@ -4,46 +4,41 @@ import (
 	"math"
 	"time"
 
-	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// observer writes down what a worker says of itself.
-func observer(h *history.History, who string) worker.Observer {
-	consumer := func(kind history.Kind) func(worker.ConsumerInfo) {
-		return func(i worker.ConsumerInfo) { h.Add(who, i.Consumer, kind, nil) }
-	}
-	life := func(kind history.Kind) func(worker.WorkerInfo) {
-		return func(i worker.WorkerInfo) { h.Add(who, "", kind, history.Life{ID: i.ID.String(), Error: textOf(i.Err)}) }
-	}
-	return worker.Observer{
-		WorkerStarted:   life(history.WorkerBegan),
-		WorkerStopped:   life(history.WorkerEnded),
-		ConsumerStarted: consumer(history.Owns),
-		ConsumerStopped: consumer(history.OwnsNoMore),
-		ConsumerPaused: func(i worker.ConsumerInfo) {
-			h.Add(who, i.Consumer, history.ConsumerPaused, history.Life{Error: i.Reason})
-		},
-		LeadershipChanged: func(l worker.Leadership) {
-			h.Add(who, "", map[bool]history.Kind{true: history.Leads, false: history.LeadsNoMore}[l.Leader], nil)
-		},
-		BatchDone: func(b worker.Batch) { h.Add(who, b.Consumer, history.BatchEnded, batchOf(b)) },
-		Retrying: func(r worker.Retry) {
-			h.Add(who, r.Consumer, history.RetryAnnounced, history.Retry{InARow: r.InARow, PauseMS: ms(r.Pause), ByHandler: r.ByHandler, Error: textOf(r.Err)})
-		},
-		Skipped: func(s worker.Skip) {
-			h.Add(who, s.Consumer, history.GapSkipped, history.Gap{Span: history.Span(s.Range), Missing: s.Missing, State: string(s.State)})
-		},
-		Rescaled: func(r worker.Rescaled) {
-			h.Add(who, r.Consumer, history.UnitsReplaced, history.Rescaled{From: r.From, To: r.To, Position: r.Position})
-		},
-		FrontierBlocked: func(b worker.BlockingTransaction) {
-			h.Add(who, "", history.FrontierBlocked, history.Blocker{Holder: b.VirtualTransaction, Application: b.ApplicationName, State: b.State, Prepared: b.PID == 0})
-		},
+// observer records what a worker reports of itself.
+func observer(h *history.History, who string) observe.Observer {
+	return func(e observe.Event) {
+		switch e := e.(type) {
+		case observe.WorkerStarted:
+			h.Add(who, "", history.WorkerBegan, history.Life{ID: e.ID.String()})
+		case observe.WorkerStopped:
+			h.Add(who, "", history.WorkerEnded, history.Life{ID: e.ID.String(), Error: textOf(e.Err)})
+		case observe.ConsumerStarted:
+			h.Add(who, e.Consumer, history.Owns, nil)
+		case observe.ConsumerStopped:
+			h.Add(who, e.Consumer, history.OwnsNoMore, nil)
+		case observe.ConsumerPaused:
+			h.Add(who, e.Consumer, history.ConsumerPaused, history.Life{Error: e.Reason})
+		case observe.LeadershipChanged:
+			h.Add(who, "", map[bool]history.Kind{true: history.Leads, false: history.LeadsNoMore}[e.Leader], nil)
+		case observe.BatchDone:
+			h.Add(who, e.Consumer, history.BatchEnded, batchOf(e.Batch))
+		case observe.Retrying:
+			h.Add(who, e.Consumer, history.RetryAnnounced, history.Retry{InARow: e.InARow, PauseMS: ms(e.Pause), ByHandler: e.ByHandler, Error: textOf(e.Err)})
+		case observe.Skipped:
+			h.Add(who, e.Consumer, history.GapSkipped, history.Gap{Span: history.Span(e.Range), Missing: e.Missing, State: string(e.State)})
+		case observe.Rescaled:
+			h.Add(who, e.Consumer, history.UnitsReplaced, history.Rescaled{From: e.From, To: e.To, Position: e.Position})
+		case observe.FrontierBlocked:
+			h.Add(who, "", history.FrontierBlocked, history.Blocker{Holder: e.VirtualTransaction, Application: e.ApplicationName, State: e.State, Prepared: e.PID == 0})
+		}
 	}
 }
 
-func batchOf(b worker.Batch) history.Batch {
+func batchOf(b observe.Batch) history.Batch {
 	outcome := history.BatchCommitted
 	switch {
 	case b.Overtaken:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 )
@@ -79,33 +80,29 @@ func (n *jobNode) between(low, high time.Duration) time.Duration {
 	return between(n.dice, low, high)
 }
 
-// observer writes down what the worker says of itself.
-func (n *jobNode) observer() jobs.Observer {
-	life := func(kind history.Kind) func(jobs.WorkerInfo) {
-		return func(i jobs.WorkerInfo) {
-			n.history.Add(n.name, "", kind, history.Life{ID: i.ID.String(), Error: textOf(i.Err)})
+// observer records what the worker reports of itself.
+func (n *jobNode) observer() observe.Observer {
+	return func(e observe.Event) {
+		switch e := e.(type) {
+		case observe.WorkerStarted:
+			n.history.Add(n.name, "", history.WorkerBegan, history.Life{ID: e.ID.String()})
+		case observe.WorkerStopped:
+			n.history.Add(n.name, "", history.WorkerEnded, history.Life{ID: e.ID.String(), Error: textOf(e.Err)})
+		case observe.LeadershipChanged:
+			n.history.Add(n.name, "", map[bool]history.Kind{true: history.Leads, false: history.LeadsNoMore}[e.Leader], nil)
+		case observe.JobDone:
+			if n.gone.Load() {
+				return
+			}
+			n.notes.tell(history.Told{Worker: n.id(), ID: e.ID, Attempt: e.Attempt, State: e.State})
+			n.history.Add(n.name, e.Queue, history.JobEnded, history.JobDone{ID: e.ID, Kind: e.Kind, Attempt: e.Attempt, State: e.State, TookMS: ms(e.Took), Error: textOf(e.Err)})
+		case observe.JobLost:
+			if n.gone.Load() {
+				return
+			}
+			n.notes.tell(history.Told{Worker: n.id(), ID: e.ID, Attempt: e.Attempt, Lost: true})
+			n.history.Add(n.name, e.Queue, history.JobEnded, history.JobDone{ID: e.ID, Kind: e.Kind, Attempt: e.Attempt, State: jobLost})
 		}
-	}
-	return jobs.Observer{
-		WorkerStarted: life(history.WorkerBegan),
-		WorkerStopped: life(history.WorkerEnded),
-		LeadershipChanged: func(l jobs.Leadership) {
-			n.history.Add(n.name, "", map[bool]history.Kind{true: history.Leads, false: history.LeadsNoMore}[l.Leader], nil)
-		},
-		JobDone: func(d jobs.Done) {
-			if n.gone.Load() {
-				return
-			}
-			n.notes.tell(history.Told{Worker: n.id(), ID: d.ID, Attempt: d.Attempt, State: string(d.State)})
-			n.history.Add(n.name, d.Queue, history.JobEnded, history.JobDone{ID: d.ID, Kind: d.Kind, Attempt: d.Attempt, State: string(d.State), TookMS: ms(d.Took), Error: textOf(d.Err)})
-		},
-		JobLost: func(h jobs.Header) {
-			if n.gone.Load() {
-				return
-			}
-			n.notes.tell(history.Told{Worker: n.id(), ID: h.ID, Attempt: h.Attempt, Lost: true})
-			n.history.Add(n.name, h.Queue, history.JobEnded, history.JobDone{ID: h.ID, Kind: h.Kind, Attempt: h.Attempt, State: jobLost})
-		},
 	}
 }
 

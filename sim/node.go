@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -61,7 +62,7 @@ func (n *node) newWorker(s Scenario, h *history.History, i injector, listen stri
 			part: func(part string) *bookkeeper { return book(strings.TrimSuffix(scope.Name+"#"+part, "#")) },
 		})
 	}
-	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithLogger(nil), worker.WithObserver(observer(h, n.name)), worker.WithObserver(worker.Observer{BatchDone: func(b worker.Batch) { n.excuse(b, i) }}))...)
+	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithLogger(nil), worker.WithObserver(observer(h, n.name)), worker.WithObserver(observe.On(func(b observe.BatchDone) { n.excuse(b.Batch, i) })))...)
 }
 
 // poolSize is one connection for each consumer, a few for the parts of one, and the

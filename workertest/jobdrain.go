@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // Drain runs a worker until no job is due or running that h has a handler for,
@@ -71,7 +72,7 @@ type drain struct {
 }
 
 // done takes note of a run.
-func (d *drain) done(r jobs.Done) {
+func (d *drain) done(r observe.JobDone) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.failed, r.ID)
@@ -89,7 +90,7 @@ func (d *drain) run(ctx context.Context, queues []string) error {
 		}
 	}
 	opts = append(opts, d.opts...)
-	w := jobs.NewWorker(d.db, d.handlers, append(opts, jobs.WithObserver(jobs.Observer{JobDone: d.done}))...)
+	w := jobs.NewWorker(d.db, d.handlers, append(opts, jobs.WithObserver(observe.On(d.done)))...)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Start(ctx) }()
 	for awaited := "that the worker starts"; ; {

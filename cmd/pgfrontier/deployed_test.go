@@ -206,7 +206,7 @@ func (b build) jobs(db *sql.DB, r *metrics.Recorder) (running, func(), health.Wo
 	flow.Handle(handlers, first, func(_ context.Context, j *jobs.Job[charge]) (flow.None, error) { return flow.None{}, do(j.Args.Do) }, once)
 	flow.Handle(handlers, second, func(context.Context, *jobs.Job[ship]) (flow.None, error) { return flow.None{}, nil }, once)
 	options := []jobs.Option{jobs.WithHeartbeatInterval(deployedHeartbeat), jobs.WithHeartbeatTimeout(deployedDead), jobs.WithShutdownTimeout(2 * time.Second),
-		jobs.WithPollInterval(50 * time.Millisecond), jobs.WithMaxPollInterval(time.Second), jobs.WithObserver(r.JobsObserver())}
+		jobs.WithPollInterval(50 * time.Millisecond), jobs.WithMaxPollInterval(time.Second), jobs.WithObserver(r.Observer())}
 	for _, name := range b.Queues {
 		options = append(options, jobs.WithQueue(name, 2))
 	}
@@ -235,7 +235,7 @@ func (b build) withSchedules(ctx context.Context, db *sql.DB, r *metrics.Recorde
 	defer wait.Wait()
 	if len(all) > 0 {
 		wait.Go(func() {
-			if err := schedule.New(db, jobs.NewClient(db), all...).WithObserver(r.ScheduleObserver()).Start(ctx); err != nil {
+			if err := schedule.New(db, jobs.NewClient(db), all...).WithObserver(r.Observer()).Start(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/health"
 	"github.com/pgfrontier/worker/ops/console"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -140,7 +141,7 @@ func (s *scene) workAll(t *testing.T, all []consumer.Consumer, opts ...worker.Op
 	w := worker.New(s.DB, newStore(), all, append([]worker.Option{
 		worker.WithPollInterval(5 * time.Millisecond), worker.WithMaxPollInterval(20 * time.Millisecond),
 		worker.WithHeartbeatInterval(100 * time.Millisecond), worker.WithHeartbeatTimeout(10 * time.Second),
-		worker.WithObserver(hooks[worker.Observer](s)),
+		worker.WithObserver(hooks[observe.Observer](s)),
 	}, opts...)...)
 	s.serve(t, w, w.Start, w.Stop)
 }

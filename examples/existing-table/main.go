@@ -18,6 +18,7 @@ import (
 
 	"github.com/pgfrontier/worker/examples/internal/database"
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 func main() {
@@ -118,11 +119,11 @@ func run(ctx context.Context, db *sql.DB) error {
 		NumHandlers:          1, // one at a time
 		Interval:             100 * time.Millisecond,
 		MaximumRuntimePerJob: time.Minute,
-		Observers: []table.Observer{{JobDone: func(d table.Done) {
-			if (d.State == table.StateCompleted || d.State == table.StateFailed) && unfinished.Add(-1) == 0 {
+		Observers: []observe.Observer{observe.On(func(d observe.JobDone) {
+			if (d.State == string(table.StateCompleted) || d.State == string(table.StateFailed)) && unfinished.Add(-1) == 0 {
 				w.Stop() // a program of yours goes on until ctx ends
 			}
-		}}},
+		})},
 	})
 	if err := w.Start(ctx); err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/examples/internal/database"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -98,9 +99,9 @@ func run(ctx context.Context, db *sql.DB) error {
 	w := worker.New(db, events, []consumer.Consumer{Totals{}, Parcels{}},
 		worker.WithFailurePolicy(worker.FailPause), // the other consumer goes on
 		worker.WithMaxConsecutiveFailures(2),
-		worker.WithObserver(worker.Observer{ConsumerPaused: func(c worker.ConsumerInfo) {
+		worker.WithObserver(observe.On(func(c observe.ConsumerPaused) {
 			fmt.Printf(remedy, c.Consumer, c.Reason, url, c.Consumer, c.Consumer)
-		}}))
+		})))
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

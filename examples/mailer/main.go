@@ -23,6 +23,7 @@ import (
 	"github.com/pgfrontier/worker/examples/internal/database"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -80,11 +81,11 @@ func run(ctx context.Context, db *sql.DB) error {
 	mailer := jobs.NewWorker(db, handlers,
 		jobs.WithQueue(jobs.DefaultQueue, 1), // one at a time here, hundreds in a program of yours
 		jobs.WithPollInterval(100*time.Millisecond),
-		jobs.WithObserver(jobs.Observer{JobDone: func(d jobs.Done) {
-			if d.State == jobs.StateCompleted {
+		jobs.WithObserver(observe.On(func(d observe.JobDone) {
+			if d.State == string(jobs.StateCompleted) {
 				sent <- struct{}{}
 			}
-		}}))
+		})))
 	events := storepostgres.NewStore(storepostgres.DefaultStoreConfig())
 	receipts := worker.New(db, events, []consumer.Consumer{Receipts{jobs.NewClient(db)}})
 

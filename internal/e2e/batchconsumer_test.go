@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -137,7 +138,7 @@ func TestBatchMiddleware(t *testing.T) {
 		}
 	}(c.before)
 	start(t, d.DB, []consumer.Consumer{c}, worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
-		return func(ctx context.Context, b worker.Batch) error {
+		return func(ctx context.Context, b observe.Batch) error {
 			err := next(context.WithValue(ctx, spanKey{}, b.Consumer), b)
 			mu.Lock()
 			outcomes = append(outcomes, err)
@@ -181,7 +182,7 @@ func TestBatchMiddlewareWithABadContext(t *testing.T) {
 			appendN(t, d.DB, "Order", "1", 3)
 			w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithMaxConsecutiveFailures(2),
 				worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
-					return func(ctx context.Context, b worker.Batch) error {
+					return func(ctx context.Context, b observe.Batch) error {
 						defer func() { _ = recover() }()
 						return next(test.bad(ctx), b)
 					}
@@ -202,7 +203,7 @@ func TestBatchMiddlewareThatDoesNothing(t *testing.T) {
 	appendN(t, d.DB, "Order", "1", 3)
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithMaxConsecutiveFailures(1),
 		worker.WithBatchMiddleware(func(worker.BatchFunc) worker.BatchFunc {
-			return func(context.Context, worker.Batch) error { return nil }
+			return func(context.Context, observe.Batch) error { return nil }
 		}))
 	if err := w.result(t); !errors.Is(err, worker.ErrConsecutiveFailures) || !strings.Contains(err.Error(), "did not call") || strings.Contains(err.Error(), "%!") {
 		t.Fatalf("Start returned %v", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -76,7 +77,7 @@ func TestWhoHoldsTheFrontierBackIsNamed(t *testing.T) {
 			var log lines
 			told := make(chan worker.BlockingTransaction, 10)
 			w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale), worker.WithGapPolicy(policy),
-				worker.WithLogger(&log), worker.WithObserver(worker.Observer{FrontierBlocked: func(b worker.BlockingTransaction) { told <- b }}))
+				worker.WithLogger(&log), worker.WithObserver(observe.On(func(b observe.FrontierBlocked) { told <- b.BlockingTransaction })))
 			check := func(who string, b worker.BlockingTransaction) {
 				t.Helper()
 				if b.PID != pid || b.ApplicationName != "slow import" || b.State != "idle in transaction" || b.Age < stale || !b.Stale {
@@ -137,7 +138,7 @@ func TestFrontierThatFailsSaysWhy(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
 	told := make(chan error, 100)
-	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithObserver(worker.Observer{FrontierFailed: func(err error) { told <- err }}))
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithObserver(observe.On(func(e observe.FrontierFailed) { err := e.Err; told <- err })))
 	appendN(t, d.DB, "Order", "1", 1)
 	awaitHandled(t, d.DB, "all", 1)
 	if err := w.Status().FrontierError; err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -79,7 +80,7 @@ func TestMiddlewareThatCallsGoexitAfterTheCommit(t *testing.T) {
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 6)
 	exits := worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
-		return func(ctx context.Context, b worker.Batch) error {
+		return func(ctx context.Context, b observe.Batch) error {
 			defer runtime.Goexit()
 			return next(ctx, b)
 		}

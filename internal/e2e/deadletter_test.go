@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -268,9 +269,9 @@ func TestDeadLetterThatAlwaysConflicts(t *testing.T) {
 		_, err := tx.ExecContext(ctx, `DO $$ BEGIN RAISE serialization_failure; END $$`)
 		return err
 	}}
-	told := make(chan worker.Retry, 100)
+	told := make(chan observe.Retrying, 100)
 	var log lines
-	start(t, d.DB, []consumer.Consumer{c}, worker.WithLogger(&log), worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) { told <- r }}))
+	start(t, d.DB, []consumer.Consumer{c}, worker.WithLogger(&log), worker.WithObserver(observe.On(func(r observe.Retrying) { told <- r })))
 	await(t, "the letter to be given up", func() bool {
 		all, err := operator(t, d).DeadLetters(t.Context(), "c")
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -31,9 +32,9 @@ func TestDrainWorker(t *testing.T) {
 		<-release
 		return nil
 	}}
-	var told worker.WorkerInfo
+	var told observe.WorkerStopped
 	first := start(t, d.DB, []consumer.Consumer{slow, &ledger{name: "free"}}, worker.WithHeartbeatTimeout(time.Hour), worker.WithBatchTimeout(time.Hour), worker.WithShutdownTimeout(0),
-		worker.WithObserver(worker.Observer{WorkerStopped: func(w worker.WorkerInfo) { told = w }}))
+		worker.WithObserver(observe.On(func(w observe.WorkerStopped) { told = w })))
 	awaitHandled(t, d.DB, "free", 1)
 	<-inHand
 	o := operator(t, d)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -77,7 +78,7 @@ func TestFailPause(t *testing.T) {
 	var paused atomic.Int32
 	w := start(t, d.DB, []consumer.Consumer{c, other},
 		worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(3),
-		worker.WithObserver(worker.Observer{ConsumerPaused: func(worker.ConsumerInfo) { paused.Add(1) }}))
+		worker.WithObserver(observe.On(func(observe.ConsumerPaused) { paused.Add(1) })))
 	await(t, "the consumer to be paused", func() bool { return statusOf(w.Worker, "failing").Paused != nil })
 	appendN(t, d.DB, "Order", "1", 5)
 	awaitHandled(t, d.DB, "other", upTo(25)...)
@@ -126,7 +127,7 @@ func TestFailPauseOfUnknownOutcome(t *testing.T) {
 	var paused atomic.Int32
 	w := start(t, cut.open(t, d), []consumer.Consumer{c},
 		worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(3),
-		worker.WithObserver(worker.Observer{ConsumerPaused: func(worker.ConsumerInfo) { paused.Add(1) }}))
+		worker.WithObserver(observe.On(func(observe.ConsumerPaused) { paused.Add(1) })))
 	for n := int32(1); n <= 2; n++ {
 		await(t, "the consumer to be paused", func() bool { return paused.Load() == n && statusOf(w.Worker, "failing").Paused != nil })
 		if tried := c.tried(2); tried != 3*n {
@@ -218,7 +219,7 @@ func TestFailDeadLetter(t *testing.T) {
 	var letters atomic.Int32
 	c := newRefusing("failing", 5, 11) // of b
 	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(2),
-		worker.WithObserver(worker.Observer{DeadLettered: func(worker.DeadLetter) { letters.Add(1) }}))
+		worker.WithObserver(observe.On(func(observe.DeadLettered) { letters.Add(1) })))
 	others := []int64{1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15}
 	awaitHandled(t, d.DB, "failing", others...)
 	await(t, "the checkpoint to reach the head", func() bool { return checkpoint(t, d.DB, "failing") == 15 })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -230,7 +231,7 @@ func TestMiddlewareIsNested(t *testing.T) {
 	var opts []worker.Option
 	for _, who := range []string{"outer", "inner"} {
 		opts = append(opts, worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
-			return func(ctx context.Context, b worker.Batch) error {
+			return func(ctx context.Context, b observe.Batch) error {
 				called(who + " batch")
 				return next(ctx, b)
 			}

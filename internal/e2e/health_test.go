@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -125,7 +126,7 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 	hung, leave := make(chan struct{}), make(chan struct{})
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, append(quick(), worker.WithGapPolicy(worker.GapWait), worker.WithStaleGapThreshold(stale),
 		worker.WithHeartbeatTimeout(time.Minute), // no heartbeat is late
-		worker.WithObserver(worker.Observer{FrontierBlocked: func(worker.BlockingTransaction) { close(hung); <-leave }}))...)
+		worker.WithObserver(observe.On(func(observe.FrontierBlocked) { close(hung); <-leave })))...)
 	setTurn(w, 300*time.Millisecond)
 	r := runWorker(t, w)
 	t.Cleanup(func() { close(leave) }) // before the worker is stopped
@@ -160,9 +161,9 @@ func TestHealthWhileAHookDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	leave := make(chan struct{})
 	defer close(leave) // before the workers are stopped
-	for hook, o := range map[string]worker.Observer{
-		"ConsumerStarted": {ConsumerStarted: func(worker.ConsumerInfo) { <-leave }},
-		"BatchDone":       {BatchDone: func(worker.Batch) { <-leave }},
+	for hook, o := range map[string]observe.Observer{
+		"ConsumerStarted": observe.On(func(observe.ConsumerStarted) { <-leave }),
+		"BatchDone":       observe.On(func(observe.BatchDone) { <-leave }),
 	} {
 		d := newLog(t)
 		appendN(t, d.DB, "Order", "1", 1)

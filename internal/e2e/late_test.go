@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -55,18 +56,16 @@ func TestLateEventsAreDelivered(t *testing.T) {
 			rollsBack := beginAppend(t, d.DB, "Order", "3", 1)  // 5
 			commitsToo := beginAppend(t, d.DB, "Order", "4", 2) // 6, 7
 			appendN(t, d.DB, "Order", "1", 1)                   // 8
-			seen := map[worker.SkipState]int64{}
+			seen := map[observe.SkipState]int64{}
 			blocked := 0
-			opts := []worker.Option{worker.WithStaleGapThreshold(stale), worker.WithMaxConsecutiveFailures(1), worker.WithObserver(worker.Observer{
-				FrontierBlocked: func(worker.BlockingTransaction) { mu.Lock(); defer mu.Unlock(); blocked++ },
-				Skipped: func(s worker.Skip) {
+			opts := []worker.Option{worker.WithStaleGapThreshold(stale), worker.WithMaxConsecutiveFailures(1), worker.WithObserver(observe.On(func(observe.FrontierBlocked) { mu.Lock(); defer mu.Unlock(); blocked++ }),
+				observe.On(func(s observe.Skipped) {
 					mu.Lock()
 					defer mu.Unlock()
 					if s.Consumer == "all" {
 						seen[s.State] += s.Missing
 					}
-				},
-			})}
+				}))}
 			w := worker.New(d.DB, log, []consumer.Consumer{all, orders}, append(quick(), opts...)...)
 			r := runWorker(t, w)
 			awaitHandled(t, d.DB, "all", 1, 4, 8)
@@ -100,7 +99,7 @@ func TestLateEventsAreDelivered(t *testing.T) {
 			if blocked < 3 || blocked > 3 && !plain {
 				t.Errorf("the observer was told of %d transactions that stay open, want 3", blocked)
 			}
-			if seen[worker.SkipLate] != 4 || seen[worker.SkipVoid] != 1 || seen[worker.SkipOpen] < 5 {
+			if seen[observe.SkipLate] != 4 || seen[observe.SkipVoid] != 1 || seen[observe.SkipOpen] < 5 {
 				t.Errorf("the observer was told of %v skipped positions, want 4 late, 1 void, and all 5 open before", seen)
 			}
 			for p, want := range map[int64]bool{1: false, 2: true, 3: true, 4: false, 6: true, 7: true, 8: false, 9: false} {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A worker has bounds that no option sets. A test of what happens at one of them does
@@ -27,14 +28,10 @@ func setShare(w *worker.Worker, share float64) { *field[float64](w, "limits", "s
 // statement again, with more time. A start does not, so a short bound would end a worker on
 // a slow machine.
 func setQuick(w *worker.Worker, d time.Duration) {
-	observer := field[worker.Observer](w, "observer")
-	tellStarted := observer.WorkerStarted
-	observer.WorkerStarted = func(i worker.WorkerInfo) {
+	observers := field[[]observe.Observer](w, "observers", "all")
+	*observers = append(*observers, observe.On(func(observe.WorkerStarted) {
 		*field[time.Duration](w, "limits", "quick") = d
-		if tellStarted != nil {
-			tellStarted(i)
-		}
-	}
+	}))
 }
 
 // field is an unexported field of a worker, or of a struct in it. It panics if there is none
@@ -42,7 +39,7 @@ func setQuick(w *worker.Worker, d time.Duration) {
 func field[T any](w *worker.Worker, path ...string) *T {
 	v := reflect.ValueOf(w).Elem()
 	for _, name := range path {
-		v = v.FieldByName(name)
+		v = reflect.Indirect(v).FieldByName(name)
 	}
 	if !v.IsValid() || v.Type() != reflect.TypeFor[T]() {
 		panic(fmt.Sprintf("a worker has no field %v of type %v", path, reflect.TypeFor[T]()))

@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/embedded"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -22,18 +23,18 @@ import (
 // retries keeps what an Observer is told of retries.
 type retries struct {
 	mu  sync.Mutex
-	all []worker.Retry
+	all []observe.Retrying
 }
 
 func (r *retries) observe() worker.Option {
-	return worker.WithObserver(worker.Observer{Retrying: func(about worker.Retry) {
+	return worker.WithObserver(observe.On(func(about observe.Retrying) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.all = append(r.all, about)
-	}})
+	}))
 }
 
-func (r *retries) told() []worker.Retry {
+func (r *retries) told() []observe.Retrying {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.all)
@@ -115,7 +116,7 @@ func TestCommitIntoSilence(t *testing.T) {
 	start(t, db, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1_000_000), worker.WithBatchTimeout(500*time.Millisecond), r.observe())
 	awaitHandled(t, d.DB, "c", upTo(3)...)
 	// On a slow machine a handler may be too slow before.
-	told := slices.DeleteFunc(r.told(), func(r worker.Retry) bool { return r.ByHandler && !strings.Contains(r.Err.Error(), "commit") })
+	told := slices.DeleteFunc(r.told(), func(r observe.Retrying) bool { return r.ByHandler && !strings.Contains(r.Err.Error(), "commit") })
 	if len(told) != 1 || told[0].ByHandler || !strings.Contains(told[0].Err.Error(), "in its commit") {
 		t.Errorf("told of %+v, want one retry that is not the handler's", told)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -54,11 +55,11 @@ func TestAppendsAreNotified(t *testing.T) {
 	var events atomic.Int32
 	start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}},
 		worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString(d.URL), worker.WithNotifyChannel(channel),
-		worker.WithObserver(worker.Observer{Woken: func(w worker.Wakeup) {
-			if w.Source == worker.WakeupEvents {
+		worker.WithObserver(observe.On(func(w observe.Woken) {
+			if w.Source == observe.WakeupEvents {
 				events.Add(1)
 			}
-		}}))
+		})))
 	await(t, "a wakeup because the listener is connected", func() bool { return events.Load() == 1 })
 	for want := int32(2); want <= 4; want++ {
 		tx, err := d.DB.BeginTx(t.Context(), nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// elsewhere names the tests that see the other hooks called, each with what it
+// elsewhere names the tests that see the other events, each with what it
 // needs: another role, another process, connections that die in silence.
 var elsewhere = map[string]string{
 	"RolesHidden":    "TestStartNamesEveryMissingPrivilege",
@@ -23,9 +23,8 @@ var elsewhere = map[string]string{
 	"PoolSwept":      "TestSweep",
 }
 
-// callEveryHook lets four workers meet everything that an Observer is told of,
-// but what tests elsewhere meet.
-func callEveryHook(t *testing.T, s *sightings, opts ...worker.Option) {
+// causeEveryEvent makes four workers report every event, but those of the tests elsewhere.
+func causeEveryEvent(t *testing.T, s *sightings, opts ...worker.Option) {
 	t.Helper()
 	a := &acts{newLog(t), s, append([]worker.Option{
 		worker.WithMaxConsecutiveFailures(2), worker.WithStaleGapThreshold(20 * time.Millisecond),
@@ -35,14 +34,14 @@ func callEveryHook(t *testing.T, s *sightings, opts ...worker.Option) {
 	a.meetPause(t)
 	a.meetDeafness(t)
 	a.meetCommit(t)
-	for _, hook := range hooks() {
+	for _, hook := range eventTypes(t) {
 		if elsewhere[hook] == "" && s.first(hook) < 0 {
-			t.Errorf("%s was never called", hook)
+			t.Errorf("%s was never reported", hook)
 		}
 	}
 }
 
-// acts are the parts of callEveryHook, with a worker each.
+// acts are the parts of causeEveryEvent, with a worker each.
 type acts struct {
 	*pgtest.Database
 	*sightings

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -42,7 +43,7 @@ func TestRetryLimitForgetsWhatIsOver(t *testing.T) {
 	var c cutter
 	var hiccup atomic.Int64 // the status shows one only until it is over
 	w := start(t, c.open(t, d), []consumer.Consumer{&ledger{name: "all"}}, worker.WithRetryLimit(retryLimit),
-		worker.WithObserver(worker.Observer{Retrying: func(worker.Retry) { hiccup.CompareAndSwap(0, time.Now().UnixNano()) }}))
+		worker.WithObserver(observe.On(func(observe.Retrying) { hiccup.CompareAndSwap(0, time.Now().UnixNano()) })))
 	await(t, "the consumer to run", func() bool { return statusOf(w.Worker, "all").Assigned })
 	appended := int64(0)
 	await(t, "the first hiccup", func() bool {
@@ -119,7 +120,7 @@ func TestFullDiskIsNobodysFailure(t *testing.T) {
 			}}
 			var byHandler atomic.Bool
 			start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1),
-				worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) { byHandler.Store(r.ByHandler) }}))
+				worker.WithObserver(observe.On(func(r observe.Retrying) { byHandler.Store(r.ByHandler) })))
 			awaitHandled(t, d.DB, "writing", upTo(3)...)
 			if byHandler.Load() {
 				t.Error("the handler is blamed")

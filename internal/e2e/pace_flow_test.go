@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -80,14 +81,12 @@ func checkSlowBatch(t *testing.T, of func(ledger) consumer.Consumer) {
 		}
 		return nil
 	}})}, append(quick(), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(2),
-		worker.WithObserver(worker.Observer{
-			BatchStarted: func(b worker.Batch) { planned = append(planned, b.Events) },
-			BatchDone: func(b worker.Batch) {
+		worker.WithObserver(observe.On(func(b observe.BatchStarted) { planned = append(planned, b.Events) }),
+			observe.On(func(b observe.BatchDone) {
 				if b.Err == nil && b.Events > 0 {
 					batches, events = append(batches, int(b.To)), append(events, b.Events)
 				}
-			},
-		}))...)
+			})))...)
 	setShare(w, 0)
 	r := runWorker(t, w)
 	want := append([]int64{1, 2, 4}, upTo(27)[7:]...)
@@ -130,7 +129,7 @@ func TestSlowBatchOfAnotherRole(t *testing.T) {
 		IF current_user NOT LIKE 'tenant%' THEN RAISE 'as %', current_user; END IF; RETURN NULL; END$$`)
 	d.Exec(t, `CREATE CONSTRAINT TRIGGER as_tenant AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION as_tenant()`)
 	appendN(t, d.DB, "Order", "1", 8)
-	failed := worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) { t.Error(r.Err) }})
+	failed := worker.WithObserver(observe.On(func(r observe.Retrying) { t.Error(r.Err) }))
 	for name, db := range map[string]*sql.DB{"pgx": d.DB, "pq": d.OpenPQ(t)} {
 		w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: name, before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
 			_, err := tx.ExecContext(ctx, `SET LOCAL ROLE `+role)
@@ -178,7 +177,7 @@ func TestEventIsNotBlamedForTheSumOfOthers(t *testing.T) {
 	said := make(chan error, 1)
 	start(t, d.DB, []consumer.Consumer{&slowSum{bulkLedger{name: "slow"}}},
 		worker.WithBatchTimeout(3*time.Second), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(3),
-		worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) {
+		worker.WithObserver(observe.On(func(r observe.Retrying) {
 			if e := (*worker.ConsumerError)(nil); errors.As(r.Err, &e) && e.Position != 0 {
 				named.Add(1)
 			}
@@ -186,7 +185,7 @@ func TestEventIsNotBlamedForTheSumOfOthers(t *testing.T) {
 			case said <- r.Err:
 			default:
 			}
-		}}))
+		})))
 	awaitHandled(t, d.DB, "slow", upTo(10)...)
 	select {
 	case err := <-said:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -345,21 +346,19 @@ func TestAKeyThatPanics(t *testing.T) {
 	})}}
 	var first atomic.Int64
 	var late, over atomic.Bool
-	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithRetryLimit(retryLimit), worker.WithObserver(worker.Observer{
-		Retrying: func(r worker.Retry) {
-			if r.Trouble != worker.TroubleKey {
-				return
-			}
-			if first.CompareAndSwap(0, time.Now().UnixNano()); time.Since(time.Unix(0, first.Load())) > retryLimit {
-				late.Store(true)
-			}
-		},
-		Recovered: func(r worker.Recovery) {
-			if r.Trouble == worker.TroubleKey {
+	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithRetryLimit(retryLimit), worker.WithObserver(observe.On(func(r observe.Retrying) {
+		if r.Condition != observe.ConditionKey {
+			return
+		}
+		if first.CompareAndSwap(0, time.Now().UnixNano()); time.Since(time.Unix(0, first.Load())) > retryLimit {
+			late.Store(true)
+		}
+	}),
+		observe.On(func(r observe.Recovered) {
+			if r.Condition == observe.ConditionKey {
 				over.Store(true)
 			}
-		},
-	}))
+		})))
 	awaitLayout(t, d.DB, 2)
 	appendN(t, d.DB, "Order", "good", 1)
 	awaitOnce(t, d.DB, "aggregate_id")

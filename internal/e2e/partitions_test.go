@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -134,15 +135,15 @@ func TestAConsumerIsSplitAndMerged(t *testing.T) {
 	}
 	var before string
 	var mu sync.Mutex
-	var told []worker.Rescaled
-	hear := func(r worker.Rescaled) {
+	var told []observe.Rescaled
+	hear := func(r observe.Rescaled) {
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, r)
 	}
 	for i, n := range []int{1, 4, 3, 2, 1} {
 		told = nil
-		w := start(t, d.DB, []consumer.Consumer{inPartitions(n)}, worker.WithObserver(worker.Observer{Rescaled: hear}))
+		w := start(t, d.DB, []consumer.Consumer{inPartitions(n)}, worker.WithObserver(observe.On(hear)))
 		awaitLayout(t, d.DB, n)
 		appendSome(17)
 		awaitOnce(t, d.DB, "aggregate_id")
@@ -374,14 +375,14 @@ func TestAPartPassesOthersLazily(t *testing.T) {
 	d := newLog(t)
 	var mu sync.Mutex
 	empty, began := map[string]int{}, time.Now()
-	done := func(b worker.Batch) {
+	done := func(b observe.BatchDone) {
 		mu.Lock()
 		defer mu.Unlock()
 		if b.Err == nil && b.Events == 0 {
 			empty[b.Consumer]++
 		}
 	}
-	start(t, d.DB, []consumer.Consumer{inPartitions(parts)}, worker.WithObserver(worker.Observer{BatchDone: done}), worker.WithDispatcherInterval(time.Millisecond))
+	start(t, d.DB, []consumer.Consumer{inPartitions(parts)}, worker.WithObserver(observe.On(done)), worker.WithDispatcherInterval(time.Millisecond))
 	awaitLayout(t, d.DB, parts)
 	only := aggregateIn(partition.Cut(parts)[2], 0)
 	for range 300 {

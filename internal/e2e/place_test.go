@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -51,21 +52,19 @@ func TestConsumerThatWaitsToBeginAtTheHeadIsNamed(t *testing.T) {
 	open := beginAppend(t, d.DB, "Order", "late", 1)
 	defer func() { _ = open.Rollback() }()
 	appendN(t, d.DB, "Order", "1", 1)
-	waits, ends := make(chan worker.ConsumerWait, 10), make(chan worker.Recovery, 10)
-	observer := worker.Observer{
-		ConsumerWaiting: func(w worker.ConsumerWait) { waits <- w },
-		Recovered: func(r worker.Recovery) {
-			if r.Trouble == worker.TroubleStart {
+	waits, ends := make(chan observe.ConsumerWaiting, 10), make(chan observe.Recovered, 10)
+	observer := worker.WithObserver(observe.On(func(w observe.ConsumerWaiting) { waits <- w }),
+		observe.On(func(r observe.Recovered) {
+			if r.Condition == observe.ConditionStart {
 				ends <- r
 			}
-		},
-	}
-	w := start(t, d.DB, []consumer.Consumer{&startingLedger{ledger{name: "new"}, consumer.AtHead()}}, worker.WithStaleGapThreshold(50*time.Millisecond), worker.WithObserver(observer))
+		}))
+	w := start(t, d.DB, []consumer.Consumer{&startingLedger{ledger{name: "new"}, consumer.AtHead()}}, worker.WithStaleGapThreshold(50*time.Millisecond), observer)
 	names := func(err error) bool {
 		return err != nil && strings.Contains(err.Error(), `consumer "new" waits to begin at the head, position 2`) && strings.Contains(err.Error(), "pg_terminate_backend(")
 	}
 	await(t, "Status to name the transaction", func() bool { return names(statusOf(w.Worker, "new").LastError) })
-	if told := <-waits; told.Consumer != "new" || told.Trouble != worker.TroubleStart {
+	if told := <-waits; told.Consumer != "new" || told.Condition != observe.ConditionStart {
 		t.Errorf("the observer was told %+v", told)
 	}
 	if err := open.Rollback(); err != nil {

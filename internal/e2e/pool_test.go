@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -77,14 +78,12 @@ func TestHeartbeatsDoNotWaitForHandlers(t *testing.T) {
 					return nil
 				}})
 			}
-			w := start(t, db, consumers, worker.WithLeaderStrategy(strategy), worker.WithHeartbeatTimeout(30*time.Second), worker.WithBatchTimeout(time.Hour), worker.WithObserver(worker.Observer{
-				ConsumerStopped: func(worker.ConsumerInfo) { stopped.Add(1) },
-				BatchDone: func(b worker.Batch) {
+			w := start(t, db, consumers, worker.WithLeaderStrategy(strategy), worker.WithHeartbeatTimeout(30*time.Second), worker.WithBatchTimeout(time.Hour), worker.WithObserver(observe.On(func(observe.ConsumerStopped) { stopped.Add(1) }),
+				observe.On(func(b observe.BatchDone) {
 					if b.Err == nil {
 						done.Add(1)
 					}
-				},
-			}))
+				})))
 			defer close(finish)
 			heartbeats := func(when string, n int) {
 				t.Helper()

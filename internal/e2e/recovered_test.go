@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -19,19 +20,19 @@ import (
 // recoveries counts, by trouble, how often its end was told.
 type recoveries struct {
 	mu sync.Mutex
-	n  map[worker.Trouble]int
+	n  map[observe.Condition]int
 }
 
-func (r *recoveries) add(about worker.Recovery) {
+func (r *recoveries) add(about observe.Recovered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.n == nil {
-		r.n = map[worker.Trouble]int{}
+		r.n = map[observe.Condition]int{}
 	}
-	r.n[about.Trouble]++
+	r.n[about.Condition]++
 }
 
-func (r *recoveries) of(trouble worker.Trouble) int {
+func (r *recoveries) of(trouble observe.Condition) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.n[trouble]
@@ -59,9 +60,9 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 	var over recoveries
 	w := start(t, cut.open(t, d), []consumer.Consumer{c}, worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(3),
 		worker.WithHeartbeatTimeout(time.Minute), worker.WithBatchTimeout(5*time.Second), worker.WithStaleGapThreshold(stale), worker.WithMaxOpenRanges(1), worker.WithLogger(&log),
-		worker.WithObserver(worker.Observer{Recovered: over.add}))
-	want := map[worker.Trouble]int{}
-	ended := func(trouble worker.Trouble) {
+		worker.WithObserver(observe.On(over.add)))
+	want := map[observe.Condition]int{}
+	ended := func(trouble observe.Condition) {
 		t.Helper()
 		want[trouble]++
 		await(t, fmt.Sprintf("the troubles %v to be over", want), func() bool {
@@ -85,7 +86,7 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 	await(t, "the consumer to run", func() bool { return len(handled(t, d.DB, "c")) == 1 })
 	fails.Store(2)
 	more()
-	ended(worker.TroubleBatch)
+	ended(observe.ConditionBatch)
 
 	fails.Store(3)
 	more()
@@ -93,12 +94,12 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 	if err := operator(t, d).Resume(t.Context(), "c", by); err != nil {
 		t.Fatal(err)
 	}
-	want[worker.TroublePaused]++
-	ended(worker.TroubleBatch)
+	want[observe.ConditionPaused]++
+	ended(observe.ConditionBatch)
 
 	cut.before.Store(1)
 	more()
-	ended(worker.TroubleDatabase)
+	ended(observe.ConditionDatabase)
 
 	lock, err := d.DB.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -112,12 +113,12 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 	if err := lock.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	ended(worker.TroubleLock)
+	ended(observe.ConditionLock)
 
 	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
 	await(t, "the frontier to fail", func() bool { return w.Status().FrontierError != nil })
 	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
-	ended(worker.TroubleFrontier)
+	ended(observe.ConditionFrontier)
 
 	before := len(log.with("transaction stays open")) // on a slow machine, some that commit do for a moment
 	first := beginAppend(t, d.DB, "Order", "first", 1)
@@ -129,18 +130,18 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 	if err := errors.Join(first.Rollback(), second.Rollback()); err != nil {
 		t.Fatal(err)
 	}
-	want[worker.TroubleTransaction] = before + 2
-	ended(worker.TroubleDoubts)
+	want[observe.ConditionTransaction] = before + 2
+	ended(observe.ConditionDoubts)
 
 	d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
-	ended(worker.TroubleCoordination)
+	ended(observe.ConditionCoordination)
 
 	deaf.Store(true)
 	more()
 	await(t, "the handler to be overdue", func() bool { return errors.Is(statusOf(w.Worker, "c").LastError, worker.ErrHandlerOverdue) })
 	close(release)
-	want[worker.TroubleOverdue]++
-	ended(worker.TroubleBatch)
+	want[observe.ConditionOverdue]++
+	ended(observe.ConditionBatch)
 
 	w.end(t)
 	lines := log.with("recovered")
@@ -151,7 +152,7 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 		if got := len(log.with("recovered trouble " + string(trouble))); got != told {
 			t.Errorf("the log tells of the end of %s %d times, the Observer %d times", trouble, got, told)
 		}
-		if trouble != worker.TroubleTransaction && told != n {
+		if trouble != observe.ConditionTransaction && told != n {
 			t.Errorf("the end of %s is told %d times, want %d", trouble, told, n)
 		}
 	}

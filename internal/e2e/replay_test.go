@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -202,28 +203,26 @@ func TestKeyThatPanicsAtBorders(t *testing.T) {
 	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, effects) VALUES ('c', 0,
 		'[{"first": 0, "last": 2047, "key": "k", "after": 5}, {"first": 2048, "last": 4095, "key": "k", "after": 9}]')`)
 	var works atomic.Bool
-	retries := make(chan worker.Retry, 1)
+	retries := make(chan observe.Retrying, 1)
 	c := &keyed{key: func(e store.PersistedEvent) string {
 		if !works.Load() {
 			panic("no key")
 		}
 		return e.AggregateID
 	}}
-	start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(2), worker.WithObserver(worker.Observer{
-		Retrying: func(r worker.Retry) {
-			select {
-			case retries <- r:
-			default:
-			}
-		},
-		ConsumerFailed: func(f worker.ConsumerFailure) {
+	start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(2), worker.WithObserver(observe.On(func(r observe.Retrying) {
+		select {
+		case retries <- r:
+		default:
+		}
+	}),
+		observe.On(func(f observe.ConsumerFailed) {
 			t.Errorf("the consumer has failed: %v", f.Err)
-		},
-	}))
+		})))
 	for range 3 {
 		select {
 		case r := <-retries:
-			if r.Trouble != worker.TroubleKey || r.ByHandler {
+			if r.Condition != observe.ConditionKey || r.ByHandler {
 				t.Errorf("it is tried again because of %+v", r)
 			}
 		case <-time.After(pgtest.Patience):

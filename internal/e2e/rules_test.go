@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -60,22 +61,23 @@ func TestHandlerThatClosesItsConnection(t *testing.T) {
 	}
 }
 
-// A hook or a Logger that ends the goroutine in which it is called ends the
-// worker, whose part that was, with an error that says what.
-func TestHooksThatCallGoexit(t *testing.T) {
+// An observer that ends the goroutine in which it is called ends no part of the worker.
+func TestObserverThatCallsGoexit(t *testing.T) {
 	t.Parallel()
-	for name, o := range map[string]worker.Observer{
-		"of a loop":           {BatchDone: func(worker.Batch) { runtime.Goexit() }},
-		"of the coordination": {LeadershipChanged: func(worker.Leadership) { runtime.Goexit() }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newLog(t)
-			appendN(t, d.DB, "Order", "1", 1)
-			err := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithObserver(o)).result(t)
-			if err == nil || !strings.Contains(err.Error(), "a hook of the Observer or the Logger called runtime.Goexit") {
-				t.Errorf("Start: %v", err)
-			}
-		})
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	panics := make(chan observe.HookPanicked, 100)
+	start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithObserver(
+		observe.On(func(observe.BatchDone) { runtime.Goexit() }), observe.On(func(observe.LeadershipChanged) { runtime.Goexit() }),
+		observe.On(func(p observe.HookPanicked) { panics <- p })))
+	hooks := map[string]string{}
+	for range 2 {
+		p := <-panics
+		hooks[p.Hook] = p.Panic
 	}
+	if want := "it called runtime.Goexit"; hooks["BatchDone"] != want || hooks["LeadershipChanged"] != want {
+		t.Errorf("reported %v", hooks)
+	}
+	appendN(t, d.DB, "Order", "2", 1)
+	awaitHandled(t, d.DB, "c", 1, 2)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -29,26 +30,24 @@ func (v *versioned) Version() int { return v.version }
 // scopesTold are what an observer was told of scopes.
 type scopesTold struct {
 	mu      sync.Mutex
-	changes []worker.ScopeChange
+	changes []observe.ScopeChanged
 	waits   []error
 }
 
 func (s *scopesTold) observer() worker.Option {
-	return worker.WithObserver(worker.Observer{
-		ScopeChanged: func(c worker.ScopeChange) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.changes = append(s.changes, c)
-		},
-		ConsumerWaiting: func(w worker.ConsumerWait) {
+	return worker.WithObserver(observe.On(func(c observe.ScopeChanged) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changes = append(s.changes, c)
+	}),
+		observe.On(func(w observe.ConsumerWaiting) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.waits = append(s.waits, w.Err)
-		},
-	})
+		}))
 }
 
-func (s *scopesTold) all() []worker.ScopeChange {
+func (s *scopesTold) all() []observe.ScopeChanged {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.changes)
@@ -58,7 +57,7 @@ func (s *scopesTold) all() []worker.ScopeChange {
 func startBuild(t *testing.T, d *pgtest.Database, c consumer.Consumer, opts ...worker.Option) *running {
 	t.Helper()
 	ready := make(chan struct{})
-	w := start(t, d.DB, []consumer.Consumer{c}, append(opts, worker.WithObserver(worker.Observer{WorkerStarted: func(worker.WorkerInfo) { close(ready) }}))...)
+	w := start(t, d.DB, []consumer.Consumer{c}, append(opts, worker.WithObserver(observe.On(func(observe.WorkerStarted) { close(ready) })))...)
 	select {
 	case <-ready:
 	case <-time.After(pgtest.Patience):

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -93,12 +94,12 @@ func TestAllConnectionsDieInSilence(t *testing.T) {
 	}
 	appendN(t, d.DB, "Order", "1", 1)
 	swept := make(chan struct{}, 1)
-	start(t, db, consumers, worker.WithHeartbeatTimeout(30*time.Second), worker.WithObserver(worker.Observer{PoolSwept: func(worker.PoolSweep) {
+	start(t, db, consumers, worker.WithHeartbeatTimeout(30*time.Second), worker.WithObserver(observe.On(func(observe.PoolSwept) {
 		select {
 		case swept <- struct{}{}:
 		default:
 		}
-	}}))
+	})))
 	for _, c := range consumers {
 		awaitHandled(t, d.DB, c.Name(), 1)
 	}
@@ -171,7 +172,7 @@ func TestGuardWaitsForALock(t *testing.T) {
 	var log lines
 	var retries atomic.Int32
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, append(quick(), worker.WithBatchTimeout(2*time.Second), worker.WithHeartbeatTimeout(time.Minute), worker.WithLogger(&log),
-		worker.WithObserver(worker.Observer{Retrying: func(worker.Retry) { retries.Add(1) }}))...)
+		worker.WithObserver(observe.On(func(observe.Retrying) { retries.Add(1) })))...)
 	setQuick(w, 4*time.Second)
 	setGuard(w, 500*time.Millisecond) // 4.5 s with two batches: one look without an answer does not end the guard
 	runWorker(t, w)

@@ -19,6 +19,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -176,12 +177,10 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	db, back := d.OpenAway(t)
-	observed := func() (opts []worker.Option, told chan worker.TaskFailure, over chan worker.Recovery) {
-		told, over = make(chan worker.TaskFailure, 1000), make(chan worker.Recovery, 1000)
-		return append(quick(), worker.WithObserver(worker.Observer{
-			TaskFailed: func(f worker.TaskFailure) { told <- f },
-			Recovered:  func(r worker.Recovery) { over <- r },
-		})), told, over
+	observed := func() (opts []worker.Option, told chan observe.TaskFailed, over chan observe.Recovered) {
+		told, over = make(chan observe.TaskFailed, 1000), make(chan observe.Recovered, 1000)
+		return append(quick(), worker.WithObserver(observe.On(func(f observe.TaskFailed) { told <- f }),
+			observe.On(func(r observe.Recovered) { over <- r }))), told, over
 	}
 	opts, told, _ := observed()
 	stopped := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}}, opts...)
@@ -202,7 +201,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	}
 	back()
 	awaitHandled(t, d.DB, "c", upTo(3)...)
-	if r := <-over; r.Trouble != worker.TroubleDatabase {
+	if r := <-over; r.Condition != observe.ConditionDatabase {
 		t.Errorf("over: %+v", r)
 	}
 }
@@ -214,9 +213,9 @@ func TestStartAfterTheNetworkFellSilent(t *testing.T) {
 	appendN(t, d.DB, "Order", "1", 3)
 	db, hole := d.InMode(pgx.QueryExecModeExec).OpenHole(t)
 	hole.Swallow("(worker_id, heartbeat_at, status, ") // of the statement that registers
-	told := make(chan worker.TaskFailure, 100)
+	told := make(chan observe.TaskFailed, 100)
 	w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}},
-		append(quick(), worker.WithObserver(worker.Observer{TaskFailed: func(f worker.TaskFailure) { told <- f }}))...)
+		append(quick(), worker.WithObserver(observe.On(func(f observe.TaskFailed) { told <- f })))...)
 	runWorker(t, w)
 	if f := <-told; f.Task != "start" || hole.Fallen() != 1 {
 		t.Errorf("told: %+v, with %d silent connections", f, hole.Fallen())

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -96,9 +97,9 @@ func TestUnownedConsumersAreShown(t *testing.T) {
 	if err := older.result(t); err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan worker.ConsumerInfo, 2)
+	told := make(chan observe.ConsumerUnowned, 2)
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "current"}},
-		worker.WithObserver(worker.Observer{ConsumerUnowned: func(c worker.ConsumerInfo) { told <- c }}))
+		worker.WithObserver(observe.On(func(c observe.ConsumerUnowned) { told <- c })))
 	await(t, "the status to show the retired consumer", func() bool { return fmt.Sprint(w.Status().Unowned) == "[retired]" })
 	if s := w.Status(); !s.Leader || strings.Contains(fmt.Sprint(s.Consumers), "retired") {
 		t.Errorf("the status is %+v", s)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -79,9 +80,9 @@ func TestHandlerThatIgnoresItsContext(t *testing.T) {
 		}
 		return nil
 	}}
-	var overdue atomic.Pointer[worker.Batch]
+	var overdue atomic.Pointer[observe.Batch]
 	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithBatchTimeout(time.Second),
-		worker.WithObserver(worker.Observer{HandlerOverdue: func(b worker.Batch) { overdue.Store(&b) }}))
+		worker.WithObserver(observe.On(func(b observe.HandlerOverdue) { overdue.Store(&b.Batch) })))
 	isOverdue := func() bool { return errors.Is(statusOf(w.Worker, "deaf").LastError, worker.ErrHandlerOverdue) }
 	await(t, "the status to say that the handler is overdue", isOverdue)
 	await(t, "the observer to be told", func() bool { return overdue.Load() != nil })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -177,7 +178,7 @@ func TestWaitForTrustsNoServerWithoutAToken(t *testing.T) {
 	var hung atomic.Bool
 	leave := make(chan struct{})
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithGapPolicy(worker.GapWait), worker.WithStaleGapThreshold(stale), worker.WithHeartbeatTimeout(time.Minute),
-		worker.WithObserver(worker.Observer{FrontierBlocked: func(worker.BlockingTransaction) { hung.Store(true); <-leave }}))
+		worker.WithObserver(observe.On(func(observe.FrontierBlocked) { hung.Store(true); <-leave })))
 	t.Cleanup(func() { close(leave) })
 	appendN(t, d.DB, "Order", "1", 1)
 	if err := w.WaitFor(t.Context(), "c", 1); err != nil {

@@ -26,7 +26,7 @@ import (
 // have ended, as [jobs.WithRetention] says.
 //
 // Give it to all workers that run steps. Without a worker that has it, no run gets on: the
-// workers say so after some seconds ([jobs.Observer.TaskFailed]), and so does the doctor.
+// workers say so after some seconds ([observe.TaskFailed]), and so does the doctor.
 func Advance() jobs.Option {
 	return jobflow.Beside(func() jobflow.Companion { return &advancer{wake: make(chan struct{}, 1)} }).(jobs.Option)
 }

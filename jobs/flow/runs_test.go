@@ -18,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )
@@ -215,7 +216,7 @@ func TestZombieOfAStep(t *testing.T) {
 		return nil
 	}
 	lost := make(chan jobs.Header, 1)
-	s.work(jobs.WithObserver(jobs.Observer{JobLost: func(h jobs.Header) { lost <- h }}))
+	s.work(jobs.WithObserver(observe.On(func(h observe.JobLost) { lost <- jobs.Header(h.Job) })))
 	run := start(s, o.Flow, 1)
 	<-began
 	// As the leader does with the jobs of a worker that seems dead.
@@ -257,8 +258,8 @@ func TestEndedRunsAreTold(t *testing.T) {
 	if _, err := s.Cancel(t.Context(), nil, start(s, f, flow.StateFailed)); err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan jobs.FlowRun, 100)
-	hears := jobs.WithObserver(jobs.Observer{FlowRunEnded: func(r jobs.FlowRun) { told <- r }})
+	told := make(chan observe.FlowRunEnded, 100)
+	hears := jobs.WithObserver(observe.On(func(r observe.FlowRunEnded) { told <- r }))
 	stops := []func(){s.work(hears), s.work(hears)}
 	want := map[int64]flow.State{}
 	for i, how := range []flow.State{flow.StateCancelled, flow.StateCompleted, flow.StateFailed, flow.StateCompleted, flow.StateFailed} {
@@ -959,12 +960,12 @@ SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '3
 		t.Fatal(err)
 	}
 	told := make(chan string, 100)
-	s.work(jobs.WithRetention(0), jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) {
+	s.work(jobs.WithRetention(0), jobs.WithObserver(observe.On(func(f observe.TaskFailed) {
 		select {
-		case told <- fmt.Sprint(f.Name, ": ", f.Err):
+		case told <- fmt.Sprint(f.Task, ": ", f.Err):
 		default:
 		}
-	}}))
+	})))
 	runs := `SELECT count(*) FROM jobs_flow_runs WHERE id NOT IN (2, 3)`
 	s.until("all others to be removed", func() bool { return s.count(runs) == 0 })
 	if n := s.count(`SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = 2`); n != 3 {

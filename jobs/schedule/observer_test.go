@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -28,7 +29,7 @@ func TestObserver(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	ticked, failed := map[string][]schedule.Ticked{}, map[string][]schedule.TickFailure{}
+	ticked, failed := map[string][]observe.Ticked{}, map[string][]observe.TickFailed{}
 	seen := func(name string) int {
 		mu.Lock()
 		defer mu.Unlock()
@@ -40,19 +41,17 @@ func TestObserver(t *testing.T) {
 		schedule.Job("paused", each(20*time.Millisecond), jobOf),
 		schedule.Job("broken", each(20*time.Millisecond), func(time.Time) jobs.Args { panic("no job today") })).
 		WithLogger(slog.New(slog.NewTextHandler(&said, nil))).
-		WithObserver(schedule.Observer{Ticked: func(schedule.Ticked) { panic("the observer's") }}).
-		WithObserver(schedule.Observer{
-			Ticked: func(k schedule.Ticked) {
-				mu.Lock()
-				defer mu.Unlock()
-				ticked[k.Schedule] = append(ticked[k.Schedule], k)
-			},
-			TickFailed: func(f schedule.TickFailure) {
+		WithObserver(observe.On(func(observe.Ticked) { panic("the observer's") })).
+		WithObserver(observe.On(func(k observe.Ticked) {
+			mu.Lock()
+			defer mu.Unlock()
+			ticked[k.Schedule] = append(ticked[k.Schedule], k)
+		}),
+			observe.On(func(f observe.TickFailed) {
 				mu.Lock()
 				defer mu.Unlock()
 				failed[f.Schedule] = append(failed[f.Schedule], f)
-			},
-		})
+			}))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)

@@ -14,13 +14,14 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/refusal"
 	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // Scheduler enqueues the jobs of schedules. Make one with [New], and run it with Start.
@@ -30,10 +31,10 @@ type Scheduler struct {
 	t          tables.Jobs
 	all        []*plan
 	err        error // of what New was given
-	logger     *slog.Logger
-	observers  []Observer
-	voice      *hooks.Voice[Observer]
-	startLimit time.Duration // 0: none
+	loggers    []observe.Observer
+	observing  []observe.Observer
+	observers  *runtime.Observers // of both, from Start on
+	startLimit time.Duration      // 0: none
 	started    atomic.Bool
 
 	mu sync.Mutex // of the plans' status
@@ -86,9 +87,9 @@ var (
 )
 
 // New makes a Scheduler. client enqueues the jobs; db is its database. What is wrong
-// with them, Start returns. The logger is slog.Default; see [Scheduler.WithLogger].
+// with them, Start returns. Warnings and errors go to slog.Default; see [Scheduler.WithLogger].
 func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
-	s := &Scheduler{db: pgdriver.NewPool(db), client: client, logger: slog.Default()}
+	s := &Scheduler{db: pgdriver.NewPool(db), client: client}
 	var all []error
 	if db == nil {
 		all = append(all, errors.New("db is nil: open one with sql.Open"))
@@ -125,11 +126,10 @@ func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 	return s
 }
 
-// WithLogger gives the Scheduler a logger, before Start, and returns the Scheduler.
+// WithLogger logs what happens, as [observe.Log] does, before Start, and returns the Scheduler. By
+// default warnings and errors go to [slog.Default].
 func (s *Scheduler) WithLogger(l *slog.Logger) *Scheduler {
-	if l != nil {
-		s.logger = l
-	}
+	s.loggers = append(s.loggers, observe.Log(l))
 	return s
 }
 
@@ -185,11 +185,9 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return ErrAlreadyStarted
 	}
-	s.voice = s.newVoice()
-	tell := func(err error) {
-		s.logger.WarnContext(ctx, "the database cannot be reached; tried again", "err", errtext.Of(err))
-	}
-	if err := pgdriver.Reach(ctx, "schedule", s.startLimit, tell, s.begin); err != nil {
+	s.observers = runtime.NewObservers(source(), s.loggers, s.observing)
+	failed := func(err error) { s.taskFailed(ctx, "start", errtext.Of(err)) }
+	if err := pgdriver.Reach(ctx, "schedule", s.startLimit, failed, s.begin); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -207,7 +205,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 		if err == nil {
 			failures = 0
 		} else {
-			s.logger.WarnContext(ctx, "schedules could not be looked at; tried again", "err", errtext.Of(err))
+			s.taskFailed(ctx, "read schedules", errtext.Of(err))
 			pause = backoff.Session(failures)
 		}
 		if !backoff.Sleep(ctx, pause) {
@@ -332,7 +330,7 @@ func (s *Scheduler) round(ctx context.Context) (pause time.Duration, err error) 
 		}
 		foreign := r.hash != p.hash && r.hash != p.sampled
 		if foreign && !p.status.Foreign {
-			s.logger.WarnContext(ctx, "another program has given a schedule other times, and enqueues its jobs; this one does not until it starts again", "schedule", p.name)
+			s.observers.Notify(observe.ScheduleForeign{Schedule: p.name})
 		}
 		s.change(p, func(st *Status) { st.Next, st.Paused, st.Foreign = r.next, r.paused, foreign })
 		switch {
@@ -370,7 +368,7 @@ func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time
 		return err
 	}))
 	if err == nil && moved {
-		s.tellTicked(Ticked{p.name, r.next, enqueued, max(now.Sub(r.next), 0), time.Since(begin)})
+		s.observers.Notify(observe.Ticked{Schedule: p.name, Tick: r.next, Jobs: enqueued, Late: max(now.Sub(r.next), 0), Took: time.Since(begin)})
 	}
 	if ctx.Err() != nil {
 		return 0
@@ -380,8 +378,7 @@ func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time
 		p.failures++
 		pause := backoff.Session(p.failures)
 		p.retryAt = time.Now().Add(pause)
-		s.logger.ErrorContext(ctx, "the job of a schedule could not be enqueued; tried again", "schedule", p.name, "tick", r.next, "err", err)
-		s.tellFailed(TickFailure{p.name, r.next, err})
+		s.observers.Notify(observe.TickFailed{Schedule: p.name, Tick: r.next, Err: err})
 		return pause
 	}
 	p.failures = 0

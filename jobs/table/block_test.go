@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A hook that blocks is told. A stop ends its context, waits for it for a while, and
@@ -107,7 +108,7 @@ func TestScanThatBlocks(t *testing.T) {
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 10) AS i`)
 	w := s.worker(s.d.DB, func(o *table.WorkerOptions) {
 		o.NumHandlers = 4
-		o.Observers = []table.Observer{{JobOverdue: func(h table.Header) { s.note("overdue %d", h.ID) }}}
+		o.Observers = []observe.Observer{observe.On(func(h observe.JobOverdue) { s.note("overdue %d", h.ID) })}
 	})
 	table.SetGrace(w, 100*time.Millisecond)
 	result := make(chan error, 1)

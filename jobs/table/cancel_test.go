@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A job that is cancelled while it runs hears of it, and is canceled if its handler
@@ -72,13 +73,13 @@ func TestCancelBeforeItRuns(t *testing.T) {
 		s.add(`(cancel, process_after) VALUES (true, now() + interval '1 hour')`),
 		s.add(`(cancel, state, finished_at, num_failures, failure_message) VALUES (true, 'errored', now() + interval '1 hour', 1, 'the last error')`),
 	}
-	done := make(chan table.Done, 5)
+	done := make(chan observe.JobDone, 5)
 	w := s.run(func(o *table.WorkerOptions) {
-		o.Observers = []table.Observer{{JobDone: func(d table.Done) { done <- d }}}
+		o.Observers = []observe.Observer{observe.On(func(d observe.JobDone) { done <- d })}
 	})
 	for _, id := range ids {
 		s.becomes(id, table.StateCanceled)
-		if d := <-done; d.State != table.StateCanceled || !errors.Is(d.Err, table.ErrCanceled) {
+		if d := <-done; d.State != string(table.StateCanceled) || !errors.Is(d.Err, table.ErrCanceled) {
 			t.Errorf("told: %+v", d)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -21,7 +21,7 @@ import (
 // fail are looked for, and left out of the next ones; the others are claimed, and
 // returned with an error, too.
 func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, limit int) (runs []*run, found int, err error) {
-	out := pgdriver.Array(w.begin(Claiming))
+	out := pgdriver.Array(w.begin(observe.ConditionClaim))
 	runs, found, err = w.pick(ctx, on, w.sql.claim, out, c, limit)
 	if pgdriver.FaultOf(err) != pgdriver.FaultServer {
 		runs, found, err = w.pickApart(ctx, on, out, c, limit, err)
@@ -31,7 +31,7 @@ func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, lim
 		for i, r := range runs {
 			taken[i] = r.claim.ID
 		}
-		w.partly(Claiming, taken)
+		w.partly(observe.ConditionClaim, taken)
 	}
 	return runs, found, err
 }
@@ -55,7 +55,7 @@ func (w *Worker) pickApart(ctx context.Context, on store.Querier, out string, c 
 		more, _, err := w.pick(ctx, on, w.sql.claimOf, pgdriver.Array(ids), c, limit-len(runs))
 		runs = append(runs, more...)
 		return err
-	}, func(id int64, err error) error { return w.refuse(Claiming, id, err) })
+	}, func(id int64, err error) error { return w.refuse(observe.ConditionClaim, id, err) })
 	return runs, min(len(ids), limit), err
 }
 
@@ -76,11 +76,11 @@ func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, lis
 	}
 	for _, r := range all {
 		if r.state == "" {
-			err = errtext.Join(err, w.refuse(Claiming, r.run.claim.ID, errUnchanged))
+			err = errtext.Join(err, w.refuse(observe.ConditionClaim, r.run.claim.ID, errUnchanged))
 			continue
 		}
 		if r.state != StateProcessing {
-			hooks.Tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.done(r.state) }, Done{Header: r.run.header, State: r.state, Err: ErrCanceled})
+			w.observers.Notify(observe.JobDone{Job: r.run.header.job(), State: string(r.state), Err: ErrCanceled})
 			continue
 		}
 		if older := w.hand.add(r.run); older != nil {
@@ -94,7 +94,7 @@ func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, lis
 
 func (w *Worker) tellClaimed(n int, took time.Duration) {
 	if n > 0 {
-		hooks.Tell(w.voice, "JobsClaimed", func(o *Observer) func(Claimed) { return o.JobsClaimed }, Claimed{n, took})
+		w.observers.Notify(observe.JobsClaimed{Jobs: n, Took: took})
 	}
 }
 
@@ -153,7 +153,7 @@ func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (re
 		}
 	}
 	if len(hide) > 0 {
-		hooks.Tell(w.voice, "JobsHidden", func(o *Observer) func([]int64) { return o.JobsHidden }, hide)
+		w.observers.Notify(observe.RowsHidden{IDs: hide})
 	}
 	return ready, nil
 }

@@ -121,7 +121,7 @@
 // A row that the table refuses to have in processing, because of a CHECK, a trigger or a
 // policy of yours, is left out of claims, for a second first and a minute at most. Likewise
 // one that cannot be reset or have a heartbeat: without heartbeats it seems lost. A BEFORE
-// UPDATE trigger that returns NULL refuses a row, too. [Observer.Failed] tells which row,
+// UPDATE trigger that returns NULL refuses a row, too. [observe.TableFailed] names the row,
 // [Status] why, and the others go on. More than 1000 such rows hold claims up, as does a
 // row on which the order or a condition fails.
 //
@@ -135,7 +135,7 @@
 // started_at. Every statement that changes a row for a run names both, and the id. So a
 // run whose row was reset, requeued, claimed again or removed changes nothing, whatever
 // it believes. Its context ends with [ErrClaimLost] at the next heartbeat, and
-// [Observer.JobLost] tells.
+// [observe.JobLost] reports it.
 //
 // Effects outside of the row happen at least once: make them idempotent. Those in the
 // same database can be one with the end of the job: [Job.CompleteTx].
@@ -228,3 +228,5 @@
 //     standby that lags, what their last commits were: jobs run again, or were never
 //     enqueued.
 package table
+
+import ()

@@ -1,6 +1,8 @@
 package table
 
-import "time"
+import (
+	"time"
+)
 
 // SetGrace sets how long a handler has to return after its context has ended.
 func SetGrace(w *Worker, d time.Duration) { w.grace = d }

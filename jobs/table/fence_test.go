@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // theft gives a row that runs to another claim, in one part of the fence.
@@ -51,7 +52,7 @@ func TestZombie(t *testing.T) {
 				}
 				s.o.StalledMaxAge = time.Minute // nobody resets it
 				w := s.run(func(o *table.WorkerOptions) {
-					o.Observers = []table.Observer{{JobLost: func(h table.Header) { s.note("lost %d", h.ID) }, JobDone: func(d table.Done) { s.note("done %+v", d) }}}
+					o.Observers = []observe.Observer{observe.On(func(h observe.JobLost) { s.note("lost %d", h.ID) }), observe.On(func(d observe.JobDone) { s.note("done %+v", d) })}
 				})
 				id := s.add("")
 				s.until("the job to run", func() bool { return len(s.notes()) == 1 })

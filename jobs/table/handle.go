@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/hooks"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // start runs the handler in a goroutine of its own. It waits until PreHandle has returned,
@@ -49,7 +49,7 @@ func (w *Worker) execute(r *run, prepared func()) {
 		w.finish(r, err, causeOf(ctx))
 	}()
 	if before := w.handler.preHandle; before != nil {
-		w.voice.Aside("PreHandle", func() { before(ctx, r.job) })
+		w.observers.Call("PreHandle", func() { before(ctx, r.job) })
 		prepared()
 	}
 	if r.over.Load() { // PreHandle was given up
@@ -82,7 +82,7 @@ func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}, pr
 // giveUp takes note of a run that does not return.
 func (w *Worker) giveUp(r *run) {
 	w.hand.gaveUp(r)
-	hooks.Tell(w.voice, "JobOverdue", func(o *Observer) func(Header) { return o.JobOverdue }, r.header)
+	w.observers.Notify(observe.JobOverdue{Job: r.header.job()})
 }
 
 // tellReturned tells that what was given up has returned, while the worker runs.
@@ -90,11 +90,11 @@ func (w *Worker) tellReturned(r *run, err error) {
 	if w.life.Err() != nil {
 		return
 	}
-	returned := Returned{Header: r.header, Err: errtext.Of(err)}
+	returned := observe.JobReturned{Job: r.header.job(), Err: errtext.Of(err)}
 	if since, _ := r.called(); !since.IsZero() {
 		returned.Took = time.Since(since)
 	}
-	hooks.Tell(w.voice, "JobReturned", func(o *Observer) func(Returned) { return o.JobReturned }, returned)
+	w.observers.Notify(returned)
 }
 
 // finish settles a job after its handler has returned err, and waits until that is
@@ -113,7 +113,7 @@ func (w *Worker) finish(r *run, err, cause error) {
 // after calls the user's hook, once for each call of PreHandle.
 func (w *Worker) after(r *run) {
 	if hook := w.handler.postHandle; hook != nil {
-		w.voice.Aside("PostHandle", func() { hook(w.handling, r.job) })
+		w.observers.Call("PostHandle", func() { hook(w.handling, r.job) })
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // turns are those of the loops.
@@ -27,7 +28,7 @@ func (w *Worker) Live() error {
 		return nil
 	}
 	hung := func(loop string, lasts time.Duration) error { return turn.Hung(loop, lasts, w.hangs) }
-	hook, lasts := w.voice.Longest()
+	hook, lasts := w.observers.Longest()
 	return cmp.Or(
 		hung("that claims jobs", w.turns.claims.Lasts()),
 		hung("of the heartbeats", w.turns.beats.Lasts()),
@@ -59,7 +60,7 @@ func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, what := range []string{Claiming, Heartbeating, Settling, Resetting} {
+	for _, what := range []observe.Condition{observe.ConditionClaim, observe.ConditionHeartbeat, observe.ConditionSettle, observe.ConditionReset} {
 		if err := w.errs[what]; err != nil {
 			all = append(all, fmt.Errorf("%w; it is tried again", err))
 		}

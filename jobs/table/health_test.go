@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/health"
 )
 
@@ -67,8 +68,8 @@ func TestHealth(t *testing.T) {
 // Health is not green while a loop is dead: here code of the user's never returns.
 func TestHealthWhileALoopIsDead(t *testing.T) {
 	t.Parallel()
-	hook := func(of func(hang func()) table.Observer) func(*stage, *table.WorkerOptions, func()) {
-		return func(_ *stage, o *table.WorkerOptions, hang func()) { o.Observers = []table.Observer{of(hang)} }
+	hook := func(of func(hang func()) observe.Observer) func(*stage, *table.WorkerOptions, func()) {
+		return func(_ *stage, o *table.WorkerOptions, hang func()) { o.Observers = []observe.Observer{of(hang)} }
 	}
 	for name, c := range map[string]struct {
 		with func(s *stage, o *table.WorkerOptions, hang func())
@@ -77,23 +78,23 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 		"PreDequeue": {func(s *stage, _ *table.WorkerOptions, hang func()) {
 			s.h.PreDequeue = func(context.Context) (ok bool, c table.Condition, err error) { hang(); return false, c, nil }
 		}, "that claims jobs"},
-		"JobsClaimed": {hook(func(hang func()) table.Observer {
-			return table.Observer{JobsClaimed: func(table.Claimed) { hang() }}
+		"JobsClaimed": {hook(func(hang func()) observe.Observer {
+			return observe.On(func(observe.JobsClaimed) { hang() })
 		}), "that claims jobs"},
-		"JobDone": {hook(func(hang func()) table.Observer {
-			return table.Observer{JobDone: func(table.Done) { hang() }}
+		"JobDone": {hook(func(hang func()) observe.Observer {
+			return observe.On(func(observe.JobDone) { hang() })
 		}), "that stores what became of jobs"},
-		"JobReset": {hook(func(hang func()) table.Observer {
-			return table.Observer{JobReset: func(table.Reset) { hang() }}
+		"JobReset": {hook(func(hang func()) observe.Observer {
+			return observe.On(func(observe.RowReset) { hang() })
 		}), "that resets the jobs of lost workers"},
 		"Failed": {func(s *stage, o *table.WorkerOptions, hang func()) {
 			s.d.Exec(s.t, `ALTER TABLE example_jobs ADD CHECK (state <> 'processing' OR last_heartbeat_at <= started_at)`)
 			s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error { <-ctx.Done(); return ctx.Err() }
-			o.Observers = []table.Observer{{Failed: func(f table.Trouble) {
-				if f.What == table.Heartbeating {
+			o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) {
+				if f.Condition == observe.ConditionHeartbeat {
 					hang()
 				}
-			}}}
+			})}
 		}, "of the heartbeats"},
 	} {
 		t.Run(name, func(t *testing.T) {

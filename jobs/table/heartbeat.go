@@ -9,6 +9,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -28,7 +29,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.outcome(Heartbeating, err)
+		w.outcome(observe.ConditionHeartbeat, err)
 		w.turns.beats.End()
 		pause = w.opts.HeartbeatInterval
 		if failures++; err != nil {
@@ -115,9 +116,9 @@ func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bo
 	case len(before) == 0 && w.Status().HeartbeatError == nil:
 		return server, nil
 	}
-	out := pgdriver.Array(w.begin(Heartbeating))
+	out := pgdriver.Array(w.begin(observe.ConditionHeartbeat))
 	return server, batch.Each(before, func(runs []*run) error { return w.beatOn(ctx, w.store.db.Plans.On(w.pulse, w.pulse), runs, out, seen) }, func(r *run, err error) error {
-		if err := w.refuse(Heartbeating, r.claim.ID, err); err != nil {
+		if err := w.refuse(observe.ConditionHeartbeat, r.claim.ID, err); err != nil {
 			return err
 		}
 		return w.beatOn(ctx, w.store.db.Plans.On(w.pulse, w.pulse), []*run{r}, pgdriver.Array([]int64{r.claim.ID}), seen)
@@ -146,7 +147,7 @@ func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run, out 
 	for _, r := range rows {
 		seen[r.claim] = r.canceled
 		if r.unchanged {
-			if err := w.refuse(Heartbeating, r.ID, errUnchanged); err != nil {
+			if err := w.refuse(observe.ConditionHeartbeat, r.ID, errUnchanged); err != nil {
 				return err
 			}
 		}

@@ -9,7 +9,19 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 )
+
+// Header is what is known of a job beside its record.
+type Header struct {
+	ID          int64
+	NumFailures int // before this run
+	NumResets   int // likewise
+}
+
+func (h Header) job() observe.Job {
+	return observe.Job{ID: h.ID, Failures: h.NumFailures, Resets: h.NumResets}
+}
 
 // Job is what a handler is given. It is valid until the handler returns.
 type Job[R any] struct {
@@ -21,14 +33,14 @@ type Job[R any] struct {
 }
 
 // Handler is what is done with jobs. Only Handle must be set. A panic of a hook is told
-// by [Observer.HookPanicked].
+// by [observe.HookPanicked].
 type Handler[R any] struct {
 	// Handle runs a job. nil completes it. After an error it is tried again RetryAfter
 	// later, or has failed: see [NonRetryable] and [RequeueAfter].
 	Handle func(ctx context.Context, j *Job[R]) error
 	// PreDequeue is called before rows are claimed. dequeueable false leaves the claim
 	// out until the next Interval, and so do an error, which is told by
-	// [Observer.Failed], and a panic. Its context ends when the worker is to stop. The
+	// [observe.TableFailed], and a panic. Its context ends when the worker is to stop. The
 	// condition, if it has any SQL, must be met by what is claimed. That is one row then,
 	// so that PreHandle can lower what the next condition allows.
 	PreDequeue func(ctx context.Context) (dequeueable bool, c Condition, err error)

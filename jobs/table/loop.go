@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // gather bounds the pause in which slots gather for the next claim, while there is more
@@ -170,7 +171,7 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 	for _, r := range ready {
 		l.w.start(r)
 	}
-	l.w.outcome(Claiming, err)
+	l.w.outcome(observe.ConditionClaim, err)
 	if err != nil {
 		l.failures++
 		l.pausedTo = time.Now().Add(backoff.Session(l.failures))
@@ -201,14 +202,14 @@ func (l *loop) preDequeue(intake context.Context) (c Condition, ok bool) {
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
-		answered = l.w.voice.Aside("PreDequeue", func() { answer.ok, answer.c, answer.err = hook(intake) })
+		answered = l.w.observers.Call("PreDequeue", func() { answer.ok, answer.c, answer.err = hook(intake) })
 	}()
 	if !l.w.await(intake, "PreDequeue", returned) {
 		l.asked = returned
 		return c, false
 	}
 	if answer.err != nil && intake.Err() == nil {
-		l.w.outcome(Claiming, answer.err)
+		l.w.outcome(observe.ConditionClaim, answer.err)
 	}
 	return answer.c, answered && answer.ok && answer.err == nil
 }
@@ -229,7 +230,7 @@ func (w *Worker) await(ctx context.Context, hook string, returned <-chan struct{
 			if over {
 				return false
 			}
-			w.outcome(Claiming, fmt.Errorf("jobs/table: no jobs are claimed: %s has not returned for %v", hook, w.grace))
+			w.outcome(observe.ConditionClaim, fmt.Errorf("jobs/table: no jobs are claimed: %s has not returned for %v", hook, w.grace))
 		}
 	}
 }

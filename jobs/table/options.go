@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // Options describe a table of jobs, and what is done with its rows. R is what the
@@ -249,9 +250,9 @@ type WorkerOptions struct {
 	// WorkerHostname names the machine in the column worker_hostname, before a slash
 	// and the worker's ID. By default it is $HOSTNAME, or else what the system says.
 	WorkerHostname string
-	// Observers are told what happens.
-	Observers []Observer
-	// Logger logs what an Observer is told. By default warnings and errors go to
+	// Observers are called with what happens.
+	Observers []observe.Observer
+	// Logger logs what happens, as [observe.Log] does. By default warnings and errors go to
 	// slog.Default; slog.New(slog.DiscardHandler) keeps the worker silent.
 	Logger *slog.Logger
 }
@@ -272,9 +273,6 @@ func (o WorkerOptions) withDefaults(stalled time.Duration) WorkerOptions {
 	}
 	if o.WorkerHostname == "" {
 		o.WorkerHostname = hostname()
-	}
-	if o.Logger != nil {
-		o.Observers = append(o.Observers[:len(o.Observers):len(o.Observers)], NewSlogObserver(o.Logger))
 	}
 	return o
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // Rows are claimed in the user's order, and those that do not meet the condition, or
@@ -175,20 +176,16 @@ func TestObserverThatExits(t *testing.T) {
 		return nil
 	}
 	w := s.run(func(o *table.WorkerOptions) {
-		o.Observers = []table.Observer{{
-			WorkerStarted: func(table.WorkerInfo) { runtime.Goexit() },
-			WorkerStopped: func(table.WorkerInfo) { runtime.Goexit() },
-			JobsClaimed:   func(table.Claimed) { runtime.Goexit() },
-			JobDone:       func(table.Done) { runtime.Goexit() },
-			JobsHidden:    func([]int64) { runtime.Goexit() },
-			JobReset:      func(table.Reset) { runtime.Goexit() },
-			Failed:        func(table.Trouble) { runtime.Goexit() },
-			Recovered:     func(table.Recovery) { runtime.Goexit() },
-			HookPanicked:  func(table.HookPanic) { runtime.Goexit() },
-		}, {
-			JobDone:      func(table.Done) { s.note("done") },
-			HookPanicked: func(p table.HookPanic) { s.note("%s: %s", p.Hook, p.Value) },
-		}}
+		o.Observers = []observe.Observer{observe.On(func(observe.WorkerStarted) { runtime.Goexit() }),
+			observe.On(func(observe.WorkerStopped) { runtime.Goexit() }),
+			observe.On(func(observe.JobsClaimed) { runtime.Goexit() }),
+			observe.On(func(observe.JobDone) { runtime.Goexit() }),
+			observe.On(func(observe.RowsHidden) { runtime.Goexit() }),
+			observe.On(func(observe.RowReset) { runtime.Goexit() }),
+			observe.On(func(observe.TableFailed) { runtime.Goexit() }),
+			observe.On(func(observe.Recovered) { runtime.Goexit() }),
+			observe.On(func(observe.HookPanicked) { runtime.Goexit() }), observe.On(func(observe.JobDone) { s.note("done") }),
+			observe.On(func(p observe.HookPanicked) { s.note("%s: %s", p.Hook, p.Panic) })}
 	})
 	failed, lost := s.add(`(repository_id) VALUES (2)`), s.add(abandoned+`5, false`)
 	s.add(`(repository_id) VALUES (99)`)
@@ -226,12 +223,10 @@ func TestHooksThatFail(t *testing.T) {
 	s.h.PreHandle = func(context.Context, *table.Job[example]) { panic("before") }
 	s.h.PostHandle = func(context.Context, *table.Job[example]) { runtime.Goexit() }
 	w := s.run(func(o *table.WorkerOptions) {
-		o.Observers = []table.Observer{{
-			Failed:       func(f table.Trouble) { s.note("failed %s", f.What) },
-			HookPanicked: func(p table.HookPanic) { s.note("%s: %s", p.Hook, p.Value) },
-			Recovered:    func(r table.Recovery) { s.note("recovered %s", r.What) },
-			JobDone:      func(table.Done) { panic("in the observer") },
-		}}
+		o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) { s.note("failed %s", f.Condition) }),
+			observe.On(func(p observe.HookPanicked) { s.note("%s: %s", p.Hook, p.Panic) }),
+			observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) }),
+			observe.On(func(observe.JobDone) { panic("in the observer") })}
 	})
 	id := s.add("")
 	s.becomes(id, table.StateCompleted)

@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // serverPair is a primary, its standby, and a pool whose new connections lead to
@@ -145,11 +146,11 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 			}
 			var told atomic.Bool
 			w := p.worker(p.pool, func(o *table.WorkerOptions) {
-				o.Observers = []table.Observer{{Failed: func(f table.Trouble) {
-					if f.What == table.Heartbeating && strings.Contains(f.Err.Error(), "do several servers answer the connection string?") {
+				o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) {
+					if f.Condition == observe.ConditionHeartbeat && strings.Contains(f.Err.Error(), "do several servers answer the connection string?") {
 						told.Store(true)
 					}
-				}}}
+				})}
 			})
 			p.start(w)
 			first := p.add("")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A server that goes away takes nothing with it: what ended meanwhile is stored when it
@@ -59,10 +60,10 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	s := newStage(t)
 	id := s.add("")
 	db, back := s.d.OpenAway(t)
-	told, over := make(chan table.Trouble, 100), make(chan table.Recovery, 100)
-	observer := table.Observer{Failed: func(f table.Trouble) { told <- f }, Recovered: func(r table.Recovery) { over <- r }}
+	told, over := make(chan observe.TableFailed, 100), make(chan observe.Recovered, 100)
+	observers := []observe.Observer{observe.On(func(f observe.TableFailed) { told <- f }), observe.On(func(r observe.Recovered) { over <- r })}
 	limited := s.worker(db, func(o *table.WorkerOptions) {
-		o.StartLimit, o.Observers = 10*time.Millisecond, []table.Observer{observer}
+		o.StartLimit, o.Observers = 10*time.Millisecond, observers
 	})
 	if err := limited.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: jobs/table: the database does not answer") {
 		t.Errorf("with a limit: %v", err)
@@ -70,13 +71,13 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	for len(told) > 0 { // by that one, if its first try took less than the limit
 		<-told
 	}
-	s.start(s.worker(db, func(o *table.WorkerOptions) { o.Observers = []table.Observer{observer} }))
-	if f := <-told; f.What != table.Starting || !strings.Contains(f.Err.Error(), "the database does not answer") {
+	s.start(s.worker(db, func(o *table.WorkerOptions) { o.Observers = observers }))
+	if f := <-told; f.Condition != observe.ConditionDatabase || !strings.Contains(f.Err.Error(), "the database does not answer") {
 		t.Errorf("told: %+v", f)
 	}
 	back()
 	s.becomes(id, table.StateCompleted)
-	if r := <-over; r.What != table.Starting {
+	if r := <-over; r.Condition != observe.ConditionDatabase {
 		t.Errorf("over: %+v", r)
 	}
 }

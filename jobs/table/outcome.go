@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/hooks"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // end is what a statement is to make of a run.
@@ -60,7 +60,7 @@ func text(err error) *string {
 func isNonRetryable(err error) (is bool) {
 	var says interface{ NonRetryable() bool }
 	if errors.As(err, &says) {
-		hooks.Aside(func() { is = says.NonRetryable() })
+		runtime.Aside(func() { is = says.NonRetryable() })
 	}
 	return is
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/subprocess"
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // processVariable makes this program a worker process: it has a role.
@@ -60,7 +61,7 @@ func beProcess() {
 	}}
 	w := table.NewWorker(table.NewStore(db, o), h, table.WorkerOptions{
 		NumHandlers: r.Handlers, Interval: 50 * time.Millisecond, WorkerHostname: r.Name,
-		Observers: []table.Observer{{JobLost: func(l table.Header) { record(`INSERT INTO refused VALUES ($1, $2)`, l.ID) }}},
+		Observers: []observe.Observer{observe.On(func(l observe.JobLost) { record(`INSERT INTO refused VALUES ($1, $2)`, l.ID) })},
 	})
 	if err := w.Start(ctx); err != nil {
 		fmt.Println(err)

@@ -8,15 +8,16 @@ import (
 
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // errUnchanged is a row that an UPDATE leaves as it is, without an error.
 var errUnchanged = errors.New("a trigger or a rule leaves the row unchanged: a BEFORE UPDATE trigger must return NEW")
 
 // begin begins a round of statements of a kind. It returns the ids that they leave out.
-func (w *Worker) begin(what string) (out []int64) {
+func (w *Worker) begin(what observe.Condition) (out []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.refused[what].Begin(time.Now())
@@ -24,7 +25,7 @@ func (w *Worker) begin(what string) (out []int64) {
 
 // partly says that the round which has begun did not come to all rows, and which ones were
 // taken of those that were refused before.
-func (w *Worker) partly(what string, taken []int64) {
+func (w *Worker) partly(what observe.Condition, taken []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.refused[what].Partly(taken)
@@ -32,7 +33,7 @@ func (w *Worker) partly(what string, taken []int64) {
 
 // refuse takes note of a row that the table refuses to change. It returns an error if
 // these are too many.
-func (w *Worker) refuse(what string, id int64, err error) error {
+func (w *Worker) refuse(what observe.Condition, id int64, err error) error {
 	err = errtext.Of(fmt.Errorf("jobs/table: %s of job %d: %s refuses it, and others go on: mend the row, or what refuses it: %w", what, id, w.store.settings.table, err))
 	w.mu.Lock()
 	known, ok := w.refused[what].Add(id, err, time.Now())
@@ -41,14 +42,14 @@ func (w *Worker) refuse(what string, id int64, err error) error {
 		return fmt.Errorf("more than %d rows are refused, the last one: %w", batch.MostRefused, err)
 	}
 	if !known {
-		w.troubles.Begin(what)
-		hooks.Tell(w.voice, "Failed", func(o *Observer) func(Trouble) { return o.Failed }, Trouble{what, id, err})
+		w.observers.Begin(runtime.Subject{Condition: what}, err)
+		w.observers.Notify(observe.TableFailed{Condition: what, Row: id, Err: err})
 	}
 	return nil
 }
 
 // outcome takes note of whether something works. What is refused is not over by that.
-func (w *Worker) outcome(what string, err error) {
+func (w *Worker) outcome(what observe.Condition, err error) {
 	err = errtext.Of(err)
 	if pgdriver.IsPoolClosed(err) {
 		w.closedOnce.Do(func() { close(w.closed) })
@@ -61,16 +62,14 @@ func (w *Worker) outcome(what string, err error) {
 	left := w.trouble(what)
 	w.mu.Unlock()
 	if err != nil {
-		w.troubles.Begin(what)
-		hooks.Tell(w.voice, "Failed", func(o *Observer) func(Trouble) { return o.Failed }, Trouble{What: what, Err: err})
+		w.observers.Begin(runtime.Subject{Condition: what}, err)
+		w.observers.Notify(observe.TableFailed{Condition: what, Err: err})
 	} else if left == nil {
-		if lasted, was := w.troubles.End(what); was {
-			hooks.Tell(w.voice, "Recovered", func(o *Observer) func(Recovery) { return o.Recovered }, Recovery{what, lasted})
-		}
+		w.observers.End(runtime.Subject{Condition: what})
 	}
 }
 
 // trouble is why something does not work, or else which rows are refused.
-func (w *Worker) trouble(what string) error {
+func (w *Worker) trouble(what observe.Condition) error {
 	return cmp.Or(w.errs[what], w.refused[what].Err())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // refusing are ways in which a table refuses that a row gets another state, %s, if odd is
@@ -79,10 +80,8 @@ func (s *stage) script(sql string) {
 
 // hears notes what an Observer is told of what does not work.
 func (s *stage) hears(o *table.WorkerOptions) {
-	o.Observers = []table.Observer{{
-		Failed:    func(f table.Trouble) { s.note("failed %s %d", f.What, f.ID) },
-		Recovered: func(r table.Recovery) { s.note("recovered %s", r.What) },
-	}}
+	o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) { s.note("failed %s %d", f.Condition, f.Row) }),
+		observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) })}
 }
 
 // Rows that the table refuses to have in processing hold up no others, however many of

@@ -9,8 +9,8 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -61,7 +61,7 @@ func (w *Worker) resetStalled(ctx context.Context) {
 		if err != nil {
 			clear(known) // heartbeats may not have come through either
 		}
-		w.outcome(Resetting, err)
+		w.outcome(observe.ConditionReset, err)
 		w.turns.resets.End()
 	}
 }
@@ -77,42 +77,42 @@ func (w *Worker) resetOn(ctx context.Context, conn store.Querier, known watch) e
 		return fmt.Errorf("jobs/table: look for stalled rows of %s: %w", w.store.settings.table, err)
 	}
 	due := known.see(silent, time.Now(), w.store.settings.stalled/2)
-	out := w.begin(Resetting)
+	out := w.begin(observe.ConditionReset)
 	if len(due) < len(silent) {
-		w.partly(Resetting, nil)
+		w.partly(observe.ConditionReset, nil)
 	}
 	due = slices.DeleteFunc(due, func(s silence) bool { return slices.Contains(out, s.id) })
 	if len(due) == 0 {
 		return nil
 	}
 	return batch.Each(due, func(due []silence) error { return w.resetRows(ctx, conn, due) },
-		func(one silence, err error) error { return w.refuse(Resetting, one.id, err) })
+		func(one silence, err error) error { return w.refuse(observe.ConditionReset, one.id, err) })
 }
 
 // resetRows resets those that are silent still.
 func (w *Worker) resetRows(ctx context.Context, conn store.Querier, due []silence) error {
 	ids, heartbeats := silences(due)
 	type row struct {
-		Reset
-		age int64
+		id    int64
+		state State
+		age   int64 // in microseconds
 	}
 	rows, err := pgdriver.QueryAll(ctx, conn, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.ID, &r.State, &r.age)
+		err = rows.Scan(&r.id, &r.state, &r.age)
 		return r, err
 	}, w.sql.reset, ids, heartbeats)
 	if err != nil {
 		return fmt.Errorf("jobs/table: reset stalled rows of %s: %w", w.store.settings.table, err)
 	}
 	for _, r := range rows {
-		if r.State == "" {
-			if err := w.refuse(Resetting, r.ID, errUnchanged); err != nil {
+		if r.state == "" {
+			if err := w.refuse(observe.ConditionReset, r.id, errUnchanged); err != nil {
 				return err
 			}
 			continue
 		}
-		r.Age = time.Duration(r.age) * time.Microsecond
 		w.change(func(s *Status) { s.Reset++ })
-		hooks.Tell(w.voice, "JobReset", func(o *Observer) func(Reset) { return o.JobReset }, r.Reset)
+		w.observers.Notify(observe.RowReset{ID: r.id, State: string(r.state), Age: time.Duration(r.age) * time.Microsecond})
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // abandoned are the columns of a row that a worker has claimed and left.
@@ -43,13 +44,13 @@ func TestReset(t *testing.T) {
 			s := newStage(t)
 			s.o.MaxNumResets = c.most
 			s.o.StalledMaxAge = 2 * time.Second
-			resets := make(chan table.Reset, 5)
+			resets := make(chan observe.RowReset, 5)
 			w := s.run(func(o *table.WorkerOptions) {
-				o.Observers = []table.Observer{{JobReset: func(r table.Reset) { resets <- r }}}
+				o.Observers = []observe.Observer{observe.On(func(r observe.RowReset) { resets <- r })}
 			})
 			id := s.add(c.row)
 			s.until("the reset to be told", func() bool { return w.Status().Reset >= 1 })
-			if r := <-resets; r.ID != id || r.State != c.told || r.Age < 0 {
+			if r := <-resets; r.ID != id || r.State != string(c.told) || r.Age < 0 {
 				t.Errorf("told: %+v", r)
 			}
 			s.want("the row", fmt.Sprint(c.resets, " ", c.message), `SELECT num_resets || ' ' || coalesce(failure_message, '-') FROM example_jobs WHERE id = $1`, id)

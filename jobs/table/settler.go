@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -104,7 +104,7 @@ func (s *settler) run(ctx context.Context) {
 		}
 		s.w.turns.settles.Begin()
 		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			s.w.begin(Settling) // leaves nothing out
+			s.w.begin(observe.ConditionSettle) // leaves nothing out
 			return batch.Each(all, func(part []*ending) error { return s.store(ctx, s.w.store.db.Plans.On(conn, conn), part) },
 				func(e *ending, err error) error { return s.refused(ctx, s.w.store.db.Plans.On(conn, conn), e, err) })
 		})
@@ -113,7 +113,7 @@ func (s *settler) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.w.outcome(Settling, err)
+		s.w.outcome(observe.ConditionSettle, err)
 		s.w.turns.settles.End()
 		pause := time.Duration(0)
 		switch {
@@ -229,7 +229,7 @@ func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err 
 	}
 	switch {
 	case pgdriver.FaultOf(err) != pgdriver.FaultServer || state == unchanged:
-		_ = s.w.refuse(Settling, e.run.claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // one too many holds nothing up
+		_ = s.w.refuse(observe.ConditionSettle, e.run.claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // one too many holds nothing up
 		s.lost(e)
 	case err != nil:
 		return err
@@ -257,7 +257,7 @@ func (s *settler) settled(e *ending, state State) {
 			st.Failed++
 		}
 	})
-	hooks.Tell(s.w.voice, "JobDone", func(o *Observer) func(Done) { return o.done(state) }, Done{e.run.header, state, e.err, e.took})
+	s.w.observers.Notify(observe.JobDone{Job: e.run.header.job(), State: string(state), Failed: state == StateErrored || state == StateFailed, Err: e.err, Took: e.took})
 	e.stored()
 }
 
@@ -265,7 +265,7 @@ func (s *settler) settled(e *ending, state State) {
 func (s *settler) lost(e *ending) {
 	s.leave(e)
 	s.w.change(func(st *Status) { st.Lost++ })
-	hooks.Tell(s.w.voice, "JobLost", func(o *Observer) func(Header) { return o.JobLost }, e.run.header)
+	s.w.observers.Notify(observe.JobLost{Job: e.run.header.job()})
 	e.stored()
 }
 

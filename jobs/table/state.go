@@ -1,5 +1,7 @@
 package table
 
+import ()
+
 // State is where a job is. The column state has it.
 type State string
 

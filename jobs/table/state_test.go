@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 var errRefused = errors.New("refused")
@@ -61,11 +62,11 @@ func TestStates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
-			done := make(chan table.Done, 10)
+			done := make(chan observe.JobDone, 10)
 			s.h.Handle = c.handle
 			s.run(func(o *table.WorkerOptions) {
 				o.MaximumRuntimePerJob = 100 * time.Millisecond
-				o.Observers = []table.Observer{{JobDone: func(d table.Done) { done <- d }}}
+				o.Observers = []observe.Observer{observe.On(func(d observe.JobDone) { done <- d })}
 			})
 			id := s.add("")
 			first, _, _ := strings.Cut(c.want, " ")
@@ -76,13 +77,13 @@ func TestStates(t *testing.T) {
 				t.Errorf("it is %q, want %q", got, c.want)
 			}
 			s.want("what is left", "true true true", `SELECT (started_at IS NOT NULL) || ' ' || (finished_at >= started_at) || ' ' || (worker_hostname LIKE 'here/%') FROM example_jobs WHERE id = $1`, id)
-			last := table.Done{}
+			last := observe.JobDone{}
 			s.until("the last run to be told", func() bool {
 				select {
 				case last = <-done:
 				default:
 				}
-				return last.State == state
+				return last.State == string(state)
 			})
 			if last.ID != id || (last.Err == nil) != (state == table.StateCompleted) {
 				t.Errorf("told: %+v", last)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // WorkerState is where a worker is in its life.
@@ -63,8 +64,8 @@ func (s Status) MarshalJSON() ([]byte, error) {
 func (w *Worker) Status() Status {
 	w.mu.Lock()
 	s := w.status
-	s.ClaimError, s.HeartbeatError = w.trouble(Claiming), w.trouble(Heartbeating)
-	s.SettleError, s.ResetError = w.trouble(Settling), w.trouble(Resetting)
+	s.ClaimError, s.HeartbeatError = w.trouble(observe.ConditionClaim), w.trouble(observe.ConditionHeartbeat)
+	s.SettleError, s.ResetError = w.trouble(observe.ConditionSettle), w.trouble(observe.ConditionReset)
 	s.Running = w.taken
 	w.mu.Unlock()
 	s.State = w.state.Load().(WorkerState)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // What a handler is given is as the claim has left the row, also where an expression
@@ -63,7 +64,7 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id, queued_at) SELECT i, now() - CASE i WHEN 2 THEN interval '1 hour' ELSE interval '0' END FROM generate_series(1, 20) AS i`)
 	w := s.run(func(o *table.WorkerOptions) {
 		o.NumHandlers = 30
-		o.Observers = []table.Observer{{JobsHidden: func(ids []int64) { hid <- ids }}}
+		o.Observers = []observe.Observer{observe.On(func(e observe.RowsHidden) { ids := e.IDs; hid <- ids })}
 	})
 	s.until("all to end", func() bool {
 		return s.text(`SELECT count(*)::text FROM example_jobs WHERE state IN ('completed', 'failed') OR process_after > now()`) == "20"

@@ -14,11 +14,12 @@ import (
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/group"
-	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/sweep"
 	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/observe"
 )
 
 const (
@@ -53,22 +54,21 @@ type Worker struct {
 	wake       chan struct{} // for the loop
 	sweepNow   *wakeup.Signal
 
-	sql      statements
-	pulse    *sql.Conn       // of the heartbeats
-	home     home            // the servers that pulse and the pool lead to
-	handling context.Context // of all handlers; a stop that has waited long enough ends it
-	life     context.Context // of all else; ends before Start returns
-	hand     *hand
-	settler  *settler
-	turns    turns
-	voice    *voice
-	troubles hooks.Troubles[string]
+	sql       statements
+	pulse     *sql.Conn       // of the heartbeats
+	home      home            // the servers that pulse and the pool lead to
+	handling  context.Context // of all handlers; a stop that has waited long enough ends it
+	life      context.Context // of all else; ends before Start returns
+	hand      *hand
+	settler   *settler
+	turns     turns
+	observers *runtime.Observers
 
 	mu      sync.Mutex // guards what follows
 	taken   int        // slots
 	status  Status
-	errs    map[string]error // of whole statements, by what they are for
-	refused map[string]*batch.Refused[int64]
+	errs    map[observe.Condition]error // of whole statements, by what they are for
+	refused map[observe.Condition]*batch.Refused[int64]
 }
 
 // handler is a Handler without the type of its records. Jobs are pointers to Job.
@@ -106,9 +106,14 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	w := &Worker{
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: turn.Limit,
 		closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
-		hand: newHand(), voice: newVoice(o.Observers), errs: map[string]error{},
-		refused: map[string]*batch.Refused[int64]{Starting: {}, Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},
+		hand: newHand(), errs: map[observe.Condition]error{},
+		refused: map[observe.Condition]*batch.Refused[int64]{observe.ConditionDatabase: {}, observe.ConditionClaim: {}, observe.ConditionHeartbeat: {}, observe.ConditionSettle: {}, observe.ConditionReset: {}},
 	}
+	var loggers []observe.Observer
+	if o.Logger != nil {
+		loggers = append(loggers, observe.Log(o.Logger))
+	}
+	w.observers = runtime.NewObservers(w.source(), loggers, o.Observers)
 	w.host = o.WorkerHostname + "/" + w.id.String()
 	w.settler = newSettler(w)
 	w.state.Store(WorkerNew)
@@ -159,10 +164,10 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.handling, w.life = handling, running
 
 	background := &group.Group{Of: "jobs/table", Fail: drain, Goexit: errGoroutine}
-	err := errtext.Of(pgdriver.Reach(intake, "jobs/table", w.opts.StartLimit, func(err error) { w.outcome(Starting, err) }, w.prepare))
+	err := errtext.Of(pgdriver.Reach(intake, "jobs/table", w.opts.StartLimit, func(err error) { w.outcome(observe.ConditionDatabase, err) }, w.prepare))
 	prepared := err == nil
 	if prepared {
-		w.outcome(Starting, nil)
+		w.outcome(observe.ConditionDatabase, nil)
 		err = w.work(background, running, intake, abandon)
 	} else if intake.Err() != nil {
 		err = nil // asked to stop before it began
@@ -171,20 +176,19 @@ func (w *Worker) Start(ctx context.Context) error {
 	halt()
 	err = errtext.Join(err, background.Wait(leaveTimeout))
 	if prepared {
-		w.tellWorker("WorkerStopped", func(o *Observer) func(WorkerInfo) { return o.WorkerStopped }, err)
+		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err})
 	}
 	return err
 }
 
-func (w *Worker) tellWorker(hook string, of func(*Observer) func(WorkerInfo), err error) {
-	hooks.Tell(w.voice, hook, of, WorkerInfo{w.id, err})
-}
+// source names this worker in events.
+func (w *Worker) source() observe.Worker { return observe.Worker{Kind: observe.KindTable, ID: w.id} }
 
 // work runs everything, and returns when the jobs in hand have ended and what became
 // of them is stored.
 func (w *Worker) work(background *group.Group, running, intake context.Context, abandon context.CancelCauseFunc) error {
 	w.state.Store(WorkerRunning)
-	w.tellWorker("WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, nil)
+	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
 	background.Run(func() error { w.heartbeat(running); return nil })
 	background.Run(func() error { w.settler.run(running); return nil })
 	background.Run(func() error { w.resetStalled(running); return nil })
@@ -297,7 +301,7 @@ func (w *Worker) on(ctx context.Context, f func(ctx context.Context, conn *sql.C
 // asks for it.
 func (w *Worker) sweep(ctx context.Context) {
 	sweep.Run(ctx, w.store.db.DB, w.sweepNow, func(idle, alive int) {
-		hooks.Tell(w.voice, "PoolSwept", func(o *Observer) func(PoolSweep) { return o.PoolSwept }, PoolSweep{idle, alive})
+		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
 	})
 }
 

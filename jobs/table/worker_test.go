@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A worker ends by itself after so many jobs, or so long.
@@ -70,7 +71,7 @@ func TestStop(t *testing.T) {
 			}
 			w := s.worker(s.d.DB, func(o *table.WorkerOptions) {
 				o.ShutdownTimeout = c.timeout
-				o.Observers = []table.Observer{{JobOverdue: func(table.Header) { s.note("overdue") }}}
+				o.Observers = []observe.Observer{observe.On(func(observe.JobOverdue) { s.note("overdue") })}
 			})
 			table.SetGrace(w, 100*time.Millisecond)
 			id := s.add("")
@@ -147,10 +148,10 @@ func TestOverdue(t *testing.T) {
 		}
 		return nil
 	}
-	returned := make(chan table.Returned, 2)
+	returned := make(chan observe.JobReturned, 2)
 	w := s.worker(s.d.DB, func(o *table.WorkerOptions) {
 		o.NumHandlers, o.MaximumRuntimePerJob = 2, 50*time.Millisecond
-		o.Observers = []table.Observer{{JobReturned: func(r table.Returned) { returned <- r }}}
+		o.Observers = []observe.Observer{observe.On(func(r observe.JobReturned) { returned <- r })}
 	})
 	table.SetGrace(w, 50*time.Millisecond)
 	s.start(w)
@@ -174,7 +175,7 @@ func TestOverdue(t *testing.T) {
 	}
 	close(release)
 	for range 2 {
-		if r := <-returned; !errors.Is(r.Err, errRefused) || r.Took < 50*time.Millisecond || r.NumFailures != 0 {
+		if r := <-returned; !errors.Is(r.Err, errRefused) || r.Took < 50*time.Millisecond || r.Failures != 0 {
 			t.Errorf("returned: %+v", r)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -18,7 +19,7 @@ type deliveries []time.Time
 // Batch measures how old events are when they have been handled, for
 // [worker.WithBatchMiddleware]. It takes [Recorder.Handle], too.
 func (r *Recorder) Batch(next worker.BatchFunc) worker.BatchFunc {
-	return func(ctx context.Context, b worker.Batch) error {
+	return func(ctx context.Context, b observe.Batch) error {
 		created := make(deliveries, 0, b.Events)
 		err := next(context.WithValue(ctx, deliveriesKey{}, &created), b)
 		if err != nil || len(created) == 0 {

@@ -7,3 +7,7 @@
 // deployment of many workers and consumers has each once. No attribute is of a set without
 // bounds: no position, aggregate, error or worker's id is among them.
 package metrics
+
+import ()
+
+import ()

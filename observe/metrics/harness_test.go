@@ -53,7 +53,7 @@ func (p plain) Options() []worker.Option {
 }
 
 func (p plain) JobsOptions() []jobs.Option {
-	return []jobs.Option{jobs.WithObserver(p.JobsObserver())}
+	return []jobs.Option{jobs.WithObserver(p.Observer())}
 }
 
 func (p plain) read(t testing.TB) metricstest.Values {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
-	"github.com/pgfrontier/worker/jobs/schedule"
-	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 )
 
 const (
@@ -21,29 +19,34 @@ const (
 	causeKey      = "key"
 )
 
-// Observer counts what a worker does, for [worker.WithObserver].
-func (r *Recorder) Observer() worker.Observer {
-	return worker.Observer{
-		ConsumerStarted: func(c worker.ConsumerInfo) { r.came(c.Consumer) },
-		ConsumerStopped: func(c worker.ConsumerInfo) { r.went(c.Consumer) },
-		BatchDone:       r.batchDone,
-		Retrying: func(t worker.Retry) {
-			consumer, _ := split(t.Consumer)
-			r.count(consumerRetries, 1, consumer, causeOf(t))
-		},
-		DeadLettered: func(d worker.DeadLetter) {
-			consumer, _ := split(d.Consumer)
+// Observer counts what workers and Schedulers do, for their WithObserver.
+func (r *Recorder) Observer() observe.Observer {
+	return func(e observe.Event) {
+		switch e := e.(type) {
+		case observe.ConsumerStarted:
+			r.came(e.Consumer)
+		case observe.ConsumerStopped:
+			r.went(e.Consumer)
+		case observe.BatchDone:
+			r.batchDone(e)
+		case observe.Retrying:
+			consumer, _ := split(e.Consumer)
+			r.count(consumerRetries, 1, consumer, causeOf(e))
+		case observe.DeadLettered:
+			consumer, _ := split(e.Consumer)
 			r.count(lettersAdded, 1, consumer)
-		},
-		Skipped: func(s worker.Skip) {
-			consumer, _ := split(s.Consumer)
-			r.count(consumerSkipped, float64(s.Missing), consumer, string(s.State))
-		},
-		Woken: func(w worker.Wakeup) { r.count(workerWakeups, 1, string(w.Source)) },
+		case observe.Skipped:
+			consumer, _ := split(e.Consumer)
+			r.count(consumerSkipped, float64(e.Missing), consumer, string(e.State))
+		case observe.Woken:
+			r.count(workerWakeups, 1, string(e.Source))
+		default:
+			r.job(e)
+		}
 	}
 }
 
-func (r *Recorder) batchDone(b worker.Batch) {
+func (r *Recorder) batchDone(b observe.BatchDone) {
 	consumer, _ := split(b.Consumer)
 	switch {
 	case b.Overtaken:
@@ -64,75 +67,70 @@ func (r *Recorder) batchDone(b worker.Batch) {
 	}
 }
 
-func causeOf(t worker.Retry) string {
+func causeOf(t observe.Retrying) string {
 	switch {
 	case t.ByHandler:
 		return causeHandler
-	case t.Trouble == worker.TroubleBatch:
+	case t.Condition == observe.ConditionBatch:
 		return causeConflict
-	case t.Trouble == worker.TroubleKey:
+	case t.Condition == observe.ConditionKey:
 		return causeKey
 	}
 	return causeDatabase
 }
 
-// JobsObserver counts what a worker of jobs does, for [jobs.WithObserver].
-func (r *Recorder) JobsObserver() jobs.Observer {
-	return jobs.Observer{
-		JobsClaimed: func(c jobs.Claimed) {
-			r.count(jobsClaimed, float64(c.Jobs), c.Queue)
-			r.record(context.Background(), jobsClaim, c.Took, c.Queue)
-		},
-		QueueFailed: func(t jobs.Trouble) { r.count(jobsUnclaimed, 1, t.Queue) },
-		JobDone: func(d jobs.Done) {
-			r.count(jobsDone, 1, d.Queue, d.Kind, outcomeOf(d))
-			r.record(context.Background(), jobsDuration, d.Took, d.Queue, d.Kind)
-			r.record(context.Background(), jobsWait, d.Waited, d.Queue, d.Kind)
-		},
-		FlowRunEnded: func(f jobs.FlowRun) {
-			r.count(jobsRuns, 1, f.Flow, string(f.State))
-			r.record(context.Background(), jobsRunTook, f.Took, f.Flow)
-		},
-		JobLost: func(h jobs.Header) { r.count(jobsLost, 1, h.Queue, h.Kind) },
+// job counts what workers of jobs and Schedulers do.
+func (r *Recorder) job(e observe.Event) {
+	switch e := e.(type) {
+	case observe.JobsClaimed:
+		r.count(jobsClaimed, float64(e.Jobs), e.Queue)
+		r.record(context.Background(), jobsClaim, e.Took, e.Queue)
+	case observe.QueueFailed:
+		r.count(jobsUnclaimed, 1, e.Queue)
+	case observe.JobDone:
+		r.count(jobsDone, 1, e.Queue, e.Kind, outcomeOf(e))
+		r.record(context.Background(), jobsDuration, e.Took, e.Queue, e.Kind)
+		r.record(context.Background(), jobsWait, e.Waited, e.Queue, e.Kind)
+	case observe.FlowRunEnded:
+		r.count(jobsRuns, 1, e.Flow, e.State)
+		r.record(context.Background(), jobsRunTook, e.Took, e.Flow)
+	case observe.JobLost:
+		r.count(jobsLost, 1, e.Queue, e.Kind)
+	case observe.Ticked:
+		if e.Jobs == 0 {
+			r.count(jobsTicks, 1, e.Schedule, "passed")
+			return
+		}
+		r.count(jobsTicks, float64(e.Jobs), e.Schedule, "enqueued")
+		r.record(context.Background(), jobsLateTick, e.Late, e.Schedule)
+	case observe.TickFailed:
+		r.count(jobsTicks, 1, e.Schedule, outcomeFailed)
 	}
 }
 
 // TableObserver counts what a worker of package jobs/table does, for the Observers of its
 // WorkerOptions. name is the attribute table: give each table of the program its own.
-func (r *Recorder) TableObserver(name string) table.Observer {
-	return table.Observer{
-		JobsClaimed: func(c table.Claimed) {
-			r.count(tableClaimed, float64(c.Jobs), name)
-			r.record(context.Background(), tableClaim, c.Took, name)
-		},
-		JobDone: func(d table.Done) {
-			r.count(tableDone, 1, name, string(d.State))
-			r.record(context.Background(), tableDuration, d.Took, name)
-		},
-		JobLost: func(table.Header) { r.count(tableLost, 1, name) },
-		Failed:  func(t table.Trouble) { r.count(tableFailures, 1, name, t.What) },
+func (r *Recorder) TableObserver(name string) observe.Observer {
+	return func(e observe.Event) {
+		switch e := e.(type) {
+		case observe.JobsClaimed:
+			r.count(tableClaimed, float64(e.Jobs), name)
+			r.record(context.Background(), tableClaim, e.Took, name)
+		case observe.JobDone:
+			r.count(tableDone, 1, name, e.State)
+			r.record(context.Background(), tableDuration, e.Took, name)
+		case observe.JobLost:
+			r.count(tableLost, 1, name)
+		case observe.TableFailed:
+			r.count(tableFailures, 1, name, string(e.Condition))
+		}
 	}
 }
 
-// ScheduleObserver counts what a Scheduler does, for its method WithObserver.
-func (r *Recorder) ScheduleObserver() schedule.Observer {
-	return schedule.Observer{
-		Ticked: func(k schedule.Ticked) {
-			if k.Jobs == 0 {
-				r.count(jobsTicks, 1, k.Schedule, "passed")
-				return
-			}
-			r.count(jobsTicks, float64(k.Jobs), k.Schedule, "enqueued")
-			r.record(context.Background(), jobsLateTick, k.Late, k.Schedule)
-		},
-		TickFailed: func(f schedule.TickFailure) { r.count(jobsTicks, 1, f.Schedule, outcomeFailed) },
-	}
-}
-
-func outcomeOf(d jobs.Done) string {
+func outcomeOf(d observe.JobDone) string {
 	switch {
-	case d.State != jobs.StateAvailable:
-		return string(d.State)
+	case d.State != string(jobs.StateAvailable):
+		return d.State
 	case d.Failed:
 		return "retried"
 	}

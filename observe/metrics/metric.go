@@ -126,7 +126,7 @@ var (
 	tableDone     = add("jobs.table.done", Counter, "{job}", []string{"table", "outcome"}, "Runs that ended, by the state that the row has now: completed, errored (runs again), failed (for good), canceled, queued (given back).")
 	tableLost     = add("jobs.table.lost", Counter, "{job}", byTable, "Runs whose row was given to another worker, or changed by somebody.")
 	tableDuration = addHistogram("jobs.table.duration", byTable, quickBounds, "Time that PreHandle and the handler took.")
-	tableFailures = add("jobs.table.failures", Counter, "{failure}", []string{"table", "what"}, "Statements that failed and are tried again, and rows that the table refuses to change: start, claim, heartbeat, settle, reset.")
+	tableFailures = add("jobs.table.failures", Counter, "{failure}", []string{"table", "what"}, "Statements that failed and are tried again, and rows that the table refuses to change: database, claim, heartbeat, settle, reset.")
 )
 
 var all []*Metric

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -151,7 +152,7 @@ func (r *Recorder) came(unit string) {
 	for m, of := range map[*Metric][]string{
 		consumerEvents: {"false", "true"}, consumerBatches: {outcomeCommitted, outcomeFailed, outcomeOvertaken}, lettersAdded: {""},
 		consumerRetries: {causeHandler, causeConflict, causeDatabase, causeKey},
-		consumerSkipped: {string(worker.SkipVoid), string(worker.SkipOpen), string(worker.SkipLate)},
+		consumerSkipped: {string(observe.SkipVoid), string(observe.SkipOpen), string(observe.SkipLate)},
 	} {
 		for _, value := range of {
 			r.counters[seriesOf(m, []string{consumer, value})] += 0

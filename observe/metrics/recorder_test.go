@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -45,28 +46,28 @@ func values(r *Recorder) map[string]float64 {
 func TestHooks(t *testing.T) {
 	n := noted{}
 	r := New(n)
-	o, j := r.Observer(), r.JobsObserver()
-	o.BatchDone(worker.Batch{Consumer: "a#0-7ff", Events: 7, Late: 3})
-	o.BatchDone(worker.Batch{Consumer: "a#800-fff", Events: 5, Err: errors.New("no")})
-	o.BatchDone(worker.Batch{Consumer: "a", Events: 5, Overtaken: true})
-	for _, retry := range []worker.Retry{
-		{Trouble: worker.TroubleBatch, ByHandler: true}, {Trouble: worker.TroubleBatch}, {Trouble: worker.TroubleBatch},
-		{Trouble: worker.TroubleDatabase}, {Trouble: worker.TroubleKey},
+	o := r.Observer()
+	o(observe.BatchDone{Batch: observe.Batch{Consumer: "a#0-7ff", Events: 7, Late: 3}})
+	o(observe.BatchDone{Batch: observe.Batch{Consumer: "a#800-fff", Events: 5, Err: errors.New("no")}})
+	o(observe.BatchDone{Batch: observe.Batch{Consumer: "a", Events: 5, Overtaken: true}})
+	for _, retry := range []observe.Retrying{
+		{Condition: observe.ConditionBatch, ByHandler: true}, {Condition: observe.ConditionBatch}, {Condition: observe.ConditionBatch},
+		{Condition: observe.ConditionDatabase}, {Condition: observe.ConditionKey},
 	} {
 		retry.Consumer = "a#0-7ff"
-		o.Retrying(retry)
+		o(retry)
 	}
-	o.Skipped(worker.Skip{Consumer: "a#0-7ff", State: worker.SkipLate, Missing: 4, Range: store.Range{First: 1, Last: 9}})
-	o.DeadLettered(worker.DeadLetter{Consumer: "a#0-7ff"})
-	o.Woken(worker.Wakeup{Source: worker.WakeupEvents})
-	j.JobsClaimed(jobs.Claimed{Queue: "q", Jobs: 3})
-	j.QueueFailed(jobs.Trouble{Queue: "q"})
-	j.FlowRunEnded(jobs.FlowRun{Flow: "f", State: jobs.StateFailed})
-	h := jobs.Header{Queue: "q", Kind: "k"}
-	j.JobLost(h)
-	for _, d := range []jobs.Done{{State: jobs.StateCompleted}, {State: jobs.StateFailed, Failed: true}, {State: jobs.StateAvailable, Failed: true}, {State: jobs.StateAvailable}, {State: jobs.StateCancelled}} {
-		d.Header, d.Waited = h, -time.Second // by two clocks
-		j.JobDone(d)
+	o(observe.Skipped{Consumer: "a#0-7ff", State: observe.SkipLate, Missing: 4, Range: store.Range{First: 1, Last: 9}})
+	o(observe.DeadLettered{DeadLetter: observe.DeadLetter{Consumer: "a#0-7ff"}})
+	o(observe.Woken{Source: observe.WakeupEvents})
+	o(observe.JobsClaimed{Queue: "q", Jobs: 3})
+	o(observe.QueueFailed{Queue: "q"})
+	o(observe.FlowRunEnded{Flow: "f", State: string(jobs.StateFailed)})
+	h := observe.Job{Queue: "q", Kind: "k"}
+	o(observe.JobLost{Job: h})
+	for _, d := range []observe.JobDone{{State: string(jobs.StateCompleted)}, {State: string(jobs.StateFailed), Failed: true}, {State: string(jobs.StateAvailable), Failed: true}, {State: string(jobs.StateAvailable)}, {State: string(jobs.StateCancelled)}} {
+		d.Job, d.Waited = h, -time.Second // by two clocks
+		o(d)
 	}
 	want := map[string]float64{
 		"consumer.batches[a committed]": 1, "consumer.batches[a failed]": 1, "consumer.batches[a overtaken]": 1,
@@ -91,11 +92,11 @@ func TestSeriesOfConsumersThatLeft(t *testing.T) {
 	r := New(n)
 	o := r.Observer()
 	for _, unit := range []string{"a#0-7ff", "a#800-fff", "b"} {
-		o.ConsumerStarted(worker.ConsumerInfo{Consumer: unit})
-		o.BatchDone(worker.Batch{Consumer: unit, Events: 1})
+		o(observe.ConsumerStarted{Consumer: unit})
+		o(observe.BatchDone{Batch: observe.Batch{Consumer: unit, Events: 1}})
 	}
-	o.Woken(worker.Wakeup{Source: "a"})
-	r.JobsObserver().JobsClaimed(jobs.Claimed{Queue: "a", Jobs: 1})
+	o(observe.Woken{Source: "a"})
+	o(observe.JobsClaimed{Queue: "a", Jobs: 1})
 	later := func(d time.Duration) map[string]float64 {
 		r.forget(time.Now().Add(d))
 		return values(r)
@@ -104,11 +105,11 @@ func TestSeriesOfConsumersThatLeft(t *testing.T) {
 		_, is := all["consumer.events["+consumer+" false]"]
 		return is
 	}
-	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "a#0-7ff"})
+	o(observe.ConsumerStopped{Consumer: "a#0-7ff"})
 	if all := later(time.Hour); !has(all, "a") || all["consumer.events[a false]"] != 2 {
 		t.Errorf("while a part runs here: %v", all)
 	}
-	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "a#800-fff"})
+	o(observe.ConsumerStopped{Consumer: "a#800-fff"})
 	if all := later(keptFor - time.Minute); !has(all, "a") {
 		t.Errorf("soon after its end: %v", all)
 	}
@@ -124,11 +125,11 @@ func TestSeriesOfConsumersThatLeft(t *testing.T) {
 	if len(n) != 4+1 {
 		t.Errorf("the histograms are %v", n)
 	}
-	o.ConsumerStarted(worker.ConsumerInfo{Consumer: "a"})
-	o.BatchDone(worker.Batch{Consumer: "a", Events: 1})
-	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "a"})
-	o.ConsumerStarted(worker.ConsumerInfo{Consumer: "a"})
-	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "b"})
+	o(observe.ConsumerStarted{Consumer: "a"})
+	o(observe.BatchDone{Batch: observe.Batch{Consumer: "a", Events: 1}})
+	o(observe.ConsumerStopped{Consumer: "a"})
+	o(observe.ConsumerStarted{Consumer: "a"})
+	o(observe.ConsumerStopped{Consumer: "b"})
 	r.left["b"] = time.Now().Add(-keptFor)
 	if all := values(r); has(all, "b") {
 		t.Errorf("a collection tells of one that left long ago: %v", all)
@@ -205,14 +206,14 @@ func TestDeliveries(t *testing.T) {
 	n := noted{}
 	r := New(n)
 	deliver := func(err error) {
-		batch := r.Batch(func(ctx context.Context, _ worker.Batch) error {
+		batch := r.Batch(func(ctx context.Context, _ observe.Batch) error {
 			handle := r.Handle(func(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil })
 			if failed := handle(ctx, nil, []store.PersistedEvent{{CreatedAt: time.Now().Add(time.Hour)}}); failed != nil {
 				t.Error(failed)
 			}
 			return err
 		})
-		if got := batch(context.Background(), worker.Batch{Consumer: "a#0-7ff", Events: 1}); got != err {
+		if got := batch(context.Background(), observe.Batch{Consumer: "a#0-7ff", Events: 1}); got != err {
 			t.Errorf("the batch returned %v", got)
 		}
 	}
@@ -241,9 +242,9 @@ func (measured) Drop(*Metric, ...string) {}
 func TestDurations(t *testing.T) {
 	got := measured{}
 	r := New(got)
-	r.Observer().BatchDone(worker.Batch{Consumer: "a#0-7ff", Events: 1, Read: 1500 * time.Millisecond, Guard: 2 * time.Second, Handle: 3 * time.Second, Commit: 4 * time.Second})
-	r.JobsObserver().JobDone(jobs.Done{Header: jobs.Header{Queue: "q", Kind: "k"}, State: jobs.StateCompleted, Took: 5 * time.Second, Waited: 6 * time.Second})
-	r.JobsObserver().FlowRunEnded(jobs.FlowRun{Flow: "f", State: jobs.StateCompleted, Took: 7 * time.Second})
+	r.Observer()(observe.BatchDone{Batch: observe.Batch{Consumer: "a#0-7ff", Events: 1, Read: 1500 * time.Millisecond, Guard: 2 * time.Second, Handle: 3 * time.Second, Commit: 4 * time.Second}})
+	r.Observer()(observe.JobDone{Job: observe.Job{Queue: "q", Kind: "k"}, State: string(jobs.StateCompleted), Took: 5 * time.Second, Waited: 6 * time.Second})
+	r.Observer()(observe.FlowRunEnded{Flow: "f", State: string(jobs.StateCompleted), Took: 7 * time.Second})
 	want := measured{
 		"batch.duration[a read]": 1.5, "batch.duration[a guard]": 2, "batch.duration[a handle]": 3, "batch.duration[a commit]": 4,
 		"jobs.duration[q k]": 5, "jobs.wait.duration[q k]": 6, "jobs.flow.duration[f]": 7,
@@ -251,10 +252,10 @@ func TestDurations(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("recorded %v\nwant %v", got, want)
 	}
-	deliver := r.Batch(func(ctx context.Context, _ worker.Batch) error {
+	deliver := r.Batch(func(ctx context.Context, _ observe.Batch) error {
 		return r.Handle(func(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil })(ctx, nil, []store.PersistedEvent{{CreatedAt: time.Now().Add(-time.Hour)}})
 	})
-	if err := deliver(context.Background(), worker.Batch{Consumer: "a", Events: 1}); err != nil {
+	if err := deliver(context.Background(), observe.Batch{Consumer: "a", Events: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if age := got["delivery.duration[a]"]; age < 3_600 || age > 7_200 {

@@ -114,7 +114,7 @@ func TestClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	telemetry.Observer().Woken(wakeup)
+	telemetry.Observer()(wakeup)
 	if n := len(collect(t, reader)); n != 1 {
 		t.Errorf("%d metrics, want one", n)
 	}

@@ -10,13 +10,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"pgregory.net/rapid"
 
-	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/otel"
 	"github.com/pgfrontier/worker/store"
 )
 
-var wakeup = worker.Wakeup{Source: worker.WakeupEvents}
+var wakeup = observe.Woken{Source: observe.WakeupEvents}
 
 // spanContext returns the n-th span of somebody else.
 func spanContext(n byte, sampled bool, state string) trace.SpanContext {

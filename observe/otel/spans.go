@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -29,7 +30,7 @@ type batch struct {
 // Batch makes a span for each batch. See [Telemetry.Options].
 func (t *Telemetry) Batch(next worker.BatchFunc) worker.BatchFunc {
 	next = t.recorder.Batch(next)
-	return func(ctx context.Context, b worker.Batch) error {
+	return func(ctx context.Context, b observe.Batch) error {
 		name, partition, _ := strings.Cut(b.Consumer, "#")
 		attributes := []attribute.KeyValue{
 			attribute.String("pgfrontier.consumer", name),

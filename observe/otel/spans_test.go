@@ -22,6 +22,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/metricstest"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/otel"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -149,7 +150,7 @@ func TestBatchSpan(t *testing.T) {
 	// As if Start had been given a context with a span.
 	_, end := metricstest.Start(t, d.DB, x, all, worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
 		next = x.Batch(next)
-		return func(_ context.Context, b worker.Batch) error { return next(in(spanContext(9, true, "")), b) }
+		return func(_ context.Context, b observe.Batch) error { return next(in(spanContext(9, true, "")), b) }
 	}))
 	for _, name := range []string{"each", "many"} {
 		s := x.await("process "+name, 1)[0]

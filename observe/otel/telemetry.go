@@ -12,8 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
-	"github.com/pgfrontier/worker/jobs/schedule"
-	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -118,20 +117,20 @@ func (t *Telemetry) Options() []worker.Option {
 	return []worker.Option{worker.WithObserver(t.Observer()), worker.WithBatchMiddleware(t.Batch), worker.WithHandleMiddleware(t.Handle)}
 }
 
-// Observer counts what a worker does.
-func (t *Telemetry) Observer() worker.Observer { return t.recorder.Observer() }
+// Observer counts what workers and Schedulers do. Options and JobsOptions have it; give it to the
+// WithObserver of a Scheduler.
+func (t *Telemetry) Observer() observe.Observer { return t.recorder.Observer() }
 
 // JobsOptions are those of a worker of jobs: its Observer and its middleware.
 func (t *Telemetry) JobsOptions() []jobs.Option {
-	return []jobs.Option{jobs.WithObserver(t.recorder.JobsObserver()), jobs.WithMiddleware(t.Jobs)}
+	return []jobs.Option{jobs.WithObserver(t.recorder.Observer()), jobs.WithMiddleware(t.Jobs)}
 }
 
 // TableObserver counts what a worker of package jobs/table does, for the Observers of its
 // WorkerOptions. name is the attribute table.
-func (t *Telemetry) TableObserver(name string) table.Observer { return t.recorder.TableObserver(name) }
-
-// ScheduleObserver counts ticks, for the method WithObserver of a Scheduler.
-func (t *Telemetry) ScheduleObserver() schedule.Observer { return t.recorder.ScheduleObserver() }
+func (t *Telemetry) TableObserver(name string) observe.Observer {
+	return t.recorder.TableObserver(name)
+}
 
 // histograms are the instruments of the metrics that are measured.
 type histograms map[*metrics.Metric]metric.Float64Histogram

@@ -8,8 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
-	"github.com/pgfrontier/worker/jobs/schedule"
-	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -67,8 +66,9 @@ func (c *Collector) Options() []worker.Option {
 	return []worker.Option{worker.WithObserver(c.Observer()), worker.WithBatchMiddleware(c.Batch), worker.WithHandleMiddleware(c.Handle)}
 }
 
-// Observer counts what a worker does.
-func (c *Collector) Observer() worker.Observer { return c.recorder.Observer() }
+// Observer counts what workers and Schedulers do. Options and JobsOptions have it; give it to the
+// WithObserver of a Scheduler.
+func (c *Collector) Observer() observe.Observer { return c.recorder.Observer() }
 
 // Batch measures how old events are when they have been handled. See [Collector.Options].
 func (c *Collector) Batch(next worker.BatchFunc) worker.BatchFunc { return c.recorder.Batch(next) }
@@ -78,15 +78,14 @@ func (c *Collector) Handle(next worker.HandleFunc) worker.HandleFunc { return c.
 
 // JobsOptions are those of a worker of jobs: its Observer.
 func (c *Collector) JobsOptions() []jobs.Option {
-	return []jobs.Option{jobs.WithObserver(c.recorder.JobsObserver())}
+	return []jobs.Option{jobs.WithObserver(c.recorder.Observer())}
 }
 
 // TableObserver counts what a worker of package jobs/table does, for the Observers of its
 // WorkerOptions. name is the attribute table.
-func (c *Collector) TableObserver(name string) table.Observer { return c.recorder.TableObserver(name) }
-
-// ScheduleObserver counts ticks, for the method WithObserver of a Scheduler.
-func (c *Collector) ScheduleObserver() schedule.Observer { return c.recorder.ScheduleObserver() }
+func (c *Collector) TableObserver(name string) observe.Observer {
+	return c.recorder.TableObserver(name)
+}
 
 // Describe describes all metrics, for a registry.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {

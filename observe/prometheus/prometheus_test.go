@@ -18,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/metricstest"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/metrics"
 	pgprometheus "github.com/pgfrontier/worker/observe/prometheus"
 	"github.com/pgfrontier/worker/store"
@@ -125,7 +126,7 @@ func TestExemplars(t *testing.T) {
 	registry.MustRegister(c)
 	metricstest.Start(t, d.DB, c, []consumer.Consumer{nothing{}}, worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
 		next = c.Batch(next)
-		return func(ctx context.Context, b worker.Batch) error {
+		return func(ctx context.Context, b observe.Batch) error {
 			return next(context.WithValue(ctx, key{}, "4bf92f"), b)
 		}
 	}))

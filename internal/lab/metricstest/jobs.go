@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -167,7 +168,7 @@ func (p *probe) ticks(d *pgtest.Database, c *jobs.Client) {
 	s := schedule.New(d.DB, c,
 		schedule.Job("often", always{}, func(time.Time) jobs.Args { return Task{} }, later),
 		schedule.Job("unique", always{}, func(time.Time) jobs.Args { return Task{} }, later, schedule.Enqueue(jobs.Unique("tick"))),
-		schedule.Job("broken", always{}, func(time.Time) jobs.Args { return nil })).WithObserver(p.ScheduleObserver())
+		schedule.Job("broken", always{}, func(time.Time) jobs.Args { return nil })).WithObserver(p.Observer())
 	ctx, cancel := context.WithCancel(context.Background())
 	end := run(p.t, func(context.Context) error { return s.Start(ctx) }, cancel)
 	p.await("ticks", map[string]string{
@@ -199,7 +200,7 @@ func (p *probe) rows(d *pgtest.Database) {
 			return errors.New("not this time")
 		}
 		return nil
-	}}, table.WorkerOptions{NumHandlers: 3, Interval: 20 * time.Millisecond, HeartbeatInterval: 50 * time.Millisecond, Observers: []table.Observer{p.TableObserver("letters")}})
+	}}, table.WorkerOptions{NumHandlers: 3, Interval: 20 * time.Millisecond, HeartbeatInterval: 50 * time.Millisecond, Observers: []observe.Observer{p.TableObserver("letters")}})
 	ctx, cancel := context.WithCancel(context.Background())
 	end := run(p.t, func(context.Context) error { return w.Start(ctx) }, cancel)
 	p.await("rows", map[string]string{

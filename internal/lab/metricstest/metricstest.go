@@ -13,8 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
-	"github.com/pgfrontier/worker/jobs/schedule"
-	"github.com/pgfrontier/worker/jobs/table"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -23,8 +22,8 @@ import (
 type Adapter interface {
 	Options() []worker.Option
 	JobsOptions() []jobs.Option
-	ScheduleObserver() schedule.Observer
-	TableObserver(name string) table.Observer
+	Observer() observe.Observer
+	TableObserver(name string) observe.Observer
 	Watch(w *worker.Worker)
 	WatchJobs(w *jobs.Worker, o *ops.Jobs)
 }

@@ -44,7 +44,7 @@ func (d deployment) Options() []worker.Option {
 }
 
 func (d deployment) JobsOptions() []jobs.Option {
-	return []jobs.Option{jobs.WithObserver(d.JobsObserver())}
+	return []jobs.Option{jobs.WithObserver(d.Observer())}
 }
 
 // scrape is what Prometheus keeps: values by series.

@@ -1,12 +1,12 @@
-package hooks
+package runtime
 
 import (
 	"sync"
 	"time"
 )
 
-// Calls are those of hooks that have not returned. The zero value has none.
-type Calls struct {
+// calls are those of observers and hooks that have not returned. The zero value has none.
+type calls struct {
 	mu  sync.Mutex
 	all map[*call]struct{}
 }
@@ -16,8 +16,8 @@ type call struct {
 	began time.Time
 }
 
-// Begin takes note of a call until its end.
-func (c *Calls) Begin(hook string) (end func()) {
+// begin records a call until its end.
+func (c *calls) begin(hook string) (end func()) {
 	one := &call{hook, time.Now()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,9 +32,9 @@ func (c *Calls) Begin(hook string) (end func()) {
 	}
 }
 
-// Longest returns which hook was called first, and for how long it has been running: an
-// empty name if none runs.
-func (c *Calls) Longest() (hook string, lasts time.Duration) {
+// Longest returns the hook that was called first of those that still run, and for how long it has
+// been running. The name is empty if none runs.
+func (c *calls) Longest() (hook string, lasts time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var began time.Time

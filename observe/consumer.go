@@ -1,0 +1,228 @@
+package observe
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Where an event names a consumer that is split into partitions, it names the unit, such as
+// "totals#400-7ff".
+
+// ConsumerStarted: a consumer was assigned to this worker, and its loop has begun.
+type ConsumerStarted struct {
+	Consumer   string
+	Types      []string // aggregate types that its code selects; none: all
+	Start      string   // where it begins without a checkpoint: "head", or the position before; "": at the first event
+	BatchSize  int      // the most events in a batch
+	Partitions int      // the number that its code demands; 1: the consumer stays whole
+}
+
+func (ConsumerStarted) level() slog.Level { return slog.LevelInfo }
+func (e ConsumerStarted) line() (string, []slog.Attr) {
+	return "consumer started", []slog.Attr{consumerOf(e.Consumer), slog.Any("types", e.Types), slog.String("start", e.Start),
+		slog.Int("batch_size", e.BatchSize), slog.Int("partitions", e.Partitions)}
+}
+
+func consumerOf(name string) slog.Attr { return slog.String("consumer", name) }
+
+// ConsumerStopped: the consumer's loop in this worker has ended.
+type ConsumerStopped struct{ Consumer string }
+
+func (ConsumerStopped) level() slog.Level { return slog.LevelInfo }
+func (e ConsumerStopped) line() (string, []slog.Attr) {
+	return "consumer stopped", []slog.Attr{consumerOf(e.Consumer)}
+}
+
+// ConsumerUnowned: no worker runs the consumer. The leader reports it, once for each, after a
+// HeartbeatInterval.
+type ConsumerUnowned struct {
+	Consumer string
+	Reason   string // with the remedy
+}
+
+func (ConsumerUnowned) level() slog.Level { return slog.LevelWarn }
+func (e ConsumerUnowned) line() (string, []slog.Attr) {
+	return "consumer unowned", []slog.Attr{consumerOf(e.Consumer), slog.String("reason", e.Reason)}
+}
+
+// ConsumerFailed: the consumer, or one of its events, has failed MaxConsecutiveFailures times in a
+// row, and the FailurePolicy applies.
+type ConsumerFailed struct {
+	Consumer string
+	Policy   string // the FailurePolicy that applies
+	Err      error  // a *worker.ConsumerError
+}
+
+func (ConsumerFailed) level() slog.Level { return slog.LevelError }
+func (e ConsumerFailed) line() (string, []slog.Attr) {
+	return "consumer failed too often", []slog.Attr{consumerOf(e.Consumer), slog.String("policy", e.Policy), failure(e.Err)}
+}
+
+// ConsumerPaused: no worker runs the consumer until an operator resumes it. It has failed under
+// FailPause, or its log may have begun again.
+type ConsumerPaused struct {
+	Consumer string
+	Reason   string
+}
+
+func (ConsumerPaused) level() slog.Level { return slog.LevelError }
+func (e ConsumerPaused) line() (string, []slog.Attr) {
+	return "consumer paused", []slog.Attr{consumerOf(e.Consumer), slog.String("reason", e.Reason)}
+}
+
+// ConsumerWaiting: the consumer waits for the lock of another transaction (reported again after
+// growing pauses), at WithMaxOpenRanges, for a worker whose build selects more, or to begin at the
+// head of the log (each reported once).
+type ConsumerWaiting struct {
+	Consumer  string
+	Condition Condition // ConditionLock, ConditionDoubts, ConditionScope or ConditionStart
+	Err       error     // names what the consumer waits for, and the remedy
+}
+
+func (ConsumerWaiting) level() slog.Level { return slog.LevelWarn }
+func (e ConsumerWaiting) line() (string, []slog.Attr) {
+	return "consumer waiting", []slog.Attr{consumerOf(e.Consumer), slog.String("condition", string(e.Condition)), failure(e.Err)}
+}
+
+// Retrying: a batch has failed, PostgreSQL has ended it as the victim of a conflict (a deadlock, a
+// serialization failure), or statements fail. The worker tries again.
+type Retrying struct {
+	Consumer  string
+	Condition Condition // ConditionBatch, ConditionDatabase or ConditionKey
+	InARow    int       // failures so far
+	Pause     time.Duration
+	ByHandler bool // the failure is the handler's; otherwise the database's
+	Err       error
+}
+
+func (e Retrying) level() slog.Level {
+	if e.Condition == ConditionBatch && !e.ByHandler {
+		return slog.LevelInfo // a deadlock or a serialization failure
+	}
+	return slog.LevelWarn
+}
+
+func (e Retrying) line() (string, []slog.Attr) {
+	return "batch failed, retrying", []slog.Attr{consumerOf(e.Consumer), slog.String("condition", string(e.Condition)), slog.Int("in_a_row", e.InARow),
+		slog.Duration("pause", e.Pause), slog.Bool("by_handler", e.ByHandler), failure(e.Err)}
+}
+
+// DeadLetter is an event that its consumer does not handle until an operator has it retried.
+type DeadLetter struct {
+	Consumer      string
+	AggregateType string
+	AggregateID   string
+	Position      int64
+	EventID       uuid.UUID
+	EventType     string
+	Attempts      int
+	Error         string // empty: the event follows an earlier dead letter of its aggregate
+}
+
+func (d DeadLetter) attrs() []slog.Attr {
+	return []slog.Attr{consumerOf(d.Consumer), slog.Int64("position", d.Position), slog.Any("event_id", d.EventID), slog.String("event_type", errtext.Word(d.EventType)),
+		slog.String("aggregate_type", errtext.Word(d.AggregateType)), slog.String("aggregate_id", errtext.Word(d.AggregateID)),
+		slog.Int("attempts", d.Attempts), slog.String("error", d.Error)}
+}
+
+// DeadLettered: an event has become a dead letter, under FailDeadLetter.
+type DeadLettered struct{ DeadLetter }
+
+func (DeadLettered) level() slog.Level             { return slog.LevelError }
+func (e DeadLettered) line() (string, []slog.Attr) { return "event dead-lettered", e.attrs() }
+
+// DeadLetterFailed: an operator had a dead letter retried, and it has failed again.
+type DeadLetterFailed struct{ DeadLetter }
+
+func (DeadLetterFailed) level() slog.Level             { return slog.LevelError }
+func (e DeadLetterFailed) line() (string, []slog.Attr) { return "dead letter failed again", e.attrs() }
+
+// Rescaled: units of a consumer were replaced by others that have the same keys between them: a
+// split, or a merge.
+type Rescaled struct {
+	Consumer string   // the whole one
+	From, To []string // names of units; From or To has one
+	Position int64    // the checkpoint of all of them
+}
+
+func (Rescaled) level() slog.Level { return slog.LevelInfo }
+func (e Rescaled) line() (string, []slog.Attr) {
+	return "consumer rescaled", []slog.Attr{consumerOf(e.Consumer), slog.Any("from", e.From), slog.Any("to", e.To), slog.Int64("position", e.Position)}
+}
+
+// ScopeChanged: a build with other aggregate types or another version than the previous build runs
+// the consumer. The table of operations records it too.
+type ScopeChanged struct {
+	Consumer string
+	From, To string // in words
+	// Position is the checkpoint. Events of Added at or below it are not delivered, see
+	// ops.Operator.ReplayTypes. Events of Removed above it are not delivered, either.
+	Position       int64
+	Added, Removed []string // types; empty where there are too many to name
+	AllAdded       bool     // all types but those that were selected
+	AllRemoved     bool     // all types but those that are selected
+}
+
+func (ScopeChanged) level() slog.Level { return slog.LevelWarn }
+func (e ScopeChanged) line() (string, []slog.Attr) {
+	return "consumer selects other events", []slog.Attr{consumerOf(e.Consumer), slog.String("from", e.From), slog.String("to", e.To), slog.Int64("position", e.Position)}
+}
+
+// DeadBatchEnded: the batch of a dead worker still ran in the server and held the consumer's row.
+// This worker has ended it.
+type DeadBatchEnded struct {
+	Consumer   string
+	DeadWorker uuid.UUID
+	PID        int64 // of the server process
+}
+
+func (DeadBatchEnded) level() slog.Level { return slog.LevelInfo }
+func (e DeadBatchEnded) line() (string, []slog.Attr) {
+	return "ended the batch of a dead worker", []slog.Attr{consumerOf(e.Consumer), slog.Any("dead_worker", e.DeadWorker), slog.Int64("pid", e.PID)}
+}
+
+// TransactionEnded: a handler has ended the transaction of its batch, or an outage hides whether it
+// has. The checkpoint was set back where that was safe, and the worker ends.
+type TransactionEnded struct {
+	Consumer string
+	From     int64 // the checkpoint that the batch wrote
+	To       int64 // the checkpoint now, as far as it is known
+	Unknown  bool  // an outage hides whether the handler has ended the transaction
+	Err      error // a *worker.ConsumerError; wraps worker.ErrTransactionEnded or worker.ErrOutcomeUnknown
+}
+
+func (TransactionEnded) level() slog.Level { return slog.LevelError }
+func (e TransactionEnded) line() (string, []slog.Attr) {
+	message := "handler ended its transaction"
+	if e.Unknown {
+		message = "batch outcome unknown"
+	}
+	return message, []slog.Attr{consumerOf(e.Consumer), slog.Int64("from", e.From), slog.Int64("to", e.To), failure(e.Err)}
+}
+
+// Skipped: a committed batch went past positions without an event (SkipVoid; or SkipOpen, which
+// opens a gap), or ended doubts about such positions (SkipLate, SkipVoid). The audit table has the
+// same.
+type Skipped struct {
+	store.Range
+	Consumer string
+	Missing  int64     // positions of the range without an event
+	State    SkipState // what is known of them
+}
+
+func (e Skipped) level() slog.Level {
+	if e.State == SkipVoid {
+		return slog.LevelDebug // a rolled-back append
+	}
+	return slog.LevelInfo
+}
+
+func (e Skipped) line() (string, []slog.Attr) {
+	return "positions skipped", []slog.Attr{consumerOf(e.Consumer), slog.Int64("first", e.First), slog.Int64("last", e.Last),
+		slog.Int64("missing", e.Missing), slog.String("state", string(e.State))}
+}

@@ -1,0 +1,80 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Log returns an Observer that logs every event to l; nil stands for [slog.Default]. The handler of l
+// decides which levels are written. Errors are on one line. The stack of a panic follows as "stack".
+//
+// The options WithSlog and WithLogger of the workers add such an Observer, and leave out the warnings
+// that a worker without a logger writes to slog.Default.
+func Log(l *slog.Logger) Observer {
+	if l == nil {
+		l = slog.Default()
+	}
+	return func(e Event) {
+		ctx, level := context.Background(), e.level()
+		if l.Enabled(ctx, level) {
+			message, attrs := e.line()
+			l.LogAttrs(ctx, level, message, oneLine(attrs)...)
+		}
+	}
+}
+
+// LogTo returns an Observer that logs every event to l. A [store.Logger] has no warnings: they are
+// errors. nil logs nothing.
+func LogTo(l store.Logger) Observer {
+	if l == nil {
+		return func(Event) {}
+	}
+	if l, is := l.(interface{ Slog() *slog.Logger }); is {
+		return Log(l.Slog())
+	}
+	return func(e Event) {
+		message, attrs := e.line()
+		var keyvals []any
+		for _, a := range oneLine(attrs) {
+			keyvals = append(keyvals, a.Key, a.Value.Any())
+		}
+		switch ctx := context.Background(); e.level() {
+		case slog.LevelDebug:
+			l.Debug(ctx, message, keyvals...)
+		case slog.LevelInfo:
+			l.Info(ctx, message, keyvals...)
+		default:
+			l.Error(ctx, message, keyvals...)
+		}
+	}
+}
+
+// oneLine puts errors on one line. The stack of a panic among them follows at the end.
+func oneLine(attrs []slog.Attr) []slog.Attr {
+	for i, a := range attrs {
+		err, is := a.Value.Any().(error)
+		if !is {
+			continue
+		}
+		attrs[i].Value = slog.AnyValue(errtext.Of(err))
+		if p := (*PanicError)(nil); errors.As(err, &p) {
+			attrs = append(attrs, slog.Any("stack", Lines(p.Stack)))
+		}
+	}
+	return attrs
+}
+
+// Lines returns the lines of a stack without their indentation: as a list they stay on one line of a log
+// that is text.
+func Lines(stack []byte) []string {
+	lines := strings.Split(strings.TrimSpace(string(stack)), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return lines
+}
