@@ -8,7 +8,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Every look at the log carries the counter, whatever the store names.
+// Every read of the log returns the counter, whatever the store names.
 func TestChangesAreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, unnamed := range map[string]bool{"named sequence": false, "no sequence": true} {
@@ -28,7 +28,7 @@ func TestChangesAreNoticed(t *testing.T) {
 				select {
 				case <-rung:
 				case <-time.After(patience):
-					t.Fatalf("awaited for %v that OnChange is called", patience)
+					t.Fatalf("OnChange was not called within %v", patience)
 				}
 			}
 		})

@@ -28,7 +28,7 @@ func drawSpans(t *rapid.T, label string, last int64) []store.Range {
 	return spans
 }
 
-// members is the naive form of spans.
+// members returns the positions of spans, one by one.
 func members(spans []store.Range) map[int64]bool {
 	set := map[int64]bool{}
 	for _, s := range spans {
@@ -84,8 +84,7 @@ func TestSpansAreSets(t *testing.T) {
 	})
 }
 
-// TestCrossDecidesEachPosition compares Cross with what the rules say about
-// every single position.
+// TestCrossDecidesEachPosition compares Cross with the rules for each single position.
 func TestCrossDecidesEachPosition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Page{Checkpoint: rapid.Int64Range(0, small).Draw(t, "checkpoint")}
@@ -111,7 +110,7 @@ func TestCrossDecidesEachPosition(t *testing.T) {
 	})
 }
 
-// lookedAt tells whether the look was complete there.
+// lookedAt reports whether the read was complete at an open position.
 func lookedAt(p Page, open int64) bool { return open <= p.Through || p.Through >= p.Checkpoint }
 
 func checkPassed(t *rapid.T, v *Value, p Page, c Crossing) {
@@ -160,7 +159,7 @@ func checkOpen(t *rapid.T, v *Value, p Page, c Crossing) {
 			news = news || found[position] || isVoid
 		}
 		if news != touched {
-			t.Fatalf("open %v: news %v, reported %v", open, news, touched)
+			t.Fatalf("open %v: changed %v, reported %v", open, news, touched)
 		}
 	}
 }
@@ -195,7 +194,7 @@ func TestInDoubt(t *testing.T) {
 	}
 }
 
-// BenchmarkCross is a consumer at the default bound of open ranges.
+// BenchmarkCross measures a consumer at the default limit of open ranges.
 func BenchmarkCross(b *testing.B) {
 	const n = 10_000
 	v := &Value{Safe: 100 * n}

@@ -9,36 +9,37 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// maxFences: one that is waited for, and one that gathers what came after.
+// maxFences allows one fence that waits for its holders, and one fence for later
+// positions.
 const maxFences = 2
 
 // sighting is a holder as one scan showed it.
 type sighting struct {
 	ID          string  `json:"id"`          // virtualtransaction
-	PID         int     `json:"pid"`         // 0: prepared
-	Rest        string  `json:"rest"`        // while it stays the same, and is not empty, the holder draws nothing
-	State       string  `json:"state"`       // empty: not visible to this role
+	PID         int     `json:"pid"`         // 0: a prepared transaction
+	Rest        string  `json:"rest"`        // while Rest is not empty and stays the same, the holder draws nothing
+	State       string  `json:"state"`       // empty: hidden from this role
 	Application string  `json:"application"` // application_name
 	GID         string  `json:"gid"`         // of a prepared transaction
-	Age         float64 `json:"age"`         // of the transaction, in seconds; 0: not visible
+	Age         float64 `json:"age"`         // of the transaction, in seconds; 0: hidden from this role
 }
 
-// holder is a transaction that holds the lock and may own positions that are
-// missing. The machine's fences and doubts share it.
+// holder is a transaction that holds the lock and may own missing positions. The
+// machine's fences and doubts share it.
 type holder struct {
 	sighting
 	ended bool
-	stale bool // held a fence open for too long; it delays no other
+	stale bool // held a fence open for longer than staleAfter; delays no other fence
 	owns  bool // may own positions in doubt
 
-	// While it rests it owns nothing above last: see narrow.
+	// While the holder rests, it owns nothing above last: see narrow.
 	last     int64
 	haveLast bool
-	narrowed bool // a scan after last was read still showed the same rest
+	narrowed bool // a scan after the read of last showed the same rest
 }
 
-// reach is the highest position that the holder may own, of those that were
-// drawn before the latest scan.
+// reach returns the highest position that the holder may own, among the positions drawn
+// before the latest scan.
 func (h *holder) reach() int64 {
 	if h.narrowed {
 		return h.last
@@ -48,9 +49,10 @@ func (h *holder) reach() int64 {
 
 func (h *holder) mayOwnAbove(position int64) bool { return !h.ended && h.reach() > position }
 
-// observe takes what the latest scan shows. The holder is narrowed if it ran
-// nothing since the scan before last was read: then all that it owns was
-// drawn before that, and is not above last. Anything else discards last.
+// observe records what the latest scan shows of the holder. It reports whether the scan
+// narrows the holder. A scan narrows a holder that ran nothing since the scan before
+// last was read. All positions of such a holder were drawn before the read of last, so
+// none is above last. Any other change discards last.
 func (h *holder) observe(s sighting) (narrowed bool) {
 	same := s.Rest != "" && s.Rest == h.Rest
 	h.sighting = s
@@ -63,15 +65,16 @@ func (h *holder) observe(s sighting) (narrowed bool) {
 	return narrowed
 }
 
-// fence proves, once its holders have ended, that everything missing up to h is
-// void: every transaction that drew a position up to h was among them.
+// fence proves that all missing positions up to h are void, once its holders have ended.
+// Every transaction that drew a position up to h is a holder or had ended before the
+// scan.
 type fence struct {
 	h       int64 // visible before the scan that found the holders
 	holders []*holder
 	opened  time.Time
 }
 
-// owners are the holders that may still own something in (safe, f.h].
+// owners returns the holders that may still own a position in (safe, f.h].
 func (f *fence) owners(safe int64) []*holder {
 	var owners []*holder
 	for _, h := range f.holders {
@@ -82,8 +85,8 @@ func (f *fence) owners(safe int64) []*holder {
 	return owners
 }
 
-// narrow notes the sequence's last value, read after the latest scan, for
-// those that it showed at rest.
+// narrow records the sequence's last value for the holders at rest. The value was read
+// after the latest scan.
 func (m *machine) narrow(last int64) {
 	if !m.rules.named {
 		return
@@ -95,14 +98,14 @@ func (m *machine) narrow(last int64) {
 	}
 }
 
-// meet compares the holders that a scan shows with those of the scan before.
+// meet compares the holders of a scan with the holders of the scan before.
 func (m *machine) meet(shown []sighting) {
 	seen := make(map[string]*holder, len(shown))
 	var renamed []*holder
 	review := false
 	for _, s := range shown {
 		if seen[s.ID] != nil {
-			continue // a lock can show twice
+			continue // pg_locks can show a lock twice
 		}
 		h := m.holders[s.ID]
 		if h == nil {
@@ -132,13 +135,14 @@ func (m *machine) meet(shown []sighting) {
 	}
 }
 
-// unnumbered tells that the transaction was prepared on a server that gives
-// it another virtualtransaction then (before 13.5 and 14.1). It may be any of
-// the holders that are gone, and takes the place of all.
+// unnumbered reports whether id is the virtualtransaction of a transaction prepared on a
+// server before 13.5 or 14.1. Such a server renames a transaction when it prepares it.
+// The transaction may be any of the holders that ended, so it joins every fence and
+// doubt.
 func unnumbered(id string) bool { return strings.HasPrefix(id, "-1/") }
 
-// open opens a fence for what is missing below the head. The head was read
-// before the scan that the holders stem from.
+// open opens a fence for the missing positions up to the head. The head was read before
+// the scan that found the holders.
 func (m *machine) open(now time.Time) {
 	newest := m.safe
 	if n := len(m.fences); n > 0 {
@@ -158,7 +162,7 @@ func (m *machine) open(now time.Time) {
 	m.fences = append(m.fences, f)
 }
 
-// age makes the holders stale that keep a fence open for too long.
+// age marks the holders stale that have kept a fence open for staleAfter.
 func (m *machine) age(now time.Time) {
 	for _, f := range m.fences {
 		if now.Sub(f.opened) < m.rules.staleAfter {
@@ -177,8 +181,8 @@ func (m *machine) turn(h *holder) {
 	}
 }
 
-// close closes fences, the oldest first, as far as possible without a look
-// at what is missing.
+// close closes fences, oldest first, as far as possible without a read of the missing
+// positions.
 func (m *machine) close() {
 	m.closing = false
 	for len(m.fences) > 0 {
@@ -200,9 +204,9 @@ func (m *machine) close() {
 
 func (m *machine) waitsFor(h *holder) bool { return m.rules.policy == Wait || !h.stale }
 
-// pass closes the oldest fence over doubts, as far as a look in a later
-// snapshot reaches: what it misses belongs to a stale holder or is void. It
-// reports whether the fence is closed.
+// pass closes the oldest fence with doubts, as far as a read in a later snapshot
+// reaches. A position that the read does not show belongs to a stale holder or is void.
+// pass reports whether the fence is closed.
 func (m *machine) pass(r tailRead) bool {
 	f := m.fences[0]
 	limit := min(f.h, m.head-m.rules.harborLag)

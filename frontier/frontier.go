@@ -15,73 +15,73 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Policy is what happens to positions whose transaction stays open.
+// Policy decides about positions whose transaction stays open.
 type Policy int
 
 const (
-	// SkipStale goes on past a transaction that has held a fence open for
-	// StaleAfter. Positions that it may own are published as doubts.
+	// SkipStale passes a transaction that has held a fence open for StaleAfter. The
+	// positions that the transaction may own are published as doubts.
 	SkipStale Policy = iota
-	// Wait waits for every transaction, however long: strict global order.
+	// Wait waits for every transaction, however long. It keeps strict global order.
 	Wait
 )
 
-// Value is what is known about the log. It is immutable.
+// Value is the published state of the log. It is immutable.
 type Value struct {
-	// Token names the incarnation of the server in which the rest was found.
-	// After a crash, a promotion or a restore, positions may be issued again:
-	// there is another token then, and the Value counts no longer. Empty
-	// before the first publication.
+	// Token names the incarnation of the server in which the other fields were found.
+	// After a crash, a promotion or a restore, positions may be issued again. The server
+	// then has another token, and the Value is no longer valid. Token is empty before
+	// the first publication.
 	Token string
-	// Settled is the low-water mark: every position up to it is visible to new
+	// Settled is the low-water mark: every position up to Settled is visible to new
 	// snapshots, or void.
 	Settled int64
-	// Safe is the high-water mark: consumers may advance up to it. What is
-	// missing up to it, in a snapshot taken after the Value, is in doubt if a
-	// doubt covers it, and void otherwise.
+	// Safe is the high-water mark: consumers may advance up to Safe. A position up to
+	// Safe that is missing in a snapshot taken after the Value is in doubt if Doubts
+	// cover the position, and void otherwise.
 	Safe int64
-	// Doubts are ascending and disjoint. Do not modify.
+	// Doubts are the ranges in doubt, ascending and disjoint. Do not modify them.
 	Doubts []store.Range
 
 	recent *recent // see Since
 }
 
-// Config is what a Frontier needs.
+// Config holds the dependencies and settings of a Frontier.
 type Config struct {
 	DB             *sql.DB
 	Log            store.Log   // preferably a store.SequenceNamer
 	Token, Settled ident.Table // see package migrations
-	Changes        ident.Table // likewise, see package changes
+	Changes        ident.Table // see package changes
 
 	Policy     Policy
-	StaleAfter time.Duration // after it a transaction that holds a fence open is stale
-	// HarborLag is how many positions Safe stays behind the head while there
-	// are doubts.
+	StaleAfter time.Duration // a transaction that holds a fence open for longer is stale
+	// HarborLag is the number of positions that Safe stays behind the head while doubts
+	// exist.
 	HarborLag int64
-	Interval  time.Duration // between two looks while nothing happens
-	OnFailure func(error)   // called for each failed try of Run; may be nil
-	OnBack    func()        // called when a try of Run works after failed ones; may be nil
+	Interval  time.Duration // between two reads of an idle log
+	OnFailure func(error)   // called after each failed attempt of Run; may be nil
+	OnBack    func()        // called when Run works again after a failure; may be nil
 	OnStale   func(Holder)  // called once for each transaction that becomes stale; may be nil
-	OnFree    func(Holder)  // called once for each of these that has ended, or holds nothing back any more; may be nil
-	OnChange  func()        // called when the counter of Changes has moved; may be nil
+	OnFree    func(Holder)  // called once for each stale transaction that ended or no longer blocks; may be nil
+	OnChange  func()        // called when the counter in Changes has moved; may be nil
 }
 
-// Frontier keeps a Value up to date while it runs.
+// Frontier keeps a Value up to date while Run runs.
 type Frontier struct {
 	cfg Config
 
 	value   atomic.Pointer[Value]
-	head    atomic.Int64 // -1: no look has shown it yet
+	head    atomic.Int64 // -1: not read yet
 	blocked atomic.Pointer[[]Holder]
-	trouble atomic.Pointer[error] // nil: there is none
+	trouble atomic.Pointer[error] // nil: Run works
 	wake    chan struct{}
-	changes atomic.Int64      // the counter of changes, as last seen
-	follow  atomic.Bool       // somebody called Follow since the latest statement
-	reopen  atomic.Bool       // somebody called Reopen since the session began
-	told    map[string]Holder // the stale ones that were reported, by virtual transaction; of the one who calls Step
-	turned  turn.Moment       // when Run last began a turn
-	plans   pgdriver.Plans    // that statements of sessions keep
-	limit   limit             // of Open and Step, which one goroutine calls at a time
+	changes atomic.Int64      // the latest value of the counter in Changes
+	follow  atomic.Bool       // a consumer called Follow since the latest statement
+	reopen  atomic.Bool       // Reopen was called since the session began
+	told    map[string]Holder // stale transactions passed to OnStale, by virtual transaction; owned by the goroutine that steps
+	turned  turn.Moment       // when Run last began a statement or an attempt
+	plans   pgdriver.Plans    // prepared statements, kept across sessions
+	limit   limit             // used by one goroutine at a time
 	pulse   pulse
 
 	mu      sync.Mutex
@@ -89,7 +89,7 @@ type Frontier struct {
 	back    chan struct{} // closed when the database works again after a failure
 }
 
-// New returns a Frontier that is not running yet.
+// New returns a Frontier that does not run yet.
 func New(cfg Config) *Frontier {
 	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), told: map[string]Holder{}}
 	f.value.Store(&Value{})
@@ -98,23 +98,24 @@ func New(cfg Config) *Frontier {
 	return f
 }
 
-// Value returns what was published last, the zero Value before that. It never
-// returns nil.
+// Value returns the latest published Value. Before the first publication it returns the
+// zero Value. It never returns nil.
 func (f *Frontier) Value() *Value { return f.value.Load() }
 
-// Head returns the highest visible position, as the latest look at the log
-// showed it, and reports whether there was one.
+// Head returns the highest visible position that the latest read of the log showed. It
+// reports whether the log has been read yet.
 func (f *Frontier) Head() (head int64, seen bool) {
 	head = f.head.Load()
 	return max(head, 0), head >= 0
 }
 
-// Blocked returns the transactions that hold the frontier back or keep
-// positions in doubt, as the latest look at the locks showed them.
+// Blocked returns the transactions that hold the frontier back or keep positions in
+// doubt, as of the latest scan of the locks.
 func (f *Frontier) Blocked() []Holder { return *f.blocked.Load() }
 
-// Err returns why Run cannot read the log at the moment, nil if it can: the
-// error of the connection or of the server, or a [SetupError].
+// Err returns the error of the latest attempt while Run cannot read the log. It returns
+// nil while Run works. The error comes from the connection or the server, or is a
+// [SetupError].
 func (f *Frontier) Err() error {
 	if err := f.trouble.Load(); err != nil {
 		return *err
@@ -122,9 +123,9 @@ func (f *Frontier) Err() error {
 	return nil
 }
 
-// Turned returns when Run last began a turn: a statement, or another try after a
-// failure. Every statement has a bound, so a Run without a turn for minutes hangs. It
-// is the zero time before Run.
+// Turned returns when Run last began a statement or an attempt after a failure. Every
+// statement has a time limit, so a Run whose time is minutes old hangs. Turned returns
+// the zero time before Run.
 func (f *Frontier) Turned() time.Time { return f.turned.Get() }
 
 // Changed returns a channel that is closed at the next publication. To miss no
@@ -135,16 +136,16 @@ func (f *Frontier) Changed() <-chan struct{} {
 	return f.changed
 }
 
-// Back returns a channel that is closed when the frontier next reads the log
-// after a failure of its connection or of the server. Others may then try
-// again at once.
+// Back returns a channel that is closed when the frontier next reads the log after a
+// failure of its connection or of the server. Callers that failed may then retry at
+// once.
 func (f *Frontier) Back() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.back
 }
 
-// Wake makes the frontier read now. It never blocks; wakeups coalesce.
+// Wake makes the frontier read now. Wake never blocks, and wakeups coalesce.
 func (f *Frontier) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -152,19 +153,19 @@ func (f *Frontier) Wake() {
 	}
 }
 
-// Reopen makes Run continue with another connection, at most once a second.
-// Callers use it when they find another server behind their connections.
+// Reopen makes Run continue on another connection, at most once a second. Callers use
+// Reopen when they find another server behind their connections.
 func (f *Frontier) Reopen() {
 	f.reopen.Store(true)
 	f.Wake()
 }
 
-// Follow says that a consumer has come to Safe and wants the events that come
-// next: for a while, the frontier reads them before it publishes how far they
-// are safe, and Value.Since has them.
+// Follow asks for the events after Safe, for a consumer that has reached Safe. The
+// frontier then reads up to 200 events before it publishes how far they are safe.
+// Value.Since returns these events.
 func (f *Frontier) Follow() { f.follow.Store(true) }
 
-// noticeChanges passes on that there is news beside the log.
+// noticeChanges calls OnChange if the counter has moved.
 func (f *Frontier) noticeChanges(count int64) {
 	if f.changes.Swap(count) != count && f.cfg.OnChange != nil {
 		f.cfg.OnChange()
@@ -187,10 +188,9 @@ func (f *Frontier) publish(v *Value) {
 }
 
 // Run keeps the Value up to date until ctx ends, then returns nil. It pins one
-// connection of the pool. When the connection or the database fails, Run
-// forgets everything but the published Value, which stays true under its
-// token, and tries again with backoff. It returns an error only if the Config
-// cannot work.
+// connection of the pool. When the connection or the database fails, Run forgets
+// everything but the published Value and retries with backoff. The published Value stays
+// valid under its token. Run returns an error only if the Config is invalid.
 func (f *Frontier) Run(ctx context.Context) error {
 	if err := f.cfg.validate(); err != nil {
 		return err
@@ -222,13 +222,13 @@ func (f *Frontier) Run(ctx context.Context) error {
 	}
 }
 
-// reopenEvery is how old a session must be for Reopen to end it.
+// reopenEvery is the minimum age of a session that Reopen ends.
 const reopenEvery = time.Second
 
 var errElsewhere = errors.New("frontier: the pool's connections lead to another server than this session, which is given up: do several servers answer the connection string?")
 
-// live runs one session until it fails or ctx ends. It calls healthy once the
-// session works.
+// live runs one session until the session fails or ctx ends. It calls healthy after each
+// step of a session that has read the log.
 func (f *Frontier) live(ctx context.Context, healthy func()) error {
 	s, err := f.Open(ctx)
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an expected event.
 const patience = pgtest.Patience
 
-// eventLog reads the events table by itself, so that these tests need no
-// event store. It does not say where its positions come from.
+// eventLog reads the events table itself, so that these tests need no event store. It
+// does not name the source of its positions.
 type eventLog struct{}
 
 func (eventLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
@@ -42,7 +42,7 @@ func (eventLog) GetLatestGlobalPosition(ctx context.Context, q store.Querier) (h
 	return head, err
 }
 
-// namedLog says where its positions come from.
+// namedLog is an eventLog that names the source of its positions.
 type namedLog struct {
 	eventLog
 	table, column string
@@ -52,7 +52,7 @@ func (l namedLog) PositionColumn() (table, column string) { return l.table, l.co
 
 func events() namedLog { return namedLog{table: "events", column: "global_position"} }
 
-// testConfig has a Frontier show its troubles when a test fails.
+// testConfig returns a Config whose Frontier logs its failures to the test.
 func testConfig(t testing.TB, db *sql.DB) Config {
 	return Config{
 		DB:         db,
@@ -115,7 +115,7 @@ func exec(t testing.TB, q store.Querier, query string, args ...any) {
 	}
 }
 
-// run runs a frontier until the test ends, or stop is called.
+// run runs a frontier until the test ends or stop is called.
 func run(t testing.TB, cfg Config) (f *Frontier, stop func()) {
 	t.Helper()
 	f = New(cfg)
@@ -143,7 +143,7 @@ func run(t testing.TB, cfg Config) (f *Frontier, stop func()) {
 	return f, stop
 }
 
-// await waits for a value that satisfies ok.
+// await waits for a Value that satisfies ok.
 func await(t testing.TB, f *Frontier, what string, ok func(*Value) bool) *Value {
 	t.Helper()
 	deadline := time.After(patience)
@@ -155,13 +155,13 @@ func await(t testing.TB, f *Frontier, what string, ok func(*Value) bool) *Value 
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("awaited %s, the value is %+v, blocked by %+v", what, *f.Value(), f.Blocked())
+			t.Fatalf("waited for %s: the value is %+v, blocked by %+v", what, *f.Value(), f.Blocked())
 		}
 	}
 }
 
-// awaitSettled waits until the frontier has settled a position, and nothing
-// above it.
+// awaitSettled waits until the frontier has settled a position and nothing above the
+// position.
 func awaitSettled(t testing.TB, f *Frontier, position int64) {
 	t.Helper()
 	v := await(t, f, fmt.Sprintf("settled %d", position), func(v *Value) bool { return v.Token != "" && v.Settled >= position })
@@ -170,7 +170,7 @@ func awaitSettled(t testing.TB, f *Frontier, position int64) {
 	}
 }
 
-// stepper runs a session statement by statement, by a clock that stands still.
+// stepper runs a session statement by statement, with a clock that only pass moves.
 type stepper struct {
 	testing.TB
 	f     *Frontier
@@ -191,7 +191,7 @@ func open(t testing.TB, cfg Config) stepper {
 	return stepper{t, f, s, &clock}
 }
 
-// step checks what the next statements are, and runs them.
+// step checks the next statements and runs them.
 func (s stepper) step(statements ...statement) {
 	s.Helper()
 	for _, want := range statements {
@@ -204,21 +204,21 @@ func (s stepper) step(statements ...statement) {
 	}
 }
 
-// rescan lets the pause before the next scan pass.
+// rescan moves the clock past the pause before the next scan.
 func (s stepper) rescan(after ...statement) {
 	s.Helper()
 	s.pass(lastPause + lastPause/2)
 	s.step(append([]statement{readTail, scanLocks}, after...)...)
 }
 
-// raise lets the time to raise the settled row come.
+// raise moves the clock to the time at which the settled row is raised.
 func (s stepper) raise() {
 	s.Helper()
 	s.pass(time.Second)
 	s.step(raiseSettled)
 }
 
-// wake passes on a notification.
+// wake delivers a notification.
 func (s stepper) wake() {
 	s.Helper()
 	s.f.Wake()
@@ -236,7 +236,7 @@ func (s stepper) published(settled, safe int64, doubts ...store.Range) {
 	}
 }
 
-// start runs what a session on a fresh database begins with.
+// start runs the statements with which a session on a fresh database begins.
 func (s stepper) start() {
 	s.Helper()
 	s.step(readStart, plantToken, readStart, placeSettled, readStart)

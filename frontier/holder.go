@@ -24,7 +24,7 @@ func (m *machine) export(h *holder) Holder {
 	}
 }
 
-// takeTurned returns those that became stale since the last call.
+// takeTurned returns the holders that became stale since the last call.
 func (m *machine) takeTurned() []Holder {
 	var all []Holder
 	for _, h := range m.turned {
@@ -34,7 +34,7 @@ func (m *machine) takeTurned() []Holder {
 	return all
 }
 
-// blocked lists those that keep fences open or may own positions in doubt, the
+// blocked returns the holders that keep fences open or may own positions in doubt,
 // oldest first.
 func (m *machine) blocked() []Holder {
 	keeping := map[*holder]bool{}

@@ -16,7 +16,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// poolNamed opens a pool whose sessions can be told apart from others.
+// poolNamed opens a pool whose sessions have an application name.
 func poolNamed(t testing.TB, url, application string) *sql.DB {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)
@@ -42,7 +42,7 @@ func awaitQuery(t testing.TB, db *sql.DB, query string, args ...any) {
 		}
 		exec(t, db, `SELECT pg_sleep(0.005)`)
 	}
-	t.Fatalf("awaited in vain: %s", query)
+	t.Fatalf("the query never returned true: %s", query)
 }
 
 func TestRunGivesItsConnectionBack(t *testing.T) {
@@ -62,7 +62,7 @@ func TestRunGivesItsConnectionBack(t *testing.T) {
 	exec(t, cfg.DB, `SELECT 1`)
 }
 
-// Run returns also while a statement of its waits in the server.
+// Run returns also while one of its statements waits in the server.
 func TestRunEndsDuringAStatement(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -108,15 +108,15 @@ func TestReconnects(t *testing.T) {
 		select {
 		case <-back:
 		case <-time.After(patience):
-			t.Fatalf("awaited for %v that the frontier says it is back", patience)
+			t.Fatalf("OnBack was not called within %v", patience)
 		}
 	}
 	if f.Value().Token != token {
-		t.Fatal("the token changed with the connection: the server's life is the same")
+		t.Fatal("the token changed with the connection, in the same incarnation of the server")
 	}
 }
 
-// Whoever comes second with a token takes that of the first.
+// The frontier that comes second uses the token of the first.
 func TestFrontiersAgreeOnTheToken(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -134,7 +134,7 @@ func TestFrontiersAgreeOnTheToken(t *testing.T) {
 	}
 }
 
-// A dump copies the token, but the database it is restored to has another oid.
+// A dump copies the token, but the restored database has another oid.
 func TestTokenOfAnotherDatabaseIsReplaced(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -143,11 +143,11 @@ func TestTokenOfAnotherDatabaseIsReplaced(t *testing.T) {
 	f, _ := run(t, testConfig(t, d.DB))
 	awaitSettled(t, f, 0)
 	if f.Value().Token == copied {
-		t.Fatal("took the token of another database for its own")
+		t.Fatal("the frontier used the token of another database")
 	}
 }
 
-// crashServer is a server of this test with all tables.
+// crashServer returns a server of this test's own, with all tables.
 func crashServer(t *testing.T) (*embedded.Server, *sql.DB) {
 	t.Helper()
 	server := pgtest.OwnServer(t, nil)
@@ -171,12 +171,11 @@ func awaitServer(t testing.TB, db *sql.DB) {
 			return
 		}
 	}
-	t.Fatalf("awaited the server: %v", err)
+	t.Fatalf("the server does not accept connections: %v", err)
 }
 
-// A backend that is killed restarts the server without a new start time. Then
-// positions may be issued again: there must be another token, and nothing in
-// memory may be left.
+// A killed backend restarts the server without a new start time. Positions may then be
+// issued again. The frontier must have another token and an empty memory.
 func TestCrashChangesTheToken(t *testing.T) {
 	t.Parallel()
 	server, db := crashServer(t)
@@ -200,7 +199,7 @@ func TestCrashChangesTheToken(t *testing.T) {
 
 	after := await(t, f, "another token", func(v *Value) bool { return v.Token != before })
 	if after.Safe > 2 {
-		t.Fatalf("more than what is visible survived: %+v", *after)
+		t.Fatalf("the frontier kept more than the visible positions: %+v", *after)
 	}
 	awaitSettled(t, f, appendEvent(t, db))
 }
@@ -236,8 +235,8 @@ func TestCrashKeepsTheSettledRow(t *testing.T) {
 	}
 }
 
-// Under another token the row is not raised: what a session found out is
-// nothing worth any more.
+// A session does not raise the settled row under another token, since its results are no
+// longer valid.
 func TestSettledRowIsRaisedUnderItsTokenOnly(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -264,7 +263,7 @@ func TestSettledRowOfAnotherLogIsLeftAlone(t *testing.T) {
 	awaitQuery(t, d.DB, `SELECT array_agg(settled ORDER BY log) = '{0,1}' FROM consumer_checkpoints_settled`)
 }
 
-// Somebody who holds the settled row does not hold up the frontier.
+// A transaction that locks the settled row does not hold up the frontier.
 func TestLockedSettledRowIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -292,8 +291,8 @@ func TestStartsFromTheSettledRow(t *testing.T) {
 	next.published(2, 2)
 }
 
-// Positions that are issued anew: nothing that was known about the old ones
-// holds, in memory or in the settled row.
+// Positions are issued again after a restart of the sequence. The frontier drops what it
+// knew of the old positions, in memory and in the settled row.
 func TestRestartedSequence(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []string{
@@ -333,9 +332,9 @@ func TestRestartedSequence(t *testing.T) {
 	}
 }
 
-// More positions were issued since the restart than before it, so that only
-// the sequence's file tells of it: the settled row of the old ones would hide
-// the open transaction.
+// The sequence issued more positions after the restart than before. Only the sequence's
+// file shows the restart. The settled row of the old positions would hide the open
+// transaction.
 func TestRestartedSequenceThatCaughtUp(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -357,7 +356,7 @@ func TestRestartedSequenceThatCaughtUp(t *testing.T) {
 	next.step(readStart, placeSettled, readStart, readTail, scanLocks)
 	next.published(0, 0)
 	if err := s.s.Step(t.Context()); !errors.Is(err, ErrLogReplaced) {
-		t.Fatalf("the session that knew the old positions goes on: %v", err)
+		t.Fatalf("the session that read the old positions continues: %v", err)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The bound of a statement doubles each time that it passes, up to the last,
-// and begins again after a long time without that.
+// The time limit doubles with each timeout, up to lastLimit. It starts again after
+// limitKept without a timeout.
 func TestLimitGrowsWhereItPasses(t *testing.T) {
 	var l limit
 	now := time.Now()
@@ -22,10 +22,10 @@ func TestLimitGrowsWhereItPasses(t *testing.T) {
 	} {
 		now = now.Add(test.after)
 		if l.pass(now); l.get() != test.want {
-			t.Errorf("%v after the bound passed before, it is %v, want %v", test.after, l.get(), test.want)
+			t.Errorf("%v after the latest timeout the limit is %v, want %v", test.after, l.get(), test.want)
 		}
 	}
 	if fresh := (&limit{}).get(); fresh != firstLimit {
-		t.Errorf("the first bound is %v", fresh)
+		t.Errorf("the first limit is %v", fresh)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// TestNothingIsLostUnderLoad follows the log while transactions commit, roll
-// back, idle, roll back to savepoints and are prepared: with the real
-// statements, what TestProtocol does with the real decisions.
+// TestNothingIsLostUnderLoad follows the log while transactions commit, roll back, idle,
+// roll back to savepoints and are prepared. It tests the real statements, as
+// TestProtocol tests the real decisions.
 func TestNothingIsLostUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -104,7 +104,7 @@ func (w writer) transaction(ctx context.Context, conn *sql.Conn, gid string) err
 		statements = append(statements, `ROLLBACK`)
 	}
 	for _, s := range statements {
-		if s == `` { // the session idles, longer than StaleAfter now and then
+		if s == `` { // the session idles, sometimes for longer than StaleAfter
 			pause := time.NewTimer(time.Duration(w.r.IntN(15)) * time.Millisecond)
 			<-pause.C
 			continue
@@ -116,8 +116,8 @@ func (w writer) transaction(ctx context.Context, conn *sql.Conn, gid string) err
 	return nil
 }
 
-// follow is a consumer in memory. It returns when the writers are done and it
-// has everything, and fails the test if anything was lost or doubled.
+// follow is a consumer in memory. It returns when the writers are done and it has
+// applied every event. It fails the test if an event is lost or applied twice.
 func follow(t *testing.T, db *sql.DB, f *Frontier, writersDone <-chan struct{}) {
 	t.Helper()
 	var c follower
@@ -140,7 +140,7 @@ func follow(t *testing.T, db *sql.DB, f *Frontier, writersDone <-chan struct{}) 
 	}
 	t.Logf("%d events, %d late, %d void, %d ranges opened", len(c.applied), c.late, c.void, c.opened)
 	if c.void == 0 || len(c.applied) == 0 {
-		t.Fatal("there was nothing to find")
+		t.Fatal("the writers appended no event")
 	}
 }
 
@@ -151,7 +151,7 @@ type follower struct {
 	late, void, opened int64
 }
 
-// look takes the value it is given, then the rows.
+// look reads the rows up to the given Value.
 func (c *follower) look(ctx context.Context, db *sql.DB, v *Value) error {
 	if c.applied == nil {
 		c.applied = map[int64]bool{}
@@ -164,7 +164,7 @@ func (c *follower) look(ctx context.Context, db *sql.DB, v *Value) error {
 	var seen []store.Range
 	for _, position := range rows {
 		if c.applied[position] {
-			return fmt.Errorf("position %d is delivered twice", position)
+			return fmt.Errorf("position %d was delivered twice", position)
 		}
 		c.applied[position] = true
 		if position <= c.checkpoint {
@@ -189,8 +189,8 @@ func (c *follower) look(ctx context.Context, db *sql.DB, v *Value) error {
 	return nil
 }
 
-// read returns, in order, what one snapshot shows above the checkpoint and in
-// the open ranges.
+// read returns the visible positions above the checkpoint and in the open ranges, in
+// order, from one snapshot.
 func (c *follower) read(ctx context.Context, db *sql.DB, safe int64) (positions []int64, err error) {
 	var open strings.Builder
 	for _, s := range c.open {
@@ -211,8 +211,8 @@ func (c *follower) read(ctx context.Context, db *sql.DB, safe int64) (positions 
 	return positions, rows.Err()
 }
 
-// complete compares what was applied with what is there, once all of that has
-// been passed.
+// complete compares the applied positions with the events, once the checkpoint has
+// passed all of them.
 func (c *follower) complete(t *testing.T, db *sql.DB) bool {
 	t.Helper()
 	all := follower{}

@@ -7,34 +7,34 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Pauses between two scans while they are needed: what just began to be
-// missing is usually there, or rolled back, within milliseconds.
+// Pauses between two scans while scans are needed. A position that just went missing
+// usually appears or rolls back within milliseconds.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 200 * time.Millisecond
 )
 
 const (
-	tailLimit = 1_000  // positions a tail returns at most
-	lookLimit = 10_000 // the same, when going past doubts
+	tailLimit = 1_000  // most positions of a tail
+	lookLimit = 10_000 // most positions of a tail that passes doubts
 )
 
-// statement is what the machine wants to be run.
+// statement is a statement that the machine requests.
 type statement int
 
 const (
 	readStart    statement = iota // the token and the settled row
-	plantToken                    // the token table is empty, or another database's
-	placeSettled                  // there is no settled row, or it cannot be true
+	plantToken                    // the token table is empty, or its token is of another database
+	placeSettled                  // the settled row is missing or above the sequence
 	readTail
-	readHead // far behind: the highest position instead of the tail
-	readRows // after the tail cache's end
+	readHead // far behind: read the highest position instead of the tail
+	readRows // after the end of the tail cache
 	scanLocks
 	raiseSettled
 )
 
-// action is a statement, its arguments and when to run it.
-type action struct {
+// action is a statement, its arguments and its time.
+type action struct { // earliest time; a wakeup makes a tail run at once
 	do      statement
 	at      time.Time // not before; a wakeup makes a tail run at once
 	after   int64     // readTail, readRows: positions above it
@@ -43,7 +43,7 @@ type action struct {
 	last    int64     // placeSettled: the sequence's last value
 }
 
-// The answers.
+// The answers to statements.
 type (
 	startRead struct {
 		token   string // empty: there is none
@@ -72,23 +72,23 @@ type (
 	}
 )
 
-// machine is the protocol without its I/O: answers in, the next statement and
-// the Value out. It reads no clock and knows no SQL. A new machine knows
-// nothing, and so does one whose token changed.
+// machine is the protocol without its I/O. It takes answers, and returns the next
+// statement and the Value. It reads no clock and knows no SQL. A new machine, and a
+// machine whose token changed, knows nothing.
 type machine struct {
 	rules  rules
 	jitter func(time.Duration) time.Duration
 
 	token  string // empty: not started
 	safe   int64
-	head   int64 // the highest visible position seen
+	head   int64 // the highest visible position read so far
 	fences []*fence
 	doubts doubts
-	// holders are those that the latest scan showed.
+	// holders are the holders of the latest scan, by virtualtransaction.
 	holders map[string]*holder
-	first   bool  // no fence was opened yet
-	fenced  int64 // the highest position that ever had a fence
-	closing bool  // the oldest fence waits for a look before it closes over doubts
+	first   bool  // no fence has been opened yet
+	fenced  int64 // the highest position that a fence has covered
+	closing bool  // the oldest fence waits for a read before it closes with doubts
 	cache   tailCache
 
 	todo     action
@@ -96,22 +96,22 @@ type machine struct {
 	scanned  time.Time
 	pause    time.Duration // between the latest scan and the next
 	scanAt   time.Time
-	raised   int64 // as the settled row has it
+	raised   int64 // as written in the settled row
 	raisedAt time.Time
 
 	value  *Value
-	turned []*holder // became stale since asked
+	turned []*holder // became stale since the last takeTurned
 }
 
-// rules are the machine's settings.
+// rules are the settings of the machine.
 type rules struct {
 	policy     Policy
 	staleAfter time.Duration
 	harborLag  int64
-	interval   time.Duration // between two tails while nothing happens
+	interval   time.Duration // between two tails of an idle log
 	raiseEvery time.Duration // between two writes of the settled row
-	// named: the positions' sequence is known. Otherwise every transaction is
-	// a holder, there is no last value, and nothing durable.
+	// named reports whether the sequence of the positions is known. If not, every
+	// transaction is a holder, there is no last value, and nothing is durable.
 	named bool
 }
 
@@ -121,7 +121,7 @@ func newMachine(r rules, jitter func(time.Duration) time.Duration) *machine {
 	return m
 }
 
-// forget drops everything that was found out.
+// forget resets the machine to the state of a new one. The published Value stays.
 func (m *machine) forget() {
 	*m = machine{rules: m.rules, jitter: m.jitter, value: m.value, holders: map[string]*holder{}, first: true, pause: firstPause}
 	m.todo = action{do: readStart}
@@ -129,7 +129,7 @@ func (m *machine) forget() {
 
 func (m *machine) started() bool { return m.token != "" }
 
-// next returns what to run next, now or later.
+// next returns the next statement, which may be due later.
 func (m *machine) next(now time.Time) action {
 	if m.cache.due || m.cache.upTo < m.safe {
 		return action{do: readRows, after: m.cache.upTo, limit: cachedEvents}
@@ -144,8 +144,8 @@ func (m *machine) next(now time.Time) action {
 	return a
 }
 
-// wake makes a tail that waits for its time run at once, or the read of what
-// consumers want in its place.
+// wake makes a waiting tail run at once. If consumers want rows, wake requests a read of
+// rows instead.
 func (m *machine) wake(now time.Time) {
 	if !m.rowsNow(now) {
 		m.tailNow(now)
@@ -158,14 +158,14 @@ func (m *machine) tailNow(now time.Time) {
 	}
 }
 
-// onStart takes the answer to readStart.
+// onStart handles the answer to readStart.
 func (m *machine) onStart(now time.Time, r startRead) {
 	switch {
 	case r.token == "":
 		m.todo = action{do: plantToken}
 		return
 	case m.rules.named && (!r.found || r.settled > r.last):
-		// Above the last value: the sequence was restarted under the row.
+		// A settled row above the last value is older than a restart of the sequence.
 		m.todo = action{do: placeSettled, last: r.last}
 		return
 	}
@@ -177,15 +177,15 @@ func (m *machine) onStart(now time.Time, r startRead) {
 	m.tailAt(now)
 }
 
-// onDone takes the end of plantToken and placeSettled: another frontier may
-// have been first, so read again.
+// onDone handles the end of plantToken and placeSettled. It requests another readStart,
+// since another frontier may have written first.
 func (m *machine) onDone() { m.todo = action{do: readStart} }
 
-// onRaised takes the end of raiseSettled.
+// onRaised handles the end of raiseSettled.
 func (m *machine) onRaised(now time.Time, settled int64) { m.raised, m.raisedAt = settled, now }
 
-// recognize forgets everything if the answer stems from another life of the
-// server, or from a sequence that was set back.
+// recognize reports whether an answer comes from the machine's incarnation and its
+// sequence was not set back. If not, recognize forgets everything.
 func (m *machine) recognize(token string, last int64) bool {
 	if token == m.token && (!m.rules.named || last >= m.safe) {
 		return true
@@ -194,8 +194,8 @@ func (m *machine) recognize(token string, last int64) bool {
 	return false
 }
 
-// onTail takes the answer to readTail. A run that joins safe is safe at once:
-// transactions that commit in order need nothing else.
+// onTail handles the answer to readTail. A run that joins safe is safe at once, so
+// transactions that commit in order need no other statement.
 func (m *machine) onTail(now time.Time, r tailRead) {
 	if !m.recognize(r.token, r.last) {
 		return
@@ -216,7 +216,7 @@ func (m *machine) onTail(now time.Time, r tailRead) {
 	m.planAfterTail(now, m.safe > before)
 }
 
-// onHead takes the answer to readHead.
+// onHead handles the answer to readHead.
 func (m *machine) onHead(now time.Time, r headRead) {
 	if !m.recognize(r.token, r.last) {
 		return
@@ -226,7 +226,7 @@ func (m *machine) onHead(now time.Time, r headRead) {
 	m.planScan(now)
 }
 
-// onScan takes the answer to scanLocks.
+// onScan handles the answer to scanLocks.
 func (m *machine) onScan(now time.Time, r scanRead) {
 	if !m.recognize(r.token, math.MaxInt64) {
 		return
@@ -251,23 +251,23 @@ func (m *machine) onScan(now time.Time, r scanRead) {
 	}
 }
 
-// planAfterTail decides what follows a tail.
+// planAfterTail chooses the statement after a tail.
 func (m *machine) planAfterTail(now time.Time, progress bool) {
 	if progress || len(m.fences) == 0 && m.head > max(m.safe, m.fenced) {
 		m.hurry()
 	}
 	switch {
 	case m.behind && progress && len(m.fences) > 0:
-		m.tailAt(now) // the rest of a look, or rows to be read meanwhile
-	case m.behind: // without room for another fence, too: the head tells how far behind all are
+		m.tailAt(now) // to read the rest of the missing positions, or rows that became visible
+	case m.behind: // also when no other fence fits: the head shows the lag of the consumers
 		m.todo = action{do: readHead}
 	default:
 		m.planScan(now)
 	}
 }
 
-// planScan scans at once if that is needed and due. Otherwise a tail comes
-// first, which may show that no scan is needed any more.
+// planScan requests a scan if a scan is needed and due. Otherwise it requests a tail,
+// which may show that no scan is needed.
 func (m *machine) planScan(now time.Time) {
 	if m.wantsScan() && !now.Before(m.scanAt) {
 		m.todo = action{do: scanLocks}
@@ -291,12 +291,12 @@ func (m *machine) tailAt(at time.Time) {
 	}
 }
 
-// wantsScan: something is missing, or the end of a transaction is awaited.
+// wantsScan reports whether positions are missing or the end of a transaction is awaited.
 func (m *machine) wantsScan() bool {
 	return m.head > m.safe || len(m.fences) > 0 || len(m.doubts.all) > 0
 }
 
-// hurry lets the next scan come soon, and the pauses after it grow anew.
+// hurry makes the next scan due after firstPause and resets the pause.
 func (m *machine) hurry() {
 	m.pause = firstPause
 	if soon := m.scanned.Add(firstPause); soon.Before(m.scanAt) {
@@ -304,7 +304,7 @@ func (m *machine) hurry() {
 	}
 }
 
-// join advances safe over the run that joins it.
+// join advances safe over the runs that join it without a gap.
 func (m *machine) join(runs []store.Range) {
 	for _, run := range runs {
 		if run.First > m.safe+1 {
@@ -314,7 +314,7 @@ func (m *machine) join(runs []store.Range) {
 	}
 }
 
-// advance raises safe, with doubts no nearer to the head than HarborLag.
+// advance raises safe. While doubts exist, safe stays HarborLag behind the head.
 func (m *machine) advance(to int64) {
 	if len(m.doubts.all) > 0 {
 		to = min(to, m.head-m.rules.harborLag)
@@ -329,7 +329,7 @@ func (m *machine) settled() int64 {
 	return m.safe
 }
 
-// publish makes a new Value if there is something new, once the tail cache has it.
+// publish makes a new Value if the state changed and the tail cache reaches safe.
 func (m *machine) publish() {
 	if !m.fillCache() {
 		return
@@ -341,9 +341,9 @@ func (m *machine) publish() {
 	}
 }
 
-// sameSlice tells that the doubts were not even reviewed: published slices are
-// never modified. A review is news also if the same positions stay in doubt: one
-// of their owners has ended, and what it wrote is visible now.
+// sameSlice reports whether the doubts were not reviewed, since published slices are
+// never modified. After a review, a new Value is needed even if the same positions stay
+// in doubt. One of their owners has ended, and its events are visible now.
 func sameSlice(a, b []store.Range) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// script feeds a machine answers and checks what it asks for.
+// script feeds answers to a machine and checks its statements.
 type script struct {
 	testing.TB
 	m   *machine
@@ -27,7 +27,7 @@ func newScript(t *testing.T, change ...func(*rules)) *script {
 	return s
 }
 
-// expect checks what comes next and when, and lets that time come.
+// expect checks the next statement and its delay, and moves the clock to its time.
 func (s *script) expect(do statement, in time.Duration) {
 	s.Helper()
 	a := s.m.next(s.now)
@@ -45,7 +45,7 @@ func (s *script) expect(do statement, in time.Duration) {
 	s.now = s.now.Add(wait)
 }
 
-// tail expects a tail and answers it. The sequence has come to last.
+// tail expects a tail and answers it. The sequence's last value is last.
 func (s *script) tail(in time.Duration, last int64, runs ...store.Range) {
 	s.Helper()
 	s.expect(readTail, in)
@@ -107,7 +107,7 @@ func TestMachineScansLessAndLess(t *testing.T) {
 		s.scan(active("a"))
 	}
 	s.published(0, 0)
-	s.m.wake(s.now) // a look, but no scan before its time
+	s.m.wake(s.now) // a tail, but no scan before its time
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.tail(200*ms, 2, store.Range{First: 2, Last: 2})
 	s.scan()
@@ -129,7 +129,7 @@ func TestMachineReadsBetweenScans(t *testing.T) {
 	s.published(2, 2)
 }
 
-// What is awaited is there: nothing is left to scan for.
+// When the missing position appears, no scan is needed any more.
 func TestMachineForgetsFilledGap(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
@@ -139,7 +139,7 @@ func TestMachineForgetsFilledGap(t *testing.T) {
 	s.expect(readTail, time.Second)
 }
 
-// A new gap is scanned for soon, but not twice within the first pause.
+// The scan for a new gap comes soon, but not twice within the first pause.
 func TestMachineBoundsTheRateOfScans(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
@@ -179,7 +179,7 @@ func TestMachineFarBehind(t *testing.T) {
 	s.scan(active("a"))
 	s.expect(readTail, 5*ms)
 	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []store.Range{{First: 1_001, Last: 2_000}}, full: true})
-	s.expect(readTail, 0) // meanwhile, what is there can be read
+	s.expect(readTail, 0) // rows that are visible can be read now
 	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []store.Range{{First: 2_002, Last: 3_001}}, full: true})
 	s.published(2_000, 2_000)
 	s.expect(readHead, 0)
@@ -234,7 +234,7 @@ func TestMachineRaisesTheSettledRow(t *testing.T) {
 	s.expect(raiseSettled, 0)
 }
 
-// What the row says already is not written again.
+// The machine does not write a settled row that is unchanged.
 func TestMachineBeginsAtTheSettledRow(t *testing.T) {
 	s := newScript(t, func(r *rules) { r.raiseEvery = time.Second })
 	s.m.forget()
@@ -247,7 +247,7 @@ func TestMachineBeginsAtTheSettledRow(t *testing.T) {
 	s.expect(raiseSettled, 0)
 }
 
-// A jump of the sequence is one range, whatever its length.
+// A jump of the sequence is one range of any length.
 func TestMachineJump(t *testing.T) {
 	const far = 1_000_000_000_000
 	s := newScript(t)

@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("rapid.checks", "300") // the command line may say otherwise
+	_ = flag.Set("rapid.checks", "300") // a flag on the command line overrides this
 	pgtest.Main(m)
 }

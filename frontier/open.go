@@ -10,29 +10,30 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// OpenTransaction is a transaction that has drawn positions and has not ended. What
-// this role may not see of it is zero (GRANT pg_read_all_stats). Start is nil also where
-// track_activities is off; State is "disabled" then.
+// OpenTransaction is a transaction that has drawn positions and has not ended. A field
+// that this role may not see is zero (GRANT pg_read_all_stats). If track_activities is
+// off, Start is nil and State is "disabled".
 type OpenTransaction struct {
-	PID         int    // of its backend; 0: a prepared transaction
+	PID         int    // of the backend; 0: a prepared transaction
 	GID         string // of a prepared transaction
 	User        string
 	Application string
-	Client      string        // address; empty: a socket
+	Client      string        // address; empty: a Unix socket
 	State       string        // as in pg_stat_activity, or "prepared"
 	Age         time.Duration // of the transaction
-	StateAge    time.Duration // since when State is what it is
-	// BackendStart and Start tell it from a later transaction with the same PID.
+	StateAge    time.Duration // how long the session has been in State
+	// BackendStart and Start distinguish the transaction from a later transaction with
+	// the same PID.
 	BackendStart, Start *time.Time
-	Query               string // the latest; empty unless it was asked for
+	Query               string // the latest statement; empty unless requested
 }
 
-// Remedy says what a person can do about it.
+// Remedy returns the command that ends the transaction.
 func (t OpenTransaction) Remedy() string { return Holder{PID: t.PID, GID: t.GID}.Remedy() }
 
-// OpenTransactions returns the transactions that may own positions of a log, the
-// oldest first. It takes no lock. The text of queries may hold values of users: ask
-// for it only where these may be seen.
+// OpenTransactions returns the transactions that may own positions of a log, oldest
+// first. It takes no lock. The text of statements may contain data of users: set queries
+// only where this data may be shown.
 func OpenTransactions(ctx context.Context, q store.Querier, log store.SequenceNamer, queries bool) ([]OpenTransaction, error) {
 	var o origin
 	table, column := log.PositionColumn()
@@ -64,11 +65,12 @@ func given(t sql.NullTime) *time.Time {
 	return &utc
 }
 
-// openSQL finds who holds the lock of the sequence that nextval takes until the end of
-// its transaction. The server shows locks, sessions and prepared transactions at different
-// moments. So a holder that the others do not show has ended meanwhile, or has just begun: a
-// session without a transaction. A session that hides what it does shows no backend_type, and one
-// with track_activities off shows no transaction ever.
+// openSQL returns the transactions that hold the lock of the sequence. nextval takes the
+// lock until the end of its transaction. The server shows locks, sessions and prepared
+// transactions at different moments. A holder that pg_stat_activity and
+// pg_prepared_xacts do not show has ended. A session without a transaction has just
+// begun or ended. A session that hides its activity shows no backend_type. A session
+// with track_activities off never shows a transaction.
 const openSQL = `
 WITH locks AS MATERIALIZED (
 	SELECT locktype, virtualtransaction AS vx, pid, transactionid AS xid

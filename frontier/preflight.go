@@ -10,7 +10,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// These are the faults of a database. Preflight wraps each in a [SetupError].
+// Errors of a database on which the frontier cannot work. Preflight wraps each in a
+// [SetupError].
 var (
 	ErrServerVersion   = errors.New("the server is too old")
 	ErrInRecovery      = errors.New("the server is in recovery")
@@ -27,8 +28,8 @@ var (
 	ErrLogReplaced     = errors.New("the log's table or sequence was replaced")
 )
 
-// SetupError tells what in the database invalidates the frontier's proof, and
-// what to do about it.
+// SetupError says why the frontier's proof does not hold on the database, and what to do
+// about it.
 type SetupError struct {
 	Err    error // one of the Err variables of this package
 	Detail string
@@ -39,7 +40,7 @@ func (e *SetupError) Error() string {
 	return fmt.Sprintf("frontier: %v: %s; %s", e.Err, e.Detail, e.Remedy)
 }
 
-// Unwrap gives Err.
+// Unwrap returns Err.
 func (e *SetupError) Unwrap() error { return e.Err }
 
 func setupError(err error, remedy, detail string, args ...any) error {
@@ -48,41 +49,40 @@ func setupError(err error, remedy, detail string, args ...any) error {
 
 const oldestServer = 13
 
-// origin is where positions come from, as it was found at the start of a
-// session. Its names are qualified and quoted.
+// origin is the source of a log's positions, as found at the start of a session. Its
+// names are qualified and quoted.
 type origin struct {
 	database int64 // oid
-	named    bool  // the rest is known
+	named    bool  // the fields below are known
 
 	table, column string
 	tableOID      int64
 
 	sequence    string
 	sequenceOID int64
-	// file is the sequence's file node. RESTART, by TRUNCATE too, gives it
-	// another.
+	// file is the sequence's file node. RESTART changes the file node, and so does
+	// TRUNCATE with RESTART IDENTITY.
 	file int64
 }
 
-// key names the log in the settled row. With the sequence's file in it, a row
-// from before a RESTART is not taken for true.
+// key identifies the log in the settled table. The key contains the sequence's file, so
+// a row written before a RESTART is not used.
 func (o origin) key() int64 { return o.sequenceOID<<32 | o.file }
 
-// Source is where a log's positions come from.
+// Source names the table and the sequence of a log's positions.
 type Source struct {
 	// Database is the oid of the database.
 	Database int64
-	// Table is the qualified and quoted name of the events' table, empty if the
-	// log does not name it.
+	// Table is the qualified and quoted name of the events' table. It is empty if the
+	// log does not name the table.
 	Table string
-	// Sequence is the qualified and quoted name of the sequence behind the
-	// positions, empty if the log does not name it.
+	// Sequence is the qualified and quoted name of the sequence of the positions. It is
+	// empty if the log does not name the sequence.
 	Sequence string
 }
 
-// Preflight checks whether the frontier can work: server, tables, privileges,
-// and the sequence behind the positions. If it cannot, the error is a
-// [SetupError].
+// Preflight checks whether the frontier can work: the server, the tables, the privileges
+// and the sequence of the positions. If a check fails, the error is a [SetupError].
 func (c Config) Preflight(ctx context.Context, q store.Querier) (Source, error) {
 	if err := c.validate(); err != nil {
 		return Source{}, err
@@ -91,8 +91,8 @@ func (c Config) Preflight(ctx context.Context, q store.Querier) (Source, error) 
 	return Source{o.database, o.table, o.sequence}, err
 }
 
-// resolve finds out where the log's positions come from, and refuses what the
-// proof does not hold for.
+// resolve finds the source of the log's positions. It returns an error if the proof does
+// not hold for the source.
 func (c Config) resolve(ctx context.Context, q store.Querier) (origin, error) {
 	var o origin
 	if err := o.checkServer(ctx, q); err != nil {
@@ -130,7 +130,7 @@ SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
 	return s.check()
 }
 
-// server is what must be right about it.
+// server is the part of the server's state that the proof needs.
 type server struct {
 	version                int // as in server_version_num
 	recovering, showsLocks bool
@@ -164,7 +164,7 @@ FROM (SELECT to_regclass($1::text)::oid AS oid) AS t`, t.SQL()).Scan(&found, &al
 	return nil
 }
 
-// findColumn resolves the table and column that the store names.
+// findColumn resolves the table and column named by the store.
 func (o *origin) findColumn(ctx context.Context, q store.Querier, table, column string) error {
 	var attribute sql.NullString
 	var hidden, allowed bool
@@ -196,9 +196,9 @@ func rowSecurityError(table string) error {
 		"row-level security of table %s applies to this role, and rows that it cannot see would be taken for void", table)
 }
 
-// findSequence finds the sequence that the column's default draws from: the
-// one that the default refers to, else the one that the column owns: the
-// identity's, else that of a serial by a function.
+// findSequence finds the sequence that the column's default draws from. A sequence that
+// the default refers to comes first. Otherwise the column owns the sequence: an
+// identity's sequence comes before the sequence of a serial column.
 func (o *origin) findSequence(ctx context.Context, q store.Querier) error {
 	var drawn, owned sql.NullInt64
 	var candidates int
@@ -254,8 +254,8 @@ WHERE s.seqrelid = $1::bigint::oid`, o.sequenceOID).Scan(&o.sequence, &o.file, &
 	return s.check(o.sequence)
 }
 
-// checkLowest refuses a log that has an event below position 1: a checkpoint of 0 means
-// that nothing was handled, so no consumer reads that event.
+// checkLowest returns an error if the log has an event below position 1. A checkpoint of
+// 0 means that no event was handled, so no consumer would read that event.
 func (o *origin) checkLowest(ctx context.Context, q store.Querier) error {
 	var lowest int64
 	if err := q.QueryRowContext(ctx, `SELECT coalesce(min(`+o.column+`), 1) FROM `+o.table).Scan(&lowest); err != nil {
@@ -268,11 +268,11 @@ func (o *origin) checkLowest(ctx context.Context, q store.Querier) error {
 	return nil
 }
 
-// settings of a sequence that the proof depends on.
+// settings are the settings of a sequence that the proof depends on.
 type settings struct {
 	cache, increment int64
 	cycle            bool
-	lowest           int64 // its MINVALUE, below which last_value cannot be
+	lowest           int64 // MINVALUE; last_value is never below it
 }
 
 func (s settings) check(sequence string) error {

@@ -92,8 +92,8 @@ func TestPreflightRefuses(t *testing.T) {
 	}
 }
 
-// poolOf opens a pool whose sessions act as a role with the grants that it
-// takes, and what else setup does for it; both name it %role.
+// poolOf opens a pool whose sessions act as a role with the least grants. setup then
+// changes the grants. setup names the role %role.
 func poolOf(t *testing.T, d *pgtest.Database, setup string) *sql.DB {
 	t.Helper()
 	role := "frontier_" + strings.ToLower(rand.Text())
@@ -134,7 +134,7 @@ func TestPreflightOfARole(t *testing.T) {
 	}
 }
 
-// The least privileges are enough, and what they hide delays nothing.
+// The least privileges are enough. Details that they hide delay nothing.
 func TestLeastPrivileges(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -171,8 +171,8 @@ func TestServerCheck(t *testing.T) {
 	}
 }
 
-// What Preflight refuses may also come later. Then the frontier waits, and
-// goes on once it is mended.
+// An error of Preflight may also arise while the frontier runs. The frontier then waits,
+// and continues after the repair.
 func TestGroundIsLostWhileRunning(t *testing.T) {
 	t.Parallel()
 	for want, clause := range map[error][2]string{
@@ -188,9 +188,9 @@ func TestGroundIsLostWhileRunning(t *testing.T) {
 			d.Exec(t, alter+clause[0])
 			rollBackEvent(t, d.DB)
 			position := appendEvent(t, d.DB)
-			// ALTER SEQUENCE gives it another file, so every statement notices.
+			// ALTER SEQUENCE changes the sequence's file, so every statement detects it.
 			if err := s.s.Step(t.Context()); !errors.Is(err, ErrLogReplaced) {
-				t.Fatalf("the tail says %v, want %v", err, ErrLogReplaced)
+				t.Fatalf("the tail returned %v, want %v", err, ErrLogReplaced)
 			}
 			refused(t, testConfig(t, d.DB), want)
 			f, _ := run(t, testConfig(t, d.DB))
@@ -200,7 +200,7 @@ func TestGroundIsLostWhileRunning(t *testing.T) {
 	}
 }
 
-// The scan looks at the settings themselves, however they came about.
+// The scan checks the sequence's settings, however they were changed.
 func TestScanChecksTheSettings(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[error]string{
@@ -216,7 +216,7 @@ func TestScanChecksTheSettings(t *testing.T) {
 			s.step(readTail)
 			d.Exec(t, `UPDATE pg_sequence SET `+change)
 			if err := s.s.Step(t.Context()); !errors.Is(err, want) {
-				t.Fatalf("the scan says %v, want %v", err, want)
+				t.Fatalf("the scan returned %v, want %v", err, want)
 			}
 			s.published(0, 0)
 		})
@@ -233,12 +233,12 @@ func TestHiddenRowsWhileRunning(t *testing.T) {
 	s.step(readTail)
 	d.Exec(t, hideRows)
 	if err := s.s.Step(t.Context()); !errors.Is(err, ErrRowSecurity) {
-		t.Fatalf("the scan says %v, want %v", err, ErrRowSecurity)
+		t.Fatalf("the scan returned %v, want %v", err, ErrRowSecurity)
 	}
 }
 
-// Rows above the sequence, by explicit ids or a restore that has not come to
-// its end: the positions below them will be issued yet.
+// Explicit ids or an unfinished restore leave rows above the sequence. The sequence will
+// still issue the positions below these rows.
 func TestRowsAboveTheSequence(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -248,7 +248,7 @@ func TestRowsAboveTheSequence(t *testing.T) {
 		VALUES (100, 't', 'explicit', 1, gen_random_uuid(), 'e', '')`)
 	err := s.s.Step(t.Context())
 	if !errors.Is(err, ErrSequenceBehind) {
-		t.Fatalf("the tail says %v, want %v", err, ErrSequenceBehind)
+		t.Fatalf("the tail returned %v, want %v", err, ErrSequenceBehind)
 	}
 	_, mend, _ := strings.Cut(err.Error(), "; ")
 	d.Exec(t, mend)

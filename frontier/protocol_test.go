@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// mistake is one thing done wrong in the simulation, on the server's side, the
-// statements' or the consumer's: the searches below must find each.
+// mistake is one fault in the simulation, of the server, the statements or the consumer.
+// The searches below must find each.
 type mistake int
 
 const (
@@ -73,9 +73,8 @@ func drawKnobs(choose func(n int) int) knobs {
 
 func seeded(seed uint64) func(n int) int { return rand.New(rand.NewPCG(seed, 0)).IntN }
 
-// uniform draws through rapid, which then shrinks what it finds: bit by bit,
-// because rapid's own ranges and samples prefer small numbers, and with them
-// the first of the actors.
+// uniform draws through rapid, so that rapid shrinks a failing run. It draws bit by bit,
+// because rapid's ranges and samples prefer small numbers, and so the first actors.
 func uniform(t *rapid.T) func(n int) int {
 	bit := rapid.Bool()
 	return func(n int) int {
@@ -95,9 +94,9 @@ func uniform(t *rapid.T) func(n int) int {
 }
 
 // TestProtocol drives the machine and the consumers' decisions through random
-// interleavings and looks for an event lost, doubled, out of order or
-// unaudited, and for anything that does not end. What happened in a run that
-// failed comes last, after what rapid tells of its draws. A longer search:
+// interleavings. A run fails if an event is lost, applied twice, out of order or
+// unaudited, or if the run does not end. The trace of a failed run comes last, after
+// rapid's report of its draws. A longer search:
 //
 //	go test ./frontier -run TestProtocol -rapid.checks=100000
 func TestProtocol(t *testing.T) {
@@ -120,14 +119,14 @@ func TestProtocol(t *testing.T) {
 	})
 	for _, what := range []string{"stale", "doubts", "narrowed", "narrowed, prepared", "narrowed, aborted", "prepared", "crash", "reset", "overtaken", "rolled back", "raised", "head", "look", "late", "audited o", "audited v", "audited l", "rows", "tail cache"} {
 		if seen[what] == 0 {
-			t.Errorf("in %d steps it never came to %q", steps, what)
+			t.Errorf("in %d steps the runs never reached %q", steps, what)
 		}
 	}
 	t.Logf("%d steps, %v", steps, seen)
 }
 
-// TestMistakesAreFound proves that the search finds something: each mistake,
-// within a bounded number of runs.
+// TestMistakesAreFound checks that the search finds each mutant within a bounded number
+// of runs.
 func TestMistakesAreFound(t *testing.T) {
 	const runs = 100
 	for _, c := range mistakes {
@@ -146,10 +145,10 @@ func TestMistakesAreFound(t *testing.T) {
 type mistaken struct {
 	mistake mistake
 	name    string
-	need    func(*knobs) // what the mistake is about
+	need    func(*knobs) // settings without which the mutant changes nothing
 }
 
-// run makes the mistake in a run, and returns what it broke, if anything.
+// run runs the mutant with a seed, and returns the violation, "" if there is none.
 func (c mistaken) run(seed uint64) (violation string) {
 	choose := seeded(seed)
 	k := drawKnobs(choose)

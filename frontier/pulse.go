@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// pulse shows since when a session has worked, and until when.
+// pulse is the period in which the current session has worked.
 type pulse struct {
 	mu     sync.Mutex
 	since  time.Time // zero: no session works
-	until  time.Time // when the latest statement began that saw the token
+	until  time.Time // begin of the latest statement that read the token
 	token  string
-	change chan struct{} // closed at the next change; nil: nobody waits
+	change chan struct{} // closed at the next change; nil: nothing waits
 }
 
-// beat takes note that a statement which began at a time saw a token. Another
-// token is another incarnation of the server: the session outlasted a restart
-// behind a proxy, and its connection proves nothing of the time before.
+// beat records that a statement that began at the given time read the token. Another
+// token is another incarnation of the server. The session then outlasted a restart
+// behind a proxy, and its connection proves nothing about the time before.
 func (p *pulse) beat(began time.Time, token string) {
 	p.set(func() {
 		if p.since.IsZero() || token != p.token {
@@ -27,7 +27,7 @@ func (p *pulse) beat(began time.Time, token string) {
 	})
 }
 
-// stop takes note that the session has ended.
+// stop records the end of the session.
 func (p *pulse) stop() { p.set(func() { p.since = time.Time{} }) }
 
 func (p *pulse) set(f func()) {
@@ -40,8 +40,8 @@ func (p *pulse) set(f func()) {
 	}
 }
 
-// read returns the stretch in which the session has worked, and what is closed
-// when that changes.
+// read returns the period in which the session has worked, and a channel that is closed
+// when the period changes.
 func (p *pulse) read() (since, until time.Time, change <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,10 +51,10 @@ func (p *pulse) read() (since, until time.Time, change <-chan struct{}) {
 	return p.since, p.until, p.change
 }
 
-// Outlived reports whether the frontier's session has worked from a time until
-// now: on one connection, with one incarnation of the server. It makes the
-// frontier read once more, and waits for that until ctx ends. So a caller who
-// has lost a connection learns whether others were lost as well.
+// Outlived reports whether the frontier's session has worked since the given time, on
+// one connection and with one incarnation of the server. It makes the frontier read once
+// more, and waits for the read until ctx ends. A caller that has lost a connection
+// learns whether other connections were lost as well.
 func (f *Frontier) Outlived(ctx context.Context, from time.Time) bool {
 	for now := time.Now(); ; {
 		since, until, change := f.pulse.read()

@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// A session proves that the server has been well from one time to another only
-// if it lived through both, and the server did.
+// A session proves that the server worked between two times only if the session and the
+// server's incarnation lasted throughout.
 func TestOutlived(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]struct {
@@ -24,7 +24,7 @@ func TestOutlived(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.New(t)
 			cfg := testConfig(t, poolNamed(t, d.URL, "frontier"))
-			cfg.Interval = time.Hour // it reads when it is asked to
+			cfg.Interval = time.Hour // the frontier reads only when woken
 			f, _ := run(t, cfg)
 			awaitSettled(t, f, 0)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -32,37 +32,37 @@ func TestOutlived(t *testing.T) {
 			awaitOutlived(t, f, time.Now())
 			before := time.Now()
 			if !f.Outlived(ctx, before) {
-				t.Fatal("nothing has happened, and the session has not outlived it")
+				t.Fatal("Outlived returned false while the session works")
 			}
 			exec(t, d.DB, harm.statement, harm.args...)
 			if f.Outlived(ctx, before) {
-				t.Fatal("it has outlived its end")
+				t.Fatal("Outlived returned true after the session ended")
 			}
 			awaitOutlived(t, f, time.Now())
 			if f.Outlived(ctx, before) {
-				t.Fatal("the next session takes itself for the one before")
+				t.Fatal("Outlived returned true for a time before the next session")
 			}
 		})
 	}
 }
 
-// awaitOutlived waits until the frontier has a session that works.
+// awaitOutlived waits until the frontier has a working session.
 func awaitOutlived(t *testing.T, f *Frontier, from time.Time) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !f.Outlived(t.Context(), from); from = time.Now() {
 		if time.Now().After(deadline) {
-			t.Fatal("waited in vain for a session")
+			t.Fatal("no session worked in time")
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// Who asks does not wait for longer than it wants to.
+// Outlived returns when its context ends.
 func TestOutlivedEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	cfg := testConfig(t, poolNamed(t, d.URL, "frontier"))
-	cfg.Interval = time.Hour // it reads when it is asked to
+	cfg.Interval = time.Hour // the frontier reads only when woken
 	f, _ := run(t, cfg)
 	awaitSettled(t, f, 0)
 	awaitOutlived(t, f, time.Now())
@@ -77,9 +77,9 @@ func TestOutlivedEndsWithItsContext(t *testing.T) {
 	select {
 	case outlived := <-answer:
 		if outlived {
-			t.Error("a session that waits for a lock has answered")
+			t.Error("Outlived returned true while the session waits for a lock")
 		}
 	case <-time.After(patience):
-		t.Error("it still waits for an answer")
+		t.Error("Outlived did not return after its context ended")
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// seen is what every statement on a log whose sequence is known returns.
+// seen is the part that every statement returns on a log whose sequence is known.
 type seen struct {
 	token                 string
 	changes               int64
@@ -19,7 +19,7 @@ type seen struct {
 	last                  int64
 }
 
-// read runs a query that returns one row: seen and then more.
+// read runs a query that returns one row: the columns of seen, then more.
 func (s *Session) read(ctx context.Context, what, query string, args []any, more ...any) (seen, error) {
 	var v seen
 	args = append([]any{s.origin.database, s.origin.table}, args...)
@@ -34,8 +34,8 @@ func (s *Session) read(ctx context.Context, what, query string, args []any, more
 	return v, nil
 }
 
-// checkAbove refuses visible positions that the sequence has not issued yet:
-// it will issue them, or those below them, later.
+// checkAbove returns an error if a visible position is above the sequence's last value.
+// The sequence would issue that position, or positions below it, later.
 func (s *Session) checkAbove(position, last int64) error {
 	if position <= last {
 		return nil
@@ -54,8 +54,8 @@ func (s *Session) readStart(ctx context.Context) (startRead, error) {
 	return startRead{token: v.token, settled: settled, found: settled >= 0, last: v.last}, err
 }
 
-// readToken is a statement of its own for a log that is read through its
-// store: two equal tokens around a read name its incarnation.
+// readToken reads the token of a log that is read through its store. Two equal tokens
+// around a read name the incarnation of the read.
 func (s *Session) readToken(ctx context.Context) (token string, err error) {
 	var changes int64
 	if err = s.on.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {
@@ -85,7 +85,7 @@ func (s *Session) readTail(ctx context.Context, after int64, limit int) (tailRea
 }
 
 func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, error) {
-	// The token comes with the statement behind it.
+	// The token is read by the statement below.
 	events, more, err := s.readEvents(ctx, s.f.cfg.Log, after, tailLimit)
 	if err != nil {
 		return tailRead{}, err
@@ -98,8 +98,8 @@ func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, e
 	return r, err
 }
 
-// readRows reads events that are published without another look at them, so
-// they must stem from the incarnation of the machine.
+// readRows reads events that are published without another read, so the events must come
+// from the machine's incarnation.
 func (s *Session) readRows(ctx context.Context, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
 	log := s.f.cfg.Log
 	if bound, ok := log.(store.BoundLog); ok {
@@ -172,7 +172,7 @@ func (s *Session) scanUnnamed(ctx context.Context) (token, holders string, err e
 	return token, holders, err
 }
 
-// parseRuns reads ascending positions separated by commas.
+// parseRuns parses ascending positions separated by commas.
 func parseRuns(list string) (runs []store.Range, n int, err error) {
 	for rest := list; rest != ""; n++ {
 		var field string

@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// passed starts a session behind a stale transaction that has drawn position 1,
-// and goes past it. Position 2 is visible.
+// passed starts a session with a stale transaction that has drawn position 1, and passes
+// the position. Position 2 is visible.
 func passed(t *testing.T, d *pgtest.Database, q store.Querier) stepper {
 	t.Helper()
 	cfg := testConfig(t, d.DB)
@@ -39,7 +39,7 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	appendEvent(t, d.DB)
 	s.step(readTail, scanLocks, readTail)
 	s.published(0, 2, store.Range{First: 1, Last: 1})
-	s.rescan() // shows it as the scan before did, which narrows it
+	s.rescan() // shows the same rest as the scan before, so the transaction is narrowed
 
 	rollBackEvent(t, d.DB) // 3
 	appendEvent(t, d.DB)
@@ -47,7 +47,7 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	s.published(0, 4, store.Range{First: 1, Last: 1})
 
 	exec(t, tx, `SELECT 1`)
-	rollBackEvent(t, d.DB) // 5: for all that is known, of tx
+	rollBackEvent(t, d.DB) // 5: as far as the scan shows, drawn by tx
 	appendEvent(t, d.DB)
 	s.rescan(readTail)
 	s.published(0, 6, store.Range{First: 1, Last: 1}, store.Range{First: 5, Last: 5})
@@ -57,12 +57,12 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	s.rescan()
 	s.published(7, 7)
 	if len(told) != 1 || !told[0].Stale || told[0].PID == 0 {
-		t.Fatalf("want it told once: %+v", told)
+		t.Fatalf("want one report of the stale transaction: %+v", told)
 	}
 }
 
-// A transaction within a statement may draw at any time, though its state has
-// long been the same.
+// A transaction within a statement may draw at any time, even if its state has not
+// changed for long.
 func TestBusyTransactionIsNotNarrowed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -89,7 +89,7 @@ func TestBusyTransactionIsNotNarrowed(t *testing.T) {
 	s.rescan()
 
 	exec(t, gate, `SELECT pg_advisory_unlock(1)`)
-	awaitAtLock(t, d.DB, 2) // it has drawn 3
+	awaitAtLock(t, d.DB, 2) // the session has drawn 3
 	appendEvent(t, d.DB)
 	s.rescan(readTail)
 	s.published(0, 4, store.Range{First: 1, Last: 1}, store.Range{First: 3, Last: 3})
@@ -102,7 +102,7 @@ func TestBusyTransactionIsNotNarrowed(t *testing.T) {
 	s.published(4, 4)
 }
 
-// awaitAtLock waits until somebody waits for an advisory lock.
+// awaitAtLock waits until a session waits for an advisory lock.
 func awaitAtLock(t testing.TB, db *sql.DB, key int) {
 	t.Helper()
 	waits := false
@@ -114,12 +114,12 @@ func awaitAtLock(t testing.TB, db *sql.DB, key int) {
 		}
 	}
 	if !waits {
-		t.Fatalf("awaited that somebody waits for advisory lock %d", key)
+		t.Fatalf("no session waits for advisory lock %d", key)
 	}
 }
 
-// A transaction that was prepared cannot draw: it owns nothing above a last
-// value that was read since. What it drew before, it owns.
+// A prepared transaction cannot draw. It owns nothing above a last value that was read
+// after it was prepared. It still owns the positions that it drew before.
 func TestPreparedTransactionIsNarrowed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -147,8 +147,7 @@ func TestPreparedTransactionIsNarrowed(t *testing.T) {
 	s.published(6, 6)
 }
 
-// An aborted transaction draws nothing either, until it goes on from a
-// savepoint.
+// An aborted transaction draws nothing until it rolls back to a savepoint.
 func TestAbortedTransactionIsNarrowedUntilItGoesOn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -157,13 +156,13 @@ func TestAbortedTransactionIsNarrowedUntilItGoesOn(t *testing.T) {
 		t.Helper()
 		exec(t, tx, `SAVEPOINT s`)
 		if _, err := tx.ExecContext(t.Context(), `SELECT 1/0`); err == nil {
-			t.Fatal("a division by zero has a result")
+			t.Fatal("a division by zero succeeded")
 		}
 	}
 	s := passed(t, d, tx)
 	abort()
-	s.rescan()             // shows it aborted
-	s.rescan()             // the same, after the last value 2 was read
+	s.rescan()             // shows the transaction aborted
+	s.rescan()             // the same, after a tail read the last value 2
 	rollBackEvent(t, d.DB) // 3
 	appendEvent(t, d.DB)   // 4
 	s.rescan()

@@ -16,26 +16,26 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Session is the frontier on one connection: the machine and the
-// statements that it asks for, each in a transaction of its own. After any
-// error it knows nothing for certain: close it and open another.
+// Session is the frontier on one connection. It runs the statements that the machine
+// requests, each in a transaction of its own. After an error, close the session and open
+// another.
 type Session struct {
 	f       *Frontier
 	conn    *sql.Conn
-	on      pgdriver.Conn // conn, for statements
+	on      pgdriver.Conn // conn with prepared statements
 	origin  origin
 	sql     statements
 	machine *machine
-	shown   *Value // published last by this session
-	looked  bool   // at the log, with success
+	shown   *Value // the latest Value that this session published
+	looked  bool   // the log has been read successfully
 	opened  time.Time
-	failed  bool // a statement did
+	failed  bool // a statement failed
 	reads   bounded.Reader
 	now     func() time.Time
 }
 
-// Open takes a connection and finds out where the log's positions come from.
-// Run calls it; so do tests that step by themselves.
+// Open takes a connection and finds the source of the log's positions. Run calls Open,
+// and so do tests that step a session.
 func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 	ctx, end := f.bounded(ctx)
 	defer end()
@@ -67,13 +67,14 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 	}, nil
 }
 
-// jitter keeps the frontiers of several workers apart.
+// jitter spreads d by a quarter in both directions, so that the frontiers of several
+// workers do not scan together.
 func jitter(d time.Duration) time.Duration {
 	return d - d/4 + time.Duration(rand.Int64N(int64(d/2)+1))
 }
 
-// Close gives the connection back. After an error it ends it: it may lead to a
-// server that nobody should ask again.
+// Close returns the connection to the pool. After an error Close discards the
+// connection, which may lead to a server that must not be used again.
 func (s *Session) Close() {
 	if s.failed {
 		pgdriver.Discard(s.conn)
@@ -82,8 +83,8 @@ func (s *Session) Close() {
 	_ = s.conn.Close()
 }
 
-// Wait waits until the next statement is due, or Wake was called. It reports
-// false if ctx ended.
+// Wait waits until the next statement is due or Wake is called. It returns false if ctx
+// ended.
 func (s *Session) Wait(ctx context.Context) bool {
 	d := s.machine.next(s.now()).at.Sub(s.now())
 	if d <= 0 {
@@ -102,8 +103,8 @@ func (s *Session) Wait(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// Step runs exactly the next statement, due or not, and publishes what it
-// shows.
+// Step runs the next statement, even if the statement is not due, and publishes the
+// result.
 func (s *Session) Step(ctx context.Context) error {
 	ctx, end := s.f.bounded(ctx)
 	defer end()
@@ -117,14 +118,14 @@ func (s *Session) Step(ctx context.Context) error {
 	return nil
 }
 
-// heed passes on what consumers have asked for.
+// heed passes the consumers' Follow to the machine.
 func (s *Session) heed() {
 	if s.f.follow.Swap(false) {
 		s.machine.follow()
 	}
 }
 
-// run runs one statement and gives its answer to the machine.
+// run runs one statement and passes its answer to the machine.
 func (s *Session) run(ctx context.Context, a action) error {
 	m := s.machine
 	switch a.do {
@@ -182,7 +183,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 	return fmt.Errorf("frontier: unknown statement %d", a.do)
 }
 
-// report publishes what a statement has changed.
+// report publishes the changes that a statement made.
 func (s *Session) report(a action) {
 	if m := s.machine; m.started() && (a.do == readTail || a.do == readHead) && m.todo.do != readHead {
 		s.f.head.Store(m.head)
@@ -201,15 +202,15 @@ func (s *Session) report(a action) {
 	}
 }
 
-// tell reports a transaction that became stale.
+// tell reports a holder that became stale.
 func (s *Session) tell(h Holder) {
 	if s.f.told[h.VirtualTransaction] = h; s.f.cfg.OnStale != nil {
 		s.f.cfg.OnStale(h)
 	}
 }
 
-// free reports the stale transactions that are not among the blocking ones any
-// more. A new session does not know yet which these are.
+// free reports the stale holders that no longer block. A new session knows the blocking
+// holders only after its first fence.
 func (s *Session) free(blocked []Holder) {
 	if !s.looked || s.machine.first && s.machine.wantsScan() {
 		return

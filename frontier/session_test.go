@@ -34,7 +34,7 @@ func TestCommitsInOrderNeedNoScan(t *testing.T) {
 	}
 }
 
-// drivers are all the ways in which the statements may reach the server.
+// drivers returns all drivers and modes in which statements reach the server.
 func drivers(t *testing.T, d *pgtest.Database) map[string]*sql.DB {
 	all := map[string]*sql.DB{"lib/pq": d.OpenPQ(t)}
 	for _, mode := range pgtest.Modes() {
@@ -43,15 +43,16 @@ func drivers(t *testing.T, d *pgtest.Database) map[string]*sql.DB {
 	return all
 }
 
-// TestEveryDriver runs every statement there is, for a log whose sequence is known.
+// TestEveryDriver runs every statement for a log whose sequence is known.
 func TestEveryDriver(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, events(), pgtest.New)
 }
 
-// TestEveryDriverOfAnUnnamedLog does so for a log that does not name its sequence. It is
-// the only parallel test with databases of pgtest.Alone, and has one at a time: a scan
-// takes a session of another database that is just starting for a holder.
+// TestEveryDriverOfAnUnnamedLog runs every statement for a log that does not name its
+// sequence. A scan counts a session that is just starting in another database as a
+// holder. So no other parallel test uses databases of pgtest.Alone, and this test uses
+// one at a time.
 func TestEveryDriverOfAnUnnamedLog(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, eventLog{}, pgtest.Alone)
@@ -94,7 +95,7 @@ func everyStatement(t *testing.T, d *pgtest.Database, cfg Config) {
 	s.pass(time.Second / 2)
 	s.step(readTail, readHead, scanLocks)
 	s.published(3001, 3001)
-	s.step(readTail) // whether there is more
+	s.step(readTail) // checks for more rows
 	s.f.Follow()
 	appendEvent(t, d.DB)
 	s.wake()
@@ -154,7 +155,7 @@ func TestOpenTransactionBlocksThenIsSettled(t *testing.T) {
 			f.Wake()
 			awaitBlocked(t, f)
 			if v := f.Value(); v.Safe != 0 {
-				t.Fatalf("went past an open transaction: %+v", *v)
+				t.Fatalf("the frontier passed an open transaction: %+v", *v)
 			}
 			commit(t, tx)
 			f.Wake()
@@ -163,7 +164,7 @@ func TestOpenTransactionBlocksThenIsSettled(t *testing.T) {
 	}
 }
 
-// awaitBlocked waits until somebody holds the frontier back.
+// awaitBlocked waits until a transaction blocks the frontier.
 func awaitBlocked(t testing.TB, f *Frontier) []Holder {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -173,7 +174,7 @@ func awaitBlocked(t testing.TB, f *Frontier) []Holder {
 		pause := time.NewTimer(time.Millisecond)
 		<-pause.C
 	}
-	t.Fatalf("awaited a transaction that blocks, the value is %+v", *f.Value())
+	t.Fatalf("no transaction blocks, the value is %+v", *f.Value())
 	return nil
 }
 
@@ -231,8 +232,8 @@ func prepare(t testing.TB, db *sql.DB, gid, statement string) {
 	exec(t, conn, `PREPARE TRANSACTION '`+gid+`'`)
 }
 
-// A transaction that is prepared while a fence waits for it is waited for all
-// the same, whatever it is called afterwards.
+// A fence waits for a transaction that is prepared meanwhile, even if the server renames
+// the transaction.
 func TestPreparedWhileAwaited(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -256,8 +257,8 @@ func TestPreparedWhileAwaited(t *testing.T) {
 	s.published(2, 2)
 }
 
-// A transaction that was old before the session began does not hold it up;
-// under the policy Wait it does.
+// A transaction that was old before the session began does not block the session. Under
+// the policy Wait it does.
 func TestOldTransactionAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []Policy{SkipStale, Wait} {
@@ -303,7 +304,7 @@ func TestUnnamedLogDoubts(t *testing.T) {
 	s.published(2, 2)
 }
 
-// Whoever has drawn a position need not have a transaction id yet.
+// A transaction may draw a position before it has a transaction id.
 func TestUnnamedLogAwaitsWhoHasNoID(t *testing.T) {
 	d := pgtest.Alone(t)
 	cfg := testConfig(t, d.DB)
@@ -321,8 +322,7 @@ func TestUnnamedLogAwaitsWhoHasNoID(t *testing.T) {
 	s.published(3, 3)
 }
 
-// Transactions of other databases do not matter, also where every transaction
-// is a holder.
+// Transactions of other databases are ignored, also if every transaction is a holder.
 func TestOtherDatabasesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	other := pgtest.New(t)

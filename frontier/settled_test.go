@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// What a frontier has written down is found again, also within a transaction,
-// and not taken for true once the sequence was restarted or set back.
+// Settled reads the row that a frontier wrote, also within a transaction. Settled
+// returns 0 after the sequence was restarted or set back.
 func TestSettledReadsWhatWasRaised(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]string{
@@ -39,7 +39,7 @@ func TestSettledReadsWhatWasRaised(t *testing.T) {
 			expect(3)
 			var locks int
 			if err := tx.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'events_global_position_seq'::regclass AND mode <> 'AccessShareLock'`).Scan(&locks); err != nil || locks > 0 {
-				t.Fatalf("%d locks on the sequence that a frontier would wait for (%v)", locks, err)
+				t.Fatalf("%d locks on the sequence for which a frontier would wait (%v)", locks, err)
 			}
 			if err := tx.Rollback(); err != nil {
 				t.Fatal(err)

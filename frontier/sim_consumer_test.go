@@ -6,7 +6,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// look is what a consumer read, and what it decides from it.
+// look is what a consumer read, and its decisions.
 type look struct {
 	value    *Value
 	from     int64
@@ -15,8 +15,7 @@ type look struct {
 	crossing Crossing
 }
 
-// consume is a consumer on a worker: the real decisions around a simulated
-// transaction.
+// consume runs a consumer on a worker: the real decisions in simulated transactions.
 func (s *sim) consume(a *actor, f *simFrontier, c int) {
 	for {
 		a.yield()
@@ -27,13 +26,13 @@ func (s *sim) consume(a *actor, f *simFrontier, c int) {
 	}
 }
 
-// batches loads a consumer's progress and carries it from batch to batch,
-// until it is overtaken or has nothing to do.
+// batches loads a consumer's progress and runs batches until another worker overtakes it
+// or no work is left.
 func (s *sim) batches(f *simFrontier, c int, step func()) {
 	p := s.disk.progress[c]
 	at, revision, open := p.checkpoint, p.revision, slices.Clone(p.open)
 	step()
-	var next *look // read while the batch before it ran
+	var next *look // read while the batch before ran
 	for range 4 {
 		l := next
 		if l == nil {
@@ -56,8 +55,7 @@ func (s *sim) batches(f *simFrontier, c int, step func()) {
 	}
 }
 
-// look takes the value, then reads, then decides. It returns nil if there is
-// nothing to do.
+// look takes the Value, reads the rows and decides. It returns nil if there is no work.
 func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []store.Range, step func()) *look {
 	l := &look{value: f.value, from: checkpoint, open: open}
 	var seen []event
@@ -118,7 +116,7 @@ func hold(spans []store.Range, position int64) bool {
 	return slices.ContainsFunc(spans, func(s store.Range) bool { return s.Holds(position) })
 }
 
-// decide calls the real decision.
+// decide calls Cross.
 func (s *sim) decide(l *look, seen []event, through int64) {
 	p := Page{Checkpoint: l.from, Through: through, Open: l.open}
 	last := l.from
@@ -151,7 +149,7 @@ func (s *sim) decide(l *look, seen []event, through int64) {
 	}
 }
 
-// remaining are the open ranges after the batch.
+// remaining returns the open ranges after the batch.
 func (l *look) remaining() []store.Range {
 	open := slices.Clone(l.open)
 	for _, closed := range slices.Backward(l.crossing.Closed) {
@@ -160,12 +158,12 @@ func (l *look) remaining() []store.Range {
 	return append(open, l.crossing.Opened...)
 }
 
-// batch is one transaction: guard, handlers, commit. It reports whether the
-// consumer may go on from what it knows.
+// batch runs one transaction: guard, handlers, commit. It reports whether the consumer
+// may continue with the progress in memory.
 func (s *sim) batch(f *simFrontier, c int, l *look, revision int, during, step func()) bool {
 	p := s.disk.progress[c]
-	// The guard's statement sees assignment and token as they are when it
-	// begins, and the checkpoint as it is when it has the row's lock.
+	// The guard's statement reads assignment and token in its snapshot, and the
+	// checkpoint when it has the row's lock.
 	allowed := p.owner == f.worker && (l.value.Token == s.token || s.mistake == guardWithoutToken)
 	for s.rowLocks[c] {
 		step()
@@ -220,7 +218,7 @@ func (s *sim) apply(c int, l *look) {
 	s.checkLost(c)
 }
 
-// checkLost looks for events that the consumer will never see.
+// checkLost checks for events that the consumer will never apply.
 func (s *sim) checkLost(c int) {
 	p := s.disk.progress[c]
 	for t, e := range s.pending() {

@@ -17,18 +17,18 @@ type simFrontier struct {
 	life    int // of the server, when it connected
 	machine *machine
 	value   *Value   // published
-	copied  Value    // of it, to see that it stays what it was
-	from    *machine // that made it
+	copied  Value    // of value, to detect modifications
+	from    *machine // the machine that made value
 
 	followed bool // by a consumer
 
-	// What mistakes remember.
+	// State that mutants keep.
 	oldLocks  []sighting
 	oldLast   int64
 	frozen    map[string]sighting
 	frozenFor int
 	turned    map[string]bool
-	kept      *Value         // with a tail cache that is worth nothing any more
+	kept      *Value         // with an outdated tail cache
 	tailed    map[int64]bool // by statements before the latest scan
 }
 
@@ -60,7 +60,7 @@ func (s *sim) runFrontier(a *actor, f *simFrontier) {
 	}
 }
 
-// connect forgets everything but what was published.
+// connect forgets everything but the published Value.
 func (s *sim) connect(f *simFrontier) {
 	f.life = s.life
 	f.machine = newMachine(s.rules, func(d time.Duration) time.Duration { return d })
@@ -68,8 +68,8 @@ func (s *sim) connect(f *simFrontier) {
 	f.oldLocks, f.oldLast = s.locks(), s.disk.sequence
 }
 
-// statement runs a statement on the server and gives its answer to the
-// machine. Its parts happen one after the other; only a crash interrupts it.
+// statement runs a statement on the server and passes its answer to the machine. Its
+// parts run one after another. Only a crash interrupts them.
 func (s *sim) statement(f *simFrontier, act action, step func()) {
 	m := f.machine
 	if !s.named && (act.do == placeSettled || act.do == raiseSettled) {
@@ -123,8 +123,7 @@ func (s *sim) statement(f *simFrontier, act action, step func()) {
 	}
 }
 
-// afterRead reads the token of a log without a named sequence, in a statement
-// of its own.
+// afterRead reads the token for a log without a named sequence, in a separate statement.
 func (s *sim) afterRead(token *string, step func()) {
 	if !s.named {
 		step()
@@ -161,15 +160,15 @@ func (s *sim) tail(f *simFrontier, act action, step func()) {
 	f.machine.onTail(s.now(), r)
 }
 
-// readRows is the consumers' statement, on the frontier's connection: the one
-// that does not return the token.
+// readRows runs the consumers' statement on the frontier's connection. This statement
+// does not return the token.
 func (s *sim) readRows(f *simFrontier, act action, step func()) {
 	s.seen["rows"]++
 	rows, full := s.rowsOf(act.after, math.MaxInt64, nil)
 	r := rowsRead{full: full}
 	for _, e := range rows {
 		r.events = append(r.events, e.persisted())
-		if e.position > f.machine.safe { // not again, after it was found safe
+		if e.position > f.machine.safe { // rows below were read before they were safe
 			f.tailed[e.position] = true
 		}
 	}
@@ -177,8 +176,7 @@ func (s *sim) readRows(f *simFrontier, act action, step func()) {
 	f.machine.onRows(s.now(), r)
 }
 
-// last is the sequence's last value as a statement returns it that saw the
-// head.
+// last returns the sequence's last value as a statement that read the head returns it.
 func (s *sim) last(f *simFrontier, head int64) int64 {
 	if !s.named {
 		return 0
@@ -245,7 +243,7 @@ func (s *sim) scan(f *simFrontier, step func()) {
 	}
 }
 
-// locks are the holders that pg_locks shows now.
+// locks returns the holders in pg_locks.
 func (s *sim) locks() []sighting {
 	var holders []sighting
 	for _, t := range s.living() {
@@ -258,14 +256,14 @@ func (s *sim) locks() []sighting {
 		default:
 			holders = append(holders, h)
 			if s.choose(10) == 0 {
-				holders = append(holders, h) // on its way from the fast path to the table
+				holders = append(holders, h) // moves from the fast path to the lock table
 			}
 		}
 	}
 	return holders
 }
 
-// activity is what pg_stat_activity shows now.
+// activity returns the contents of pg_stat_activity.
 func (s *sim) activity(f *simFrontier) map[string]sighting {
 	if s.mistake == oneTransaction && f.frozen != nil && f.frozenFor > 0 {
 		f.frozenFor--
@@ -292,7 +290,7 @@ func (s *sim) activity(f *simFrontier) map[string]sighting {
 	return all
 }
 
-// publish publishes what the machine made and checks that it is true.
+// publish publishes the machine's Value and checks it.
 func (s *sim) publish(f *simFrontier) {
 	v := f.machine.value
 	if v == nil || v == f.value {
@@ -328,14 +326,14 @@ func (s *sim) publish(f *simFrontier) {
 	case same && len(v.Doubts) > 0 && v.Safe > old.Safe && v.Safe > s.head()-s.harborLag:
 		s.violate("VALUE %+v is too near to the head %d", *v, s.head())
 	case v.Token != s.token:
-		return // the guard's business
+		return // the guard checks this
 	}
 	for t, e := range s.pending() {
 		doubted := slices.ContainsFunc(v.Doubts, func(d store.Range) bool { return d.First <= e.position && e.position <= d.Last })
 		if e.position <= v.Settled || e.position <= v.Safe && !doubted {
 			s.violate("VALUE of frontier %d: %+v, but %s may still commit position %d", f.worker, *v, t.id, e.position)
 		}
-		// Under a new name it takes part in fences that are older than it is.
+		// A renamed transaction joins fences that are older than its name.
 		if age := s.now().Sub(t.age); e.position <= v.Safe && age < s.staleAfter && !unnumbered(t.id) {
 			s.violate("VALUE of frontier %d: %+v goes past position %d of %s, which began %v ago", f.worker, *v, e.position, t.id, age)
 		}

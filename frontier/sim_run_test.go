@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// knobs are drawn for every run.
+// knobs are the settings drawn for a run.
 type knobs struct {
 	rules
 	crashes  bool
@@ -14,13 +14,13 @@ type knobs struct {
 	proxied  bool // connections of frontiers survive a crash unnoticed
 	renames  bool // PREPARE TRANSACTION changes the virtualtransaction
 	resets   bool
-	stalls   int // one turn in so many is followed by a long wait; 0: none
-	idling   int // one transaction in so many idles for long
-	prepares int // one transaction in so many is prepared
-	peace    int // at most so many turns are between two owners of a consumer, or other trouble
-	rows     int // a statement returns at most
+	stalls   int // one in this many turns is followed by a long wait; 0: none
+	idling   int // one in this many transactions idles for long
+	prepares int // one in this many transactions is prepared
+	peace    int // most turns between two changes of owner or other faults
+	rows     int // most rows of a statement
 	mistake  mistake
-	maxSteps int // after the writers have ended
+	maxSteps int // most steps after the writers ended
 }
 
 // sim is one run.
@@ -29,25 +29,25 @@ type sim struct {
 	choose func(n int) int // in [0, n)
 
 	disk    *disk
-	history []*disk // the latest states of the log, oldest first
+	history []*disk // the latest states of the log that a crash may return to, oldest first
 
-	life     int // of the server
+	life     int // incarnations of the server
 	token    string
 	planted  int
 	running  map[*transaction]bool
 	aggLocks map[int]*transaction
 	rowLocks []bool // of the consumers' checkpoints
-	ids      int    // falls with a crash, as the numbers of virtualtransactions do
-	xids     int    // does not: what survives a crash keeps its own
+	ids      int    // falls after a crash, as virtualtransaction numbers do
+	xids     int    // does not fall after a crash
 	changes  int
 	uids     int // of appends, from 1
 
 	frontiers []*simFrontier
-	writers   int // still at work
+	writers   int // still running
 	chaos     bool
 	steps     int
 	violation string
-	seen      map[string]int // coverage
+	seen      map[string]int // situations that runs reached, by name
 	trace     func(format string, args ...any)
 }
 

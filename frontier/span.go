@@ -6,13 +6,12 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// The functions below take ascending, disjoint ranges and return such. They
-// never touch a single position: a range of a billion costs what one of two
-// does.
+// The functions below take and return ascending, disjoint ranges. Their cost depends on
+// the number of ranges, not on the number of positions.
 
 func covers(a, b store.Range) bool { return a.First <= b.First && b.Last <= a.Last }
 
-// within returns the spans that meet s, uncut.
+// within returns the spans that overlap s, uncut.
 func within(spans []store.Range, s store.Range) []store.Range {
 	first := sort.Search(len(spans), func(i int) bool { return spans[i].Last >= s.First })
 	spans = spans[first:]
@@ -20,7 +19,7 @@ func within(spans []store.Range, s store.Range) []store.Range {
 	return spans[:end]
 }
 
-// intersect returns what both a and b cover.
+// intersect returns the positions in both a and b.
 func intersect(a, b []store.Range) []store.Range {
 	var both []store.Range
 	for len(a) > 0 && len(b) > 0 {
@@ -36,7 +35,7 @@ func intersect(a, b []store.Range) []store.Range {
 	return both
 }
 
-// subtract returns what a covers and b does not.
+// subtract returns the positions in a and not in b.
 func subtract(a, b []store.Range) []store.Range {
 	var rest []store.Range
 	for _, s := range a {
@@ -59,7 +58,7 @@ func subtract(a, b []store.Range) []store.Range {
 	return rest
 }
 
-// appendPosition adds a position above all others.
+// appendPosition adds a position that is above all others.
 func appendPosition(spans []store.Range, position int64) []store.Range {
 	if n := len(spans); n > 0 && spans[n-1].Last == position-1 {
 		spans[n-1].Last = position

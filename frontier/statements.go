@@ -6,18 +6,17 @@ import (
 	"github.com/pgfrontier/worker/internal/incarnation"
 )
 
-// statements is the SQL of one session. Every read of a log whose sequence is
-// known returns the incarnation, from the same snapshot, the counter of changes, and
-// what identifies table and sequence: $1 is the database's oid, $2 the table's name.
+// statements is the SQL of one session. Every read of a log whose sequence is known
+// returns the incarnation, the counter of changes, and the identity of table and
+// sequence, all from one snapshot. $1 is the database's oid, $2 the table's name.
 type statements struct {
 	start, plant, place, tail, head, scan, raise string
-	token                                        string // with the counter of changes: of a log whose sequence is not known, after each read
+	token                                        string // token and counter of changes: follows each read of a log whose sequence is not known
 }
 
-// holdersAs gathers the holders of one scan as JSON: one moment of pg_locks,
-// with what pg_stat_activity and pg_prepared_xacts know about them. It needs
-// a CTE "holders" (vx, pid, xid). A prepared transaction is one whose locks
-// have no pid.
+// holdersAs returns the holders of one scan as JSON. The locks come from one moment of
+// pg_locks, the details from pg_stat_activity and pg_prepared_xacts. The query needs a
+// CTE "holders" (vx, pid, xid). The locks of a prepared transaction have no pid.
 const holdersAs = `
 (SELECT coalesce(json_agg(json_build_object(
 	'id', h.vx,
@@ -71,9 +70,8 @@ FROM ` + o.sequence + ` AS s JOIN pg_sequence AS q ON q.seqrelid = s.tableoid`
 	s.place = `
 INSERT INTO ` + settled.SQL() + ` AS t (log, settled) VALUES ($1::bigint, 0)
 ON CONFLICT (log) DO UPDATE SET settled = 0, updated_at = clock_timestamp() WHERE t.settled > $2::bigint`
-	// SKIP LOCKED: whoever else raises the row does it no worse, and a row
-	// that somebody holds must not hold up the frontier.
-	// The key of the log is $1 here, and the database $4.
+	// SKIP LOCKED: a frontier must not wait for the row. Another frontier that holds
+	// the row raises it as well. $1 is the key of the log, $4 the database.
 	s.raise = `
 UPDATE ` + settled.SQL() + ` SET settled = greatest(settled, $2::bigint), updated_at = clock_timestamp()
 WHERE log = (
@@ -83,9 +81,9 @@ WHERE log = (
 	return s
 }
 
-// scanEverything takes every running transaction for a holder: virtualxid
-// locks, and for the prepared ones, which have none, transactionid locks. What
-// is known to be in another database, or to be autovacuum, cannot append.
+// scanEverything returns every running transaction as a holder. Running transactions
+// have a virtualxid lock, prepared transactions only a transactionid lock. Transactions
+// of other databases and of autovacuum cannot append, so they are left out.
 const scanEverything = `
 WITH holders AS MATERIALIZED (
 	SELECT DISTINCT virtualtransaction AS vx, pid, transactionid AS xid

@@ -9,43 +9,41 @@ import (
 )
 
 const (
-	cachedEvents = tailLimit // kept at most
-	cachedBytes  = 4 << 20   // of payload and metadata, kept at most
-	// cachedAhead is how many events are read for consumers before one of them
-	// must ask again.
+	cachedEvents = tailLimit // at most
+	cachedBytes  = 4 << 20   // of payload and metadata, at most
+	// cachedAhead is the number of events read for consumers after each Follow.
 	cachedAhead = 200
 )
 
-// tailCache is the recent end of the log, for the consumers that are there: one
-// read serves them all. It holds every event that will ever be visible in
-// (after, upTo]: what it lacks is void.
+// tailCache holds the recent events of the log for the consumers at its end. One read
+// serves all of them. The cache holds every event that will ever be visible in (after,
+// upTo]: a position without an event is void.
 //
-// That is so because no doubt lies in that stretch, and its rows were read by a
-// statement that began after the machine had found out that it is safe, in the
-// snapshot that every reader must take after the Value; or because they join
-// what was safe without a gap.
+// Two facts prove this. No doubt lies in (after, upTo]. A statement that began after the
+// machine found the range safe read the rows, in a snapshot that every reader takes
+// after the Value. Rows that join safe without a gap need no such statement.
 //
-// The statement that reads the rows proves the incarnation, or the one right
-// after it does (package incarnation).
+// The incarnation is proven by the statement that reads the rows, or by the statement
+// right after it (package incarnation).
 type tailCache struct {
 	after, upTo int64
-	events      []store.PersistedEvent // shared with published Values: never modified in place
+	events      []store.PersistedEvent // published Values share the slice: do not modify it in place
 	bytes       int
-	dropped     int  // bytes that the array of events has in front of them
-	asked       int  // so many more events are wanted
-	due         bool // read what is new, instead of looking whether there is something
-	gap         bool // the last time, something was missing in it
+	dropped     int  // bytes of dropped events that the array still holds
+	asked       int  // number of events that consumers still want
+	due         bool // read rows instead of a tail
+	gap         bool // the latest read missed positions
 }
 
-// recent is the tail cache as it was when a Value was published.
+// recent is the tail cache at the publication of a Value.
 type recent struct {
 	after  int64
 	events []store.PersistedEvent
 }
 
-// Since returns all events in (position, Safe] if the frontier has them at
-// hand: positions that it does not return are void. The events, their payloads
-// included, are shared: do not modify them.
+// Since returns all events in (position, Safe] if the tail cache holds them. ok reports
+// whether it does. Positions without an event are void. The events and their payloads
+// are shared: do not modify them.
 func (v *Value) Since(position int64) (events []store.PersistedEvent, ok bool) {
 	if v.recent == nil || position < v.recent.after {
 		return nil, false
@@ -53,17 +51,17 @@ func (v *Value) Since(position int64) (events []store.PersistedEvent, ok bool) {
 	return above(v.recent.events, position), true
 }
 
-// above are the events above a position.
+// above returns the events above a position.
 func above(events []store.PersistedEvent, position int64) []store.PersistedEvent {
 	return events[sort.Search(len(events), func(i int) bool { return events[i].GlobalPosition > position }):]
 }
 
-// restart begins anew at a position.
+// restart empties the cache and sets its range to begin at a position.
 func (r *tailCache) restart(at int64) {
 	*r = tailCache{after: at, upTo: at, asked: r.asked, gap: r.gap}
 }
 
-// add puts what follows upTo into the tail cache, and drops the oldest.
+// add appends the events in (r.upTo, upTo] and drops the oldest events beyond the limits.
 func (r *tailCache) add(events []store.PersistedEvent, upTo int64) {
 	for i := range events {
 		r.bytes += size(&events[i])
@@ -85,14 +83,13 @@ func (r *tailCache) recent() *recent {
 	return &recent{r.after, r.events[:len(r.events):len(r.events)]}
 }
 
-// follow takes note that a consumer has come to the end of the log and wants
-// what comes next.
+// follow records that a consumer at the end of the log wants the next events.
 func (m *machine) follow() { m.cache.asked = cachedAhead }
 
-// rowsNow reads what is new, if consumers want it, without asking for positions
-// first: that saves a statement if nothing is missing, as is likely if nothing
-// was the last time, and costs one otherwise. The tail still comes when it is
-// due, however often that happens.
+// rowsNow requests a read of rows instead of a waiting tail, if consumers want rows. It
+// reports whether it did. The read saves a statement if no position is missing, and
+// costs a statement otherwise. So rowsNow requests the read only if the latest read
+// missed nothing. A tail that is due still runs.
 func (m *machine) rowsNow(now time.Time) bool {
 	if m.cache.asked <= 0 || m.cache.gap || m.wantsScan() || m.todo.do != readTail || !m.todo.at.After(now) {
 		return false
@@ -101,9 +98,9 @@ func (m *machine) rowsNow(now time.Time) bool {
 	return true
 }
 
-// fillCache reports that the tail cache has all that is safe. If it does not, its rows
-// are read before anything is published, unless nobody wants them, or they are
-// too many, or in doubt.
+// fillCache reports whether the tail cache reaches safe. If it does not, the next
+// statement reads the rows, before anything is published. The cache restarts at safe
+// instead if no consumer wants rows, if there are too many rows, or if a doubt exists.
 func (m *machine) fillCache() bool {
 	if m.cache.asked <= 0 || len(m.doubts.all) > 0 || m.safe-m.cache.upTo > cachedEvents {
 		if m.cache.upTo < m.safe {
@@ -113,10 +110,10 @@ func (m *machine) fillCache() bool {
 	return m.cache.upTo >= m.safe
 }
 
-// onUnreadable goes on without rows: one cannot be read. Consumers read for themselves, and those
-// that want it tell.
+// onUnreadable continues without rows when a row cannot be read. Consumers then read the
+// rows themselves and report the error.
 func (m *machine) onUnreadable(now time.Time) {
-	if m.cache.due { // it stood for a tail
+	if m.cache.due { // the read replaced a tail
 		m.tailNow(now)
 	}
 	m.cache.asked, m.cache.gap = 0, true
@@ -124,9 +121,9 @@ func (m *machine) onUnreadable(now time.Time) {
 	m.publish()
 }
 
-// onRows takes the answer to readRows. A run that joins safe is safe at once,
-// as in a tail. What lies beyond a gap is left to a tail, which says how far the
-// sequence has come: only then may a fence be opened below it.
+// onRows handles the answer to readRows. A run that joins safe is safe at once, as in a
+// tail. Rows beyond a gap are left to a tail. Only a tail returns the sequence's last
+// value, which a fence needs.
 func (m *machine) onRows(now time.Time, r rowsRead) {
 	m.cache.due = false
 	var runs []store.Range
