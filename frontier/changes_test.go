@@ -9,7 +9,7 @@ import (
 )
 
 // Every read of the log returns the counter, whatever the store names.
-func TestChangesAreNoticed(t *testing.T) {
+func TestOnChangeIsCalledWhenTheCounterMoves(t *testing.T) {
 	t.Parallel()
 	for name, unnamed := range map[string]bool{"named sequence": false, "no sequence": true} {
 		t.Run(name, func(t *testing.T) {

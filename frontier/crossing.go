@@ -56,9 +56,9 @@ func (v *Value) Cross(p Page) Crossing {
 		c.Void.Count += s.Count()
 	}
 	// A read that went beyond the open ranges has read all of them.
-	looked := v.Safe
+	readThrough := v.Safe
 	if p.Through < p.Checkpoint {
-		looked = min(looked, p.Through)
+		readThrough = min(readThrough, p.Through)
 	}
 	found := p.Found
 	for i, open := range p.Open {
@@ -70,11 +70,11 @@ func (v *Value) Cross(p Page) Crossing {
 			found = found[1:]
 		}
 		doubts := within(v.Doubts, open)
-		if closed.Late == nil && (open.First > looked || len(doubts) > 0 && covers(doubts[0], open)) {
+		if closed.Late == nil && (open.First > readThrough || len(doubts) > 0 && covers(doubts[0], open)) {
 			continue // nothing changed, the usual case
 		}
 		rest := subtract([]store.Range{open}, closed.Late)
-		closed.Void = subtract(intersect(rest, []store.Range{{First: open.First, Last: looked}}), doubts)
+		closed.Void = subtract(intersect(rest, []store.Range{{First: open.First, Last: readThrough}}), doubts)
 		closed.Remains = subtract(rest, closed.Void)
 		if len(closed.Late) > 0 || len(closed.Void) > 0 {
 			c.Closed = append(c.Closed, closed)

@@ -94,7 +94,7 @@ func TestCrossDecidesEachPosition(t *testing.T) {
 			p.Missing = intersect(drawSpans(t, "missing", small), []store.Range{{First: p.Checkpoint + 1, Last: p.Through}})
 		}
 		for _, position := range slices.Sorted(maps.Keys(members(p.Open))) {
-			if lookedAt(p, position) && rapid.Bool().Draw(t, "found") {
+			if readAt(p, position) && rapid.Bool().Draw(t, "found") {
 				p.Found = append(p.Found, position)
 			}
 		}
@@ -111,7 +111,7 @@ func TestCrossDecidesEachPosition(t *testing.T) {
 }
 
 // lookedAt reports whether the read was complete at an open position.
-func lookedAt(p Page, open int64) bool { return open <= p.Through || p.Through >= p.Checkpoint }
+func readAt(p Page, open int64) bool { return open <= p.Through || p.Through >= p.Checkpoint }
 
 func checkPassed(t *rapid.T, v *Value, p Page, c Crossing) {
 	checkForm(t, "Opened", c.Opened)
@@ -150,21 +150,21 @@ func checkOpen(t *rapid.T, v *Value, p Page, c Crossing) {
 			cl.Remains = []store.Range{open}
 		}
 		late, void, remains := members(cl.Late), members(cl.Void), members(cl.Remains)
-		news := false
+		changed := false
 		for position := open.First; position <= open.Last; position++ {
-			isVoid := !found[position] && lookedAt(p, position) && position <= v.Safe && !doubted[position]
+			isVoid := !found[position] && readAt(p, position) && position <= v.Safe && !doubted[position]
 			if late[position] != found[position] || void[position] != isVoid || remains[position] != (!found[position] && !isVoid) {
 				t.Fatalf("position %d of open %v: %+v", position, open, cl)
 			}
-			news = news || found[position] || isVoid
+			changed = changed || found[position] || isVoid
 		}
-		if news != touched {
-			t.Fatalf("open %v: changed %v, reported %v", open, news, touched)
+		if changed != touched {
+			t.Fatalf("open %v: changed %v, reported %v", open, changed, touched)
 		}
 	}
 }
 
-func TestCrossAtLengthCostsNothing(t *testing.T) {
+func TestCrossTakesRangesOfAnyLength(t *testing.T) {
 	const far = 1_000_000_000_000
 	v := &Value{Safe: far, Doubts: []store.Range{{First: 10, Last: 19}}}
 	c := v.Cross(Page{

@@ -98,8 +98,8 @@ func (m *machine) narrow(last int64) {
 	}
 }
 
-// meet compares the holders of a scan with the holders of the scan before.
-func (m *machine) meet(shown []sighting) {
+// matchHolders compares the holders of a scan with the holders of the scan before.
+func (m *machine) matchHolders(shown []sighting) {
 	seen := make(map[string]*holder, len(shown))
 	var renamed []*holder
 	review := false
@@ -155,7 +155,7 @@ func (m *machine) open(now time.Time) {
 	for _, h := range m.holders {
 		f.holders = append(f.holders, h)
 		if m.first && h.Age >= m.rules.staleAfter.Seconds() {
-			m.turn(h)
+			m.markStale(h)
 		}
 	}
 	m.first, m.fenced = false, f.h
@@ -169,15 +169,15 @@ func (m *machine) age(now time.Time) {
 			continue
 		}
 		for _, h := range f.owners(m.safe) {
-			m.turn(h)
+			m.markStale(h)
 		}
 	}
 }
 
-func (m *machine) turn(h *holder) {
+func (m *machine) markStale(h *holder) {
 	if !h.stale {
 		h.stale = true
-		m.turned = append(m.turned, h)
+		m.newlyStale = append(m.newlyStale, h)
 	}
 }
 

@@ -70,19 +70,19 @@ type Config struct {
 type Frontier struct {
 	cfg Config
 
-	value   atomic.Pointer[Value]
-	head    atomic.Int64 // -1: not read yet
-	blocked atomic.Pointer[[]Holder]
-	trouble atomic.Pointer[error] // nil: Run works
-	wake    chan struct{}
-	changes atomic.Int64      // the latest value of the counter in Changes
-	follow  atomic.Bool       // a consumer called Follow since the latest statement
-	reopen  atomic.Bool       // Reopen was called since the session began
-	told    map[string]Holder // stale transactions passed to OnStale, by virtual transaction; owned by the goroutine that steps
-	turned  turn.Moment       // when Run last began a statement or an attempt
-	plans   pgdriver.Plans    // prepared statements, kept across sessions
-	limit   limit             // used by one goroutine at a time
-	pulse   pulse
+	value     atomic.Pointer[Value]
+	head      atomic.Int64 // -1: not read yet
+	blocked   atomic.Pointer[[]Holder]
+	failure   atomic.Pointer[error] // nil: Run works
+	wake      chan struct{}
+	changes   atomic.Int64      // the latest value of the counter in Changes
+	follow    atomic.Bool       // a consumer called Follow since the latest statement
+	reopen    atomic.Bool       // Reopen was called since the session began
+	reported  map[string]Holder // stale transactions passed to OnStale, by virtual transaction; owned by the goroutine that steps
+	turned    turn.Moment       // when Run last began a statement or an attempt
+	plans     pgdriver.Plans    // prepared statements, kept across sessions
+	limit     limit             // used by one goroutine at a time
+	heartbeat heartbeat
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next publication
@@ -91,7 +91,7 @@ type Frontier struct {
 
 // New returns a Frontier that does not run yet.
 func New(cfg Config) *Frontier {
-	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), told: map[string]Holder{}}
+	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), reported: map[string]Holder{}}
 	f.value.Store(&Value{})
 	f.head.Store(-1)
 	f.blocked.Store(&[]Holder{})
@@ -117,7 +117,7 @@ func (f *Frontier) Blocked() []Holder { return *f.blocked.Load() }
 // nil while Run works. The error comes from the connection or the server, or is a
 // [SetupError].
 func (f *Frontier) Err() error {
-	if err := f.trouble.Load(); err != nil {
+	if err := f.failure.Load(); err != nil {
 		return *err
 	}
 	return nil
@@ -161,12 +161,12 @@ func (f *Frontier) Reopen() {
 }
 
 // Follow asks for the events after Safe, for a consumer that has reached Safe. The
-// frontier then reads up to 200 events before it publishes how far they are safe.
-// Value.Since returns these events.
+// frontier reads these events before it publishes how far they are safe, and Value.Since
+// returns them. After 200 events, a consumer must call Follow again.
 func (f *Frontier) Follow() { f.follow.Store(true) }
 
-// noticeChanges calls OnChange if the counter has moved.
-func (f *Frontier) noticeChanges(count int64) {
+// notifyChange calls OnChange if the counter has moved.
+func (f *Frontier) notifyChange(count int64) {
 	if f.changes.Swap(count) != count && f.cfg.OnChange != nil {
 		f.cfg.OnChange()
 	}
@@ -199,7 +199,7 @@ func (f *Frontier) Run(ctx context.Context) error {
 		f.turned.Set(time.Now())
 		err := f.live(ctx, func() {
 			if failures > 0 {
-				f.trouble.Store(nil)
+				f.failure.Store(nil)
 				f.announceBack()
 				if f.cfg.OnBack != nil {
 					f.cfg.OnBack()
@@ -212,7 +212,7 @@ func (f *Frontier) Run(ctx context.Context) error {
 		}
 		failures++
 		f.blocked.Store(&[]Holder{})
-		f.trouble.Store(&err)
+		f.failure.Store(&err)
 		if f.cfg.OnFailure != nil {
 			f.cfg.OnFailure(err)
 		}
@@ -225,7 +225,7 @@ func (f *Frontier) Run(ctx context.Context) error {
 // reopenEvery is the minimum age of a session that Reopen ends.
 const reopenEvery = time.Second
 
-var errElsewhere = errors.New("frontier: the pool's connections lead to another server than this session, which is given up: do several servers answer the connection string?")
+var errFailover = errors.New("frontier: the pool's connections lead to another server than this session, which is given up: do several servers answer the connection string?")
 
 // live runs one session until the session fails or ctx ends. It calls healthy after each
 // step of a session that has read the log.
@@ -235,21 +235,21 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 		return err
 	}
 	defer s.Close()
-	defer f.pulse.stop()
+	defer f.heartbeat.stop()
 	for s.Wait(ctx) {
 		f.turned.Set(time.Now())
 		if f.reopen.Swap(false) && time.Since(s.opened) > reopenEvery {
 			s.failed = true
-			return errElsewhere
+			return errFailover
 		}
 		next, began := s.machine.next(s.now()).do, time.Now()
 		if err := s.Step(ctx); err != nil {
 			return err
 		}
 		if next == readTail || next == readHead || next == scanLocks {
-			f.pulse.beat(began, s.machine.token)
+			f.heartbeat.beat(began, s.machine.token)
 		}
-		if s.looked {
+		if s.hasRead {
 			healthy()
 		}
 	}

@@ -239,5 +239,5 @@ func (s stepper) published(settled, safe int64, doubts ...store.Range) {
 // start runs the statements with which a session on a fresh database begins.
 func (s stepper) start() {
 	s.Helper()
-	s.step(readStart, plantToken, readStart, placeSettled, readStart)
+	s.step(readStart, insertToken, readStart, placeSettled, readStart)
 }

@@ -24,13 +24,13 @@ func (m *machine) export(h *holder) Holder {
 	}
 }
 
-// takeTurned returns the holders that became stale since the last call.
-func (m *machine) takeTurned() []Holder {
+// takeNewlyStale returns the holders that became stale since the last call.
+func (m *machine) takeNewlyStale() []Holder {
 	var all []Holder
-	for _, h := range m.turned {
+	for _, h := range m.newlyStale {
 		all = append(all, m.export(h))
 	}
-	m.turned = nil
+	m.newlyStale = nil
 	return all
 }
 

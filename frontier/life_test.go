@@ -45,7 +45,7 @@ func awaitQuery(t testing.TB, db *sql.DB, query string, args ...any) {
 	t.Fatalf("the query never returned true: %s", query)
 }
 
-func TestRunGivesItsConnectionBack(t *testing.T) {
+func TestRunReturnsItsConnection(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	cfg := testConfig(t, poolNamed(t, d.URL, "frontier"))
@@ -86,7 +86,7 @@ func TestRunWithoutServerEnds(t *testing.T) {
 	stop()
 }
 
-func TestRunRefusesAnImpossibleConfig(t *testing.T) {
+func TestRunRejectsAnInvalidConfig(t *testing.T) {
 	if err := New(Config{}).Run(t.Context()); err == nil {
 		t.Fatal("Run accepted an empty Config")
 	}
@@ -123,7 +123,7 @@ func TestFrontiersAgreeOnTheToken(t *testing.T) {
 	one, two := open(t, testConfig(t, d.DB)), open(t, testConfig(t, d.DB))
 	one.step(readStart) // there is no token yet
 	two.start()
-	one.step(plantToken, readStart)
+	one.step(insertToken, readStart)
 	appendEvent(t, d.DB)
 	one.step(readTail)
 	one.published(1, 1)
@@ -228,7 +228,7 @@ func TestCrashKeepsTheSettledRow(t *testing.T) {
 	}
 	awaitServer(t, db)
 	s = open(t, cfg)
-	s.step(readStart, plantToken, readStart)
+	s.step(readStart, insertToken, readStart)
 	s.published(2, 2)
 	if s.f.Value().Token == before {
 		t.Fatal("the token survived the crash")
@@ -264,7 +264,7 @@ func TestSettledRowOfAnotherLogIsLeftAlone(t *testing.T) {
 }
 
 // A transaction that locks the settled row does not hold up the frontier.
-func TestLockedSettledRowIsLeftAlone(t *testing.T) {
+func TestLockedSettledRowIsSkipped(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))

@@ -7,7 +7,7 @@ import (
 
 // The time limit doubles with each timeout, up to lastLimit. It starts again after
 // limitKept without a timeout.
-func TestLimitGrowsWhereItPasses(t *testing.T) {
+func TestLimitDoublesAfterATimeout(t *testing.T) {
 	var l limit
 	now := time.Now()
 	for _, test := range []struct {

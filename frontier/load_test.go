@@ -124,7 +124,7 @@ func follow(t *testing.T, db *sql.DB, f *Frontier, writersDone <-chan struct{}) 
 	deadline := time.After(2 * patience)
 	for finished := false; ; {
 		changed := f.Changed()
-		if err := c.look(t.Context(), db, f.Value()); err != nil {
+		if err := c.poll(t.Context(), db, f.Value()); err != nil {
 			t.Fatal(err)
 		}
 		if finished && len(c.open) == 0 && c.complete(t, db) {
@@ -151,8 +151,8 @@ type follower struct {
 	late, void, opened int64
 }
 
-// look reads the rows up to the given Value.
-func (c *follower) look(ctx context.Context, db *sql.DB, v *Value) error {
+// poll reads the rows up to the given Value.
+func (c *follower) poll(ctx context.Context, db *sql.DB, v *Value) error {
 	if c.applied == nil {
 		c.applied = map[int64]bool{}
 	}

@@ -15,8 +15,8 @@ const (
 )
 
 const (
-	tailLimit = 1_000  // most positions of a tail
-	lookLimit = 10_000 // most positions of a tail that passes doubts
+	tailLimit      = 1_000  // most positions of a tail
+	doubtTailLimit = 10_000 // most positions of a tail that passes doubts
 )
 
 // statement is a statement that the machine requests.
@@ -24,7 +24,7 @@ type statement int
 
 const (
 	readStart    statement = iota // the token and the settled row
-	plantToken                    // the token table is empty, or its token is of another database
+	insertToken                   // the token table is empty, or its token is of another database
 	placeSettled                  // the settled row is missing or above the sequence
 	readTail
 	readHead // far behind: read the highest position instead of the tail
@@ -99,8 +99,8 @@ type machine struct {
 	raised   int64 // as written in the settled row
 	raisedAt time.Time
 
-	value  *Value
-	turned []*holder // became stale since the last takeTurned
+	value      *Value
+	newlyStale []*holder // became stale since the last takeNewlyStale
 }
 
 // rules are the settings of the machine.
@@ -162,7 +162,7 @@ func (m *machine) tailNow(now time.Time) {
 func (m *machine) onStart(now time.Time, r startRead) {
 	switch {
 	case r.token == "":
-		m.todo = action{do: plantToken}
+		m.todo = action{do: insertToken}
 		return
 	case m.rules.named && (!r.found || r.settled > r.last):
 		// A settled row above the last value is older than a restart of the sequence.
@@ -232,7 +232,7 @@ func (m *machine) onScan(now time.Time, r scanRead) {
 		return
 	}
 	before := m.safe
-	m.meet(r.holders)
+	m.matchHolders(r.holders)
 	m.open(now)
 	m.age(now)
 	m.close()
@@ -287,7 +287,7 @@ func (m *machine) planLater(now time.Time) {
 func (m *machine) tailAt(at time.Time) {
 	m.todo = action{do: readTail, at: at, limit: tailLimit}
 	if m.closing {
-		m.todo.limit = lookLimit
+		m.todo.limit = doubtTailLimit
 	}
 }
 

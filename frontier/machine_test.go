@@ -37,7 +37,7 @@ func (s *script) expect(do statement, in time.Duration) {
 	}
 	limit := tailLimit
 	if s.m.closing {
-		limit = lookLimit
+		limit = doubtTailLimit
 	}
 	if do == readTail && (a.after != s.m.safe || a.limit != limit) {
 		s.Fatalf("next is a tail of %d positions after %d, want %d after %d", a.limit, a.after, limit, s.m.safe)
@@ -98,7 +98,7 @@ func TestMachineSettlesRollback(t *testing.T) {
 	s.expect(readTail, time.Second)
 }
 
-func TestMachineScansLessAndLess(t *testing.T) {
+func TestMachineBacksOffScans(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(active("a"))
@@ -198,7 +198,7 @@ func TestMachineForgetsUnderAnotherToken(t *testing.T) {
 	s.published(5, 5) // true under the old token
 	s.expect(readStart, 0)
 	s.m.onStart(s.now, startRead{})
-	s.expect(plantToken, 0)
+	s.expect(insertToken, 0)
 	s.m.onDone()
 	s.expect(readStart, 0)
 	s.m.onStart(s.now, startRead{token: "other", found: true, settled: 3, last: 5})
@@ -248,7 +248,7 @@ func TestMachineBeginsAtTheSettledRow(t *testing.T) {
 }
 
 // A jump of the sequence is one range of any length.
-func TestMachineJump(t *testing.T) {
+func TestMachineSequenceJump(t *testing.T) {
 	const far = 1_000_000_000_000
 	s := newScript(t)
 	s.tail(0, far, store.Range{First: 1, Last: 1}, store.Range{First: far, Last: far})

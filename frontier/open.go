@@ -48,16 +48,16 @@ func OpenTransactions(ctx context.Context, q store.Querier, log store.SequenceNa
 		var backend, start sql.NullTime
 		err = rows.Scan(&t.PID, &t.GID, &t.User, &t.Application, &t.Client, &t.State, &age, &state, &backend, &start, &t.Query)
 		t.Age, t.StateAge = time.Duration(age)*time.Microsecond, time.Duration(state)*time.Microsecond
-		t.BackendStart, t.Start = given(backend), given(start)
+		t.BackendStart, t.Start = timeOrNil(backend), timeOrNil(start)
 		return t, err
 	}, openSQL, o.sequenceOID, queries)
 	if err != nil {
-		return nil, fmt.Errorf("frontier: look for the open transactions of %s: %w", o.table, err)
+		return nil, fmt.Errorf("frontier: find the open transactions of %s: %w", o.table, err)
 	}
 	return all, nil
 }
 
-func given(t sql.NullTime) *time.Time {
+func timeOrNil(t sql.NullTime) *time.Time {
 	if !t.Valid {
 		return nil
 	}

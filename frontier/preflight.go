@@ -155,7 +155,7 @@ SELECT oid IS NOT NULL, coalesce(has_any_column_privilege(oid, 'SELECT') AND has
 FROM (SELECT to_regclass($1::text)::oid AS oid) AS t`, t.SQL()).Scan(&found, &allowed)
 	switch {
 	case err != nil:
-		return fmt.Errorf("frontier: look for table %s: %w", t, err)
+		return fmt.Errorf("frontier: find table %s: %w", t, err)
 	case !found:
 		return setupError(ErrTableNotFound, "apply the migrations (migrations.Apply or cmd/migrate-gen)", "there is no table %s", t)
 	case !allowed:
@@ -179,7 +179,7 @@ WHERE c.oid = to_regclass($1::text)`, table, column).Scan(&o.tableOID, &o.table,
 	case errors.Is(err, sql.ErrNoRows):
 		return setupError(ErrTableNotFound, "create it, or correct the name that the event store gives", "there is no table %s", table)
 	case err != nil:
-		return fmt.Errorf("frontier: look for column %s of table %s: %w", column, table, err)
+		return fmt.Errorf("frontier: find column %s of table %s: %w", column, table, err)
 	case !attribute.Valid:
 		return setupError(ErrColumnNotFound, "correct the name that the event store gives", "table %s has no column %s", o.table, column)
 	case hidden:
@@ -222,7 +222,7 @@ SELECT (SELECT min(oid)::bigint FROM drawn), (SELECT count(*)::int FROM drawn), 
 		o.tableOID, o.column).Scan(&drawn, &candidates, &owned)
 	switch {
 	case err != nil:
-		return fmt.Errorf("frontier: look for the sequence of %s.%s: %w", o.table, o.column, err)
+		return fmt.Errorf("frontier: find the sequence of %s.%s: %w", o.table, o.column, err)
 	case candidates > 1:
 		return setupError(ErrSequenceUnknown, "let the default draw from one sequence", "the default of %s.%s draws from %d sequences", o.table, o.column, candidates)
 	case drawn.Valid:

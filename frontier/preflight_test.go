@@ -114,7 +114,7 @@ GRANT SELECT, INSERT, UPDATE ON consumer_checkpoints_token, consumer_checkpoints
 
 const hideRows = `ALTER TABLE events ENABLE ROW LEVEL SECURITY;`
 
-func TestPreflightOfARole(t *testing.T) {
+func TestPreflightPrivileges(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, setup string
@@ -173,7 +173,7 @@ func TestServerCheck(t *testing.T) {
 
 // An error of Preflight may also arise while the frontier runs. The frontier then waits,
 // and continues after the repair.
-func TestGroundIsLostWhileRunning(t *testing.T) {
+func TestPreflightErrorWhileRunning(t *testing.T) {
 	t.Parallel()
 	for want, clause := range map[error][2]string{
 		ErrSequenceCache: {"CACHE 5", "CACHE 1"},

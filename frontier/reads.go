@@ -27,7 +27,7 @@ func (s *Session) read(ctx context.Context, what, query string, args []any, more
 	if err != nil {
 		return v, fmt.Errorf("frontier: %s: %w", what, err)
 	}
-	s.f.noticeChanges(v.changes)
+	s.f.notifyChange(v.changes)
 	if v.table != s.origin.tableOID || v.sequence != s.origin.sequenceOID || v.file != s.origin.file {
 		return v, setupError(ErrLogReplaced, "nothing to do, the frontier starts again", "table %s or sequence %s is not what it was", s.origin.table, s.origin.sequence)
 	}
@@ -61,7 +61,7 @@ func (s *Session) readToken(ctx context.Context) (token string, err error) {
 	if err = s.on.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {
 		return "", fmt.Errorf("frontier: read the token: %w", err)
 	}
-	s.f.noticeChanges(changes)
+	s.f.notifyChange(changes)
 	return token, nil
 }
 

@@ -30,8 +30,8 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	d := pgtest.New(t)
 	cfg := testConfig(t, d.DB)
 	cfg.StaleAfter = time.Nanosecond
-	var told []Holder
-	cfg.OnStale = func(h Holder) { told = append(told, h) }
+	var reported []Holder
+	cfg.OnStale = func(h Holder) { reported = append(reported, h) }
 	s := open(t, cfg)
 	s.start()
 	tx := begin(t, d.DB)
@@ -56,8 +56,8 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	commit(t, tx)
 	s.rescan()
 	s.published(7, 7)
-	if len(told) != 1 || !told[0].Stale || told[0].PID == 0 {
-		t.Fatalf("want one report of the stale transaction: %+v", told)
+	if len(reported) != 1 || !reported[0].Stale || reported[0].PID == 0 {
+		t.Fatalf("want one report of the stale transaction: %+v", reported)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestPreparedTransactionIsNarrowed(t *testing.T) {
 }
 
 // An aborted transaction draws nothing until it rolls back to a savepoint.
-func TestAbortedTransactionIsNarrowedUntilItGoesOn(t *testing.T) {
+func TestAbortedTransactionIsNarrowedUntilRollbackToSavepoint(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	tx := begin(t, d.DB)

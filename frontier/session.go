@@ -27,7 +27,7 @@ type Session struct {
 	sql     statements
 	machine *machine
 	shown   *Value // the latest Value that this session published
-	looked  bool   // the log has been read successfully
+	hasRead bool   // the log has been read successfully
 	opened  time.Time
 	failed  bool // a statement failed
 	reads   bounded.Reader
@@ -95,7 +95,7 @@ func (s *Session) Wait(ctx context.Context) bool {
 	select {
 	case <-timer.C:
 	case <-s.f.wake:
-		s.heed()
+		s.applyFollow()
 		s.machine.wake(s.now())
 	case <-ctx.Done():
 		return false
@@ -108,7 +108,7 @@ func (s *Session) Wait(ctx context.Context) bool {
 func (s *Session) Step(ctx context.Context) error {
 	ctx, end := s.f.bounded(ctx)
 	defer end()
-	s.heed()
+	s.applyFollow()
 	a := s.machine.next(s.now())
 	if err := s.run(ctx, a); err != nil {
 		s.failed = true
@@ -118,8 +118,8 @@ func (s *Session) Step(ctx context.Context) error {
 	return nil
 }
 
-// heed passes the consumers' Follow to the machine.
-func (s *Session) heed() {
+// applyFollow passes the consumers' Follow to the machine.
+func (s *Session) applyFollow() {
 	if s.f.follow.Swap(false) {
 		s.machine.follow()
 	}
@@ -135,8 +135,8 @@ func (s *Session) run(ctx context.Context, a action) error {
 			m.onStart(s.now(), r)
 		}
 		return err
-	case plantToken:
-		err := s.exec(ctx, "put a token into its table", s.sql.plant, s.origin.database, uuid.NewString())
+	case insertToken:
+		err := s.exec(ctx, "put a token into its table", s.sql.insert, s.origin.database, uuid.NewString())
 		m.onDone()
 		return err
 	case placeSettled:
@@ -146,7 +146,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 	case readTail:
 		r, err := s.readTail(ctx, a.after, a.limit)
 		if err == nil {
-			s.looked = true
+			s.hasRead = true
 			m.onTail(s.now(), r)
 		}
 		return err
@@ -192,34 +192,34 @@ func (s *Session) report(a action) {
 		s.shown = v
 		s.f.publish(v)
 	}
-	if a.do == scanLocks || len(*s.f.blocked.Load()) > 0 || len(s.f.told) > 0 {
+	if a.do == scanLocks || len(*s.f.blocked.Load()) > 0 || len(s.f.reported) > 0 {
 		blocked := s.machine.blocked()
 		s.f.blocked.Store(&blocked)
-		s.free(blocked)
+		s.reportFreed(blocked)
 	}
-	for _, h := range s.machine.takeTurned() {
-		s.tell(h)
+	for _, h := range s.machine.takeNewlyStale() {
+		s.reportStale(h)
 	}
 }
 
-// tell reports a holder that became stale.
-func (s *Session) tell(h Holder) {
-	if s.f.told[h.VirtualTransaction] = h; s.f.cfg.OnStale != nil {
+// reportStale reports a holder that became stale.
+func (s *Session) reportStale(h Holder) {
+	if s.f.reported[h.VirtualTransaction] = h; s.f.cfg.OnStale != nil {
 		s.f.cfg.OnStale(h)
 	}
 }
 
-// free reports the stale holders that no longer block. A new session knows the blocking
+// reportFreed reports the stale holders that no longer block. A new session knows the blocking
 // holders only after its first fence.
-func (s *Session) free(blocked []Holder) {
-	if !s.looked || s.machine.first && s.machine.wantsScan() {
+func (s *Session) reportFreed(blocked []Holder) {
+	if !s.hasRead || s.machine.first && s.machine.wantsScan() {
 		return
 	}
-	for id, h := range s.f.told {
+	for id, h := range s.f.reported {
 		if slices.ContainsFunc(blocked, func(b Holder) bool { return b.VirtualTransaction == id }) {
 			continue
 		}
-		if delete(s.f.told, id); s.f.cfg.OnFree != nil {
+		if delete(s.f.reported, id); s.f.cfg.OnFree != nil {
 			s.f.cfg.OnFree(h)
 		}
 	}

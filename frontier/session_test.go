@@ -74,7 +74,7 @@ func everyStatement(t *testing.T, d *pgtest.Database, cfg Config) {
 	if s.s.origin.named {
 		s.start()
 	} else {
-		s.step(readStart, plantToken, readStart)
+		s.step(readStart, insertToken, readStart)
 	}
 	appendEvent(t, d.DB)
 	tx := begin(t, d.DB)
@@ -191,7 +191,7 @@ func TestPreparedTransaction(t *testing.T) {
 					prepare(t, d.DB, "unrelated", `SELECT txid_current()`)
 					t.Cleanup(func() { _, _ = d.DB.Exec(`ROLLBACK PREPARED 'unrelated'`) })
 				} else {
-					s.step(readStart, plantToken, readStart)
+					s.step(readStart, insertToken, readStart)
 				}
 				gid := strings.ReplaceAll(t.Name(), "'", "")
 				prepareEvent(t, d.DB, gid)
@@ -234,7 +234,7 @@ func prepare(t testing.TB, db *sql.DB, gid, statement string) {
 
 // A fence waits for a transaction that is prepared meanwhile, even if the server renames
 // the transaction.
-func TestPreparedWhileAwaited(t *testing.T) {
+func TestPreparedWhileAFenceWaits(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
@@ -293,7 +293,7 @@ func TestUnnamedLogDoubts(t *testing.T) {
 	cfg := testConfig(t, d.DB)
 	cfg.Log, cfg.StaleAfter = eventLog{}, time.Nanosecond
 	s := open(t, cfg)
-	s.step(readStart, plantToken, readStart)
+	s.step(readStart, insertToken, readStart)
 	tx := begin(t, d.DB)
 	appendEvent(t, tx)
 	appendEvent(t, d.DB)
@@ -305,12 +305,12 @@ func TestUnnamedLogDoubts(t *testing.T) {
 }
 
 // A transaction may draw a position before it has a transaction id.
-func TestUnnamedLogAwaitsWhoHasNoID(t *testing.T) {
+func TestUnnamedLogWaitsForTransactionsWithoutID(t *testing.T) {
 	d := pgtest.Alone(t)
 	cfg := testConfig(t, d.DB)
 	cfg.Log = eventLog{}
 	s := open(t, cfg)
-	s.step(readStart, plantToken, readStart)
+	s.step(readStart, insertToken, readStart)
 	appendEvent(t, d.DB)
 	tx := begin(t, d.DB)
 	exec(t, tx, `SELECT nextval('events_global_position_seq')`) // 2
@@ -323,7 +323,7 @@ func TestUnnamedLogAwaitsWhoHasNoID(t *testing.T) {
 }
 
 // Transactions of other databases are ignored, also if every transaction is a holder.
-func TestOtherDatabasesDoNotMatter(t *testing.T) {
+func TestTransactionsOfOtherDatabasesAreIgnored(t *testing.T) {
 	t.Parallel()
 	other := pgtest.New(t)
 	appendEvent(t, begin(t, other.DB))

@@ -9,7 +9,7 @@ import (
 
 // Settled reads the row that a frontier wrote, also within a transaction. Settled
 // returns 0 after the sequence was restarted or set back.
-func TestSettledReadsWhatWasRaised(t *testing.T) {
+func TestSettledReadsTheRaisedRow(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]string{
 		"truncated":                 `TRUNCATE events RESTART IDENTITY`,
@@ -51,7 +51,7 @@ func TestSettledReadsWhatWasRaised(t *testing.T) {
 	}
 }
 
-func TestSettledRefusesWhatTheProofDoesNotHoldFor(t *testing.T) {
+func TestSettledRejectsAnUnsupportedLog(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	cfg := testConfig(t, d.DB)

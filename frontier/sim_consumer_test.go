@@ -6,8 +6,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// look is what a consumer read, and its decisions.
-type look struct {
+// pageRead is a page that a consumer read, and its decisions.
+type pageRead struct {
 	value    *Value
 	from     int64
 	open     []store.Range
@@ -32,11 +32,11 @@ func (s *sim) batches(f *simFrontier, c int, step func()) {
 	p := s.disk.progress[c]
 	at, revision, open := p.checkpoint, p.revision, slices.Clone(p.open)
 	step()
-	var next *look // read while the batch before ran
+	var next *pageRead // read while the batch before ran
 	for range 4 {
 		l := next
 		if l == nil {
-			l = s.look(f, c, at, open, step)
+			l = s.readPage(f, c, at, open, step)
 		}
 		if l == nil {
 			return
@@ -44,7 +44,7 @@ func (s *sim) batches(f *simFrontier, c int, step func()) {
 		next = nil
 		prefetch := func() {
 			if s.choose(2) == 0 {
-				next = s.look(f, c, l.crossing.To, l.remaining(), step)
+				next = s.readPage(f, c, l.crossing.To, l.remaining(), step)
 			}
 		}
 		if !s.batch(f, c, l, revision, prefetch, step) {
@@ -55,14 +55,14 @@ func (s *sim) batches(f *simFrontier, c int, step func()) {
 	}
 }
 
-// look takes the Value, reads the rows and decides. It returns nil if there is no work.
-func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []store.Range, step func()) *look {
-	l := &look{value: f.value, from: checkpoint, open: open}
+// readPage takes the Value, reads the rows and decides. It returns nil if there is no work.
+func (s *sim) readPage(f *simFrontier, c int, checkpoint int64, open []store.Range, step func()) *pageRead {
+	l := &pageRead{value: f.value, from: checkpoint, open: open}
 	var seen []event
 	full := false
-	if rows, more, ok := s.shared(l.value, checkpoint, open); ok && s.mistake != rowsBeforeValue {
+	if rows, more, ok := s.shared(l.value, checkpoint, open); ok && s.mutant != rowsBeforeValue {
 		seen, full = rows, more
-	} else if s.mistake == rowsBeforeValue {
+	} else if s.mutant == rowsBeforeValue {
 		seen, full = s.rowsOf(checkpoint, 1<<62, open)
 		step()
 		l.value = f.value
@@ -82,7 +82,7 @@ func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []store.Range, 
 		through = seen[len(seen)-1].position
 	}
 	step()
-	if s.mistake == doubtsAfterRows {
+	if s.mutant == doubtsAfterRows {
 		v := *l.value
 		v.Doubts = f.value.Doubts
 		l.value = &v
@@ -92,7 +92,7 @@ func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []store.Range, 
 	if cr.To >= l.value.Safe && len(open) == 0 {
 		f.followed = true
 	}
-	if cr.To == checkpoint && len(cr.Closed) == 0 && !(s.mistake == fallsBack && l.value.Safe < checkpoint) {
+	if cr.To == checkpoint && len(cr.Closed) == 0 && !(s.mutant == fallsBack && l.value.Safe < checkpoint) {
 		return nil
 	}
 	return l
@@ -117,7 +117,7 @@ func hold(spans []store.Range, position int64) bool {
 }
 
 // decide calls Cross.
-func (s *sim) decide(l *look, seen []event, through int64) {
+func (s *sim) decide(l *pageRead, seen []event, through int64) {
 	p := Page{Checkpoint: l.from, Through: through, Open: l.open}
 	last := l.from
 	for _, e := range seen {
@@ -135,11 +135,11 @@ func (s *sim) decide(l *look, seen []event, through int64) {
 	}
 	l.rows = seen
 	v := *l.value
-	if s.mistake == closesAboveSafe {
+	if s.mutant == closesAboveSafe {
 		v.Safe = max(v.Safe, l.from)
 	}
 	l.crossing = v.Cross(p)
-	switch s.mistake {
+	switch s.mutant {
 	case recordsVisible:
 		l.crossing.Opened = v.InDoubt(l.from, l.crossing.To)
 	case fallsBack:
@@ -150,7 +150,7 @@ func (s *sim) decide(l *look, seen []event, through int64) {
 }
 
 // remaining returns the open ranges after the batch.
-func (l *look) remaining() []store.Range {
+func (l *pageRead) remaining() []store.Range {
 	open := slices.Clone(l.open)
 	for _, closed := range slices.Backward(l.crossing.Closed) {
 		open = slices.Replace(open, closed.Index, closed.Index+1, closed.Remains...)
@@ -160,19 +160,19 @@ func (l *look) remaining() []store.Range {
 
 // batch runs one transaction: guard, handlers, commit. It reports whether the consumer
 // may continue with the progress in memory.
-func (s *sim) batch(f *simFrontier, c int, l *look, revision int, during, step func()) bool {
+func (s *sim) batch(f *simFrontier, c int, l *pageRead, revision int, during, step func()) bool {
 	p := s.disk.progress[c]
 	// The guard's statement reads assignment and token in its snapshot, and the
 	// checkpoint when it has the row's lock.
-	allowed := p.owner == f.worker && (l.value.Token == s.token || s.mistake == guardWithoutToken)
+	allowed := p.owner == f.worker && (l.value.Token == s.token || s.mutant == guardWithoutToken)
 	for s.rowLocks[c] {
 		step()
 	}
 	same := p.revision == revision
-	if s.mistake == guardWithoutRevision {
+	if s.mutant == guardWithoutRevision {
 		same = p.checkpoint == l.from
 	}
-	if !allowed || !same || p.checkpoint > l.crossing.To && s.mistake != fallsBack {
+	if !allowed || !same || p.checkpoint > l.crossing.To && s.mutant != fallsBack {
 		s.seen["overtaken"]++
 		return false
 	}
@@ -191,7 +191,7 @@ func (s *sim) batch(f *simFrontier, c int, l *look, revision int, during, step f
 }
 
 // apply commits a batch.
-func (s *sim) apply(c int, l *look) {
+func (s *sim) apply(c int, l *pageRead) {
 	p := s.disk.progress[c]
 	s.trace("consumer %d: batch (%d, %d] open %v: %+v", c, l.from, l.crossing.To, l.open, l.crossing)
 	for _, e := range l.rows {

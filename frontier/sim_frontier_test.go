@@ -13,30 +13,30 @@ import (
 
 // simFrontier is a real machine with simulated statements.
 type simFrontier struct {
-	worker  int
-	life    int // of the server, when it connected
-	machine *machine
-	value   *Value   // published
-	copied  Value    // of value, to detect modifications
-	from    *machine // the machine that made value
+	worker      int
+	incarnation int // of the server, when it connected
+	machine     *machine
+	value       *Value   // published
+	copied      Value    // of value, to detect modifications
+	from        *machine // the machine that made value
 
 	followed bool // by a consumer
 
 	// State that mutants keep.
-	oldLocks  []sighting
-	oldLast   int64
-	frozen    map[string]sighting
-	frozenFor int
-	turned    map[string]bool
-	kept      *Value         // with an outdated tail cache
-	tailed    map[int64]bool // by statements before the latest scan
+	oldLocks   []sighting
+	oldLast    int64
+	frozen     map[string]sighting
+	frozenFor  int
+	newlyStale map[string]bool
+	kept       *Value         // with an outdated tail cache
+	tailed     map[int64]bool // by statements before the latest scan
 }
 
 func (s *sim) runFrontier(a *actor, f *simFrontier) {
 	s.connect(f)
 	for {
 		a.yield()
-		if f.life != s.life && !s.proxied {
+		if f.incarnation != s.incarnation && !s.proxied {
 			s.connect(f)
 			continue
 		}
@@ -62,9 +62,9 @@ func (s *sim) runFrontier(a *actor, f *simFrontier) {
 
 // connect forgets everything but the published Value.
 func (s *sim) connect(f *simFrontier) {
-	f.life = s.life
+	f.incarnation = s.incarnation
 	f.machine = newMachine(s.rules, func(d time.Duration) time.Duration { return d })
-	f.frozen, f.turned, f.tailed = nil, map[string]bool{}, map[int64]bool{}
+	f.frozen, f.newlyStale, f.tailed = nil, map[string]bool{}, map[int64]bool{}
 	f.oldLocks, f.oldLast = s.locks(), s.disk.sequence
 }
 
@@ -84,10 +84,10 @@ func (s *sim) statement(f *simFrontier, act action, step func()) {
 		step()
 		r.last = s.disk.sequence
 		m.onStart(s.now(), r)
-	case plantToken:
+	case insertToken:
 		if s.token == "" {
-			s.planted++
-			s.token = "token " + strconv.Itoa(s.planted)
+			s.tokens++
+			s.token = "token " + strconv.Itoa(s.tokens)
 		}
 		step()
 		m.onDone()
@@ -112,7 +112,7 @@ func (s *sim) statement(f *simFrontier, act action, step func()) {
 	case scanLocks:
 		s.scan(f, step)
 	case raiseSettled:
-		if s.disk.settled >= 0 && (m.token == s.token || s.mistake == raisesUnderAnyToken) {
+		if s.disk.settled >= 0 && (m.token == s.token || s.mutant == raisesUnderAnyToken) {
 			s.disk.settled = max(s.disk.settled, act.settled)
 			s.seen["raised"]++
 			s.log()
@@ -132,8 +132,8 @@ func (s *sim) afterRead(token *string, step func()) {
 }
 
 func (s *sim) tail(f *simFrontier, act action, step func()) {
-	if act.limit == lookLimit {
-		s.seen["look"]++
+	if act.limit == doubtTailLimit {
+		s.seen["passes doubts"]++
 	}
 	r := tailRead{token: s.token}
 	var positions []int64
@@ -183,7 +183,7 @@ func (s *sim) last(f *simFrontier, head int64) int64 {
 	}
 	old := f.oldLast
 	f.oldLast = s.disk.sequence
-	switch s.mistake {
+	switch s.mutant {
 	case lastBeforeScan:
 		return max(old, f.machine.safe)
 	case headForLast:
@@ -201,7 +201,7 @@ func (s *sim) scan(f *simFrontier, step func()) {
 		step()
 	}
 	r.holders = s.locks()
-	if s.mistake == locksFirst {
+	if s.mutant == locksFirst {
 		r.holders, f.oldLocks = f.oldLocks, slices.Clone(r.holders)
 	}
 	if !activityFirst {
@@ -209,7 +209,7 @@ func (s *sim) scan(f *simFrontier, step func()) {
 		activity = s.activity(f)
 	}
 	for i, h := range r.holders {
-		if s.mistake == preparedIsIdle && h.PID == 0 && f.machine.holders[h.ID] != nil {
+		if s.mutant == preparedIsIdle && h.PID == 0 && f.machine.holders[h.ID] != nil {
 			r.holders[i].Rest = f.machine.holders[h.ID].Rest
 		}
 		if h.PID != 0 {
@@ -217,14 +217,14 @@ func (s *sim) scan(f *simFrontier, step func()) {
 		}
 		r.holders[i].Age = activity[h.ID].Age
 	}
-	if s.mistake == staleAreForgotten {
-		r.holders = slices.DeleteFunc(r.holders, func(h sighting) bool { return f.turned[h.ID] })
+	if s.mutant == staleAreForgotten {
+		r.holders = slices.DeleteFunc(r.holders, func(h sighting) bool { return f.newlyStale[h.ID] })
 	}
 	step()
 	s.afterRead(&r.token, step)
 	f.machine.onScan(s.now(), r)
-	for _, h := range f.machine.takeTurned() {
-		f.turned[h.VirtualTransaction] = true
+	for _, h := range f.machine.takeNewlyStale() {
+		f.newlyStale[h.VirtualTransaction] = true
 		s.seen["stale"]++
 	}
 	if n := len(f.machine.fences); n > maxFences {
@@ -252,7 +252,7 @@ func (s *sim) locks() []sighting {
 			h.PID, h.Rest = 0, "prepared"
 		}
 		switch {
-		case s.named && !t.locked, s.mistake == onlyWithID && !t.wrote, s.mistake == noPrepared && t.prepared:
+		case s.named && !t.locked, s.mutant == onlyWithID && !t.wrote, s.mutant == noPrepared && t.prepared:
 		default:
 			holders = append(holders, h)
 			if s.choose(10) == 0 {
@@ -265,7 +265,7 @@ func (s *sim) locks() []sighting {
 
 // activity returns the contents of pg_stat_activity.
 func (s *sim) activity(f *simFrontier) map[string]sighting {
-	if s.mistake == oneTransaction && f.frozen != nil && f.frozenFor > 0 {
+	if s.mutant == oneTransaction && f.frozen != nil && f.frozenFor > 0 {
 		f.frozenFor--
 		return f.frozen
 	}
@@ -274,13 +274,13 @@ func (s *sim) activity(f *simFrontier) map[string]sighting {
 		v := sighting{Age: s.now().Sub(t.age).Seconds()}
 		if t.idle {
 			v.Rest = strconv.Itoa(t.changed)
-			if s.mistake == cachedLast {
+			if s.mutant == cachedLast {
 				v.Rest = "idle"
 			}
 		}
 		if t.aborted {
 			v.State = "idle in transaction (aborted)"
-			if s.mistake == abortedIsOver {
+			if s.mutant == abortedIsOver {
 				v.Rest = "aborted"
 			}
 		}
@@ -316,7 +316,7 @@ func (s *sim) publish(f *simFrontier) {
 	case v.Token == "":
 		s.violate("VALUE without a token: %+v", *v)
 	case same && v.Settled == old.Settled && v.Safe == old.Safe && slices.Equal(v.Doubts, old.Doubts) && unsafe.SliceData(v.Doubts) == unsafe.SliceData(old.Doubts):
-		s.violate("VALUE again, without news: %+v", *v)
+		s.violate("VALUE published again without a change: %+v", *v)
 	case v.Settled > v.Safe:
 		s.violate("VALUE settled above safe: %+v", *v)
 	case s.policy == Wait && len(v.Doubts) > 0:

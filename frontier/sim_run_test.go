@@ -19,7 +19,7 @@ type knobs struct {
 	prepares int // one in this many transactions is prepared
 	peace    int // most turns between two changes of owner or other faults
 	rows     int // most rows of a statement
-	mistake  mistake
+	mutant   mutant
 	maxSteps int // most steps after the writers ended
 }
 
@@ -31,16 +31,16 @@ type sim struct {
 	disk    *disk
 	history []*disk // the latest states of the log that a crash may return to, oldest first
 
-	life     int // incarnations of the server
-	token    string
-	planted  int
-	running  map[*transaction]bool
-	aggLocks map[int]*transaction
-	rowLocks []bool // of the consumers' checkpoints
-	ids      int    // falls after a crash, as virtualtransaction numbers do
-	xids     int    // does not fall after a crash
-	changes  int
-	uids     int // of appends, from 1
+	incarnation int // incarnations of the server
+	token       string
+	tokens      int
+	running     map[*transaction]bool
+	aggLocks    map[int]*transaction
+	rowLocks    []bool // of the consumers' checkpoints
+	ids         int    // falls after a crash, as virtualtransaction numbers do
+	xids        int    // does not fall after a crash
+	changes     int
+	uids        int // of appends, from 1
 
 	frontiers []*simFrontier
 	writers   int // still running
@@ -84,7 +84,7 @@ func (s *sim) violate(format string, args ...any) {
 	}
 }
 
-// log makes the present state of the disk one that a crash may return to.
+// log records the state of the disk as a state that a crash may return to.
 func (s *sim) log() {
 	if !s.crashes {
 		return
@@ -107,8 +107,8 @@ type actor struct {
 }
 
 type (
-	crashed struct{} // panicked with by step
-	stopped struct{} // panicked with when the run ends
+	crashed struct{} // step panics with it after a crash
+	stopped struct{} // step panics with it when the run ends
 )
 
 func (a *actor) yield() {
@@ -124,10 +124,10 @@ func (a *actor) pause(n int) {
 	}
 }
 
-// session runs what a crash of the server, or f itself, interrupts. It
-// reports whether it was run to its end.
+// session runs f until f ends or a crash of the server interrupts f. It reports whether
+// f ended.
 func (a *actor) session(f func(step func())) (completed bool) {
-	life := a.s.life
+	incarnation := a.s.incarnation
 	defer func() {
 		switch r := recover().(type) {
 		case nil, crashed:
@@ -137,7 +137,7 @@ func (a *actor) session(f func(step func())) (completed bool) {
 	}()
 	f(func() {
 		a.yield()
-		if a.s.life != life {
+		if a.s.incarnation != incarnation {
 			panic(crashed{})
 		}
 	})
@@ -160,7 +160,7 @@ func newActor(s *sim, body func(a *actor)) *actor {
 	return a
 }
 
-// run lets the actors take turns until everything has converged.
+// run lets the actors take turns until the simulation has converged.
 func (s *sim) run() {
 	var actors []*actor
 	defer func() {
@@ -181,11 +181,11 @@ func (s *sim) run() {
 			add(func(a *actor) { s.consume(a, f, c) })
 		}
 	}
-	add(s.wreak)
+	add(s.injectFaults)
 	var a *actor
-	calm := 0 // since
+	calm := 0 // the step since which no fault occurs
 	for s.steps = 1; s.violation == ""; s.steps++ {
-		if a = s.turn(a, actors); a != nil {
+		if a = s.nextActor(a, actors); a != nil {
 			_, more := a.next()
 			a.ended = !more
 			if s.chaos && s.stalls > 0 && s.choose(s.stalls) == 0 {
@@ -204,9 +204,9 @@ func (s *sim) run() {
 	}
 }
 
-// turn chooses whose turn it is, nobody's if all are stalled. Often the last
-// one goes on: more happens then while the others stand still.
-func (s *sim) turn(last *actor, actors []*actor) *actor {
+// nextActor chooses the next actor, nil if all are stalled. Often nextActor chooses the last actor
+// again, so that much happens while the others stand still.
+func (s *sim) nextActor(last *actor, actors []*actor) *actor {
 	ready := func(a *actor) bool { return !a.ended && s.steps >= a.stalled }
 	if last != nil && ready(last) && s.choose(2) == 0 {
 		return last
@@ -229,7 +229,7 @@ func (s *sim) turn(last *actor, actors []*actor) *actor {
 	return actors[i]
 }
 
-// converged tells what is still to be done, "" if nothing is.
+// converged returns the work that is left, "" if none is.
 func (s *sim) converged() string {
 	if s.chaos || len(s.running) > 0 || len(s.disk.prepared) > 0 {
 		return "the writers"

@@ -11,33 +11,32 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// The simulated server: a sequence, transactions that draw from it, become
-// visible and then release their locks, crashes, and what is durable. Whatever
-// happens between two calls of yield is one atomic step; everything else
-// interleaves as the chooser likes.
+// The simulated server: a sequence, transactions, crashes and the durable state.
+// Transactions draw from the sequence, become visible, and then release their locks. The
+// code between two calls of yield is one atomic step. The chooser interleaves the steps.
 
 type event struct {
 	position     int64
 	agg, version int
-	uid          int // of the append; a position may be issued again after a crash
+	uid          int // identifies the append, since a position may be issued again after a crash
 }
 
-// transaction of a writer.
+// transaction is a transaction of a writer.
 type transaction struct {
 	id       string // virtualtransaction
 	xid      int
 	prepared bool
-	locked   bool // holds the lock on the sequence
-	wrote    bool // has a transaction id
+	locked   bool // the transaction holds the lock on the sequence
+	wrote    bool // the transaction has a transaction id
 	idle     bool
-	aborted  bool // idle, and goes on from a savepoint only
+	aborted  bool // idle, until a rollback to a savepoint
 	changed  int  // state_change
 	age      time.Time
-	events   []event // become visible if it commits
+	events   []event // visible after the commit
 	aggs     map[int]bool
 }
 
-// disk is what survives a crash.
+// disk is the durable state.
 type disk struct {
 	events   map[int64]event
 	versions []int // of the aggregates
@@ -47,7 +46,7 @@ type disk struct {
 	progress []*progress
 }
 
-// progress of one consumer, and what its handlers wrote.
+// progress is the progress of one consumer, and the effects of its handlers.
 type progress struct {
 	owner      int
 	checkpoint int64
@@ -73,7 +72,7 @@ func (d *disk) clone() *disk {
 	return n
 }
 
-// write is a writer: transactions that append one event or several, slowly.
+// write runs a writer: transactions that append one or several events, slowly.
 func (s *sim) write(a *actor) {
 	for range simAppends {
 		a.session(func(step func()) {
@@ -102,15 +101,15 @@ func (s *sim) change(t *transaction, idle bool) {
 	t.idle, t.aborted, t.changed = idle, false, s.changes
 }
 
-// append draws and inserts some events, each in a statement of its own, with
-// its session idle between them.
+// append draws and inserts some events, each in a statement of its own. The session is
+// idle between the statements.
 func (s *sim) append(a *actor, t *transaction, step func()) {
 	long := s.choose(s.idling) == 0
 	for range 1 + s.choose(3) {
 		s.change(t, false)
 		step()
 		agg := s.choose(simAggregates)
-		for range 30 { // the row lock of the aggregate
+		for range 30 { // wait for the row lock of the aggregate
 			if owner := s.aggLocks[agg]; owner == nil || owner == t {
 				break
 			}
@@ -128,7 +127,7 @@ func (s *sim) append(a *actor, t *transaction, step func()) {
 		step()
 		s.disk.sequence++
 		if s.choose(30) == 0 {
-			s.disk.sequence += int64(s.choose(20)) // others drew, and rolled back
+			s.disk.sequence += int64(s.choose(20)) // drawn by others that rolled back
 		}
 		s.uids++
 		e := event{position: s.disk.sequence, agg: agg, version: s.version(t, agg) + 1, uid: s.uids}
@@ -137,7 +136,7 @@ func (s *sim) append(a *actor, t *transaction, step func()) {
 			t.events = append(t.events, e)
 			t.aggs[agg] = true
 		}
-		for range 1 + s.choose(5) { // triggers run before it is written
+		for range 1 + s.choose(5) { // triggers run before the insert
 			step()
 		}
 		t.wrote = true
@@ -146,7 +145,7 @@ func (s *sim) append(a *actor, t *transaction, step func()) {
 		}
 		step()
 		s.change(t, true)
-		t.aborted = s.choose(4) == 0 // by a statement after a savepoint
+		t.aborted = s.choose(4) == 0 // aborted by a statement after a savepoint
 		step()
 		for range s.choose(120) {
 			if !long {
@@ -167,13 +166,13 @@ func (s *sim) version(t *transaction, agg int) int {
 	return version
 }
 
-// finish ends a transaction, perhaps by way of a prepared one.
+// finish ends a transaction, sometimes after it was prepared.
 func (s *sim) finish(a *actor, t *transaction, step func()) {
 	s.change(t, false)
 	step()
 	if t.locked && s.choose(s.prepares) == 0 {
 		s.prepare(t)
-		a.pause(100) // also across a crash
+		a.pause(100) // a crash may occur meanwhile
 		if s.disk.prepared[t] {
 			s.resolve(a, t)
 		}
@@ -199,12 +198,12 @@ func (s *sim) prepare(t *transaction) {
 	s.log()
 }
 
-// rename gives a prepared transaction the name that some servers give it at once,
-// and all give it when they recover it: of its xid, for it must be nobody else's
-// when the numbers of virtualtransactions come again.
+// rename gives a prepared transaction the name that some servers give it when it is
+// prepared, and all servers when they recover it. The name contains the xid, because
+// virtualtransaction numbers can repeat after a crash.
 func (s *sim) rename(t *transaction) {
 	t.id = fmt.Sprintf("-1/%d", t.xid)
-	if s.mistake == renamedUnknown {
+	if s.mutant == renamedUnknown {
 		t.id = "9" + t.id
 	}
 }
@@ -213,12 +212,12 @@ func (s *sim) rename(t *transaction) {
 func (s *sim) resolve(a *actor, t *transaction) {
 	if s.choose(10) < 7 {
 		s.show(t)
-		life := s.life
+		incarnation := s.incarnation
 		delete(s.disk.prepared, t)
-		s.running[t] = true // visible, still locked
+		s.running[t] = true // visible, and still locked
 		s.log()
 		a.yield()
-		if s.life != life {
+		if s.incarnation != incarnation {
 			return
 		}
 	} else {
@@ -242,7 +241,7 @@ func (s *sim) show(t *transaction) {
 	s.trace("%s is visible: %v", t.id, t.events)
 }
 
-// head is the highest visible position.
+// head returns the highest visible position.
 func (s *sim) head() (head int64) {
 	for position := range s.disk.events {
 		head = max(head, position)
@@ -250,7 +249,7 @@ func (s *sim) head() (head int64) {
 	return head
 }
 
-// pending are the events that a transaction may still make visible.
+// pending returns the events that may still become visible, with their transactions.
 func (s *sim) pending() iter.Seq2[*transaction, event] {
 	return func(yield func(*transaction, event) bool) {
 		for _, t := range s.living() {
@@ -273,23 +272,23 @@ func (s *sim) release(t *transaction) {
 	s.trace("%s has ended", t.id)
 }
 
-// interrupted cleans up after a transaction that the run's end interrupted; a
-// crash has done so already.
+// interrupted cleans up after a transaction that the end of the run interrupted. A crash
+// has already cleaned up.
 func (s *sim) interrupted(t *transaction) {
 	if s.running[t] {
 		s.release(t)
 	}
 }
 
-// living are all transactions that may still commit, in the order of their ids.
+// living returns all transactions that may still commit, in the order of their ids.
 func (s *sim) living() []*transaction {
 	all := slices.Collect(maps.Keys(s.running))
 	return slices.SortedFunc(slices.Values(slices.AppendSeq(all, maps.Keys(s.disk.prepared))), byID)
 }
 
-// wreak changes owners, resets consumers and crashes the server, and ends what
+// wreak changes owners, resets consumers, crashes the server, and ends transactions that
 // a crash left prepared.
-func (s *sim) wreak(a *actor) {
+func (s *sim) injectFaults(a *actor) {
 	for {
 		a.pause(s.peace)
 		a.yield()
@@ -321,7 +320,7 @@ func (s *sim) reset(c int, to int64) {
 	p.checkpoint = to
 	p.revision++
 	p.ledger = slices.DeleteFunc(p.ledger, func(e event) bool { return e.position > to })
-	if s.mistake != resetKeepsOpen {
+	if s.mutant != resetKeepsOpen {
 		p.open = intersect(p.open, []store.Range{{First: 1, Last: to}})
 	}
 	maps.DeleteFunc(p.audit, func(position int64, _ byte) bool { return position > to })
@@ -336,11 +335,11 @@ func (s *sim) crash() {
 		at = s.choose(len(s.history))
 	}
 	s.disk = s.history[at].clone()
-	s.steps += s.choose(300) // recovery takes its time
+	s.steps += s.choose(300) // duration of the recovery
 	s.history = s.history[:at+1]
-	s.life++
-	s.ids = max(0, s.ids-s.choose(10)) // some names come again
-	if s.mistake != tokenOutlivesCrash {
+	s.incarnation++
+	s.ids = max(0, s.ids-s.choose(10)) // some numbers repeat
+	if s.mutant != tokenOutlivesCrash {
 		s.token = ""
 	}
 	s.running = map[*transaction]bool{}

@@ -7,7 +7,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// persisted is an event as statements return it.
+// persisted returns the event as statements return it.
 func (e event) persisted() store.PersistedEvent {
 	return store.PersistedEvent{
 		GlobalPosition: e.position, AggregateID: strconv.Itoa(e.agg), AggregateVersion: int64(e.version), EventVersion: e.uid,
@@ -19,10 +19,11 @@ func recalled(p store.PersistedEvent) event {
 	return event{position: p.GlobalPosition, agg: agg, version: int(p.AggregateVersion), uid: p.EventVersion}
 }
 
-// shared is what the tail cache has for a consumer, if it may have it.
+// shared returns the events of the tail cache for a consumer, if the consumer may use
+// the cache.
 func (s *sim) shared(v *Value, checkpoint int64, open []store.Range) (rows []event, full, ok bool) {
 	events, ok := v.Since(checkpoint)
-	if !ok || len(open) > 0 && s.mistake != cacheServesWatchers {
+	if !ok || len(open) > 0 && s.mutant != cacheServesWatchers {
 		return nil, false, false
 	}
 	for _, e := range events {
@@ -35,10 +36,10 @@ func (s *sim) shared(v *Value, checkpoint int64, open []store.Range) (rows []eve
 	return rows, false, true
 }
 
-// misplaced is the tail cache of a Value if the frontier makes a mistake with it.
+// misplaced returns a wrong tail cache for a Value, as a mutant makes it.
 func (s *sim) misplaced(f *simFrontier, old, v *Value) *recent {
 	r, anew := v.recent, f.from != f.machine
-	switch s.mistake {
+	switch s.mutant {
 	case cacheOutlivesToken:
 		if anew && old.Token != v.Token && old.Token != "" {
 			f.kept = old
@@ -78,7 +79,7 @@ func (s *sim) misplaced(f *simFrontier, old, v *Value) *recent {
 	return r
 }
 
-// then puts what a later tail cache has behind an earlier one.
+// then appends the events of a later tail cache to an earlier one.
 func (r *recent) then(later *recent) *recent {
 	if r == nil || r.after >= later.after {
 		return later

@@ -18,24 +18,24 @@ func TestMachineStaleHolder(t *testing.T) {
 	s.tail(0, 3, store.Range{First: 3, Last: 3})
 	s.scan(active("a"))
 	s.published(1, 1)
-	if turned := s.m.takeTurned(); len(turned) > 0 {
-		t.Fatalf("stale too early: %+v", turned)
+	if newlyStale := s.m.takeNewlyStale(); len(newlyStale) > 0 {
+		t.Fatalf("stale too early: %+v", newlyStale)
 	}
 	s.now = s.now.Add(time.Second)
 	s.tail(0, 3, store.Range{First: 3, Last: 3})
 	s.scan(active("a"))
-	s.tail(0, 5, store.Range{First: 3, Last: 3}, store.Range{First: 5, Last: 5}) // the look at what is missing, at once
+	s.tail(0, 5, store.Range{First: 3, Last: 3}, store.Range{First: 5, Last: 5}) // the read of the missing positions, at once
 	s.published(1, 3, store.Range{First: 2, Last: 2})
-	if turned := s.m.takeTurned(); len(turned) != 1 || !turned[0].Stale || turned[0].VirtualTransaction != "a" {
-		t.Fatalf("want a to be stale: %+v", turned)
+	if newlyStale := s.m.takeNewlyStale(); len(newlyStale) != 1 || !newlyStale[0].Stale || newlyStale[0].VirtualTransaction != "a" {
+		t.Fatalf("want a to be stale: %+v", newlyStale)
 	}
-	// It delays no other fence, but may own what is missing there.
+	// a delays no other fence, but may own missing positions there.
 	s.tail(5*ms, 5, store.Range{First: 5, Last: 5})
 	s.scan(active("a"))
 	s.tail(0, 5, store.Range{First: 5, Last: 5})
 	s.published(1, 5, store.Range{First: 2, Last: 2}, store.Range{First: 4, Last: 4})
-	if turned := s.m.takeTurned(); len(turned) > 0 {
-		t.Fatalf("reported twice: %+v", turned)
+	if newlyStale := s.m.takeNewlyStale(); len(newlyStale) > 0 {
+		t.Fatalf("reported twice: %+v", newlyStale)
 	}
 	if b := s.m.blocked(); len(b) != 1 || b[0].VirtualTransaction != "a" {
 		t.Fatalf("want a to be blocking: %+v", b)
@@ -48,7 +48,7 @@ func TestMachineStaleHolder(t *testing.T) {
 	}
 }
 
-func TestMachineOneLookServesTwoFences(t *testing.T) {
+func TestMachineOneReadClosesTwoFences(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(active("a"))
@@ -62,8 +62,8 @@ func TestMachineOneLookServesTwoFences(t *testing.T) {
 	s.expect(readTail, 5*ms)
 }
 
-// Going past doubts far behind takes several looks, one after the other.
-func TestMachineLooksInParts(t *testing.T) {
+// Far behind, the machine passes doubts with several reads, one after another.
+func TestMachinePassesDoubtsInParts(t *testing.T) {
 	s := newScript(t)
 	full := func(runs ...store.Range) {
 		t.Helper()
@@ -83,7 +83,7 @@ func TestMachineLooksInParts(t *testing.T) {
 	s.expect(readTail, 5*ms)
 }
 
-func TestMachineWaits(t *testing.T) {
+func TestMachinePolicyWait(t *testing.T) {
 	s := newScript(t, func(r *rules) { r.policy = Wait })
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(old(active("a")))
@@ -93,16 +93,16 @@ func TestMachineWaits(t *testing.T) {
 		s.scan(old(active("a")))
 		s.published(0, 0)
 	}
-	if turned := s.m.takeTurned(); len(turned) != 1 {
-		t.Fatalf("want it reported once: %+v", turned)
+	if newlyStale := s.m.takeNewlyStale(); len(newlyStale) != 1 {
+		t.Fatalf("want it reported once: %+v", newlyStale)
 	}
 	s.tail(160*ms, 2, store.Range{First: 2, Last: 2})
 	s.scan()
 	s.published(2, 2)
 }
 
-// Only at the first fence does the age of a transaction count: later, a long
-// one may just have drawn its position.
+// The age of a transaction counts only at the first fence. Later, an old transaction may
+// have drawn its position recently.
 func TestMachineOldTransactionIsStaleAtTheFirstFence(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
@@ -116,8 +116,8 @@ func TestMachineOldTransactionIsStaleAtTheFirstFence(t *testing.T) {
 	s.published(0, 2, store.Range{First: 1, Last: 1})
 }
 
-// stale makes a holder stale over positions 1 to 9, with 10 visible, and
-// leaves the machine after the look.
+// stale makes a holder stale over positions 1 to 9, with 10 visible. It leaves the
+// machine after the read of the missing positions.
 func stale(t *testing.T, h sighting) *script {
 	s := newScript(t)
 	s.tail(0, 10, store.Range{First: 10, Last: 10})
@@ -129,10 +129,10 @@ func stale(t *testing.T, h sighting) *script {
 
 func TestMachineNarrows(t *testing.T) {
 	s := stale(t, idle("a", "x"))
-	// a shows the same state after the last value 10 was read.
+	// a shows the same state after the tail that read the last value 10.
 	s.tail(5*ms, 15, store.Range{First: 12, Last: 15})
 	s.scan(idle("a", "x"))
-	s.published(0, 15, store.Range{First: 1, Last: 9}) // so it owns nothing above 10, and 11 is void
+	s.published(0, 15, store.Range{First: 1, Last: 9}) // so a owns nothing above 10, and 11 is void
 	s.expect(readTail, 5*ms)
 }
 
@@ -142,7 +142,7 @@ func TestMachineNarrowsDoubts(t *testing.T) {
 	s.scan(active("a"))
 	s.tail(0, 12, store.Range{First: 12, Last: 12})
 	s.published(0, 12, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
-	// As if 7 had been read while it was idle.
+	// As if a tail had read 7 while a was idle.
 	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].Rest = 7, true, "x"
 	s.tail(5*ms, 12)
 	s.scan(idle("a", "x"))
@@ -152,7 +152,7 @@ func TestMachineNarrowsDoubts(t *testing.T) {
 	}
 }
 
-// A doubt that changes and no other is news, too.
+// The machine publishes a Value if only a doubt changed.
 func TestMachinePublishesNarrowedDoubt(t *testing.T) {
 	s := stale(t, active("a"))
 	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].Rest = 7, true, "x"
@@ -161,9 +161,9 @@ func TestMachinePublishesNarrowedDoubt(t *testing.T) {
 	s.published(0, 10, store.Range{First: 1, Last: 7})
 }
 
-// That an owner has ended is news also if another one may own the same
-// positions: what it wrote is visible now, and wanted.
-func TestMachinePublishesThatAnOwnerEnded(t *testing.T) {
+// The machine publishes a Value after an owner ended, even if another owner keeps the
+// same positions in doubt. The events of the ended owner are visible now.
+func TestMachinePublishesAfterAnOwnerEnded(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 3, store.Range{First: 3, Last: 3})
 	s.scan(old(active("a")), old(active("b")))
@@ -173,17 +173,17 @@ func TestMachinePublishesThatAnOwnerEnded(t *testing.T) {
 	s.tail(5*ms, 3)
 	s.scan(old(active("b")))
 	if s.published(0, 3, store.Range{First: 1, Last: 2}); s.m.value == before {
-		t.Fatal("nothing was published when a ended")
+		t.Fatal("no Value was published after a ended")
 	}
 	before = s.m.value
 	s.tail(5*ms, 3)
 	s.scan(old(active("b")))
 	if s.m.value != before {
-		t.Fatal("something was published though nobody ended")
+		t.Fatal("a Value was published although no holder ended")
 	}
 }
 
-// Who can own nothing in doubt any more is not shown as blocking.
+// A holder that can no longer own a position in doubt is not listed as blocking.
 func TestMachineNarrowedBelowItsDoubtsBlocksNothing(t *testing.T) {
 	s := stale(t, active("a"))
 	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].Rest = 0, true, "x"
@@ -199,7 +199,7 @@ func TestMachineDiscardsLastValue(t *testing.T) {
 	for _, between := range []sighting{idle("a", "y"), active("a")} {
 		s := stale(t, idle("a", "x"))
 		s.tail(5*ms, 12, store.Range{First: 12, Last: 12})
-		s.scan(between) // it ran something: 11 may be its own
+		s.scan(between) // a ran a statement: 11 may be a's
 		s.tail(0, 12, store.Range{First: 12, Last: 12})
 		s.published(0, 12, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
 	}
@@ -207,8 +207,8 @@ func TestMachineDiscardsLastValue(t *testing.T) {
 
 func atRest(id string) sighting { return sighting{ID: id, Rest: "prepared"} }
 
-// A last value that was read before a scan showed it prepared says nothing: it
-// may have drawn in between.
+// A last value that was read before a scan showed the transaction prepared does not
+// narrow it. The transaction may have drawn in between.
 func TestMachineNarrowsPrepared(t *testing.T) {
 	s := stale(t, idle("a", "x"))
 	s.tail(5*ms, 12, store.Range{First: 12, Last: 12})
@@ -220,8 +220,8 @@ func TestMachineNarrowsPrepared(t *testing.T) {
 	s.published(0, 14, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
 }
 
-// Servers before 13.5 and 14.1 give a prepared transaction another name: it may
-// own what those owned that are gone, and nothing that is drawn later.
+// Servers before 13.5 and 14.1 rename a prepared transaction. The transaction may own
+// positions of the holders that ended, and nothing that is drawn later.
 func TestMachineNarrowsRenamed(t *testing.T) {
 	s := stale(t, idle("3/7", "x"))
 	s.tail(5*ms, 12, store.Range{First: 12, Last: 12})
@@ -246,7 +246,7 @@ func TestMachineHarborLag(t *testing.T) {
 	s.scan(old(active("a")))
 	s.tail(0, 4, store.Range{First: 2, Last: 4})
 	s.published(0, 1, store.Range{First: 1, Last: 1})
-	for _, pause := range []time.Duration{5, 5, 10, 20} { // nothing new: less and less
+	for _, pause := range []time.Duration{5, 5, 10, 20} { // no progress: the scans back off
 		s.tail(pause*ms, 4, store.Range{First: 2, Last: 4})
 		s.scan(old(active("a")))
 		s.tail(0, 4, store.Range{First: 2, Last: 4})
@@ -254,7 +254,7 @@ func TestMachineHarborLag(t *testing.T) {
 	s.tail(40*ms, 6, store.Range{First: 2, Last: 6})
 	s.published(0, 3, store.Range{First: 1, Last: 1})
 	s.scan()
-	s.published(6, 6) // the doubt is over, and with it the lag
+	s.published(6, 6) // the doubt has ended, and the lag with it
 }
 
 func TestMachineRenamedHolder(t *testing.T) {
@@ -267,9 +267,9 @@ func TestMachineRenamedHolder(t *testing.T) {
 	s.published(10, 10)
 }
 
-// Who keeps a fence open, or may own what is in doubt, is told, the oldest
-// first; others are not.
-func TestMachineTellsWhoBlocks(t *testing.T) {
+// The machine lists the holders that keep a fence open or may own positions in doubt,
+// oldest first, and no others.
+func TestMachineListsBlockers(t *testing.T) {
 	blocked := func(s *script, want ...string) {
 		t.Helper()
 		var got []string
@@ -286,7 +286,7 @@ func TestMachineTellsWhoBlocks(t *testing.T) {
 	s.scan(aged("a", 1), aged("b", 90), aged("c", 2.5), aged("d", 1))
 	blocked(s, "b 1m30s", "c 2.5s", "a 1s", "d 1s")
 	s.tail(5*ms, 2, store.Range{First: 2, Last: 2})
-	s.scan(aged("b", 91), aged("d", 2), aged("e", 7)) // e came after the fence
+	s.scan(aged("b", 91), aged("d", 2), aged("e", 7)) // e began after the fence
 	blocked(s, "b 1m31s", "d 2s")
 	s.tail(10*ms, 2, store.Range{First: 2, Last: 2})
 	s.scan(aged("b", 92), aged("e", 8))
@@ -295,7 +295,7 @@ func TestMachineTellsWhoBlocks(t *testing.T) {
 	blocked(s, "b 1m32s")
 }
 
-func TestRemedyNamesWhatToDo(t *testing.T) {
+func TestRemedy(t *testing.T) {
 	for _, c := range []struct {
 		h    Holder
 		want string
@@ -310,8 +310,8 @@ func TestRemedyNamesWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAttributeDecidesEachPosition compares attribute with what every holder
-// may own.
+// TestAttributeDecidesEachPosition compares attribute with the positions that each
+// holder may own.
 func TestAttributeDecidesEachPosition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var owners []*holder

@@ -10,8 +10,8 @@ import (
 // returns the incarnation, the counter of changes, and the identity of table and
 // sequence, all from one snapshot. $1 is the database's oid, $2 the table's name.
 type statements struct {
-	start, plant, place, tail, head, scan, raise string
-	token                                        string // token and counter of changes: follows each read of a log whose sequence is not known
+	start, insert, place, tail, head, scan, raise string
+	token                                         string // token and counter of changes: follows each read of a log whose sequence is not known
 }
 
 // holdersAs returns the holders of one scan as JSON. The locks come from one moment of
@@ -38,8 +38,8 @@ func (o origin) statements(token, settled, changed ident.Table) statements {
 	of := incarnation.Of(token, o.table, o.sequence, `$1::bigint::oid`)
 	current := `coalesce(` + of + `, '')`
 	s := statements{
-		plant: incarnation.Plant(token),
-		token: `SELECT ` + current + `, ` + changes.Count(changed),
+		insert: incarnation.Plant(token),
+		token:  `SELECT ` + current + `, ` + changes.Count(changed),
 	}
 	if !o.named {
 		s.scan = scanEverything

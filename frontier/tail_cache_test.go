@@ -12,12 +12,12 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// rows expects a read of what lies after a position and answers it.
+// rows expects a read of the rows after a position and answers it.
 func (s *script) rows(after int64, positions ...int64) {
 	s.Helper()
 	s.expect(readRows, 0)
 	if a := s.m.next(s.now); a.after != after {
-		s.Fatalf("the rows after %d are to be read, want those after %d", a.after, after)
+		s.Fatalf("next is a read of the rows after %d, want after %d", a.after, after)
 	}
 	s.m.onRows(s.now, rowsRead{events: eventsAt(positions...)})
 }
@@ -29,7 +29,7 @@ func eventsAt(positions ...int64) (events []store.PersistedEvent) {
 	return events
 }
 
-// has checks what a consumer at a position is given.
+// has checks the events that a consumer at a position gets.
 func (s *script) has(position int64, want ...int64) {
 	s.Helper()
 	events, ok := s.m.value.Since(position)
@@ -58,7 +58,7 @@ func followed(t *testing.T) *script {
 	return s
 }
 
-// A notification costs one statement, and what it brings is safe and shared.
+// A notification costs one statement, and its events are safe and shared.
 func TestTailCacheReadsRowsAtOnce(t *testing.T) {
 	s := followed(t)
 	s.hasNot(1)
@@ -72,10 +72,10 @@ func TestTailCacheReadsRowsAtOnce(t *testing.T) {
 	s.has(4, 5)
 	s.has(5)
 	s.hasNot(1)
-	s.tail(700*ms, 5) // however often there was news
+	s.tail(700*ms, 5) // despite the wakeups
 }
 
-// What a look finds is published together with its rows.
+// The machine publishes the positions of a tail together with their rows.
 func TestTailCacheFollowsTheTail(t *testing.T) {
 	s := followed(t)
 	s.tail(time.Second, 4, store.Range{First: 3, Last: 4})
@@ -86,8 +86,8 @@ func TestTailCacheFollowsTheTail(t *testing.T) {
 	s.tail(time.Second, 5)
 }
 
-// The rows below a fence are read after it has closed: position 3 appears
-// while it is open, 5 never.
+// The rows below a fence are read after the fence has closed. Position 3 appears while
+// the fence is open, 5 never.
 func TestTailCacheIsReadAgainAfterAFence(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
@@ -104,8 +104,8 @@ func TestTailCacheIsReadAgainAfterAFence(t *testing.T) {
 	s.has(2, 3, 4, 6)
 }
 
-// Where gaps are the rule, the tail comes first.
-func TestTailCacheLearnsOfGaps(t *testing.T) {
+// After a gap, the tail comes before the rows.
+func TestTailCacheWaitsForTheTailAfterGaps(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
 	s.rows(2, 4)
@@ -120,8 +120,8 @@ func TestTailCacheLearnsOfGaps(t *testing.T) {
 	s.published(6, 6)
 }
 
-// Nothing goes on being read for consumers that do not come.
-func TestTailCacheIsNotReadInVain(t *testing.T) {
+// Without Follow the machine stops reading rows.
+func TestTailCacheStopsWithoutFollow(t *testing.T) {
 	s := followed(t)
 	position := int64(2)
 	for range cachedAhead {
@@ -140,7 +140,7 @@ func TestTailCacheIsNotReadInVain(t *testing.T) {
 	s.has(position+1, position+2)
 }
 
-// A doubt is never in the tail cache, nor is anything below it.
+// The tail cache holds no doubt, and no position below a doubt.
 func TestTailCacheEndsAtDoubts(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
@@ -156,7 +156,7 @@ func TestTailCacheEndsAtDoubts(t *testing.T) {
 	s.hasNot(4)
 	s.scan(active("a"))
 	s.m.wake(s.now)
-	s.tail(0, 5) // rows would be read in vain
+	s.tail(0, 5) // no row would be used
 	s.tail(5*ms, 5)
 	s.scan()
 	s.published(5, 5)
@@ -166,8 +166,8 @@ func TestTailCacheEndsAtDoubts(t *testing.T) {
 	s.has(5, 6)
 }
 
-// A stretch too long for the tail cache is not read.
-func TestTailCacheSkipsWhatItCannotHold(t *testing.T) {
+// The machine does not read a range that is too long for the tail cache.
+func TestTailCacheSkipsALongRange(t *testing.T) {
 	s := followed(t)
 	last := int64(2 + cachedEvents + 1)
 	s.tail(time.Second, last, store.Range{First: 3, Last: last})
@@ -181,7 +181,7 @@ func TestTailCacheSkipsWhatItCannotHold(t *testing.T) {
 	s.has(last, last+1, last+2, last+3)
 }
 
-// The tail cache is forgotten with everything else.
+// The machine forgets the tail cache together with everything else.
 func TestTailCacheIsForgotten(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
@@ -200,7 +200,7 @@ func TestTailCacheIsBounded(t *testing.T) {
 		r.add(eventsAt(p), p)
 	}
 	if n := len(r.events); n != cachedEvents || r.after != 2*cachedEvents {
-		t.Errorf("it has %d events, those after %d", n, r.after)
+		t.Errorf("the cache has %d events, after position %d", n, r.after)
 	}
 	const size = cachedBytes/4 + 1
 	for p := int64(1); p <= 10; p++ {
@@ -209,13 +209,13 @@ func TestTailCacheIsBounded(t *testing.T) {
 		r.add(events, 3*cachedEvents+p)
 	}
 	if n := len(r.events); n != 3 || r.bytes != 3*size || r.after != 3*cachedEvents+7 {
-		t.Errorf("it has %d events of %d bytes, those after %d", n, r.bytes, r.after)
+		t.Errorf("the cache has %d events of %d bytes, after position %d", n, r.bytes, r.after)
 	}
 }
 
-// What was published stays as it was while the tail cache goes on, and whoever
-// appends to it does not write into the tail cache.
-func TestTailCacheLeavesValuesAlone(t *testing.T) {
+// A published Value does not change while the tail cache grows. A consumer that appends
+// to the events of a Value does not write into the cache.
+func TestTailCacheDoesNotModifyValues(t *testing.T) {
 	r := tailCache{}
 	r.events = make([]store.PersistedEvent, 0, 10)
 	r.add(eventsAt(1, 2), 2)
@@ -227,7 +227,7 @@ func TestTailCacheLeavesValuesAlone(t *testing.T) {
 	}
 }
 
-// On a server: whoever follows has the rows of the next look, nobody else.
+// On a server: only after Follow does the next read fill the tail cache.
 func TestTailCacheOnAServer(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -236,7 +236,7 @@ func TestTailCacheOnAServer(t *testing.T) {
 	first := appendEvent(t, d.DB)
 	s.step(readTail)
 	if events, ok := s.f.Value().Since(first - 1); ok {
-		t.Fatalf("nobody follows, and the tail cache has %v", events)
+		t.Fatalf("without Follow the tail cache has %v", events)
 	}
 	s.f.Follow()
 	second := appendEvent(t, d.DB)
@@ -246,15 +246,15 @@ func TestTailCacheOnAServer(t *testing.T) {
 	}
 }
 
-// elsewhereLog is answered by another incarnation from some moment on.
-type elsewhereLog struct {
+// elsewhereLog returns the error of another incarnation while its flag is set.
+type failoverLog struct {
 	namedLog
 	moved *bool
 }
 
-func (l elsewhereLog) At(string) store.Log { return provenLog(l) }
+func (l failoverLog) At(string) store.Log { return provenLog(l) }
 
-type provenLog elsewhereLog
+type provenLog failoverLog
 
 func (l provenLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
 	if *l.moved {
@@ -268,7 +268,7 @@ func TestTailCacheOfAnotherIncarnation(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	cfg, moved := testConfig(t, d.DB), false
-	cfg.Log = elsewhereLog{events(), &moved}
+	cfg.Log = failoverLog{events(), &moved}
 	s := open(t, cfg)
 	s.start()
 	s.f.Follow()
@@ -283,8 +283,9 @@ func TestTailCacheOfAnotherIncarnation(t *testing.T) {
 	s.step(readStart)
 }
 
-// What was dropped is not kept in memory by the array that it stood in, however long that is.
-func TestTailCacheKeepsNothingThatItDropped(t *testing.T) {
+// Dropped events do not stay in memory in the array of the cache, however long the array
+// is.
+func TestTailCacheReleasesDroppedEvents(t *testing.T) {
 	t.Parallel()
 	for small := cachedEvents; small < 3*cachedEvents; small += cachedEvents / 5 {
 		var r tailCache

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// pulse is the period in which the current session has worked.
-type pulse struct {
+// heartbeat is the period in which the current session has worked.
+type heartbeat struct {
 	mu     sync.Mutex
 	since  time.Time // zero: no session works
 	until  time.Time // begin of the latest statement that read the token
@@ -18,7 +18,7 @@ type pulse struct {
 // beat records that a statement that began at the given time read the token. Another
 // token is another incarnation of the server. The session then outlasted a restart
 // behind a proxy, and its connection proves nothing about the time before.
-func (p *pulse) beat(began time.Time, token string) {
+func (p *heartbeat) beat(began time.Time, token string) {
 	p.set(func() {
 		if p.since.IsZero() || token != p.token {
 			p.since = began
@@ -28,9 +28,9 @@ func (p *pulse) beat(began time.Time, token string) {
 }
 
 // stop records the end of the session.
-func (p *pulse) stop() { p.set(func() { p.since = time.Time{} }) }
+func (p *heartbeat) stop() { p.set(func() { p.since = time.Time{} }) }
 
-func (p *pulse) set(f func()) {
+func (p *heartbeat) set(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f()
@@ -42,7 +42,7 @@ func (p *pulse) set(f func()) {
 
 // read returns the period in which the session has worked, and a channel that is closed
 // when the period changes.
-func (p *pulse) read() (since, until time.Time, change <-chan struct{}) {
+func (p *heartbeat) read() (since, until time.Time, change <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.change == nil {
@@ -57,7 +57,7 @@ func (p *pulse) read() (since, until time.Time, change <-chan struct{}) {
 // learns whether other connections were lost as well.
 func (f *Frontier) Outlived(ctx context.Context, from time.Time) bool {
 	for now := time.Now(); ; {
-		since, until, change := f.pulse.read()
+		since, until, change := f.heartbeat.read()
 		switch {
 		case since.IsZero() || since.After(from):
 			return false
