@@ -10,11 +10,12 @@ import (
 	"github.com/pgfrontier/worker/internal/refusal"
 )
 
-// ErrTransactionPooling: something between this worker and the server gives
-// each transaction another session, so that a session's locks protect nothing.
+// ErrTransactionPooling reports a proxy between this worker and the server that gives
+// each transaction another session. A session's locks protect nothing behind such a
+// proxy.
 var ErrTransactionPooling = refusal.ErrTransactionPooling
 
-// wrap names the package in an error of a session.
+// wrap adds the package name to an error of a session.
 func wrap(err error) error {
 	switch {
 	case err == nil:
@@ -25,8 +26,9 @@ func wrap(err error) error {
 	return fmt.Errorf("coord: %w", err)
 }
 
-// endSilent ends the leader's session if it has been silent for as long as
-// idle_session_timeout would let it, where the server has no such setting.
+// endSilent ends the leader's session if the session has been idle for HeartbeatTimeout.
+// It serves servers without the setting idle_session_timeout, which would end such a
+// session.
 func (s *session) endSilent(ctx context.Context) error {
 	if !s.Endless || time.Since(s.asked) < s.cfg.HeartbeatTimeout/4 {
 		return nil

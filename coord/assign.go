@@ -11,32 +11,31 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// Member is a live worker and the units that it has code for.
+// Member is a live worker and the units that its code has.
 type Member struct {
 	ID    uuid.UUID
-	Units []string // nil: it does not say, as it is of another library
-	// Wishes are those that differ from [Single]. Nil: a program from before there
-	// were partitions, which runs no part of a unit.
+	Units []string // nil: unknown, since another library runs the worker
+	// Wishes are the demands that differ from [Single]. A nil map marks a build without
+	// partition support, which runs no part of a unit.
 	Wishes map[string]Wish
-	// Scopes are what the code selects of the log. A unit that is not there: it does not
-	// say, as it is from before there were scopes.
+	// Scopes are the scopes that the code declares. A unit without a scope belongs to a
+	// build without scope support.
 	Scopes map[string]scope.Scope
 
-	draining bool // it finishes what it has
+	draining bool // the member keeps its units and gets no other
 }
 
-// Assign gives every unit that some member has code for to exactly one of
-// these members. The loads are as even as they can be: none can be lowered
-// without raising one that is as high. Of all such assignments, it is one that
-// takes the fewest units from the members who own them now. With no owners,
-// and where all members have code for everything, this deals the units, sorted
-// by name, to the members, sorted by id, in turns. The order of the arguments
-// does not matter.
+// Assign gives every unit that some member has code for to exactly one of these members.
+// The loads are as even as possible: no load can fall without another load rising that
+// is as high. Among such assignments, Assign takes the fewest units from their current
+// owners. Without owners, and if all members have code for all units, Assign deals the
+// units in rotation. The units are then sorted by name and the members by id. The order
+// of the arguments does not matter.
 //
-// The algorithm takes cost-reducing paths until there are none, as A_SM2 of
-// Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and
-// load balancing (2006) does, and of these the ones that move the least: the
-// cycles of a flow of minimal cost.
+// The algorithm applies cost-reducing paths until none is left, as A_SM2 of Harvey,
+// Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and load balancing
+// (2006) does. Among cost-reducing paths it applies those that move the fewest units:
+// the cycles of a minimum-cost flow.
 func Assign(members []Member, owners map[string]uuid.UUID) map[string]uuid.UUID {
 	d := newDeal(members, owners)
 	d.place()
@@ -55,32 +54,31 @@ func Assign(members []Member, owners map[string]uuid.UUID) map[string]uuid.UUID 
 	return dealt
 }
 
-// deal is an assignment in the making. Units and members are known by their
-// index.
+// deal is an assignment under construction. Indexes identify units and members.
 type deal struct {
 	ids    []uuid.UUID // the members, ascending
 	units  []string    // ascending
-	able   [][]int     // who has code for a unit, ascending
-	owner  []int       // who owns a unit and is able, nobody if that is not so
-	holder []int       // whom a unit was given
-	load   []int       // how many units a member was given
-	moves  int         // how many units were not given to their owner
+	able   [][]int     // the members with code for a unit, ascending
+	owner  []int       // the owner of a unit, nobody if the owner has no code for the unit
+	holder []int       // the member that a unit is given to
+	load   []int       // the number of units of a member
+	moves  int         // the number of units given to another member than their owner
 	ways   []way       // from each member to each
-	cheap  []int8      // the cost of each of them
+	cheap  []int8      // the cost of each way
 }
 
 const nobody = -1
 
-// way counts the units that one member could pass on to another: how many
-// moves there would be less, as many, or more.
+// way counts the units that one member could pass to another, by the change of moves:
+// one less, none, one more.
 type way [3]int
 
 const (
-	none  = math.MaxInt // the cost of a way that is not there
+	none  = math.MaxInt // the cost of an unreachable member
 	noWay = math.MaxInt8
 )
 
-// cost is what the cheapest way adds to the moves: -1 to 1, or noWay.
+// cost returns the change of moves on the cheapest way: -1 to 1, or noWay.
 func (w *way) cost() int8 {
 	for i, n := range w {
 		if n > 0 {
@@ -113,8 +111,8 @@ func newDeal(members []Member, owners map[string]uuid.UUID) *deal {
 	return d
 }
 
-// whoIsAble returns the members that have code for a unit, ascending. Most
-// members are of the same build, so that few lists of units differ.
+// whoIsAble returns, for each unit, the members that have code for the unit, ascending.
+// Most members have the same build, so few lists of units differ.
 func whoIsAble(members []Member) map[string][]int {
 	type build struct {
 		units   []string
@@ -129,7 +127,7 @@ func whoIsAble(members []Member) map[string][]int {
 		}
 		builds[same].members = append(builds[same].members, i)
 	}
-	have := map[string]string{} // which builds have a unit
+	have := map[string]string{} // the builds that have a unit
 	for k, b := range builds {
 		for _, u := range slices.Compact(slices.Sorted(slices.Values(b.units))) {
 			have[u] += string(rune(k))
@@ -148,7 +146,7 @@ func whoIsAble(members []Member) map[string][]int {
 	return able
 }
 
-// cost is 1 if it is a move that member i holds unit u.
+// cost returns 1 if giving unit u to member i moves the unit, otherwise 0.
 func (d *deal) cost(u, i int) int {
 	if d.owner[u] == nobody || d.owner[u] == i {
 		return 0
@@ -156,7 +154,7 @@ func (d *deal) cost(u, i int) int {
 	return 1
 }
 
-// count adds n to whatever unit u counts for, in its holder's hand.
+// count adds n to the load, the moves and the ways of unit u at its holder.
 func (d *deal) count(u, n int) {
 	i := d.holder[u]
 	d.load[i] += n
@@ -176,8 +174,8 @@ func (d *deal) give(u, i int) {
 	d.count(u, 1)
 }
 
-// place leaves each unit to its owner, and gives the others, in turns, to who
-// has the least. That is no move at all, if not as even as it can be.
+// place leaves each unit with its owner. It gives each other unit to the able member
+// with the lowest load. The result has no moves, but the loads may be uneven.
 func (d *deal) place() {
 	for u, i := range d.owner {
 		if i != nobody {
@@ -191,9 +189,9 @@ func (d *deal) place() {
 	}
 }
 
-// relieve lets member from pass a unit on to someone who has less, if need be
-// by way of others who each pass one on. It does so if that makes the loads
-// more even, or as even with fewer moves, and reports whether it did.
+// relieve passes a unit from a member to a member with a lower load, if need be along a
+// path of other members that each pass one unit. It does so only if the loads become
+// more even, or stay as even with fewer moves. It reports whether it did.
 func (d *deal) relieve(from int) bool {
 	least := slices.Min(d.load)
 	if d.load[from] <= least || d.load[from] == least+1 && d.moves == 0 {
@@ -216,9 +214,9 @@ func (d *deal) relieve(from int) bool {
 	return best != from
 }
 
-// paths finds the cheapest way from one member to each other, and who comes
-// before each on it (Bellman and Ford). As all that was done before took the
-// cheapest ways, there are no circles that save moves.
+// paths returns the cost of the cheapest path from one member to each other, and the
+// predecessor of each member on its path (Bellman and Ford). There are no cycles of
+// negative cost, since all earlier steps used the cheapest paths.
 func (d *deal) paths(from int) (cost, before []int) {
 	n := len(d.ids)
 	cost, before = slices.Repeat([]int{none}, n), make([]int, n)
@@ -243,7 +241,7 @@ func (d *deal) paths(from int) (cost, before []int) {
 	return cost, before
 }
 
-// pass gives one unit of member i to member j, at the cost of the cheapest.
+// pass gives one unit of member i to member j, at the lowest cost.
 func (d *deal) pass(i, j int) {
 	c := int(d.cheap[i*len(d.ids)+j])
 	for u, holder := range d.holder {

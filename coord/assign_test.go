@@ -13,13 +13,14 @@ import (
 	"github.com/pgfrontier/worker/coord"
 )
 
-// id is the UUID that is the n-th in order.
+// id returns the n-th UUID in order.
 func id(n int) (id uuid.UUID) {
 	id[0], id[15] = byte(n>>8), byte(n)
 	return id
 }
 
-// In turns, by name and by id, whatever order the arguments come in.
+// Without owners, units are dealt in rotation by name and id, whatever the order of the
+// arguments.
 func TestAssignInTurns(t *testing.T) {
 	six := []string{"Analytics", "Billing", "Email", "Inventory", "Orders", "Shipping"}
 	for _, want := range [][][]string{
@@ -79,7 +80,7 @@ func loads(owners map[string]uuid.UUID) map[uuid.UUID]int {
 	return n
 }
 
-// drawOwners draws who owns the units now: members, strangers, nobody.
+// drawOwners draws the current owners of the units: members, other workers, or none.
 func drawOwners(t *rapid.T, members []coord.Member, units []string) map[string]uuid.UUID {
 	who := []uuid.UUID{id(2000), id(2001)}
 	for _, m := range members {
@@ -103,17 +104,17 @@ func TestAssign(t *testing.T) {
 			owner, owned := dealt[u]
 			wanted := slices.ContainsFunc(members, func(m coord.Member) bool { return able(m, u) })
 			if owned != wanted {
-				t.Fatalf("%q has an owner: %v, somebody has code for it: %v", u, owned, wanted)
+				t.Fatalf("%q has an owner: %v, a member has code for it: %v", u, owned, wanted)
 			}
 			if owned && !slices.ContainsFunc(members, func(m coord.Member) bool { return m.ID == owner && able(m, u) }) {
-				t.Fatalf("%q belongs to %v, who has no code for it", u, owner)
+				t.Fatalf("%q belongs to %v, which has no code for it", u, owner)
 			}
 		}
 		n := loads(dealt)
 		for _, m := range members {
 			for u, owner := range dealt {
 				if able(m, u) && n[owner] > n[m.ID]+1 {
-					t.Fatalf("%v has %d units, among them %q, which %v could run, who has %d", owner, n[owner], u, m.ID, n[m.ID])
+					t.Fatalf("%v has %d units, among them %q, which %v could run with %d units", owner, n[owner], u, m.ID, n[m.ID])
 				}
 			}
 		}
@@ -122,16 +123,16 @@ func TestAssign(t *testing.T) {
 			shuffled[i].Units = rapid.Permutation(append(shuffled[i].Units, shuffled[i].Units...)).Draw(t, "units in other order, twice")
 		}
 		if again := coord.Assign(shuffled, owners); !maps.Equal(dealt, again) {
-			t.Fatalf("the order of the arguments matters: %v and %v", dealt, again)
+			t.Fatalf("the order of the arguments changes the result: %v and %v", dealt, again)
 		}
 		if again := coord.Assign(members, dealt); !maps.Equal(dealt, again) {
-			t.Fatalf("what is as it should be is changed: %v to %v", dealt, again)
+			t.Fatalf("a correct assignment is changed: %v to %v", dealt, again)
 		}
 	})
 }
 
-// No assignment whatever is more even, and none that is as even moves fewer
-// units: compared with all of them.
+// No other assignment is more even, and no assignment that is as even moves fewer units.
+// The test compares the result with all assignments.
 func TestAssignIsBest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := names(rapid.IntRange(1, 6).Draw(t, "units"))
@@ -145,8 +146,8 @@ func TestAssignIsBest(t *testing.T) {
 	})
 }
 
-// worth is how good an assignment is: the squares of the loads, and then how
-// many units were taken from owners who could have kept them.
+// worth returns the quality of an assignment: the sum of the squared loads, and the
+// number of units taken from owners that could keep them.
 func worth(members []coord.Member, dealt, owners map[string]uuid.UUID) (w [2]int) {
 	for _, n := range loads(dealt) {
 		w[0] += n * n
@@ -176,13 +177,13 @@ func bestWorth(members []coord.Member, units []string, dealt, owners map[string]
 			delete(dealt, units[0])
 		}
 	}
-	if !found { // nobody can run it
+	if !found { // no member can run the unit
 		return bestWorth(members, units[1:], dealt, owners)
 	}
 	return best
 }
 
-// When a member comes or goes, only as many units move as must.
+// When a member joins or leaves, only the necessary units move.
 func TestStickyMoves(t *testing.T) {
 	units := names(60)
 	everyone := func(n int) (members []coord.Member) {
@@ -208,11 +209,11 @@ func TestStickyMoves(t *testing.T) {
 		t.Errorf("%d units moved when a member of 10 units left", n)
 	}
 	if n := moved(owners, coord.Assign(everyone(6), nil)); n <= 10 {
-		t.Errorf("%d units move when they are dealt in turns: then the rest shows nothing", n)
+		t.Errorf("dealt in rotation, %d units move: the test proves nothing", n)
 	}
 }
 
-// The times of a rebalance of 2,000 units among 200 members.
+// BenchmarkAssign measures rebalances of 2,000 units among 200 members.
 func BenchmarkAssign(b *testing.B) {
 	units := names(2000)
 	everyone := func(n int) (members []coord.Member) {

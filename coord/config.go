@@ -14,87 +14,88 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// LeaderStrategy is how workers agree on who assigns the units.
+// LeaderStrategy is the method by which workers elect the leader, which assigns the
+// units.
 type LeaderStrategy int
 
 const (
-	// Advisory holds session advisory locks on a connection of its own. The
-	// others notice at once that a worker's process has ended.
+	// Advisory holds session advisory locks on a separate connection. The other
+	// workers detect the end of a worker's process at once.
 	Advisory LeaderStrategy = iota
-	// Lease holds a row for a limited time. It needs no session, so it works
-	// behind a transaction-pooling proxy, and knows heartbeats only.
+	// Lease holds a row for a limited time. A lease needs no session, so it works
+	// behind a transaction-pooling proxy. The other workers detect the end of a
+	// worker by its heartbeats only.
 	Lease
 )
 
-// Config is what a Coordinator needs.
+// Config holds the dependencies and settings of a Coordinator.
 type Config struct {
 	DB    *sql.DB
 	ID    uuid.UUID // of this worker
-	Units []string  // what this worker has code for; another ID for other units
-	// Wishes are those for units that are to be handled in partitions. Another ID
-	// for other wishes.
+	Units []string  // the units that this worker has code for; constant for an ID
+	// Wishes are the demands for units that are to be split into partitions. They are
+	// constant for an ID.
 	Wishes map[string]Wish
-	// Scopes are what the code of units selects of the log: of workers that differ, those
-	// with the greatest run the unit. Another ID for other scopes.
+	// Scopes are the scopes of the units' code. If the scopes of workers differ, the
+	// workers with the greatest scope run the unit. Scopes are constant for an ID.
 	Scopes map[string]scope.Scope
 
 	Nodes, Leader ident.Table // see package migrations
-	Stopped       ident.Table // likewise
-	Changes       ident.Table // likewise, see package changes
-	Token         ident.Table // of the server's incarnation
-	Column        string      // of Nodes, for Units
+	Stopped       ident.Table // see package migrations
+	Changes       ident.Table // see package changes
+	Token         ident.Table // with the incarnation of the server
+	Column        string      // of Nodes, holds Units
 
-	// Assignments and Checkpoints are both named, or neither is: then there is a
-	// leader, who knows who lives, and nothing is assigned. Nodes has a column for
-	// Wishes then.
+	// Assignments and Checkpoints name tables, or neither does. Without them, the
+	// coordinator elects a leader and knows the live workers, but assigns nothing. With
+	// them, Nodes has a column for Wishes.
 	Assignments, Checkpoints ident.Table
 
-	Hostname string // of this machine, for people; empty: as the system says
+	Hostname string // of this machine, for display; empty: the system's
 
-	HeartbeatInterval time.Duration // between two signs of life
-	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
-	RebalanceInterval time.Duration // the leader looks through all assignments at least so often
+	HeartbeatInterval time.Duration // between two heartbeats
+	HeartbeatTimeout  time.Duration // a worker is dead when its heartbeat is older; must exceed HeartbeatInterval
+	RebalanceInterval time.Duration // the leader checks all assignments at least this often
 	Strategy          LeaderStrategy
-	Sticky            bool // a rebalance moves as few units as it can, see Assign
+	Sticky            bool // a rebalance moves as few units as possible, see Assign
 
-	// Status is called for each heartbeat and returns JSON for the people who
-	// look at the table of workers. May be nil.
+	// Status is called for each heartbeat. It returns JSON for the people who read the
+	// table of workers. May be nil.
 	Status func() ([]byte, error)
-	// Incarnation is an SQL expression that differs from server to server, such as
-	// that of package incarnation. Elsewhere is called with its value, once for each heartbeat,
-	// and reports whether the units work on another server. May be empty and nil.
+	// Incarnation is an SQL expression that differs from server to server, such as the
+	// expression of package incarnation. Elsewhere is called with its value once for
+	// each heartbeat. Elsewhere reports whether the units work on another server. May be
+	// empty and nil.
 	Incarnation string
 	Elsewhere   func(incarnation string) bool
-	// OnMembers is called on the leader at each look, with the workers that have
-	// a row, and those of them that live. May be nil.
+	// OnMembers is called on the leader at each poll, with the workers that have a row,
+	// and with the live ones among them. May be nil.
 	OnMembers func(rows, alive []uuid.UUID)
-	// OnLeader is called when this worker gains or loses the leadership.
-	// May be nil.
+	// OnLeader is called when this worker gains or loses the leadership. May be nil.
 	OnLeader func(leads bool)
-	// OnFailure is called for each failed try of Run, OnBack when one works after
-	// failed ones. May be nil.
+	// OnFailure is called after each failed attempt of Run. OnBack is called when an
+	// attempt works after failed ones. May be nil.
 	OnFailure func(error)
 	OnBack    func()
-	// OnOwned is called when a unit is run again that OnUnowned has told of. May
-	// be nil.
+	// OnOwned is called when a unit that OnUnowned has reported runs again. May be nil.
 	OnOwned func(unit string)
-	// OnUnowned is called on the leader, once for each unit that nobody runs,
-	// with why. May be nil.
+	// OnUnowned is called on the leader, once for each unit that no worker runs, with
+	// the reason. May be nil.
 	OnUnowned func(unit, reason string)
-	// OnAssigned is called on the leader when it has written so many changes of
-	// assignments, for so many live workers. May be nil.
+	// OnAssigned is called on the leader after it has written assignments, with the
+	// number of live workers and of written changes. May be nil.
 	OnAssigned func(workers, changes int)
-	// OnDrain is called at each look that shows that an operator has asked this worker to
-	// drain. May be nil.
+	// OnDrain is called at each poll after an operator has asked this worker to drain.
+	// May be nil.
 	OnDrain func()
-	// OnReregister is called when this worker's row is gone and it registers
+	// OnReregister is called when this worker's row is gone and the worker registers
 	// again. May be nil.
 	OnReregister func()
-	// OnStaleRemoved is called when so many rows of dead workers were removed.
-	// May be nil.
+	// OnStaleRemoved is called after rows of dead workers were removed, with their
+	// number. May be nil.
 	OnStaleRemoved func(rows int)
-	// OnTaskFailed is called when something failed that others make up for: the
-	// status in the table, the announcement of a change, the removal of dead
+	// OnTaskFailed is called after a failure that the coordination survives. Such tasks
+	// are the status in the table, the announcement of a change, and the removal of dead
 	// workers' rows. May be nil.
 	OnTaskFailed func(task string, err error)
 }
@@ -125,10 +126,10 @@ func (c Config) validate() error {
 	return nil
 }
 
-// assigns reports whether there is something to assign.
+// assigns reports whether the coordinator assigns units.
 func (c Config) assigns() bool { return c.Assignments.Name != "" }
 
-// liveness is what package liveness needs to know.
+// liveness returns the configuration of package liveness.
 func (c Config) liveness() liveness.Config {
 	l := liveness.Config{
 		DB: pgdriver.Pool{DB: c.DB}, ID: c.ID, Nodes: c.Nodes, Stopped: c.Stopped, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,

@@ -19,9 +19,8 @@ import (
 	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
-// Coordinator is one worker's part in the coordination. Register, Run and
-// Leave are called in this order, by one goroutine at a time; the other
-// methods may be called by anyone at any time.
+// Coordinator is one worker's part in the coordination. One goroutine at a time calls
+// Register, Run and Leave, in this order. The other methods are safe for concurrent use.
 type Coordinator struct {
 	cfg  Config
 	sql  statements
@@ -30,45 +29,44 @@ type Coordinator struct {
 	alive      *liveness.Registry
 	registered *session  // from Register to Run
 	told       []string  // the idle units that were reported
-	cleaned    time.Time // when rows of dead workers were last looked for
+	cleaned    time.Time // when the rows of dead workers were last removed
 
 	mu       sync.Mutex
 	assigned []string
-	wanted   map[string]int // partitions, of the assigned
+	wanted   map[string]int // partitions by assigned unit
 	changed  chan struct{}  // closed at the next change of assigned or wanted
 	status   Status
-	lease    lease     // behind status.Leader
-	expires  time.Time // until then the others count this worker as alive
+	lease    lease     // status.Leader holds as long as the lease
+	expires  time.Time // the other workers count this worker as alive until then
 	expiry   *time.Timer
 }
 
 // Status is a snapshot for health checks and debugging.
 type Status struct {
-	// Leader tells whether this worker assigns the units.
+	// Leader reports whether this worker assigns the units.
 	Leader bool
-	// LastHeartbeat is when the last successful heartbeat began, by this
-	// process's clock.
+	// LastHeartbeat is the begin of the latest successful heartbeat, by this process's clock.
 	LastHeartbeat time.Time
-	// LastTurn is when Run last began a round, or another try after a failure, by this
-	// process's clock. Every statement has a bound, so a Run without a turn for
-	// minutes beyond the HeartbeatInterval hangs. It is the zero time before Run.
+	// LastTurn is the begin of the latest round of Run or of the latest attempt after a
+	// failure, by this process's clock. Every statement has a time limit. So a Run hangs
+	// if LastTurn is minutes older than the HeartbeatInterval. LastTurn is the zero time
+	// before Run.
 	LastTurn time.Time
-	// LastError is why the coordination does not work at the moment, nil if it
-	// does.
+	// LastError is the current failure of the coordination, nil while it works.
 	LastError error
-	// Unowned are the units that nobody runs, in order of name. Only the leader
-	// knows them, after a HeartbeatInterval.
+	// Unowned are the units that no worker runs, in order of name. Only the leader fills
+	// it, after a HeartbeatInterval.
 	Unowned []string
 }
 
-// New returns a Coordinator that does nothing yet.
+// New returns a Coordinator that does not run yet.
 func New(cfg Config) *Coordinator {
 	return &Coordinator{cfg: cfg, sql: cfg.statements(), alive: liveness.New(cfg.liveness()), wake: wakeup.New(), changed: make(chan struct{})}
 }
 
-// Register makes this worker known to the others, and removes the rows of
-// workers that have been silent for twice their HeartbeatTimeout. It does not
-// try again: the caller does, while the database cannot be reached.
+// Register makes this worker known to the others. It also removes the rows of workers
+// that have been silent for twice their HeartbeatTimeout. Register does not retry: the
+// caller retries while the database is unreachable.
 func (c *Coordinator) Register(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
@@ -91,8 +89,8 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	return nil
 }
 
-// clean removes the rows of workers that have been silent for twice their HeartbeatTimeout. The rows
-// that an error leaves behind do no harm.
+// clean removes the rows of workers that have been silent for twice their
+// HeartbeatTimeout. Rows that remain after an error do no harm.
 func (c *Coordinator) clean(ctx context.Context, s *session) error {
 	c.cleaned = time.Now()
 	n, err := s.Clean(ctx)
@@ -104,8 +102,9 @@ func (c *Coordinator) clean(ctx context.Context, s *session) error {
 	return err
 }
 
-// Drain hands this worker's units back, except for those that it still runs, and asks the
-// leader to assign it no other. It comes before the end of Run, and may be repeated.
+// Drain releases this worker's units, except for the units that still run. It asks the
+// leader to assign no other units to this worker. Call Drain before the end of Run.
+// Drain may be repeated.
 func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 	if !c.cfg.assigns() {
 		return nil
@@ -126,9 +125,10 @@ func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 	return nil
 }
 
-// Leave hands this worker's units back and takes it off the list, so that the
-// others need not find out. The table of the workers that stopped records failed, whether the
-// worker failed. Leave comes after Run has returned, or instead of Run, and may be repeated.
+// Leave releases this worker's units and removes its row, so that the other workers need
+// not wait for a timeout. The table of stopped workers records failed: whether the
+// worker failed. Call Leave after Run has returned, or instead of Run. Leave may be
+// repeated.
 func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	if c.registered != nil {
 		c.registered.Unlock()
@@ -145,7 +145,7 @@ func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	c.mu.Unlock()
 	c.deliver(nil)
 	var err error
-	// Each idle connection of the pool may be dead, or lead to a standby.
+	// Each idle connection of the pool may be dead or lead to a standby.
 	for tries := c.cfg.DB.Stats().Idle + 1; tries > 0 && ctx.Err() == nil; tries-- {
 		if err = c.deregister(ctx, failed); err == nil {
 			return nil
@@ -154,7 +154,7 @@ func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	return errtext.Join(err, ctx.Err())
 }
 
-// deregister takes this worker off the list, on a connection of the pool.
+// deregister removes this worker's row, on a connection of the pool.
 func (c *Coordinator) deregister(ctx context.Context, failed bool) error {
 	s, err := c.connect(ctx)
 	if err != nil {
@@ -168,25 +168,25 @@ func (c *Coordinator) deregister(ctx context.Context, failed bool) error {
 	return nil
 }
 
-// Assigned returns the units that this worker is to run, in order of name. It
-// is empty before the first look, and when this worker has had no heartbeat
-// for HeartbeatTimeout: then the others have taken over.
+// Assigned returns the units that this worker is to run, in order of name. It is empty
+// before the first poll. It is also empty when this worker had no heartbeat for
+// HeartbeatTimeout, since other workers then run the units.
 func (c *Coordinator) Assigned() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.assigned)
 }
 
-// Wanted returns into how many partitions the leader wants the consumer of an
-// assigned unit to be cut; 0: its units are to stay.
+// Wanted returns the number of partitions into which the leader wants the consumer of an
+// assigned unit to be split. 0 means that the units stay as they are.
 func (c *Coordinator) Wanted(unit string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wanted[unit]
 }
 
-// Changed returns a channel that is closed at the next change of Assigned or
-// Wanted. Take it, then look at these, then wait for it: so no change is missed.
+// Changed returns a channel that is closed at the next change of Assigned or Wanted. To
+// miss no change, take the channel, read Assigned and Wanted, then wait.
 func (c *Coordinator) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,12 +205,12 @@ func (c *Coordinator) Status() Status {
 	return s
 }
 
-// Wake makes the coordinator look now, to be called when the counter of
-// Changes has moved. It never blocks; wakeups coalesce.
+// Wake makes the coordinator poll now. Call it when the counter of Changes has moved.
+// Wake never blocks, and wakeups coalesce.
 func (c *Coordinator) Wake() { c.wake.Send() }
 
-// announce tells the other workers that there is news. They also look by
-// themselves, but later.
+// announce notifies the other workers of a change. Without the notification they detect
+// the change at their next poll.
 func (c *Coordinator) announce(ctx context.Context, s *session) {
 	limited, cancel := context.WithTimeout(ctx, c.alive.TimeLimit())
 	defer cancel()
@@ -219,28 +219,28 @@ func (c *Coordinator) announce(ctx context.Context, s *session) {
 	}
 }
 
-// Dead reports whether what a worker has begun may be ended: the worker has no
-// row, its last heartbeat is older than its HeartbeatTimeout, or its lock is free
-// and the next heartbeat overdue. A worker may look like it for a moment, so
-// ask twice, a while apart. It takes a Register that succeeded.
+// Dead reports whether the work of a worker may be ended. A worker is dead in three
+// cases: it has no row, its last heartbeat is older than its HeartbeatTimeout, or its
+// lock is free and its next heartbeat is overdue. A live worker may look dead for a
+// moment, so ask twice, with a pause. Dead requires a successful Register.
 //
-// The leader is quicker to give a worker's units to others, since that does no
-// harm to one that lives and has lost its connection.
+// The leader reassigns units sooner: this does no harm to a worker that lives and has
+// lost its connection.
 func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead bool, err error) {
 	dead, err = c.alive.Dead(ctx, pgdriver.Pool{DB: db}, id, liveness.OwnGrace)
 	return dead, wrap(err)
 }
 
-// DeadSQL returns the begin of a statement, up to its CTE "dead" with the
-// worker_id of those of the workers that are dead, and its arguments. With
-// advisory locks a worker whose lock is free is dead once its heartbeat is older
-// than grace. It takes a Register that succeeded.
+// DeadSQL returns the begin of a statement, up to a CTE "dead", and its arguments. The
+// CTE has the worker_id of each dead worker among workers. With advisory locks, a worker
+// whose lock is free is dead once its heartbeat is older than grace. DeadSQL requires a
+// successful Register.
 func (c *Coordinator) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {
 	with, args, err = c.alive.DeadSQL(workers, grace)
 	return with, args, wrap(err)
 }
 
-// renew takes note of a successful heartbeat that began at start.
+// renew records a successful heartbeat that began at start.
 func (c *Coordinator) renew(start time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +253,7 @@ func (c *Coordinator) renew(start time.Time) {
 	}
 }
 
-// expire takes the units away once there has been no heartbeat for too long.
+// expire clears the assigned units when the latest heartbeat has become too old.
 func (c *Coordinator) expire() {
 	c.mu.Lock()
 	mine := c.wanted
@@ -261,8 +261,8 @@ func (c *Coordinator) expire() {
 	c.deliver(mine)
 }
 
-// deliver publishes what of mine this worker has code for: nothing, once the
-// others count it as dead.
+// deliver publishes the units of mine that this worker has code for. It publishes none
+// if the other workers count this worker as dead.
 func (c *Coordinator) deliver(mine map[string]int) {
 	able := map[string]int{}
 	for u, partitions := range mine {
@@ -283,14 +283,14 @@ func (c *Coordinator) deliver(mine map[string]int) {
 	c.changed = make(chan struct{})
 }
 
-// turns takes note that Run goes on.
+// turns records the begin of a round.
 func (c *Coordinator) turns() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status.LastTurn = time.Now()
 }
 
-// works takes note that a round succeeded.
+// works records a successful round.
 func (c *Coordinator) works(s *session) {
 	c.mu.Lock()
 	c.lease, c.status.LastError = s.lease, nil
@@ -298,7 +298,7 @@ func (c *Coordinator) works(s *session) {
 	c.setLeader(s.leads)
 }
 
-// setLeader takes note of who leads, and passes on a change.
+// setLeader records whether this worker leads, and reports a change to OnLeader.
 func (c *Coordinator) setLeader(leads bool) {
 	c.mu.Lock()
 	changed := c.status.Leader != leads
@@ -311,7 +311,7 @@ func (c *Coordinator) setLeader(leads bool) {
 	}
 }
 
-// fails takes note that it did not.
+// fails records a failed round.
 func (c *Coordinator) fails(err error) {
 	c.mu.Lock()
 	c.status.LastError = err

@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/liveness"
 )
 
-// Workers come, share out as documented, and go.
+// Workers join, share the units as documented, and leave.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -55,12 +55,12 @@ func TestShare(t *testing.T) {
 			t.Errorf("the second Leave: %v", err)
 		}
 		if told := scan[string](t, d.DB, `SELECT count(DISTINCT worker_id) || ' ' || string_agg(DISTINCT how, ' ') || ' ' || count(*) FROM consumer_past_workers`); told != "5 stopped 5" {
-			t.Errorf("of those that left there is told %s", told)
+			t.Errorf("the stopped workers are recorded as %s", told)
 		}
 	})
 }
 
-// All that start at once agree too.
+// Workers that start at the same time agree.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -73,7 +73,7 @@ func TestManyAtOnce(t *testing.T) {
 	awaitShares(workers...)
 }
 
-// With every driver and mode.
+// Every driver and mode works.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range pgtest.Modes() {
@@ -99,11 +99,11 @@ func testDriver(t *testing.T, db *sql.DB, s LeaderStrategy) {
 	b.awaitAssigned(want...)
 	row := scan[string](t, db, `SELECT array_to_string(consumers, '|') || '|' || (hostname <> '') || '|' || (pid > 0) || '|' || protocol FROM worker_nodes`)
 	if want := fmt.Sprintf("%s|true|true|%d", strings.Join(awkward, "|"), map[LeaderStrategy]int{Advisory: liveness.ProtocolLock, Lease: liveness.ProtocolHeartbeat}[s]); row != want {
-		t.Errorf("the registration says %q, not %q", row, want)
+		t.Errorf("the registered row is %q, want %q", row, want)
 	}
 }
 
-// A newcomer gets its share; with the sticky strategy nothing else moves.
+// A new worker gets its share. With the sticky strategy no other unit moves.
 func TestSticky(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -127,7 +127,7 @@ func TestSticky(t *testing.T) {
 	})
 }
 
-// Nothing is written while nothing changes, however often the leader looks.
+// While nothing changes, the leader writes nothing, however often it polls.
 func TestNoChurn(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -135,14 +135,14 @@ func TestNoChurn(t *testing.T) {
 		b := start(t, withStrategy(brisk(config(d.DB, six...)), s))
 		awaitShares(a, b)
 		history(t, d.DB)
-		for range 20 { // each heartbeat is followed by a look, and by a rebalance
+		for range 20 { // a poll and a rebalance follow each heartbeat
 			before := a.Status().LastHeartbeat
 			await(t, "another heartbeat", func() bool { return a.Status().LastHeartbeat.After(before) })
 		}
 		if n := scan[int](t, d.DB, `SELECT count(*) FROM history`); n != 0 {
 			t.Errorf("%d assignments were written", n)
 		}
-		// What others change, the leader puts right: so it did look.
+		// The leader corrects a foreign change: so it did poll.
 		mustExec(t, d.DB, `UPDATE consumer_assignments SET worker_id = gen_random_uuid() WHERE consumer_name = 'Orders'`)
 		mustExec(t, d.DB, `DELETE FROM consumer_assignments WHERE consumer_name = 'Email'`)
 		await(t, "what was changed is put right", func() bool { return scan[int](t, d.DB, `SELECT count(*) FROM history`) == 4 })
@@ -169,8 +169,8 @@ func TestTwoApplications(t *testing.T) {
 	})
 }
 
-// Workers with and without locks get along, during a change of the strategy:
-// both kinds have a leader then, and the leaders agree.
+// During a change of the strategy, workers with and without locks run together. Each
+// kind has a leader, and the leaders agree.
 func TestMixedStrategies(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -191,8 +191,8 @@ func TestMixedStrategies(t *testing.T) {
 	awaitShares(a, b)
 }
 
-// What is delivered is what this worker can run, while it may believe that the
-// others count on it.
+// A worker gets the units that its code has, and only while the other workers may count
+// it as alive.
 func TestDeliver(t *testing.T) {
 	c := New(config(nil, "b", "a"))
 	closed := func(ch <-chan struct{}) bool {
@@ -241,17 +241,17 @@ func TestDeliver(t *testing.T) {
 	lapsed := c.Changed()
 	c.renew(time.Now().Add(time.Millisecond - c.cfg.HeartbeatTimeout))
 	select {
-	case <-lapsed: // by itself, with nobody delivering anything
+	case <-lapsed: // without a call of deliver
 	case <-time.After(patience):
-		t.Fatal("what was assigned stays for ever")
+		t.Fatal("the units stay assigned after the timeout")
 	}
 	if got := c.Assigned(); len(got) > 0 {
-		t.Errorf("after the time-out: %q", got)
+		t.Errorf("after the timeout: %q", got)
 	}
 }
 
-// Registering removes the rows of workers that are silent for twice the
-// time-out, and no others.
+// Register removes the rows of workers that have been silent for twice their
+// HeartbeatTimeout, and no others.
 func TestRegisterCleans(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -268,7 +268,7 @@ func TestRegisterCleans(t *testing.T) {
 	}
 }
 
-// Rows of others that cannot be removed in time keep nobody from registering.
+// A removal of rows that times out does not keep a worker from registering.
 func TestRegisterCleansForTooLong(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -283,12 +283,12 @@ func TestRegisterCleansForTooLong(t *testing.T) {
 	w := start(t, cfg)
 	w.awaitAssigned(six...)
 	if log.count("remove stale workers") != 1 {
-		t.Error("nobody says that the rows of others are still there")
+		t.Error("the failed removal of rows was not reported")
 	}
 	w.leave()
 }
 
-// Register says what is wrong and leaves nothing behind.
+// A failed Register names the cause and leaves nothing behind.
 func TestRegisterFails(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -309,7 +309,7 @@ func TestRegisterFails(t *testing.T) {
 			test.change(&cfg)
 			c := New(cfg)
 			if err := c.Register(t.Context()); err == nil || !strings.Contains(err.Error(), test.word) {
-				t.Errorf("Register: %v, which does not say %q", err, test.word)
+				t.Errorf("Register returned %v, want an error that contains %q", err, test.word)
 			}
 			pgtest.AwaitUnused(t, d.DB)
 		})

@@ -11,14 +11,15 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// A worker is dead if it has no row, is silent, or if its lock is free, which was
-// held in this life of the server, and its next heartbeat overdue.
+// A worker is dead in three cases: it has no row, it is silent, or its lock is free and
+// its next heartbeat is overdue. The lock counts only if the worker held it in this
+// incarnation of the server.
 func TestDead(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	asker := New(config(d.DB))
 	if _, err := asker.Dead(t.Context(), d.DB, uuid.New()); err == nil {
-		t.Error("an answer before Register, when it is not known where the workers' table is")
+		t.Error("Dead returned no error before Register, when the workers' table is unknown")
 	}
 	if err := asker.Register(t.Context()); err != nil {
 		t.Fatal(err)
@@ -74,8 +75,8 @@ func TestDead(t *testing.T) {
 	expect("without a row", locked, true)
 }
 
-// A statement that takes what the dead have judges again who that is: somebody may
-// have come back since he was seen dead.
+// A statement that takes work of dead workers checks again that they are dead: a worker
+// may have come back meanwhile.
 func TestDeadInAStatement(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -96,8 +97,8 @@ func TestDeadInAStatement(t *testing.T) {
 	}
 }
 
-// A connection on which the question failed is not asked again: on a standby,
-// it would fail each time.
+// A connection on which the query failed leaves the pool. On a standby the query would
+// fail each time.
 func TestDeadLeavesNoBadConnection(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -117,17 +118,17 @@ func TestDeadLeavesNoBadConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if same, err := ask(); err != nil || same != first {
-		t.Errorf("after an answer the connection is another one: %v", err)
+		t.Errorf("after an answer the pool has another connection: %v", err)
 	}
 	mustExec(t, d.DB, `ALTER TABLE worker_nodes RENAME TO away`)
 	if next, err := ask(); err == nil || next == first {
-		t.Errorf("after a failure the connection is still in the pool; the error is %v", err)
+		t.Errorf("after a failure the connection is still in the pool: %v", err)
 	}
 	mustExec(t, d.DB, `ALTER TABLE away RENAME TO worker_nodes`)
 }
 
-// A worker whose heartbeat lies in the future is missed after its HeartbeatTimeout, also by
-// those that look only once: the leader sets the heartbeat back.
+// A worker whose heartbeat lies in the future is dead after its HeartbeatTimeout, also
+// for workers that ask only once. The leader sets such a heartbeat back.
 func TestHeartbeatInTheFuture(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -137,7 +138,7 @@ func TestHeartbeatInTheFuture(t *testing.T) {
 		mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_at, heartbeat_interval, heartbeat_timeout, consumers, protocol, partitions)
 			VALUES ($1::uuid, 'infinity', '1 s', '2 s', '{a}', 1, '{}')`, gone.String())
 		if dead, err := leader.Dead(t.Context(), d.DB, gone); err != nil || dead {
-			t.Errorf("at once it is dead: %v, %v", dead, err)
+			t.Errorf("the worker is dead at once: %v, %v", dead, err)
 		}
 		await(t, "it is dead", func() bool {
 			dead, err := leader.Dead(t.Context(), d.DB, gone)
@@ -147,8 +148,8 @@ func TestHeartbeatInTheFuture(t *testing.T) {
 	})
 }
 
-// A lease is held for as long as its holder's HeartbeatTimeout says, whatever that of another
-// worker is.
+// A lease lasts for its holder's HeartbeatTimeout, whatever the HeartbeatTimeout of
+// another worker is.
 func TestLeaseOfAWorkerWithALongerTimeout(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -158,7 +159,7 @@ func TestLeaseOfAWorkerWithALongerTimeout(t *testing.T) {
 	await(t, "it leads", func() bool { return leader.Status().Leader })
 	quick := start(t, withStrategy(brisk(config(d.DB, "a")), Lease))
 	beats := func() time.Time { return quick.Status().LastHeartbeat }
-	for range 5 { // each claims a lease that is free
+	for range 5 { // each claims an expired lease
 		last := beats()
 		await(t, "another heartbeat", func() bool { return beats().After(last) })
 	}

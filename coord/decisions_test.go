@@ -60,10 +60,10 @@ func TestLease(t *testing.T) {
 			t.Fatalf("held by me: %v", got)
 		}
 		if valid && l.holder == other && l.due(me, duration, interval) {
-			t.Fatal("claims what another holds")
+			t.Fatal("due for a lease that another worker holds")
 		}
 		if !valid && !l.due(me, duration, interval) {
-			t.Fatal("does not claim what is free")
+			t.Fatal("not due for a free lease")
 		}
 		if l.heldBy(me) && l.due(me, duration, interval) != (duration-l.left >= interval) {
 			t.Fatalf("renews after %v of %v: %v", duration-l.left, interval, l.due(me, duration, interval))
@@ -79,7 +79,7 @@ func TestLease(t *testing.T) {
 			t.Fatalf("the remaining time grew from %v to %v", got, later)
 		}
 		if !l.expired() && elapsed == 0 && l.left > duration/10 && got == 0 {
-			t.Fatal("a lease that was just got is worth nothing")
+			t.Fatal("a lease has no remaining time right after the claim")
 		}
 	})
 }
@@ -104,7 +104,7 @@ func TestPlan(t *testing.T) {
 		changes := n.changes
 		for _, u := range n.unowned {
 			if slices.ContainsFunc(alive, func(m Member) bool { return slices.Contains(m.Units, u) }) {
-				t.Fatalf("%q is called unowned", u)
+				t.Fatalf("%q is wrongly unowned", u)
 			}
 		}
 		before := len(owners)
@@ -112,7 +112,7 @@ func TestPlan(t *testing.T) {
 		for _, c := range changes {
 			was, ok := owners[c.Unit]
 			if ok && was == c.Worker {
-				t.Fatalf("%q is written though nothing changes", c.Unit)
+				t.Fatalf("%q is written without a change", c.Unit)
 			}
 			if !ok {
 				added++
@@ -123,7 +123,7 @@ func TestPlan(t *testing.T) {
 			t.Fatal("a unit is written twice")
 		}
 		if again := plan(alive, assignments{owners: owners}, sticky); len(again.changes)+len(n.gone) > 0 {
-			t.Fatalf("after the changes, there are more: %v, and gone are %v", again, n.gone)
+			t.Fatalf("a second plan has more changes: %v, and gone are %v", again, n.gone)
 		}
 		if !slices.IsSortedFunc(changes, func(a, b change) int { return slices.Compare([]byte(a.Unit), []byte(b.Unit)) }) {
 			t.Fatalf("not in order of name: %v", changes)

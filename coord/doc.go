@@ -1,48 +1,49 @@
-// Package coord decides which worker runs which unit, with PostgreSQL as the
-// only coordinator. It decides who tries, and how soon; that a unit's work is
-// done once is not its affair, so two workers may believe for a moment that
-// the same unit is theirs.
+// Package coord decides which worker runs which unit, with PostgreSQL as the only
+// coordinator. An assignment decides which worker tries a unit, and how soon. It does
+// not guarantee that a unit's work is done once: two workers may briefly believe that
+// they own the same unit.
 //
-// Every worker has a row with its heartbeat and the units it has code for. One
-// of them leads and deals the units out; the others read what they were given.
-// All times are compared by the database's clock.
+// Every worker has a row with its heartbeat and the units that its code has. One worker
+// leads and deals the units. The others read their assignments. All times are compared
+// by the database's clock.
 //
 // # Leadership
 //
-// It is a session advisory lock, or a lease where sessions cannot be relied
-// on. A leader may have lost its leadership without knowing. So each write of
-// assignments proves the leadership in the statement that writes: the lock is
-// held by the very backend that executes it, or the lease, its row locked, has
+// The leadership is a session advisory lock, or a lease where sessions are unreliable. A
+// leader may have lost its leadership without knowing. So each write of assignments
+// proves the leadership in the statement that writes. Either the backend that executes
+// the statement holds the lock, or the statement locks the lease's row and the lease has
 // not expired.
 //
 // # Liveness
 //
-// Package liveness tells who is dead: by the age of heartbeats, and with
-// advisory locks also by a worker's session lock that is free at two looks in a
-// row. The leader gives the units of the dead to others.
+// Package liveness decides which workers are dead, by the age of heartbeats. With
+// advisory locks, a worker is also dead if its session lock is free at two polls in a
+// row. The leader gives the units of dead workers to others.
 //
 // # Partitions
 //
-// A unit may be cut into partitions: package partition. Each worker's row says
-// how many its code wishes for. The leader deals the partitions that are wanted:
-// what an operator has fixed, or what all wish who have the code. It tells the
-// owner of each unit their number; the owner replaces units. So the leader deals
-// what the checkpoints show, and a worker never runs a unit that is not there.
+// A unit may be split into partitions (package partition). Each worker's row says how
+// many partitions its code demands. The leader deals the partitions that are wanted: the
+// number that an operator has fixed, or the number that all workers with the code
+// demand. The leader writes the number into the assignment of each unit. The owner of
+// the unit then splits or merges it. So the leader deals only units that have
+// checkpoints, and a worker never runs a unit that does not exist.
 //
 // # Connections
 //
-// Each worker keeps one connection of the pool for all statements of its
-// coordination, with both strategies: heartbeats wait for nobody. After any
-// error it is closed and another one taken, so that a dead connection, or one
-// that leads to a standby, is not met again.
+// Each worker keeps one connection of the pool for all statements of its coordination,
+// with both strategies. So heartbeats wait for no other work. After any error the worker
+// discards the connection and takes another. A dead connection, or a connection to a
+// standby, is therefore not used again.
 //
 // # Cost
 //
-// An idle worker of default settings, the leader too, executes 1.2 short
-// statements a second, with a lease the leader 1.4; each on an index or on
-// tables as small as the number of workers. A heartbeat is part of one of them.
-// It notices within about a second who was killed. Joins, departures and
-// rebalances are announced: package changes.
+// With default settings, an idle worker, leader or not, executes 1.2 short statements a
+// second. A leader with a lease executes 1.4. Each statement uses an index or a table
+// with one row per worker. The heartbeat is part of one of these statements. The leader
+// detects a killed worker within about a second. Package changes announces joins, leaves
+// and rebalances.
 //
-// The package is the worker's own; it promises no stable API.
+// The package is internal to the worker and promises no stable API.
 package coord

@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// The leader gives nothing to a worker that an operator has asked to drain, before that worker
-// has noticed.
+// The leader assigns nothing to a worker that an operator has asked to drain, even
+// before the worker has read the request.
 func TestNothingIsAssignedToAWorkerThatIsToDrain(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {

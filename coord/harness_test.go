@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// patience bounds every wait. It is below the default HeartbeatTimeout, so
-// what comes true in time did not wait for that.
+// patience bounds every wait. It is below the default HeartbeatTimeout, so a condition
+// that comes true in time did not wait for a timeout.
 const patience = 25 * time.Second
 
 var six = []string{"Analytics", "Billing", "Email", "Inventory", "Orders", "Shipping"}
@@ -40,14 +40,14 @@ func config(db *sql.DB, units ...string) Config {
 	}
 }
 
-// brisk beats often, and lives as long as the default between two beats.
+// brisk sends heartbeats often, with a short HeartbeatTimeout.
 func brisk(cfg Config) Config {
 	cfg.HeartbeatInterval, cfg.RebalanceInterval = 100*time.Millisecond, 100*time.Millisecond
 	return cfg
 }
 
-// quick has a time-out that a test can wait for. On a busy machine it may pass
-// unintended.
+// quick has a HeartbeatTimeout that a test can wait for. On a busy machine the timeout
+// may pass unintended.
 func quick(cfg Config) Config {
 	cfg = brisk(cfg)
 	cfg.HeartbeatTimeout = time.Second
@@ -59,7 +59,7 @@ func withStrategy(cfg Config, s LeaderStrategy) Config {
 	return cfg
 }
 
-// eachStrategy runs f with both, on a database each.
+// eachStrategy runs f with both strategies, on a database each.
 func eachStrategy(t *testing.T, f func(t *testing.T, d *pgtest.Database, s LeaderStrategy)) {
 	t.Helper()
 	for name, s := range map[string]LeaderStrategy{"advisory": Advisory, "lease": Lease} {
@@ -72,7 +72,7 @@ func eachStrategy(t *testing.T, f func(t *testing.T, d *pgtest.Database, s Leade
 	}
 }
 
-// plantToken does what a worker's frontier does.
+// plantToken inserts the token, as a worker's frontier does.
 func plantToken(t *testing.T, db *sql.DB) {
 	t.Helper()
 	mustExec(t, db, `
@@ -95,17 +95,17 @@ func scan[T any](t testing.TB, db *sql.DB, query string, args ...any) (v T) {
 	return v
 }
 
-// await waits until ok.
+// await waits until ok returns true.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %v in vain: %s", patience, what)
+			t.Fatalf("after %v still not true: %s", patience, what)
 		}
 	}
 }
 
-// worker is a coordinator that runs.
+// worker is a running coordinator.
 type worker struct {
 	*Coordinator
 	t    *testing.T
@@ -134,7 +134,7 @@ func start(t *testing.T, cfg Config) *worker {
 	return w
 }
 
-// leave stops w the proper way.
+// leave stops Run and calls Leave.
 func (w *worker) leave() {
 	w.t.Helper()
 	w.stop()
@@ -143,7 +143,7 @@ func (w *worker) leave() {
 	}
 }
 
-// awaitAssigned waits until w runs want.
+// awaitAssigned waits until w is assigned want.
 func (w *worker) awaitAssigned(want ...string) {
 	w.t.Helper()
 	deadline := time.After(patience)
@@ -161,8 +161,7 @@ func (w *worker) awaitAssigned(want ...string) {
 	}
 }
 
-// awaitShares waits until the workers have dealt out the six consumers among
-// themselves as documented.
+// awaitShares waits until the six consumers are assigned to the workers as documented.
 func awaitShares(workers ...*worker) {
 	var members []Member
 	for _, w := range workers {
@@ -198,7 +197,7 @@ func leaderOf(t *testing.T, workers ...*worker) (leader *worker, others []*worke
 	return leader, others
 }
 
-// history records every write of an assignment, that of an equal value too.
+// history records every write of an assignment, also a write of an equal value.
 func history(t *testing.T, db *sql.DB) {
 	t.Helper()
 	mustExec(t, db, `CREATE TABLE history (n BIGSERIAL PRIMARY KEY, op TEXT, unit TEXT, worker UUID)`)
@@ -211,20 +210,20 @@ END $$`)
 	mustExec(t, db, `CREATE TRIGGER record AFTER INSERT OR UPDATE OR DELETE ON consumer_assignments FOR EACH ROW EXECUTE FUNCTION record()`)
 }
 
-// line is what lies between one process and the database.
+// line is the network between one process and the database.
 type line struct {
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
 	down  bool
-	slow  time.Duration // what each connection takes
+	slow  time.Duration // delay of each connection
 }
 
-// open makes a pool whose connections go over l.
+// open opens a pool whose connections go over l.
 func (l *line) open(t *testing.T, url string) *sql.DB {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
-		t.Fatal("pgx does not take the connection string")
+		t.Fatal("pgx does not parse the connection string")
 	}
 	dial := cfg.DialFunc
 	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -254,7 +253,7 @@ func (l *line) open(t *testing.T, url string) *sql.DB {
 	return db
 }
 
-// cut resets all connections; with down there are no new ones until mend.
+// cut resets all connections. If down is true, no new connection succeeds until mend.
 func (l *line) cut(down bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 )
 
-// cause is why nobody runs a unit.
+// cause is the reason why no worker runs a unit.
 type cause int
 
 const (
-	noCode   cause = iota // no live worker has code for it
-	notKept               // its assignment is not what the leader has written
-	otherKey              // it is a part, and the live workers' code has another key, or knows no parts
+	noCode   cause = iota // no live worker has code for the unit
+	notKept               // the stored assignment differs from the leader's write
+	otherKey              // the unit is a part, and the live workers have another key or no partition support
 )
 
 func (c cause) explain(cfg Config) string {
@@ -29,14 +29,14 @@ func (c cause) explain(cfg Config) string {
 	return fmt.Sprintf("its row in %s does not stay as the leader writes it: look for a transaction that holds the row, a trigger or a rule on the table, and processes of another library that still run", cfg.Assignments)
 }
 
-// idle returns the units that nobody runs, as a look shows them before changes
-// are written: those that none of the living has code for, and those whose
-// owner is none of the living that have.
+// idle returns the units that no worker runs, as a poll shows them before changes are
+// written. Such a unit has no live worker with its code, or its owner is not a live
+// worker with its code.
 func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause {
 	units := map[string]cause{}
 	for _, u := range n.unowned {
 		if slices.ContainsFunc(alive, func(m Member) bool { return m.draining && m.ID == owners[u] }) {
-			continue // its batch may be in flight
+			continue // a batch of the unit may be in flight
 		}
 		units[u] = noCode
 		if slices.ContainsFunc(alive, func(m Member) bool { return slices.Contains(m.Units, partition.Consumer(u)) }) {
@@ -54,11 +54,11 @@ func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause 
 	return units
 }
 
-// vigil tells since when each unit has been idle at every look.
+// vigil maps each idle unit to the time since when every poll has shown it idle.
 type vigil map[string]time.Time
 
-// next returns the vigil after another look, and the units that have been idle
-// for long enough to say so, in order of name.
+// next returns the map after another poll, and the units that have been idle for at
+// least enough, in order of name.
 func (v vigil) next(idle map[string]cause, now time.Time, enough time.Duration) (next vigil, lasting []string) {
 	next = vigil{}
 	for u := range idle {
@@ -74,8 +74,9 @@ func (v vigil) next(idle map[string]cause, now time.Time, enough time.Duration) 
 	return next, lasting
 }
 
-// watchIdle shows the units that nobody runs, and reports each once, also when
-// that is over. A consumer that changes hands is idle for a moment.
+// watchIdle updates Status.Unowned. It reports each idle unit once, and once more when
+// the unit runs again. A unit that moves between workers is idle only for a moment,
+// which is not reported.
 func (c *Coordinator) watchIdle(s *session, idle map[string]cause) {
 	var lasting []string
 	s.idle, lasting = s.idle.next(idle, time.Now(), c.cfg.HeartbeatInterval)

@@ -12,13 +12,13 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// A unit is called idle after every look of long enough has found it so, and
-// never before.
+// A unit is reported as idle once every poll of the given period has shown it idle, and
+// never earlier.
 func TestVigil(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const enough = 5 * time.Second
 		var v vigil
-		since := map[string]time.Time{} // by the plain way of counting
+		since := map[string]time.Time{} // by a simple count
 		now := time.Now()
 		for range rapid.IntRange(1, 20).Draw(t, "looks") {
 			now = now.Add(drawDuration(t, "pause", 0, 4*time.Second))
@@ -47,7 +47,7 @@ func TestVigil(t *testing.T) {
 	})
 }
 
-// The tables of other libraries have assignments without a worker.
+// Tables of other libraries have assignments without a worker. The leader assigns them.
 func TestAnAssignmentWithoutAWorkerIsTaken(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -57,8 +57,8 @@ func TestAnAssignmentWithoutAWorkerIsTaken(t *testing.T) {
 	})
 }
 
-// Whatever keeps a consumer from being run, the leader says so, once, and when
-// it is over; the other consumers do not wait for it.
+// The leader reports each consumer that no worker runs, once, with its reason, and
+// reports when it runs again. Other consumers do not wait for it.
 func TestNobodyRunsAConsumer(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -85,20 +85,20 @@ func TestNobodyRunsAConsumer(t *testing.T) {
 		mustExec(t, d.DB, `DROP TRIGGER nothing ON consumer_assignments`)
 		w.awaitAssigned(six...)
 		unowned("Retired")
-		for _, unit := range []string{"Billing", "Email"} { // the status shows it a moment before
+		for _, unit := range []string{"Billing", "Email"} { // Status shows it a moment earlier
 			await(t, unit+" is said to be run again", func() bool { return log.count("run again", unit) > 0 })
 		}
 
 		for unit, want := range map[string]string{"Billing": "consumer_assignments does not stay", "Email": "a trigger", "Retired": "no live worker has code for it"} {
 			if log.count("nobody runs a consumer", unit) != 1 || log.count("nobody runs a consumer", unit, want) != 1 {
-				t.Errorf("%s: told %d times, with the reason %d times", unit, log.count("nobody runs a consumer", unit), log.count(unit, want))
+				t.Errorf("%s: reported %d times, with the reason %d times", unit, log.count("nobody runs a consumer", unit), log.count(unit, want))
 			}
 			if n := log.count("run again", unit); (n == 1) == (unit == "Retired") {
-				t.Errorf("%s is run again: told %d times", unit, n)
+				t.Errorf("%s runs again: reported %d times", unit, n)
 			}
 		}
 		if n := log.count("nobody runs a consumer"); n != 3 {
-			t.Errorf("told of %d consumers, want 3", n)
+			t.Errorf("%d consumers were reported, want 3", n)
 		}
 	})
 }

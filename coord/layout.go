@@ -13,23 +13,23 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// Wish is what a worker's code says of the partitions of a consumer.
+// Wish is a worker's partition demand for a consumer.
 type Wish struct {
 	Count int    `json:"count"`
 	Key   string `json:"key,omitempty"` // the name of the key; empty: the aggregate's id
 }
 
-// Single is the wish for a consumer that is not to be split.
+// Single is the demand for one partition.
 var Single = Wish{Count: 1}
 
-// details are what a worker's row shows of a consumer. Programs from before there were
-// scopes show no consumer without a wish, and read none.
+// details are the details of a consumer in a worker's row. Builds without scope support
+// write no consumer without a demand, and cannot read one.
 type details struct {
 	Wish
 	Scope *scope.Scope `json:"scope,omitempty"`
 }
 
-// detailsText is how a worker's row shows its wishes and scopes: an empty object for none.
+// detailsText returns the details in a worker's row: an empty object if there are none.
 func detailsText(wishes map[string]Wish, scopes map[string]scope.Scope) string {
 	told := map[string]details{}
 	for consumer, w := range wishes {
@@ -48,9 +48,9 @@ func detailsText(wishes map[string]Wish, scopes map[string]scope.Scope) string {
 	return string(text)
 }
 
-// detailsOf reads what a worker's row shows. wishes is nil for a program from before there
-// were partitions, and for what is no wish; scopes has none of a program from before there
-// were any.
+// detailsOf parses the details in a worker's row. wishes is nil for a build without
+// partition support and for details that cannot be parsed. scopes is empty for a build
+// without scope support.
 func detailsOf(n liveness.Node) (wishes map[string]Wish, scopes map[string]scope.Scope) {
 	var told map[string]details
 	if err := json.Unmarshal(n.Details, &told); err != nil || told == nil {
@@ -68,7 +68,7 @@ func detailsOf(n liveness.Node) (wishes map[string]Wish, scopes map[string]scope
 	return wishes, scopes
 }
 
-// wish returns what a member wishes for a consumer that it has code for.
+// wish returns a member's demand for a consumer that the member has code for.
 func (m Member) wish(consumer string) Wish {
 	if w, ok := m.Wishes[consumer]; ok && w.Count > 0 {
 		return w
@@ -76,37 +76,38 @@ func (m Member) wish(consumer string) Wish {
 	return Single
 }
 
-// isOld reports whether a member's program is from before there were partitions.
+// isOld reports whether the member's build has no partition support.
 func (m Member) isOld() bool { return m.Wishes == nil }
 
-// part is a checkpoint's row that has to do with partitions, as a look shows it.
+// part is a checkpoint's row that concerns partitions, as a poll shows it.
 type part struct {
 	Unit  string `json:"unit"`
-	Key   string `json:"key"`   // that the unit's slots are of
-	Split bool   `json:"split"` // the consumer's own row, which is no unit now
-	Fixed int    `json:"fixed"` // by an operator, in the consumer's own row; 0: not
+	Key   string `json:"key"`   // the key of the unit's slots
+	Split bool   `json:"split"` // the consumer's own row while the consumer is split
+	Fixed int    `json:"fixed"` // by an operator, in the consumer's own row; 0: not fixed
 }
 
-// unit is one of a layout.
+// unit is a unit of a layout.
 type unit struct {
 	name  string
 	slots partition.Range
 }
 
-// layout is a consumer that is in partitions, or may be.
+// layout is a consumer that is split, or may be split.
 type layout struct {
 	consumer string
-	units    []unit // in order of their slots; together they have each slot once
+	units    []unit // in order of their slots; together they cover each slot once
 	split    bool
-	key      string // that it is split by
+	key      string // the key of the split
 	fixed    int
-	count    int    // partitions, as they are wanted; 0: the units stay
-	able     []bool // which of the members may run its units
+	count    int    // wanted partitions; 0: the units stay
+	able     []bool // by member: may the member run the units
 }
 
-// layoutsOf returns the consumers that are split, or have a number of partitions
-// that is fixed or wished for, or for which members have different scopes, each with its
-// target. Every other consumer is one unit that any member with its code may run.
+// layoutsOf returns the consumers that need a layout, each with its target. A consumer
+// needs a layout in four cases: it is split, its number of partitions is fixed, a member
+// demands partitions, or members have different scopes. Every other consumer is one unit
+// that any member with its code may run.
 func layoutsOf(alive []Member, parts []part) map[string]*layout {
 	all := map[string]*layout{}
 	of := func(consumer string) *layout {
@@ -128,7 +129,7 @@ func layoutsOf(alive []Member, parts []part) map[string]*layout {
 	for _, p := range parts {
 		consumer, slots, ok := partition.Parse(p.Unit)
 		if !ok {
-			continue // nobody of ours has written it
+			continue // not written by this library
 		}
 		l := of(consumer)
 		if slots == partition.All {
@@ -147,10 +148,12 @@ func layoutsOf(alive []Member, parts []part) map[string]*layout {
 	return all
 }
 
-// Number says how many partitions are wanted of a consumer: what an operator has
-// fixed, above 0, or what all wish who have its code. Programs from before there were
-// partitions, or of other libraries, are old: they wish for one. 0: the units stay, as there is no agreement, as in the
-// middle of a deployment, or nobody knows by which key to split.
+// Number returns the wanted number of partitions of a consumer. A number that an
+// operator has fixed applies, if it is above 0. Otherwise the number applies that all
+// workers with the code demand. old reports whether some worker has no partition support
+// or runs another library: the number is then 1. 0 means that the units stay, for one of
+// two reasons. The demands differ, as in a deployment, or the keys differ and the
+// consumer is not split yet.
 func Number(fixed int, split, old bool, wishes []Wish) (count int) {
 	switch {
 	case fixed > 0:
@@ -166,14 +169,14 @@ func Number(fixed int, split, old bool, wishes []Wish) (count int) {
 	return count
 }
 
-// decide says how many partitions are wanted, and who may run them. A part takes a
-// program that knows its key.
+// decide sets the number of wanted partitions and the members that may run them. Only a
+// member whose build knows the key may run a part.
 func (l *layout) decide(alive []Member) {
 	l.able = make([]bool, len(alive))
-	var wishes []Wish // of those that know what a part is
+	var wishes []Wish // of members with partition support
 	old, fixed := false, l.fixed
 	for i, m := range alive {
-		if m.Units == nil { // it may take any consumer, and knows nothing that would keep it from a split one
+		if m.Units == nil { // a worker of another library may run any consumer, and ignores partitions
 			old, fixed = true, 0
 		}
 		if !slices.Contains(m.Units, l.consumer) {
@@ -201,9 +204,9 @@ func (l *layout) decide(alive []Member) {
 	outrank(alive, l.consumer, l.able)
 }
 
-// outrank clears able for the members whose scope is not the greatest of those able, see
-// [scope.Scope.Compare]: their code would pass events that the greatest scope selects. A
-// member without a scope stays able.
+// outrank clears able for each member whose scope is below the greatest scope of the
+// able members, see [scope.Scope.Compare]. Such a member's code would pass events that
+// the greatest scope selects. A member without a scope stays able.
 func outrank(alive []Member, consumer string, able []bool) {
 	var best *scope.Scope
 	for i, m := range alive {
@@ -233,8 +236,8 @@ func disputed(alive []Member) (consumers []string) {
 	return consumers
 }
 
-// target returns the partition that a unit is to become, to come apart into, or
-// to be merged into: that of its first slot.
+// target returns the partition that a unit is to become, to be split into or to be
+// merged into. For a split, it is the partition of the unit's first slot.
 func (l *layout) target(u unit) string {
 	if l.count == 0 {
 		return u.name
@@ -242,8 +245,8 @@ func (l *layout) target(u unit) string {
 	return partition.Name(l.consumer, partition.Target(l.count, u.slots.First))
 }
 
-// wanted is what the units are told: nothing where there is nothing to do about
-// a consumer that is not split.
+// wanted returns the number of partitions in the assignments of the units. It is 0 for a
+// consumer that is not split and needs no split.
 func (l *layout) wanted() int {
 	if l.count == 1 && !l.split {
 		return 0
@@ -251,7 +254,7 @@ func (l *layout) wanted() int {
 	return l.count
 }
 
-// targets returns what is to be dealt of the consumer.
+// targets returns the partitions of the consumer that are dealt.
 func (l *layout) targets() (names []string) {
 	if l.count > 0 {
 		for _, r := range partition.Cut(l.count) {
@@ -265,7 +268,7 @@ func (l *layout) targets() (names []string) {
 	return names
 }
 
-// dealing are the members with the partitions that they may run, instead of the
+// dealing returns the members with the partitions that they may run, in place of the
 // consumers in layouts.
 func dealing(alive []Member, layouts map[string]*layout) []Member {
 	if len(layouts) == 0 {
@@ -284,13 +287,13 @@ func dealing(alive []Member, layouts map[string]*layout) []Member {
 				members[i].Units = append(members[i].Units, l.targets()...)
 			}
 		}
-		slices.Sort(members[i].Units) // members of the same build have the same list
+		slices.Sort(members[i].Units) // members of the same build get the same list
 	}
 	return members
 }
 
-// keepers are the owners of what is dealt. A partition that is not there yet
-// belongs to who has its first slot.
+// keepers returns the owners of the dealt partitions. The owner of a partition that does
+// not exist yet is the owner of its first slot.
 func keepers(owners map[string]uuid.UUID, layouts map[string]*layout) map[string]uuid.UUID {
 	kept := maps.Clone(owners)
 	for _, l := range layouts {

@@ -15,12 +15,12 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// able is a live worker with code for "c" and two more, and a wish for "c".
+// able returns a live worker with code for "c" and two other units, and a demand for "c".
 func able(w Wish) Member {
 	return Member{ID: uuid.New(), Units: []string{"a", "b", "c"}, Wishes: map[string]Wish{"c": w}}
 }
 
-// splitAt are the rows of "c" in n partitions by a key.
+// splitAt returns the rows of "c" in n partitions by a key.
 func splitAt(n int, key string) []part {
 	rows := []part{{Unit: "c", Split: true}}
 	for _, r := range partition.Cut(n) {
@@ -71,9 +71,9 @@ func TestHowManyPartitionsAreWanted(t *testing.T) {
 	}
 }
 
-// Whatever the wishes are and whoever lives, plans and the steps of the owners
-// come to rest in the layout that was wished for last, with each unit assigned
-// once, evenly, to somebody who may run it.
+// Plans and the steps of the owners converge to the latest demanded layout, whatever the
+// demands and the live workers are. Then each unit is assigned once, evenly, to a worker
+// that may run it.
 func TestPartitionsComeToRest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		is := assignments{owners: map[string]uuid.UUID{}, wanted: map[string]int{}}
@@ -99,7 +99,7 @@ func TestPartitionsComeToRest(t *testing.T) {
 				t.Fatalf("%v", units)
 			}
 		}
-		// step does what the owner of the unit i does.
+		// step runs the step of the owner of unit i.
 		step := func(i int) bool {
 			name := partition.Name("c", units[i])
 			n := is.wanted[name]
@@ -131,7 +131,7 @@ func TestPartitionsComeToRest(t *testing.T) {
 			replace(from, to-from, target)
 			return true
 		}
-		// settle plans and steps, for so many rounds at most, until nothing changes.
+		// settle plans and steps until nothing changes, for a limited number of rounds.
 		settle := func(alive []Member, rounds int) (rests bool) {
 			for ; rounds > 0 && !rests; rounds-- {
 				is.parts = rows()
@@ -177,7 +177,7 @@ func TestPartitionsComeToRest(t *testing.T) {
 		loads := map[uuid.UUID]int{}
 		for u, owner := range is.owners {
 			if !slices.ContainsFunc(alive, func(m Member) bool { return m.ID == owner }) {
-				t.Fatalf("%q is nobody's", u)
+				t.Fatalf("%q has no owner", u)
 			}
 			loads[owner]++
 		}
@@ -191,8 +191,8 @@ func TestPartitionsComeToRest(t *testing.T) {
 	})
 }
 
-// The parts of one partition come to one worker; those of a unit that is to come
-// apart need not move first.
+// The parts of one partition meet at one worker. The parts of a unit that is to be split
+// need not move first.
 func TestPartsComeTogether(t *testing.T) {
 	alive := []Member{able(Wish{2, ""}), able(Wish{2, ""}), able(Wish{2, ""})}
 	for i := range alive {
@@ -231,7 +231,7 @@ func TestWishesAreReadAsWritten(t *testing.T) {
 	var m Member
 	m.Wishes, _ = detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(nil, nil))}})
 	if m.isOld() || m.wish("c") != Single {
-		t.Error("a program that wishes nothing counts as old")
+		t.Error("a build that demands nothing counts as a build without partition support")
 	}
 	for _, details := range []string{"", "null", "[]"} {
 		if wishes, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(details)}}); wishes != nil {
@@ -248,15 +248,15 @@ func TestScopesAreReadAsWritten(t *testing.T) {
 	if !maps.EqualFunc(got, scopes, func(a, b scope.Scope) bool { return a.String() == b.String() }) || !maps.Equal(gotWishes, map[string]Wish{"c": {4, "k"}}) {
 		t.Errorf("%v, %v", got, gotWishes)
 	}
-	// A program from before there were scopes reads wishes.
+	// A build without scope support parses the demands.
 	var old map[string]Wish
 	if err := json.Unmarshal([]byte(text), &old); err != nil || !maps.Equal(old, wishes) {
 		t.Errorf("%v, %v", old, err)
 	}
 }
 
-// If members have different scopes of a consumer, those with the greatest scope run it, or a
-// member without a scope does. Other consumers are not affected.
+// If members have different scopes of a consumer, the members with the greatest scope
+// may run it, and so may a member without a scope. Other consumers are not affected.
 func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -305,7 +305,7 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 	})
 }
 
-// A draining member gets no unit, and keeps its units until it hands them back.
+// A draining member gets no unit, and keeps its units until it releases them.
 func TestDrainingMemberIsDealtNothing(t *testing.T) {
 	t.Parallel()
 	gone, stays := able(Single), able(Wish{2, ""})
@@ -322,7 +322,7 @@ func TestDrainingMemberIsDealtNothing(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, units) || !slices.Equal(n.unowned, []string{"own"}) {
-			t.Errorf("%q are given, %q have no code; want %q", got, n.unowned, units)
+			t.Errorf("%q are assigned, %q have no code; want %q", got, n.unowned, units)
 		}
 		return n
 	}
@@ -339,11 +339,11 @@ func TestDrainingMemberIsDealtNothing(t *testing.T) {
 	before := gone
 	before.draining = false
 	if sameMembers([]Member{before}, []Member{gone}) {
-		t.Error("a member that begins to drain is no reason to read the assignments")
+		t.Error("sameMembers ignores that a member began to drain")
 	}
 }
 
-// A consumer goes from one to two partitions, and back, as its owners do it.
+// A consumer is split from one into two partitions, and merged again.
 func TestLeaderDealsPartitions(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, strategy LeaderStrategy) {

@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// A leader whose session is gone cannot write, though it still believes.
+// A leader whose session is gone cannot write, although it still believes that it leads.
 func TestDeposedByLock(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -22,26 +22,26 @@ func TestDeposedByLock(t *testing.T) {
 		t.Fatal("both lead")
 	}
 	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); leads || err != nil {
-		t.Fatalf("a follower writes: %v, %v", leads, err)
+		t.Fatalf("a follower wrote: %v, %v", leads, err)
 	}
 	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.Backend)
 	lead(t, b)
 	if !a.leads {
-		t.Fatal("the test wants two that believe to lead")
+		t.Fatal("the test needs two workers that believe that they lead")
 	}
 	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); !leads || err != nil {
 		t.Fatalf("the leader cannot write: %v, %v", leads, err)
 	}
 	if leads, _, err := a.assign(t.Context(), next{changes: give("x", a)}); leads || err == nil {
-		t.Errorf("the former leader writes: %v, %v", leads, err)
+		t.Errorf("the former leader wrote: %v, %v", leads, err)
 	}
 	if got := ownerOf(t, d.DB, "x"); got != b.cfg.ID.String() {
 		t.Error("the former leader's assignment stands")
 	}
 }
 
-// The leader's connection ends while its write waits for a row: the write does
-// not happen, and its successor's does.
+// The leader's connection ends while its write waits for a row. The write does not take
+// effect, and the successor's write does.
 func TestDeposedInTheMiddle(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -51,11 +51,11 @@ func TestDeposedInTheMiddle(t *testing.T) {
 	late := assignLater(a, append(give("w", a), give("x", a)...))
 	blocked(t, d.DB, 1)
 	if mustLook(t, b).leads {
-		t.Fatal("leads while the leader writes")
+		t.Fatal("a follower leads while the leader writes")
 	}
 	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.Backend)
 	if w := <-late; w.leads || w.err == nil {
-		t.Fatalf("the write of a leader that was cut off: %+v", w)
+		t.Fatalf("the write of a disconnected leader: %+v", w)
 	}
 	lead(t, b)
 	second := assignLater(b, give("x", b))
@@ -65,14 +65,14 @@ func TestDeposedInTheMiddle(t *testing.T) {
 		t.Fatalf("the new leader's write: %+v", w)
 	}
 	if got := ownerOf(t, d.DB, "x"); got != b.cfg.ID.String() {
-		t.Error("x is not the new leader's")
+		t.Error("x does not belong to the new leader")
 	}
 	if n := scan[int](t, d.DB, `SELECT count(*) FROM consumer_assignments`); n != 1 {
-		t.Errorf("there are %d rows, of the former leader's write too", n)
+		t.Errorf("there are %d rows, also from the former leader's write", n)
 	}
 }
 
-// expire makes the lease one that its holder has not renewed.
+// expire makes the lease expire.
 func expire(t *testing.T, db *sql.DB) {
 	t.Helper()
 	mustExec(t, db, `UPDATE worker_leader_election SET expires_at = clock_timestamp()`)
@@ -87,32 +87,32 @@ func TestDeposedByLease(t *testing.T) {
 		t.Fatal("both lead")
 	}
 	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); leads || err != nil {
-		t.Fatalf("a follower writes: %v, %v", leads, err)
+		t.Fatalf("a follower wrote: %v, %v", leads, err)
 	}
 	expire(t, d.DB)
 	if leads, _, err := a.assign(t.Context(), next{changes: give("x", a)}); leads || err != nil {
-		t.Fatalf("writes with an expired lease: %v, %v", leads, err)
+		t.Fatalf("a leader with an expired lease wrote: %v, %v", leads, err)
 	}
 	lead(t, b)
 	if b.lease.term != a.lease.term+1 {
 		t.Errorf("the term went from %d to %d", a.lease.term, b.lease.term)
 	}
 	if !a.leads {
-		t.Fatal("the test wants two that believe to lead")
+		t.Fatal("the test needs two workers that believe that they lead")
 	}
 	if leads, _, err := a.assign(t.Context(), next{changes: give("x", a)}); leads || err != nil {
-		t.Fatalf("the former leader writes: %v, %v", leads, err)
+		t.Fatalf("the former leader wrote: %v, %v", leads, err)
 	}
 	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); !leads || err != nil {
 		t.Fatalf("the leader cannot write: %v, %v", leads, err)
 	}
 	if mustLook(t, a).leads {
-		t.Error("the former leader does not notice")
+		t.Error("the former leader still leads")
 	}
 }
 
-// A lease that runs out while the write waits for its row is no proof: the
-// clock is read when the row is held.
+// A lease that expires while the write waits for its row proves nothing. The clock is
+// read when the row is locked.
 func TestLeaseExpiresInTheMiddle(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -128,7 +128,7 @@ func TestLeaseExpiresInTheMiddle(t *testing.T) {
 	}
 	late := assignLater(a, give("x", a))
 	blocked(t, d.DB, 1)
-	// Valid when the write began, expired when it gets the row.
+	// Valid when the write began, expired when the write gets the row.
 	if _, err := tx.Exec(`UPDATE worker_leader_election SET expires_at = clock_timestamp()`); err != nil {
 		t.Fatal(err)
 	}
@@ -139,11 +139,11 @@ func TestLeaseExpiresInTheMiddle(t *testing.T) {
 		t.Errorf("the write: %+v", w)
 	}
 	if n := scan[int](t, d.DB, `SELECT count(*) FROM consumer_assignments`); n != 0 {
-		t.Error("it was written")
+		t.Error("the row was written")
 	}
 }
 
-// While a write is under way, nobody can take the lease over.
+// While a write runs, no worker can take the lease.
 func TestLeaseIsKeptDuringAWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -160,11 +160,11 @@ func TestLeaseIsKeptDuringAWrite(t *testing.T) {
 		t.Errorf("the write: %+v", w)
 	}
 	if err := <-claimed; err != nil || b.lease.holder == b.cfg.ID {
-		t.Errorf("a lease that is valid was claimed: %v, %+v", err, b.lease)
+		t.Errorf("a valid lease was claimed: %v, %+v", err, b.lease)
 	}
 }
 
-// What is in the lease's row may be nonsense: it counts as expired.
+// A lease with an impossible expiry counts as expired.
 func TestLeaseOutOfTheFuture(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -173,14 +173,14 @@ func TestLeaseOutOfTheFuture(t *testing.T) {
 		lead(t, a)
 		mustExec(t, d.DB, `UPDATE worker_leader_election SET expires_at = `+expires)
 		if leads, _, err := a.assign(t.Context(), next{changes: give("x", a)}); leads || err != nil {
-			t.Errorf("writes with a lease until %s: %v, %v", expires, leads, err)
+			t.Errorf("a leader with a lease until %s wrote: %v, %v", expires, leads, err)
 		}
 		lead(t, b)
 		a, b = b, a
 	}
 }
 
-// The holder renews before the lease is over, and keeps its term.
+// The holder renews the lease before it expires, and keeps its term.
 func TestLeaseRenewal(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -189,7 +189,7 @@ func TestLeaseRenewal(t *testing.T) {
 	first := scan[time.Time](t, d.DB, `SELECT expires_at FROM worker_leader_election`)
 	await(t, "the lease was renewed", func() bool {
 		if !mustLook(t, a).leads {
-			t.Fatal("the lease was lost")
+			t.Fatal("the holder lost the lease")
 		}
 		return scan[time.Time](t, d.DB, `SELECT expires_at FROM worker_leader_election`).After(first)
 	})
@@ -198,8 +198,8 @@ func TestLeaseRenewal(t *testing.T) {
 	}
 }
 
-// A row that is right already is not written again: another leader may have
-// done what this one is about to do.
+// A row that is already correct is not written again, since another leader may have
+// written it.
 func TestAssignWritesChangesOnly(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -217,8 +217,7 @@ func TestAssignWritesChangesOnly(t *testing.T) {
 	})
 }
 
-// A leader, and those who leave, write at the same time and do not wait for
-// each other in a ring.
+// A leader and leaving workers write at the same time without a deadlock.
 func TestNoDeadlock(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {

@@ -20,8 +20,8 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// A killed process is replaced long before its heartbeat is too old: the
-// time-outs here are longer than the test's patience.
+// A killed process is replaced long before its heartbeat is too old. The timeouts here
+// are longer than the test's patience.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"leader", "follower"} {
@@ -45,15 +45,15 @@ func TestKilled(t *testing.T) {
 			}
 			lines[victim.id].cut(true)
 			awaitShares(rest...)
-			// It was no death: it comes back.
+			// The process lives: it comes back.
 			lines[victim.id].mend()
 			awaitShares(workers...)
 		})
 	}
 }
 
-// The heartbeat of a worker that was there before the token proves nothing, so
-// it does not wait for the next, an hour away.
+// A heartbeat from before the token proves nothing. The worker repeats the heartbeat,
+// and does not wait for the next one, an hour away.
 func TestKilledAfterANewToken(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -68,15 +68,15 @@ func TestKilledAfterANewToken(t *testing.T) {
 	awaitShares(a, b)
 	plantToken(t, d.DB)
 	proven := `SELECT ` + incarnation.WroteRow(hourly(d.DB).Token, "n", "heartbeat_at") + ` FROM worker_nodes AS n WHERE worker_id = $1::uuid`
-	await(t, "a heartbeat since then", func() (yes bool) { // without a token, there are some all the time
+	await(t, "a heartbeat since then", func() (yes bool) { // without a token, the worker sends them all the time
 		return d.DB.QueryRowContext(t.Context(), proven, a.id.String()).Scan(&yes) == nil && yes
 	})
 	l.cut(true)
 	awaitShares(b)
 }
 
-// A new process finds its predecessor's row, killed a moment ago, and does not
-// wait for it.
+// A new process finds the row of its predecessor, killed a moment ago, and does not wait
+// for a timeout.
 func TestKilledAlone(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -107,9 +107,9 @@ func TestSilent(t *testing.T) {
 			awaitShares(a, b)
 			l.cut(true)
 			b.awaitAssigned(six...)
-			a.awaitAssigned() // it knows that it counts as dead
+			a.awaitAssigned() // the worker knows that it counts as dead
 			if s := a.Status(); s.LastError == nil || s.Leader {
-				t.Errorf("the status of a worker without database is %+v", s)
+				t.Errorf("the status of a worker without a database is %+v", s)
 			}
 			l.mend()
 			awaitShares(a, b)
@@ -118,8 +118,8 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// Where each login takes longer than a statement may, as after a crash of a server
-// that all log in to, a worker gets its session all the same.
+// A worker gets its session even if each login takes longer than a statement may, as
+// after a crash of a server with many clients.
 func TestSlowLogins(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -134,8 +134,8 @@ func TestSlowLogins(t *testing.T) {
 	})
 }
 
-// Connections of the pool that have died in silence are tried and given up one by one, and
-// none of them for longer than the first.
+// Dead connections of the pool are tried and discarded one by one, each with the same
+// time limit as the first.
 func TestIdleConnectionsDieInSilence(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -163,7 +163,7 @@ func TestIdleConnectionsDieInSilence(t *testing.T) {
 	await(t, "another session", func() bool { return a.Status().LastError == nil })
 }
 
-// Connections may break as often as they like.
+// Terminated connections move no assignment, however often they are terminated.
 func TestTerminated(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -177,8 +177,8 @@ func TestTerminated(t *testing.T) {
 	})
 }
 
-// A restart of the server, clean or not, makes all locks free and is nobody's
-// death: no assignment moves.
+// A restart of the server, clean or not, frees all locks and kills no worker. No
+// assignment moves.
 func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"clean", "crash"} {
@@ -186,14 +186,14 @@ func TestServerRestart(t *testing.T) {
 			t.Parallel()
 			server := pgtest.OwnServer(t, nil)
 			db := (&line{}).open(t, server.URL(""))
-			db.SetMaxIdleConns(0) // or the test would meet the restart itself
+			db.SetMaxIdleConns(0) // the pool's connections would detect the restart
 			tables := migrations.DefaultConfig()
 			if err := migrations.Apply(t.Context(), db, &tables); err != nil {
 				t.Fatal(err)
 			}
 			plantToken(t, db)
 			var workers []*worker
-			for range len(six) + 1 { // one has nothing
+			for range len(six) + 1 { // one worker has no unit
 				cfg := config(db, six...)
 				cfg.HeartbeatTimeout, cfg.RebalanceInterval = time.Hour, 10*time.Millisecond
 				workers = append(workers, start(t, cfg))
@@ -222,7 +222,7 @@ func TestServerRestart(t *testing.T) {
 					s := w.Status()
 					return s.LastError == nil && s.LastHeartbeat.After(before[w.id])
 				}) {
-					t.Fatal("waited in vain for the worker to be back")
+					t.Fatal("the worker did not come back")
 				}
 			}
 			leaderOf(t, workers...)
@@ -237,7 +237,7 @@ func TestServerRestart(t *testing.T) {
 func TestRowDeleted(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		// No heartbeat meets the row's end before patience does.
+		// No heartbeat detects the missing row before patience ends.
 		cfg := withStrategy(config(d.DB, six...), s)
 		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = time.Hour, 3*time.Hour
 		a := start(t, cfg)
@@ -250,8 +250,8 @@ func TestRowDeleted(t *testing.T) {
 	})
 }
 
-// While a new build is rolled out, only those get its consumer who have code
-// for it; what nobody has code for is left alone, and said once.
+// During the rollout of a new build, only workers with the code of its consumer get the
+// consumer. A consumer without code keeps its assignment, and is reported once.
 func TestRollingDeploy(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -280,17 +280,17 @@ func TestRollingDeploy(t *testing.T) {
 	old[1].leave()
 	await(t, "the new build runs all", func() bool { return len(fresh[0].Assigned())+len(fresh[1].Assigned()) == 3 })
 	if n := scan[int](t, d.DB, `SELECT count(*) FROM history WHERE unit = 'New' AND worker IN ($1::uuid, $2::uuid)`, old[0].id.String(), old[1].id.String()); n != 0 {
-		t.Errorf("an old build was given the new consumer %d times", n)
+		t.Errorf("a worker without the code got the new consumer %d times", n)
 	}
 	if got := scan[string](t, d.DB, `SELECT worker_id::text FROM consumer_assignments WHERE consumer_name = 'Retired'`); got != retired.String() {
-		t.Error("the assignment of a consumer that nobody has code for has moved")
+		t.Error("the assignment of a consumer without code has moved")
 	}
 	if n := log.count("no live worker has code", "Retired"); n == 0 || n > 4 {
-		t.Errorf("%d lines say that nobody has code for Retired, by 1 to 4 leaders", n)
+		t.Errorf("%d lines report that no worker has code for Retired, want 1 to 4, one per leader", n)
 	}
 }
 
-// logged remembers what it is told.
+// logged records the callbacks of a Coordinator.
 type logged struct {
 	mu    sync.Mutex
 	lines []string
@@ -302,7 +302,7 @@ func (l *logged) add(about ...any) {
 	l.lines = append(l.lines, fmt.Sprint(about...))
 }
 
-// hears has a Coordinator tell it of its units and tasks.
+// hears sets the callbacks of a Coordinator.
 func (l *logged) hears(cfg *Config) {
 	cfg.OnUnowned = func(unit, reason string) { l.add("nobody runs a consumer ", unit, ": ", reason) }
 	cfg.OnOwned = func(unit string) { l.add("run again ", unit) }
@@ -320,15 +320,15 @@ func (l *logged) count(words ...string) (n int) {
 	return n
 }
 
-// Connections to a standby leave the pool, however many there are: the
-// coordination does not meet them again.
+// Connections to a standby leave the pool, however many there are, and the coordination
+// does not use them again.
 func TestStandbyLeavesThePool(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		var standby atomic.Bool
 		cfg, err := pgx.ParseConfig(d.URL)
 		if err != nil {
-			t.Fatal("pgx does not take the connection string")
+			t.Fatal("pgx does not parse the connection string")
 		}
 		db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) (err error) {
 			if standby.Load() {

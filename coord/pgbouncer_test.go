@@ -9,7 +9,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Session locks do not hold behind a real proxy either, and the lease does.
+// Behind PgBouncer with transaction pooling, Register rejects session locks, and the
+// lease works.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []map[string]string{{"default_pool_size": "1"}, {"default_pool_size": "3"}, {"server_round_robin": "1"}} {
@@ -21,7 +22,7 @@ func TestPgBouncer(t *testing.T) {
 				t.Errorf("Register: %v", err)
 			}
 			if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`); n != 0 {
-				t.Error("it registered all the same")
+				t.Error("the worker registered nevertheless")
 			}
 			awaitShares(start(t, withStrategy(config(db, six...), Lease)), start(t, withStrategy(config(db, six...), Lease)))
 		})

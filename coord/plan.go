@@ -10,31 +10,31 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 )
 
-// change gives a unit to a worker.
+// change assigns a unit to a worker.
 type change struct {
 	Unit       string    `json:"unit"`
 	Worker     uuid.UUID `json:"worker"`
-	Partitions int       `json:"partitions,omitempty"` // of its consumer, as they are wanted; 0: they stay
+	Partitions int       `json:"partitions,omitempty"` // wanted of its consumer; 0: the units stay
 }
 
-// assignments are what a look finds.
+// assignments are the assignments that a poll read.
 type assignments struct {
-	owners map[string]uuid.UUID // nil: it has not asked. The nil worker: there is none
-	wanted map[string]int       // partitions, as the units were told
+	owners map[string]uuid.UUID // nil: not read; the nil UUID: no owner
+	wanted map[string]int       // partitions in the assignments, by unit
 	parts  []part
 }
 
-// next is what a plan makes of assignments.
+// next is the result of plan.
 type next struct {
 	changes []change // in order of name
-	gone    []string // units that were replaced, in order of name
-	unowned []string // that none of the living has code for, likewise; they are left to whom they belong
+	gone    []string // units that were split or merged, in order of name
+	unowned []string // units that no live worker has code for, in order of name; they keep their owner
 }
 
-// plan compares the assignments with what they should be. What is dealt are the
-// partitions that are wanted. Each unit goes to who was dealt the partition of
-// its first slot: so the parts of one come together, and what is split spreads.
-// A unit of a member that is draining stays with it until the member hands the unit back.
+// plan compares the assignments with the target. It deals the wanted partitions. Each
+// unit goes to the member that was dealt the partition of the unit's first slot. So the
+// parts of one partition meet at one member, and the parts of a split spread. A unit of
+// a draining member stays until the member releases it.
 func plan(alive []Member, is assignments, sticky bool) (n next) {
 	alive, draining := takers(alive)
 	layouts := layoutsOf(alive, is.parts)
@@ -82,7 +82,7 @@ func plan(alive []Member, is assignments, sticky bool) (n next) {
 	return n
 }
 
-// members are the workers that are alive. What one says of itself is read once.
+// members returns the live workers as members. It parses the details of each worker once.
 func (s *session) members(alive []liveness.Node) (all []Member) {
 	read := make(map[uuid.UUID]Member, len(alive))
 	for _, n := range alive {
@@ -99,8 +99,7 @@ func (s *session) members(alive []liveness.Node) (all []Member) {
 	return all
 }
 
-// takers are the members as units are dealt to them: a member that is draining has code for
-// none.
+// takers returns the members for a deal: a draining member has code for no unit.
 func takers(alive []Member) (all []Member, draining map[uuid.UUID]bool) {
 	all, draining = slices.Clone(alive), map[uuid.UUID]bool{}
 	for i, m := range all {
@@ -111,7 +110,7 @@ func takers(alive []Member) (all []Member, draining map[uuid.UUID]bool) {
 	return all, draining
 }
 
-// ids are those of workers.
+// ids returns the ids of workers.
 func ids(nodes []liveness.Node) (all []uuid.UUID) {
 	for _, n := range nodes {
 		all = append(all, n.ID)
@@ -119,7 +118,7 @@ func ids(nodes []liveness.Node) (all []uuid.UUID) {
 	return all
 }
 
-// sameMembers needs no look at their units, which never change.
+// sameMembers does not compare the members' units, which never change.
 func sameMembers(a, b []Member) bool {
 	return slices.EqualFunc(a, b, func(a, b Member) bool { return a.ID == b.ID && a.draining == b.draining })
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// pooler is a transaction-pooling proxy, in small: a client has a session of
-// the server from the first message of a transaction to its end.
+// pooler is a small transaction-pooling proxy. A client has a session of the server from
+// the first message of a transaction to its end.
 type pooler struct {
 	listener net.Listener
 	choose   func(idle []*pgconn.HijackedConn) int
@@ -31,8 +31,8 @@ type pooler struct {
 	clients map[net.Conn]bool
 }
 
-// startPooler makes a proxy with so many sessions of the server, of which
-// choose takes one.
+// startPooler starts a proxy with the given number of server sessions. choose selects
+// one for a transaction.
 func startPooler(t *testing.T, d *pgtest.Database, sessions int, choose func([]*pgconn.HijackedConn) int) *pooler {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,7 +85,7 @@ func (p *pooler) accept() {
 	}
 }
 
-// serve is one client's connection.
+// serve serves one client's connection.
 func (p *pooler) serve(client net.Conn) error {
 	b := pgproto3.NewBackend(client, client)
 	if _, err := b.ReceiveStartupMessage(); err != nil {
@@ -122,8 +122,7 @@ func (p *pooler) serve(client net.Conn) error {
 	}
 }
 
-// transact passes messages on until the transaction that begins with message
-// is over.
+// transact forwards messages until the transaction that begins with message has ended.
 func transact(b *pgproto3.Backend, server *pgproto3.Frontend, message pgproto3.FrontendMessage) (err error) {
 	for {
 		server.Send(message)
@@ -143,7 +142,7 @@ func transact(b *pgproto3.Backend, server *pgproto3.Frontend, message pgproto3.F
 	}
 }
 
-// answer passes the server's messages on, until it is ready for more.
+// answer forwards the server's messages until the server is ready for a query.
 func answer(b *pgproto3.Backend, server *pgproto3.Frontend) (status byte, err error) {
 	for {
 		message, err := server.Receive()
@@ -179,7 +178,7 @@ func (p *pooler) give(server *pgconn.HijackedConn) {
 	p.freed.Signal()
 }
 
-// config connects through the pooler, as is known to work with one.
+// config connects through the pooler, with settings that work behind a pooler.
 func (p *pooler) config(t *testing.T) Config {
 	t.Helper()
 	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: p.listener.Addr().String(), Path: "any", RawQuery: "sslmode=disable"}
@@ -196,8 +195,8 @@ func (p *pooler) config(t *testing.T) Config {
 func last(idle []*pgconn.HijackedConn) int { return len(idle) - 1 }
 func first([]*pgconn.HijackedConn) int     { return 0 }
 
-// Session locks do not hold behind a transaction-pooling proxy. That is found
-// out, whichever session the proxy takes for a transaction.
+// Session locks protect nothing behind a transaction-pooling proxy. Register detects the
+// proxy, whichever session the proxy uses for a transaction.
 func TestPoolerRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -213,14 +212,14 @@ func TestPoolerRefused(t *testing.T) {
 				t.Errorf("Register: %v", err)
 			}
 			if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`); n != 0 {
-				t.Error("it registered all the same")
+				t.Error("the worker registered nevertheless")
 			}
 		})
 	}
 }
 
-// A proxy that pools only later is found out too, and ends Run: no retry
-// mends it.
+// Run detects a proxy that starts pooling later and returns an error, since no retry can
+// succeed.
 func TestPoolerRefusedLater(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -228,7 +227,7 @@ func TestPoolerRefusedLater(t *testing.T) {
 	p.sticky.Store(true)
 	c := New(p.config(t))
 	if err := c.Register(context.Background()); err != nil {
-		t.Fatalf("while a client keeps its session, nothing is wrong: %v", err)
+		t.Fatalf("Run failed while the client keeps its session: %v", err)
 	}
 	p.sticky.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -241,7 +240,7 @@ func TestPoolerRefusedLater(t *testing.T) {
 	}
 }
 
-// The lease is made for it.
+// The lease works behind a transaction-pooling proxy.
 func TestPoolerWithLease(t *testing.T) {
 	t.Parallel()
 	p := startPooler(t, pgtest.New(t), 3, first)

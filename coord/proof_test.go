@@ -8,9 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// The leader, and who asks whether a worker is dead, know a death by its free
-// lock, also when the token is very old. A view stands for the table of the
-// token: unlike that, it can have any xmin.
+// The leader and Dead detect a death by the free lock, even if the token is very old. A
+// view replaces the token's table, because a view can return any xmin.
 func TestProofWithAnOldToken(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -30,7 +29,7 @@ FROM real_token, age`)
 	lead(t, leader)
 	dead.Close()
 	await(t, "the lock is free", func() bool { return !see(t, leader, dead.cfg.ID).Held })
-	// Not closer to 2^32: other tests draw transaction ids on this server.
+	// Not closer to 2^32, because other tests draw transaction ids on this server.
 	for _, age := range []int64{1 << 20, 1<<31 - 1, 1 << 31, 1<<31 + 1, 3 << 30, 1<<32 - 1<<20} {
 		mustExec(t, d.DB, `UPDATE age SET transactions = $1::bigint`, age)
 		if n := see(t, leader, dead.cfg.ID); !n.Proven {

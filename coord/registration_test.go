@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Registration and heartbeats carry what the worker says of itself; what it
-// cannot say, or the database does not take, stops neither.
+// Registration and heartbeats write the worker's status. A status that fails, or that
+// the database rejects, stops neither.
 func TestStatusInTheTable(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -40,7 +40,7 @@ func TestStatusInTheTable(t *testing.T) {
 		beat(t, w)
 		expect("a leader's heartbeat", `{"n": 3}`)
 		if n := log.count("report status"); n != 0 {
-			t.Errorf("%d lines say that there is no status", n)
+			t.Errorf("%d lines report a missing status", n)
 		}
 		for _, bad := range []string{`{"n": `, `{"n": "\u0000"}`} {
 			said = bad
@@ -55,9 +55,9 @@ func TestStatusInTheTable(t *testing.T) {
 		beat(t, w)
 		expect("an error", `{"n": 3}`)
 		if n := log.count("report status"); n != 5 {
-			t.Errorf("%d lines say that there is no status, not 5", n)
+			t.Errorf("%d lines report a missing status, want 5", n)
 		}
-		// No status at all is none.
+		// Without Status, the column stays empty.
 		none := config(d.DB, six...)
 		mustExec(t, d.DB, `DELETE FROM worker_nodes`)
 		beat(t, join(t, none))
@@ -65,7 +65,7 @@ func TestStatusInTheTable(t *testing.T) {
 	})
 }
 
-// Between two heartbeats a look writes nothing.
+// A poll between two heartbeats writes nothing.
 func TestLookWritesOnlyHeartbeats(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -75,20 +75,20 @@ func TestLookWritesOnlyHeartbeats(t *testing.T) {
 		before := at()
 		for range 3 {
 			if v := mustLook(t, w); !v.leads || !v.Registered {
-				t.Fatalf("the look shows %+v", v)
+				t.Fatalf("the poll returned %+v", v)
 			}
 		}
 		if at() != before {
-			t.Error("a look wrote a heartbeat that was not due")
+			t.Error("a poll wrote a heartbeat that was not due")
 		}
 		beat(t, w)
 		if at() == before {
-			t.Error("a look did not write the heartbeat that was due")
+			t.Error("a poll did not write the heartbeat that was due")
 		}
 	})
 }
 
-// A worker is registered with what it was built from.
+// A worker registers the version of its build.
 func TestBuild(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -98,8 +98,8 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// The leader removes the rows of workers that have been silent for twice their HeartbeatTimeout, also
-// if nobody registers meanwhile.
+// The leader removes the rows of workers that have been silent for twice their
+// HeartbeatTimeout, even if no worker registers.
 func TestLeaderRemovesDeadWorkers(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -108,18 +108,17 @@ func TestLeaderRemovesDeadWorkers(t *testing.T) {
 		SELECT gen_random_uuid(), now() - age, '1 hour' FROM (VALUES (interval '3 hours'), ('90 minutes')) AS dead(age)`)
 	await(t, "the row of the dead worker to be removed", func() bool { return scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`) == 2 })
 	if got := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes WHERE heartbeat_at < now() - interval '80 minutes' AND heartbeat_at > now() - interval '100 minutes'`); got != 1 {
-		t.Error("another row than that of the worker that was silent for twice its time-out is gone")
+		t.Error("the leader removed a row of a worker that was not silent for twice its timeout")
 	}
 }
 
-// announced counts how often the others were told.
+// announced returns the number of announcements.
 func announced(t *testing.T, d *pgtest.Database) int {
 	t.Helper()
 	return scan[int](t, d.DB, `SELECT `+changes.Count(config(nil).Changes))
 }
 
-// Who comes, who leaves and who deals out says so, and nobody says anything
-// while nothing happens.
+// A join, a leave and a rebalance are announced. An idle group announces nothing.
 func TestAnnouncements(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -127,7 +126,7 @@ func TestAnnouncements(t *testing.T) {
 			t.Helper()
 			await(t, when, func() bool { return announced(t, d) >= want })
 			if got := announced(t, d); got != want {
-				t.Errorf("%s: the others were told %d times, not %d", when, got, want)
+				t.Errorf("%s: %d announcements, want %d", when, got, want)
 			}
 		}
 		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
@@ -149,7 +148,7 @@ func TestAnnouncements(t *testing.T) {
 	})
 }
 
-// Without the counter all is slower and nothing else.
+// Without the counter everything works, only slower.
 func TestAnnouncementFails(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -164,11 +163,11 @@ func TestAnnouncementFails(t *testing.T) {
 	b.leave()
 	a.awaitAssigned(six...)
 	if log.count("announce a change") == 0 {
-		t.Error("nobody says that the others are not told")
+		t.Error("the failed announcement was not reported")
 	}
 }
 
-// A leader that is woken looks at once, at the assignments too.
+// A woken leader polls at once and reads the assignments.
 func TestWake(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -183,8 +182,8 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// A leader that was held up finds itself alive: the heartbeat that says so is
-// part of the same look.
+// A leader that was delayed finds itself alive, since its heartbeat is part of the same
+// poll.
 func TestLeaderIsAlive(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -193,7 +192,7 @@ func TestLeaderIsAlive(t *testing.T) {
 		mustExec(t, d.DB, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '1 hour'`)
 		w.Beaten = time.Time{}
 		if !see(t, w, w.cfg.ID).Fresh {
-			t.Error("the leader counts itself among the dead")
+			t.Error("the leader counts itself as dead")
 		}
 	})
 }

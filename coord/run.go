@@ -12,21 +12,20 @@ import (
 )
 
 const (
-	// looking is about the pause between two looks.
+	// looking is the approximate pause between two polls.
 	looking = 800 * time.Millisecond
-	// roundTimeout bounds a round that has begun when the worker stops.
+	// roundTimeout bounds a running round when the worker stops.
 	roundTimeout = time.Second
 	// replacing bounds the pause before a new session after a single failure.
 	replacing = 50 * time.Millisecond
-	// sound is the age at which a session that works has ended the row of
-	// failures before it.
+	// sound is the age at which a working session resets the count of failures.
 	sound = time.Second
 )
 
-// Run takes part until ctx ends, then returns nil: it sends heartbeats, learns
-// what is assigned to this worker, and assigns while it leads. When the
-// database fails, it tries again for ever, with backoff. It returns an error
-// only for what no retry can mend.
+// Run takes part in the coordination until ctx ends, then returns nil. It sends
+// heartbeats, reads this worker's assignments, and assigns units while this worker
+// leads. When the database fails, Run retries without end, with backoff. Run returns an
+// error only if no retry can succeed.
 func (c *Coordinator) Run(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
@@ -34,7 +33,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	defer c.setLeader(false)
 	for failures, idle := 0, 0; ; {
 		c.turns()
-		logins := max(failures-1-idle, 0) // that failed: the first failure was a session's end
+		logins := max(failures-1-idle, 0) // failed logins: the first failure was the end of a session
 		err := c.live(ctx, logins, func() {
 			if failures > 0 && c.cfg.OnBack != nil {
 				c.cfg.OnBack()
@@ -45,7 +44,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 			return nil
 		}
 		if failures++; failures == 1 {
-			idle = c.cfg.DB.Stats().Idle // each may be dead, or lead to a standby
+			idle = c.cfg.DB.Stats().Idle // each idle connection may be dead or lead to a standby
 		}
 		c.fails(err)
 		if c.cfg.OnFailure != nil {
@@ -60,9 +59,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 }
 
-// pause is the wait after the n-th failure in a row, random in [0, 1). A
-// connection that was merely cut is replaced at once, before anyone takes its
-// end for this worker's.
+// pause returns the wait after the n-th failure in a row. random is in [0, 1). A
+// connection that was cut once is replaced at once, before other workers take its end
+// for the end of this worker.
 func pause(n int, random float64) time.Duration {
 	if n == 1 {
 		return time.Duration(random * float64(replacing))
@@ -70,8 +69,8 @@ func pause(n int, random float64) time.Duration {
 	return backoff.Delay(n-1, 500*time.Millisecond, 5*time.Second, random)
 }
 
-// live runs one session, after some logins in a row that failed, until it fails or ctx
-// ends. It calls healthy when the session has proven sound.
+// live runs one session until the session fails or ctx ends. failed is the number of
+// failed logins in a row. live calls healthy when the session has reached the age sound.
 func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err error) {
 	s := c.registered
 	c.registered = nil
@@ -81,8 +80,7 @@ func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err
 		}
 	}
 	defer s.Close()
-	// A round that has begun is not broken off: what the server is about to do
-	// must not come after Leave.
+	// A running round is not cancelled: its statements must not take effect after Leave.
 	round, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(roundTimeout, cancel) })()
@@ -107,16 +105,14 @@ func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err
 	}
 }
 
-// untilLook is the pause before the next look. A whole number of them, of about
-// the same length, lead to the next heartbeat, which then needs no look of its
-// own.
+// untilLook returns the pause before the next poll. A whole number of equal pauses leads
+// to the next heartbeat, so that the heartbeat needs no extra poll.
 func (s *session) untilLook() time.Duration {
 	left := time.Until(s.Beaten.Add(s.cfg.HeartbeatInterval))
 	return left / max(1, (left+looking/2)/looking)
 }
 
-// round does once all there is to do, and returns how long to wait for the
-// next.
+// round runs one round and returns the wait before the next.
 func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration, err error) {
 	v, err := s.look(ctx)
 	if err != nil {
@@ -133,18 +129,18 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 	}
 	c.renew(s.Beaten)
 	if v.Drain && c.cfg.OnDrain != nil {
-		c.cfg.OnDrain() // first: it begins nothing of what it was given since
+		c.cfg.OnDrain() // first, so that this worker starts none of its new units
 	}
 	c.deliver(v.mine)
 	led := s.leads
 	s.leads = v.leads
 	switch {
 	case v.leads && !led:
-		return 0, nil // the next round looks at all workers
+		return 0, nil // the next round reads all workers
 	case led && !v.leads:
 		s.stepDown()
 	case !v.Registered:
-		return 0, nil // this look does not show all workers
+		return 0, nil // this poll does not show all workers
 	case v.leads:
 		return c.lead(ctx, s, v)
 	}
@@ -165,8 +161,9 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 	if c.cfg.OnMembers != nil {
 		c.cfg.OnMembers(ids(v.nodes), ids(nodes))
 	}
-	// A worker that replaces a dead one may register too early to remove the dead worker's row. An
-	// error of the server, which has an SQLSTATE, leaves the session usable.
+	// A worker that replaces a dead one may register too early to remove the dead
+	// worker's row. An error of the server, which has an SQLSTATE, leaves the
+	// session usable.
 	if len(nodes) < len(v.nodes) && now.Sub(c.cleaned) >= c.cfg.HeartbeatTimeout {
 		if err := c.clean(ctx, s); err != nil && pgdriver.SQLState(err) == "" {
 			return 0, err
@@ -181,7 +178,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 	}
 	if v.is.owners == nil {
 		if !sameMembers(alive, s.balanced) {
-			s.checked, wait = time.Time{}, 0 // the next look shows the assignments
+			s.checked, wait = time.Time{}, 0 // the next poll reads the assignments
 		}
 		return wait, nil
 	}
@@ -203,10 +200,10 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		if c.cfg.OnAssigned != nil {
 			c.cfg.OnAssigned(len(alive), written)
 		}
-		wait = 0 // perhaps this worker got some
+		wait = 0 // this worker may have new assignments
 	}
 	if written < len(n.changes) {
-		s.checked = time.Time{} // somebody holds the others' rows
+		s.checked = time.Time{} // another transaction holds the remaining rows
 	}
 	return wait, nil
 }

@@ -14,38 +14,37 @@ import (
 	"github.com/pgfrontier/worker/internal/liveness"
 )
 
-// session is what a Coordinator knows and holds between two failures: all its
-// statements run on one connection. With Advisory the leader's lock lasts as
-// long as that.
+// session is the state of a Coordinator between two failures. All its statements run on
+// one connection. With Advisory, the leader's lock lasts as long as the connection.
 type session struct {
 	*liveness.Session
 	cfg Config
 	sql statements
 
-	asked time.Time // when a silent leader's session was last looked for
+	asked time.Time // when a silent leader's session was last searched for
 
 	leads bool
-	lease lease // with Lease, as last read
+	lease lease // with Lease: the latest read
 
-	// What only a leader knows.
+	// State of a leader.
 	watch    liveness.Watch
-	read     map[uuid.UUID]Member // whom the last look found alive
-	balanced []Member             // whom the last rebalance found alive
-	checked  time.Time            // when that was; zero: the next look reads the assignments
+	read     map[uuid.UUID]Member // the live members of the latest poll
+	balanced []Member             // the live members of the latest rebalance
+	checked  time.Time            // when the latest rebalance ran; zero: the next poll reads the assignments
 	idle     vigil
 }
 
-// open makes the first session. It also looks for a proxy.
+// open creates the first session. It also detects a transaction-pooling proxy.
 func (c *Coordinator) open(ctx context.Context) (*session, error) {
 	return c.session(c.alive.Open(ctx))
 }
 
-// reopen makes another session, after some logins in a row that failed.
+// reopen creates another session, after failed logins in a row.
 func (c *Coordinator) reopen(ctx context.Context, failed int) (*session, error) {
 	return c.session(c.alive.Reopen(ctx, failed))
 }
 
-// connect makes a session that knows nothing yet.
+// connect creates a session without state.
 func (c *Coordinator) connect(ctx context.Context) (*session, error) {
 	return c.session(c.alive.Connect(ctx))
 }
@@ -57,15 +56,15 @@ func (c *Coordinator) session(s *liveness.Session, err error) (*session, error) 
 	return &session{Session: s, cfg: c.cfg, sql: c.sql}, nil
 }
 
-// args are the values of given, and more.
+// args returns the arguments of the shared parameters, followed by more.
 func (s *session) args(more ...any) []any {
 	return append([]any{s.cfg.ID.String(), s.Home.Key("leader"), s.Home.Schema + "." + s.Home.Table, s.cfg.HeartbeatTimeout.Microseconds()}, more...)
 }
 
-// view is what one look shows.
+// view is the result of a poll.
 type view struct {
 	liveness.Self
-	mine  map[string]int // assigned to this worker, with the partitions that are wanted; 0: as they are
+	mine  map[string]int // assigned to this worker, with the wanted partitions; 0: the units stay
 	leads bool
 
 	// For the leader.
@@ -73,8 +72,8 @@ type view struct {
 	nodes []liveness.Node
 }
 
-// look sees what there is to do. Who does not lead tries to. A heartbeat that
-// is due goes with it.
+// look polls the database, and sends a heartbeat if one is due. A worker that does not
+// lead tries to take the leadership.
 func (s *session) look(ctx context.Context) (v view, err error) {
 	self, err := s.Look(ctx, func(ctx context.Context, beat bool, status string) (liveness.Self, error) {
 		v = view{}
@@ -89,8 +88,7 @@ func (s *session) look(ctx context.Context) (v view, err error) {
 	return v, err
 }
 
-// see executes the statement of a look; leader is for what it says of the
-// leadership.
+// see executes the statement of a poll. It scans the leadership into leader.
 func (s *session) see(ctx context.Context, v *view, beat bool, status string, leader any) error {
 	var held []int64
 	query, args := s.sql.follow, s.args(status, beat)
@@ -126,7 +124,7 @@ func (s *session) seeLease(ctx context.Context, v *view, beat bool, status strin
 	return nil
 }
 
-// claim takes or prolongs the lease, unless somebody else was faster.
+// claim takes or renews the lease, unless another worker was faster.
 func (s *session) claim(ctx context.Context) error {
 	start := time.Now()
 	s.lease = lease{}
@@ -138,8 +136,8 @@ func (s *session) claim(ctx context.Context) error {
 	return nil
 }
 
-// assign writes what is next if this worker leads at that moment. It returns whether
-// it does, and how many it has written.
+// assign writes the plan if this worker leads at that moment. It returns whether this
+// worker leads, and the number of written rows.
 func (s *session) assign(ctx context.Context, n next) (leads bool, written int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.TimeLimit())
 	defer cancel()
@@ -154,7 +152,7 @@ func (s *session) assign(ctx context.Context, n next) (leads bool, written int, 
 	return leads, written, nil
 }
 
-// leave undoes what this worker has written, and records that it stopped.
+// leave deletes this worker's rows and records that the worker stopped.
 func (s *session) leave(ctx context.Context, failed bool) error {
 	if s.cfg.Strategy == Lease {
 		if _, err := s.Exec(ctx, "give up the lease", s.sql.release, s.args()...); err != nil {
@@ -165,13 +163,13 @@ func (s *session) leave(ctx context.Context, failed bool) error {
 	return err
 }
 
-// stepDown forgets what only a leader knows.
+// stepDown drops the state of a leader.
 func (s *session) stepDown() {
 	s.leads, s.watch, s.read, s.balanced, s.checked, s.idle = false, liveness.Watch{}, nil, nil, time.Time{}, nil
 	s.Forget()
 }
 
-// asJSON scans a column of text as JSON.
+// asJSON scans a text column as JSON.
 func asJSON(into any) sql.Scanner { return jsonColumn{into} }
 
 type jsonColumn struct{ into any }
@@ -186,7 +184,7 @@ func (j jsonColumn) Scan(value any) error {
 	return fmt.Errorf("%T is no text", value)
 }
 
-// UnmarshalJSON reads what the statement of a look returns of assignments.
+// UnmarshalJSON parses the assignments that a poll returns.
 func (a *assignments) UnmarshalJSON(text []byte) error {
 	var found struct {
 		Owners map[string]uuid.UUID
@@ -198,13 +196,13 @@ func (a *assignments) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// UnmarshalJSON reads what the statements return of a lease.
+// UnmarshalJSON parses a lease that a statement returns.
 func (l *lease) UnmarshalJSON(text []byte) error {
 	var row struct {
 		Holder *uuid.UUID
 		Term   int64
 		Left   int64 // microseconds
-		Most   int64 // likewise
+		Most   int64 // microseconds
 	}
 	if err := json.Unmarshal(text, &row); err != nil {
 		return err

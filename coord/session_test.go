@@ -16,8 +16,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// These tests step through sessions by hand, so that things happen in the one
-// order in which they could go wrong.
+// These tests step through sessions by hand, in the order of statements that could fail.
 
 // join opens a session and registers, as Run does.
 func join(t *testing.T, cfg Config) *session {
@@ -52,7 +51,7 @@ func beat(t *testing.T, s *session) {
 	}
 }
 
-// see returns what a leader sees of a worker.
+// see returns what a leader reads about a worker.
 func see(t *testing.T, leader *session, id uuid.UUID) liveness.Node {
 	t.Helper()
 	for _, n := range mustLook(t, leader).nodes {
@@ -76,8 +75,7 @@ func ownerOf(t *testing.T, db *sql.DB, unit string) string {
 	return scan[string](t, db, `SELECT worker_id::text FROM consumer_assignments WHERE consumer_name = $1`, unit)
 }
 
-// blocked waits until n statements on the assignments or the lease wait for a
-// lock.
+// blocked waits until n statements on the assignments or the lease wait for a lock.
 func blocked(t *testing.T, db *sql.DB, n int) {
 	t.Helper()
 	await(t, fmt.Sprint(n, " statements wait for a lock"), func() bool {
@@ -87,7 +85,7 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '
 	})
 }
 
-// lockRow holds a row until the returned function is called.
+// lockRow locks a row until the returned function is called.
 func lockRow(t *testing.T, db *sql.DB, query string, args ...any) (release func()) {
 	t.Helper()
 	tx, err := db.Begin()
@@ -120,8 +118,8 @@ func assignLater(s *session, changes []change) <-chan written {
 	return done
 }
 
-// A free lock tells of a death only in the life of the server in which the
-// worker last sent a heartbeat.
+// A free lock proves a death only in the incarnation of the server in which the worker
+// last sent a heartbeat.
 func TestProofOfDeath(t *testing.T) {
 	t.Parallel()
 	server := pgtest.OwnServer(t, nil)
@@ -158,7 +156,7 @@ func TestProofOfDeath(t *testing.T) {
 	expect("died", true, false)
 	ghost := join(t, cfg)
 	expect("back", true, true)
-	join(t, cfg) // though its ghost still holds the lock
+	join(t, cfg) // although the old session still holds the lock
 	ghost.Close()
 	expect("its ghost is gone", true, true)
 
@@ -182,12 +180,12 @@ func TestProofOfDeath(t *testing.T) {
 	expect("the token is of a dump", false, true)
 }
 
-// The server frees the locks of a process that was stopped.
+// The server frees the locks of a stopped process.
 func TestStoppedProcess(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	if scan[int](t, d.DB, `SELECT current_setting('server_version_num')::int`) < 140000 {
-		return // has no idle_session_timeout
+		return // no idle_session_timeout
 	}
 	stopped, leader := join(t, quick(config(d.DB, six...))), join(t, config(d.DB, six...))
 	lead(t, stopped)
@@ -196,7 +194,7 @@ func TestStoppedProcess(t *testing.T) {
 	})
 }
 
-// A lock that somebody else has taken is named.
+// Register names a lock that another session holds.
 func TestForeignLock(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -215,8 +213,7 @@ func TestForeignLock(t *testing.T) {
 	}
 }
 
-// The looks between two heartbeats are evenly spread: none is made for the
-// heartbeat alone.
+// The polls between two heartbeats are evenly spaced. No poll serves the heartbeat alone.
 func TestHeartbeatsNeedNoLookOfTheirOwn(t *testing.T) {
 	for interval, want := range map[time.Duration]int{
 		100 * time.Millisecond: 1, time.Second: 1, 1300 * time.Millisecond: 2, 5 * time.Second: 6, time.Minute: 75,

@@ -2,36 +2,36 @@ package coord
 
 import "github.com/pgfrontier/worker/internal/liveness"
 
-// statements is the SQL of a session. All take given.
+// statements is the SQL of a session. Every statement takes the parameters of given.
 type statements struct {
-	follow, lead   string // the look of who does not lead, and of who does
-	claim          string // the lease
+	follow, lead   string // the poll of a follower, and of the leader
+	claim          string // claims the lease
 	assign         string
 	release, leave string
 	drain          string
 	endSilent      string
 }
 
-// given are the parameters that statements share: this worker's id, the key of
-// the leader's lock, the name of its lease, HeartbeatTimeout in microseconds.
+// given holds the shared parameters: this worker's id, the key of the leader's lock, the
+// name of its lease, and HeartbeatTimeout in microseconds.
 const given = `
 WITH given AS (
 	SELECT $1::uuid AS id, $2::bigint AS key, $3::text AS name, $4::bigint * interval '1 microsecond' AS timeout
 )`
 
-// holdsLock is true if the backend that executes it holds the leader's lock,
-// which it cannot lose before the statement has ended.
+// holdsLock is true if the backend that executes it holds the leader's lock. The backend
+// cannot lose the lock before the statement ends.
 const holdsLock = `EXISTS (SELECT FROM ` + liveness.SessionLocks + `, given
 	WHERE held.pid = pg_backend_pid() AND held.mode = 'ExclusiveLock' AND held.key = given.key)`
 
-// valid compares a lease with the clock at the moment of evaluation: now()
-// would be the start of a transaction that may have waited for the row.
+// valid compares a lease with the clock at the time of evaluation. now() would be the
+// start of a transaction that may have waited for the row.
 func (c Config) valid(lease string) string {
 	return `(` + lease + `.expires_at > clock_timestamp() AND ` + lease + `.expires_at <= clock_timestamp() + ` + c.most(lease) + `)`
 }
 
-// most is an SQL expression for the time that a lease is granted for: the HeartbeatTimeout of its
-// holder.
+// most returns an SQL expression for the duration of a lease: the HeartbeatTimeout of
+// its holder.
 func (c Config) most(lease string) string {
 	return `coalesce((SELECT ` + liveness.TimeoutSQL("n", "NULL") + ` FROM ` + c.Nodes.SQL() + ` AS n WHERE n.worker_id = ` + lease + `.worker_id), (SELECT timeout FROM given))`
 }
@@ -43,13 +43,13 @@ func (c Config) statements() statements {
 UPDATE ` + nodes + ` SET draining = true, updated_at = clock_timestamp() WHERE worker_id = (SELECT id FROM given)`,
 		leave: given + c.handBack(``) + `, ` + c.liveness().RemoveSQL(`worker_id = (SELECT id FROM given)`,
 			`CASE WHEN $5::boolean THEN 'failed' WHEN g.drain_requested_at IS NOT NULL THEN 'drained' ELSE 'stopped' END`, `NULL`),
-		// Before leave and not part of it: the leader locks its lease first
-		// and the assignments afterwards.
+		// A statement of its own before leave: the leader, too, locks its lease before
+		// the assignments.
 		release: given + `
 UPDATE ` + leader + ` SET worker_id = NULL, expires_at = NULL
 WHERE worker_id = (SELECT id FROM given)`,
 	}
-	// A heartbeat, when one is due, is part of the look.
+	// A due heartbeat is part of the poll.
 	alive := c.liveness()
 	seen := given + `, ` + alive.BeatSQL("$6", "$5") + `
 SELECT ` + alive.SelfSQL("$6") + `,
@@ -62,9 +62,9 @@ SELECT ` + alive.SelfSQL("$6") + `,
 	return s
 }
 
-// handBack is a CTE that deletes this worker's assignments, as far as a condition
-// holds. Rows are locked in order of name, as by everyone who writes several, so that
-// no two wait for each other.
+// handBack returns CTEs that delete this worker's assignments for which the condition
+// holds. Every statement that writes several rows locks them in order of name, so no two
+// statements wait for each other.
 func (c Config) handBack(condition string) string {
 	if !c.assigns() {
 		return ``
@@ -78,8 +78,8 @@ func (c Config) handBack(condition string) string {
 )`
 }
 
-// mine is an SQL expression for the units that this worker was given, as JSON, each
-// with the number of partitions that is wanted.
+// mine returns an SQL expression for this worker's assigned units, as JSON, each with
+// the number of wanted partitions.
 func (c Config) mine() string {
 	if !c.assigns() {
 		return `'{}'`
@@ -124,10 +124,10 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 )` + c.assignAs()
 }
 
-// everything gathers, for the leader, the assignments if $7 asks for them, and
-// the workers' rows as JSON, without what those in the list $8 say of themselves.
-// A worker that leaves deletes its assignments, so a checkpoint without one shows
-// a consumer that nobody runs.
+// everything returns the leader's columns: the assignments, if $7 asks for them, and the
+// workers' rows as JSON. The rows of the workers in the list $8 come without their
+// details. A worker that leaves deletes its assignments, so a checkpoint without an
+// assignment belongs to a unit that no worker runs.
 func (c Config) everything() string {
 	if !c.assigns() {
 		return `
@@ -149,14 +149,14 @@ func (c Config) everything() string {
 	` + c.liveness().NodesSQL("$8")
 }
 
-// assignAs writes if the CTE leader has a row, and tells how many rows it has
-// written. One statement is one transaction, so nothing comes between the proof
-// and the rows. A row that somebody holds is left out: a process of another
-// library keeps the row of a consumer for as long as a batch lasts, and the
-// other consumers must not wait for it. A row may have no worker.
+// assignAs writes assignments if the CTE leader has a row. It returns whether it has,
+// and the number of written rows. One statement is one transaction, so nothing comes
+// between the proof and the writes. A row that another transaction holds is skipped. A
+// process of another library locks the row of a consumer for as long as a batch lasts,
+// and the other consumers must not wait for it. A row may have no worker.
 //
-// The rows of units that are gone are deleted, unless such a unit is there again.
-// If it comes at this moment, the next look finds it without a row.
+// The rows of units in gone are deleted, unless such a unit exists again. If the unit
+// reappears during the statement, the next poll finds it without a row.
 func (c Config) assignAs() string {
 	assignments := c.Assignments.SQL()
 	return `, wanted AS MATERIALIZED (
