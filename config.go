@@ -127,7 +127,7 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, 
 		Strategy:          coord.Advisory,
 		Sticky:            c.AssignmentStrategy == AssignSticky,
 		Status:            status,
-		Wishes:            map[string]coord.Wish{},
+		Demands:           map[string]coord.Demand{},
 		Scopes:            map[string]scope.Scope{},
 	}
 	if c.LeaderStrategy == LeaderStrategyLease {
@@ -135,7 +135,7 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, 
 	}
 	for _, u := range units {
 		cc.Units = append(cc.Units, u.name)
-		cc.Wishes[u.name], cc.Scopes[u.name] = u.wish, u.scope
+		cc.Demands[u.name], cc.Scopes[u.name] = u.demand, u.scope
 	}
 	return cc
 }

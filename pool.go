@@ -20,7 +20,7 @@ import (
 func (w *Worker) idleConns() int {
 	n := 5
 	for _, u := range w.units {
-		n += u.wish.Count
+		n += u.demand.Count
 		if len(u.types) > 0 {
 			n += 2
 		}

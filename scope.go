@@ -177,7 +177,7 @@ func (c *consumerLoop) first(ctx context.Context, conn *sql.Conn) (*ahead, error
 	}
 	var first *ahead
 	for _, o := range others {
-		if o.Scope.Compare(c.unit.scope) <= 0 || c.unit.isPart() && o.Key != c.unit.wish.Key {
+		if o.Scope.Compare(c.unit.scope) <= 0 || c.unit.isPart() && o.Key != c.unit.demand.Key {
 			continue
 		}
 		dead, err := c.w.coord.Dead(ctx, c.w.db.DB, o.Worker)

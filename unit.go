@@ -51,9 +51,9 @@ type declared struct {
 	start    consumer.Start
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
 
-	scope scope.Scope // of types, version and start
-	wish  coord.Wish
-	key   consumer.Key
+	scope  scope.Scope // of types, version and start
+	demand coord.Demand
+	key    consumer.Key
 	// inTurn has room for the one part that runs, of a consumer that is split by
 	// other builds and does not say that its events may be handled at the same
 	// time. It is nil if it says so.
@@ -70,7 +70,7 @@ func (d *declared) unit(slots partition.Range) *unit {
 
 // started describes the unit whose loop begins.
 func (u *unit) started(batchSize int) observe.ConsumerStarted {
-	return observe.ConsumerStarted{Consumer: u.name, Types: slices.Clone(u.scope.Types), Start: u.scope.Start, BatchSize: batchSize, Partitions: u.wish.Count}
+	return observe.ConsumerStarted{Consumer: u.name, Types: slices.Clone(u.scope.Types), Start: u.scope.Start, BatchSize: batchSize, Partitions: u.demand.Count}
 }
 
 // isPart reports whether the unit is one of a consumer that is split.
@@ -111,7 +111,7 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 			err = fmt.Errorf("a %T panicked when asked for its name, types, version, start or partitions: %s", c, errtext.Panic(v))
 		}
 	}()
-	d := &declared{title: c.Name(), consumer: c, wish: coord.Single}
+	d := &declared{title: c.Name(), consumer: c, demand: coord.Single}
 	if s, ok := c.(consumer.ScopedConsumer); ok {
 		d.types = slices.Clone(s.AggregateTypes())
 	}
@@ -174,7 +174,7 @@ func (d *declared) partitions() error {
 	if err := p.Check(); err != nil {
 		return fmt.Errorf("%q: Partitions: %w", d.title, err)
 	}
-	d.wish, d.key = coord.Wish{Count: p.Count, Key: p.Key.Name()}, p.Key
+	d.demand, d.key = coord.Demand{Count: p.Count, Key: p.Key.Name()}, p.Key
 	return nil
 }
 

@@ -15,9 +15,9 @@ import (
 type Member struct {
 	ID    uuid.UUID
 	Units []string // nil: unknown, since another library runs the worker
-	// Wishes are the demands that differ from [Single]. A nil map marks a build without
+	// Demands are the partition demands that differ from [Single]. A nil map marks a build without
 	// partition support, which runs no part of a unit.
-	Wishes map[string]Wish
+	Demands map[string]Demand
 	// Scopes are the scopes that the code declares. A unit without a scope belongs to a
 	// build without scope support.
 	Scopes map[string]scope.Scope
@@ -59,61 +59,61 @@ type deal struct {
 	ids    []uuid.UUID // the members, ascending
 	units  []string    // ascending
 	able   [][]int     // the members with code for a unit, ascending
-	owner  []int       // the owner of a unit, nobody if the owner has no code for the unit
+	owner  []int       // the owner of a unit, noMember if the owner has no code for the unit
 	holder []int       // the member that a unit is given to
 	load   []int       // the number of units of a member
 	moves  int         // the number of units given to another member than their owner
-	ways   []way       // from each member to each
-	cheap  []int8      // the cost of each way
+	edges  []edge      // from each member to each
+	cheap  []int8      // the cost of each edge
 }
 
-const nobody = -1
+const noMember = -1
 
-// way counts the units that one member could pass to another, by the change of moves:
+// edge counts the units that one member could pass to another, by the change of moves:
 // one less, none, one more.
-type way [3]int
+type edge [3]int
 
 const (
-	none  = math.MaxInt // the cost of an unreachable member
-	noWay = math.MaxInt8
+	unreachable = math.MaxInt // the cost of an unreachable member
+	noEdge      = math.MaxInt8
 )
 
-// cost returns the change of moves on the cheapest way: -1 to 1, or noWay.
-func (w *way) cost() int8 {
+// cost returns the change of moves on the cheapest edge: -1 to 1, or noEdge.
+func (w *edge) cost() int8 {
 	for i, n := range w {
 		if n > 0 {
 			return int8(i - 1)
 		}
 	}
-	return noWay
+	return noEdge
 }
 
 func newDeal(members []Member, owners map[string]uuid.UUID) *deal {
 	members = slices.Clone(members)
 	slices.SortFunc(members, func(a, b Member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	n := len(members)
-	d := &deal{load: make([]int, n), ways: make([]way, n*n), cheap: slices.Repeat([]int8{noWay}, n*n)}
+	d := &deal{load: make([]int, n), edges: make([]edge, n*n), cheap: slices.Repeat([]int8{noEdge}, n*n)}
 	index := map[uuid.UUID]int{}
 	for i, m := range members {
 		d.ids, index[m.ID] = append(d.ids, m.ID), i
 	}
-	able := whoIsAble(members)
+	able := membersAble(members)
 	d.units = slices.Sorted(maps.Keys(able))
 	for _, u := range d.units {
-		owner := nobody
+		owner := noMember
 		if id, owned := owners[u]; owned {
 			if i, alive := index[id]; alive && slices.Contains(able[u], i) {
 				owner = i
 			}
 		}
-		d.able, d.owner, d.holder = append(d.able, able[u]), append(d.owner, owner), append(d.holder, nobody)
+		d.able, d.owner, d.holder = append(d.able, able[u]), append(d.owner, owner), append(d.holder, noMember)
 	}
 	return d
 }
 
-// whoIsAble returns, for each unit, the members that have code for the unit, ascending.
+// membersAble returns, for each unit, the members that have code for the unit, ascending.
 // Most members have the same build, so few lists of units differ.
-func whoIsAble(members []Member) map[string][]int {
+func membersAble(members []Member) map[string][]int {
 	type build struct {
 		units   []string
 		members []int
@@ -148,26 +148,26 @@ func whoIsAble(members []Member) map[string][]int {
 
 // cost returns 1 if giving unit u to member i moves the unit, otherwise 0.
 func (d *deal) cost(u, i int) int {
-	if d.owner[u] == nobody || d.owner[u] == i {
+	if d.owner[u] == noMember || d.owner[u] == i {
 		return 0
 	}
 	return 1
 }
 
-// count adds n to the load, the moves and the ways of unit u at its holder.
+// count adds n to the load, the moves and the edges of unit u at its holder.
 func (d *deal) count(u, n int) {
 	i := d.holder[u]
 	d.load[i] += n
 	d.moves += n * d.cost(u, i)
 	for _, j := range d.able[u] {
 		at := i*len(d.ids) + j
-		d.ways[at][1+d.cost(u, j)-d.cost(u, i)] += n
-		d.cheap[at] = d.ways[at].cost()
+		d.edges[at][1+d.cost(u, j)-d.cost(u, i)] += n
+		d.cheap[at] = d.edges[at].cost()
 	}
 }
 
 func (d *deal) give(u, i int) {
-	if d.holder[u] != nobody {
+	if d.holder[u] != noMember {
 		d.count(u, -1)
 	}
 	d.holder[u] = i
@@ -178,12 +178,12 @@ func (d *deal) give(u, i int) {
 // with the lowest load. The result has no moves, but the loads may be uneven.
 func (d *deal) place() {
 	for u, i := range d.owner {
-		if i != nobody {
+		if i != noMember {
 			d.give(u, i)
 		}
 	}
 	for u, i := range d.owner {
-		if i == nobody {
+		if i == noMember {
 			d.give(u, slices.MinFunc(d.able[u], func(a, b int) int { return d.load[a] - d.load[b] }))
 		}
 	}
@@ -201,7 +201,7 @@ func (d *deal) relieve(from int) bool {
 	best := from
 	for i, c := range cost {
 		gain := d.load[from] - d.load[i]
-		if c == none || gain < 1 || gain == 1 && c >= 0 {
+		if c == unreachable || gain < 1 || gain == 1 && c >= 0 {
 			continue
 		}
 		if best == from || d.load[i] < d.load[best] || d.load[i] == d.load[best] && c < cost[best] {
@@ -219,7 +219,7 @@ func (d *deal) relieve(from int) bool {
 // negative cost, since all earlier steps used the cheapest paths.
 func (d *deal) paths(from int) (cost, before []int) {
 	n := len(d.ids)
-	cost, before = slices.Repeat([]int{none}, n), make([]int, n)
+	cost, before = slices.Repeat([]int{unreachable}, n), make([]int, n)
 	waits := make([]bool, n)
 	cost[from] = 0
 	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
@@ -229,7 +229,7 @@ func (d *deal) paths(from int) (cost, before []int) {
 			continue
 		}
 		for j, c := range d.cheap[i*n : i*n+n] {
-			if c != noWay && cost[i]+int(c) < cost[j] {
+			if c != noEdge && cost[i]+int(c) < cost[j] {
 				cost[j], before[j] = cost[i]+int(c), i
 				if !waits[j] {
 					waits[j] = true

@@ -21,7 +21,7 @@ func id(n int) (id uuid.UUID) {
 
 // Without owners, units are dealt in rotation by name and id, whatever the order of the
 // arguments.
-func TestAssignInTurns(t *testing.T) {
+func TestAssignInRotation(t *testing.T) {
 	six := []string{"Analytics", "Billing", "Email", "Inventory", "Orders", "Shipping"}
 	for _, want := range [][][]string{
 		{{"Analytics", "Billing", "Email", "Inventory", "Orders", "Shipping"}},
@@ -133,7 +133,7 @@ func TestAssign(t *testing.T) {
 
 // No other assignment is more even, and no assignment that is as even moves fewer units.
 // The test compares the result with all assignments.
-func TestAssignIsBest(t *testing.T) {
+func TestAssignIsOptimal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := names(rapid.IntRange(1, 6).Draw(t, "units"))
 		members := drawMembers(t, 4, units)
@@ -184,7 +184,7 @@ func bestWorth(members []coord.Member, units []string, dealt, owners map[string]
 }
 
 // When a member joins or leaves, only the necessary units move.
-func TestStickyMoves(t *testing.T) {
+func TestStickyMovesFewUnits(t *testing.T) {
 	units := names(60)
 	everyone := func(n int) (members []coord.Member) {
 		for i := range n {
@@ -230,8 +230,8 @@ func BenchmarkAssign(b *testing.B) {
 		members []coord.Member
 		owners  map[string]uuid.UUID
 	}{
-		"turns":                          {everyone(200), nil},
-		"turns, three builds":            {mixed, nil},
+		"rotation":                       {everyone(200), nil},
+		"rotation, three builds":         {mixed, nil},
 		"sticky, one comes":              {everyone(200), coord.Assign(everyone(199), nil)},
 		"sticky, one leaves":             {everyone(200)[1:], coord.Assign(everyone(200), nil)},
 		"sticky, three builds, one goes": {mixed[1:], coord.Assign(mixed, nil)},

@@ -33,9 +33,9 @@ type Config struct {
 	DB    *sql.DB
 	ID    uuid.UUID // of this worker
 	Units []string  // the units that this worker has code for; constant for an ID
-	// Wishes are the demands for units that are to be split into partitions. They are
+	// Demands are the partition demands for units. They are
 	// constant for an ID.
-	Wishes map[string]Wish
+	Demands map[string]Demand
 	// Scopes are the scopes of the units' code. If the scopes of workers differ, the
 	// workers with the greatest scope run the unit. Scopes are constant for an ID.
 	Scopes map[string]scope.Scope
@@ -48,7 +48,7 @@ type Config struct {
 
 	// Assignments and Checkpoints name tables, or neither does. Without them, the
 	// coordinator elects a leader and knows the live workers, but assigns nothing. With
-	// them, Nodes has a column for Wishes.
+	// them, Nodes has a column for Demands.
 	Assignments, Checkpoints ident.Table
 
 	Hostname string // of this machine, for display; empty: the system's
@@ -137,7 +137,7 @@ func (c Config) liveness() liveness.Config {
 		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
 	}
 	if c.assigns() {
-		l.DetailsColumn, l.Details = "partitions", detailsText(c.Wishes, c.Scopes)
+		l.DetailsColumn, l.Details = "partitions", detailsText(c.Demands, c.Scopes)
 	}
 	return l
 }

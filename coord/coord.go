@@ -28,7 +28,7 @@ type Coordinator struct {
 
 	alive      *liveness.Registry
 	registered *session  // from Register to Run
-	told       []string  // the idle units that were reported
+	reported   []string  // the idle units that were reported
 	cleaned    time.Time // when the rows of dead workers were last removed
 
 	mu       sync.Mutex
@@ -143,7 +143,7 @@ func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 		c.expiry.Stop()
 	}
 	c.mu.Unlock()
-	c.deliver(nil)
+	c.setAssigned(nil)
 	var err error
 	// Each idle connection of the pool may be dead or lead to a standby.
 	for tries := c.cfg.DB.Stats().Idle + 1; tries > 0 && ctx.Err() == nil; tries-- {
@@ -258,12 +258,12 @@ func (c *Coordinator) expire() {
 	c.mu.Lock()
 	mine := c.wanted
 	c.mu.Unlock()
-	c.deliver(mine)
+	c.setAssigned(mine)
 }
 
-// deliver publishes the units of mine that this worker has code for. It publishes none
+// setAssigned publishes the units of mine that this worker has code for. It publishes none
 // if the other workers count this worker as dead.
-func (c *Coordinator) deliver(mine map[string]int) {
+func (c *Coordinator) setAssigned(mine map[string]int) {
 	able := map[string]int{}
 	for u, partitions := range mine {
 		if slices.Contains(c.cfg.Units, partition.Consumer(u)) {
@@ -283,15 +283,15 @@ func (c *Coordinator) deliver(mine map[string]int) {
 	c.changed = make(chan struct{})
 }
 
-// turns records the begin of a round.
-func (c *Coordinator) turns() {
+// recordRound records the begin of a round.
+func (c *Coordinator) recordRound() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status.LastTurn = time.Now()
 }
 
-// works records a successful round.
-func (c *Coordinator) works(s *session) {
+// recordSuccess records a successful round.
+func (c *Coordinator) recordSuccess(s *session) {
 	c.mu.Lock()
 	c.lease, c.status.LastError = s.lease, nil
 	c.mu.Unlock()
@@ -311,8 +311,8 @@ func (c *Coordinator) setLeader(leads bool) {
 	}
 }
 
-// fails records a failed round.
-func (c *Coordinator) fails(err error) {
+// recordFailure records a failed round.
+func (c *Coordinator) recordFailure(err error) {
 	c.mu.Lock()
 	c.status.LastError = err
 	c.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 )
 
 // Workers join, share the units as documented, and leave.
-func TestShare(t *testing.T) {
+func TestJoinShareLeave(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		var workers []*worker
@@ -54,14 +54,14 @@ func TestShare(t *testing.T) {
 		if err := workers[0].Leave(context.Background(), false); err != nil {
 			t.Errorf("the second Leave: %v", err)
 		}
-		if told := scan[string](t, d.DB, `SELECT count(DISTINCT worker_id) || ' ' || string_agg(DISTINCT how, ' ') || ' ' || count(*) FROM consumer_past_workers`); told != "5 stopped 5" {
-			t.Errorf("the stopped workers are recorded as %s", told)
+		if stopped := scan[string](t, d.DB, `SELECT count(DISTINCT worker_id) || ' ' || string_agg(DISTINCT how, ' ') || ' ' || count(*) FROM consumer_past_workers`); stopped != "5 stopped 5" {
+			t.Errorf("the stopped workers are recorded as %s", stopped)
 		}
 	})
 }
 
 // Workers that start at the same time agree.
-func TestManyAtOnce(t *testing.T) {
+func TestConcurrentStart(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	workers := make([]*worker, 8)
@@ -74,7 +74,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 // Every driver and mode works.
-func TestDrivers(t *testing.T) {
+func TestEveryDriver(t *testing.T) {
 	t.Parallel()
 	for _, mode := range pgtest.Modes() {
 		t.Run("pgx "+mode.String(), func(t *testing.T) {
@@ -104,7 +104,7 @@ func testDriver(t *testing.T, db *sql.DB, s LeaderStrategy) {
 }
 
 // A new worker gets its share. With the sticky strategy no other unit moves.
-func TestSticky(t *testing.T) {
+func TestStickyRebalance(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		begin := func() *worker {
@@ -128,7 +128,7 @@ func TestSticky(t *testing.T) {
 }
 
 // While nothing changes, the leader writes nothing, however often it polls.
-func TestNoChurn(t *testing.T) {
+func TestNothingIsWrittenWithoutChanges(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
@@ -151,7 +151,7 @@ func TestNoChurn(t *testing.T) {
 }
 
 // Two applications in one database each have their leader.
-func TestTwoApplications(t *testing.T) {
+func TestEachApplicationHasALeader(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		mustExec(t, d.DB, `CREATE SCHEMA other`)
@@ -171,10 +171,10 @@ func TestTwoApplications(t *testing.T) {
 
 // During a change of the strategy, workers with and without locks run together. Each
 // kind has a leader, and the leaders agree.
-func TestMixedStrategies(t *testing.T) {
+func TestMixedStrategiesAgree(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	plantToken(t, d.DB)
+	insertToken(t, d.DB)
 	a := start(t, brisk(config(d.DB, six...)))
 	a.awaitAssigned(six...)
 	b := start(t, withStrategy(brisk(config(d.DB, six...)), Lease))
@@ -193,7 +193,7 @@ func TestMixedStrategies(t *testing.T) {
 
 // A worker gets the units that its code has, and only while the other workers may count
 // it as alive.
-func TestDeliver(t *testing.T) {
+func TestAssignedNeedsCodeAndAHeartbeat(t *testing.T) {
 	c := New(config(nil, "b", "a"))
 	closed := func(ch <-chan struct{}) bool {
 		select {
@@ -213,35 +213,35 @@ func TestDeliver(t *testing.T) {
 		}
 	}
 	check := expect("never had a heartbeat", false)
-	c.deliver(map[string]int{"a": 0})
+	c.setAssigned(map[string]int{"a": 0})
 	check()
 	c.renew(time.Now())
 	check = expect("first", true, "a", "b")
-	c.deliver(map[string]int{"other": 0, "b": 0, "a": 0})
+	c.setAssigned(map[string]int{"other": 0, "b": 0, "a": 0})
 	check()
 	check = expect("the same", false, "a", "b")
-	c.deliver(map[string]int{"a": 0, "b": 0})
+	c.setAssigned(map[string]int{"a": 0, "b": 0})
 	check()
 	check = expect("other partitions are wanted", true, "a", "b")
-	c.deliver(map[string]int{"a": 0, "b": 4})
+	c.setAssigned(map[string]int{"a": 0, "b": 4})
 	check()
 	if c.Wanted("a") != 0 || c.Wanted("b") != 4 {
 		t.Errorf("wanted are %d and %d partitions", c.Wanted("a"), c.Wanted("b"))
 	}
 	check = expect("parts of what it has code for", true, "a", "b#000-7ff")
-	c.deliver(map[string]int{"a": 0, "b#000-7ff": 2, "other#000-7ff": 2})
+	c.setAssigned(map[string]int{"a": 0, "b#000-7ff": 2, "other#000-7ff": 2})
 	check()
-	c.deliver(map[string]int{"a": 0, "b": 0})
+	c.setAssigned(map[string]int{"a": 0, "b": 0})
 	check = expect("no heartbeat for too long", true)
 	c.renew(time.Now().Add(-c.cfg.HeartbeatTimeout))
-	c.deliver(map[string]int{"a": 0, "b": 0})
+	c.setAssigned(map[string]int{"a": 0, "b": 0})
 	check()
 	c.renew(time.Now())
-	c.deliver(map[string]int{"a": 0})
+	c.setAssigned(map[string]int{"a": 0})
 	lapsed := c.Changed()
 	c.renew(time.Now().Add(time.Millisecond - c.cfg.HeartbeatTimeout))
 	select {
-	case <-lapsed: // without a call of deliver
+	case <-lapsed: // without a call of setAssigned
 	case <-time.After(patience):
 		t.Fatal("the units stay assigned after the timeout")
 	}
@@ -252,7 +252,7 @@ func TestDeliver(t *testing.T) {
 
 // Register removes the rows of workers that have been silent for twice their
 // HeartbeatTimeout, and no others.
-func TestRegisterCleans(t *testing.T) {
+func TestRegisterRemovesDeadWorkers(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	for _, seconds := range []int{1, 30, 90, 3600} {
@@ -269,7 +269,7 @@ func TestRegisterCleans(t *testing.T) {
 }
 
 // A removal of rows that times out does not keep a worker from registering.
-func TestRegisterCleansForTooLong(t *testing.T) {
+func TestRegisterSurvivesASlowRemoval(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES (gen_random_uuid(), clock_timestamp() - interval '1 hour')`)
@@ -278,7 +278,7 @@ func TestRegisterCleansForTooLong(t *testing.T) {
 	log := &logged{}
 	cfg := brisk(config(d.DB, six...))
 	cfg.HeartbeatTimeout = 9 * time.Second // a statement may take three seconds
-	log.hears(&cfg)
+	log.record(&cfg)
 	cfg.OnFailure = func(err error) { t.Errorf("Run: %v", err) }
 	w := start(t, cfg)
 	w.awaitAssigned(six...)

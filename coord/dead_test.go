@@ -41,7 +41,7 @@ func TestDead(t *testing.T) {
 	}
 	locked, leased, unproven := config(d.DB), withStrategy(config(d.DB), Lease), config(d.DB)
 	early := join(t, unproven)
-	plantToken(t, d.DB)
+	insertToken(t, d.DB)
 	s := join(t, locked)
 	join(t, leased).Close()
 	expect("alive", locked, false)
@@ -77,7 +77,7 @@ func TestDead(t *testing.T) {
 
 // A statement that takes work of dead workers checks again that they are dead: a worker
 // may have come back meanwhile.
-func TestDeadInAStatement(t *testing.T) {
+func TestDeadSQLChecksAgain(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	asker := New(config(d.DB))
@@ -99,7 +99,7 @@ func TestDeadInAStatement(t *testing.T) {
 
 // A connection on which the query failed leaves the pool. On a standby the query would
 // fail each time.
-func TestDeadLeavesNoBadConnection(t *testing.T) {
+func TestDeadDiscardsAFailedConnection(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	asker := New(config(d.DB))

@@ -21,7 +21,7 @@ func TestPause(t *testing.T) {
 		low, high := 250*time.Millisecond, 5*time.Second
 		switch {
 		case n == 1:
-			low, high = 0, replacing
+			low, high = 0, replacePause
 		case n == 2:
 			high = 500 * time.Millisecond
 		case n > 10:

@@ -10,7 +10,7 @@ import (
 
 // The leader assigns nothing to a worker that an operator has asked to drain, even
 // before the worker has read the request.
-func TestNothingIsAssignedToAWorkerThatIsToDrain(t *testing.T) {
+func TestWorkerAskedToDrainGetsNoUnit(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_timeout, consumers, protocol, drain_requested_at) VALUES ($1, '1 hour', $2::text[], 1, now())`, uuid.New().String(), `{Billing,Orders}`)

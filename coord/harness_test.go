@@ -66,14 +66,14 @@ func eachStrategy(t *testing.T, f func(t *testing.T, d *pgtest.Database, s Leade
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
-			plantToken(t, d.DB)
+			insertToken(t, d.DB)
 			f(t, d, s)
 		})
 	}
 }
 
-// plantToken inserts the token, as a worker's frontier does.
-func plantToken(t *testing.T, db *sql.DB) {
+// insertToken inserts the token, as a worker's frontier does.
+func insertToken(t *testing.T, db *sql.DB) {
 	t.Helper()
 	mustExec(t, db, `
 INSERT INTO consumer_checkpoints_token (token, database)

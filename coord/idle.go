@@ -26,7 +26,7 @@ func (c cause) explain(cfg Config) string {
 	case noCode:
 		return "no live worker has code for it: start one that has, or remove the consumer with Retire of package ops"
 	}
-	return fmt.Sprintf("its row in %s does not stay as the leader writes it: look for a transaction that holds the row, a trigger or a rule on the table, and processes of another library that still run", cfg.Assignments)
+	return fmt.Sprintf("its row in %s does not stay as the leader writes it: find a transaction that holds the row, a trigger or a rule on the table, and processes of another library that still run", cfg.Assignments)
 }
 
 // idle returns the units that no worker runs, as a poll shows them before changes are
@@ -54,13 +54,13 @@ func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause 
 	return units
 }
 
-// vigil maps each idle unit to the time since when every poll has shown it idle.
-type vigil map[string]time.Time
+// idleSince maps each idle unit to the time since when every poll has shown it idle.
+type idleSince map[string]time.Time
 
 // next returns the map after another poll, and the units that have been idle for at
 // least enough, in order of name.
-func (v vigil) next(idle map[string]cause, now time.Time, enough time.Duration) (next vigil, lasting []string) {
-	next = vigil{}
+func (v idleSince) next(idle map[string]cause, now time.Time, enough time.Duration) (next idleSince, lasting []string) {
+	next = idleSince{}
 	for u := range idle {
 		since, was := v[u]
 		if !was {
@@ -84,16 +84,16 @@ func (c *Coordinator) watchIdle(s *session, idle map[string]cause) {
 	c.status.Unowned = lasting
 	c.mu.Unlock()
 	for _, u := range lasting {
-		if slices.Contains(c.told, u) {
+		if slices.Contains(c.reported, u) {
 			continue
 		}
-		c.told = append(c.told, u)
+		c.reported = append(c.reported, u)
 		reason := idle[u].explain(c.cfg)
 		if c.cfg.OnUnowned != nil {
 			c.cfg.OnUnowned(u, reason)
 		}
 	}
-	c.told = slices.DeleteFunc(c.told, func(u string) bool {
+	c.reported = slices.DeleteFunc(c.reported, func(u string) bool {
 		_, still := idle[u]
 		if !still && c.cfg.OnOwned != nil {
 			c.cfg.OnOwned(u)

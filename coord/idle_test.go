@@ -14,13 +14,13 @@ import (
 
 // A unit is reported as idle once every poll of the given period has shown it idle, and
 // never earlier.
-func TestVigil(t *testing.T) {
+func TestIdleUnitIsReportedAfterAPeriod(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const enough = 5 * time.Second
-		var v vigil
+		var v idleSince
 		since := map[string]time.Time{} // by a simple count
 		now := time.Now()
-		for range rapid.IntRange(1, 20).Draw(t, "looks") {
+		for range rapid.IntRange(1, 20).Draw(t, "polls") {
 			now = now.Add(drawDuration(t, "pause", 0, 4*time.Second))
 			found := map[string]cause{}
 			for _, u := range rapid.SliceOf(rapid.SampledFrom(six)).Draw(t, "idle") {
@@ -40,7 +40,7 @@ func TestVigil(t *testing.T) {
 				}
 			}
 			var lasting []string
-			if v, lasting = v.next(found, now, enough); !slices.Equal(lasting, want) || !maps.Equal(v, vigil(since)) {
+			if v, lasting = v.next(found, now, enough); !slices.Equal(lasting, want) || !maps.Equal(v, idleSince(since)) {
 				t.Fatalf("%v, %q; want %v, %q", v, lasting, since, want)
 			}
 		}
@@ -48,7 +48,7 @@ func TestVigil(t *testing.T) {
 }
 
 // Tables of other libraries have assignments without a worker. The leader assigns them.
-func TestAnAssignmentWithoutAWorkerIsTaken(t *testing.T) {
+func TestAssignmentWithoutAWorkerIsAssigned(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		mustExec(t, d.DB, `ALTER TABLE consumer_assignments ALTER COLUMN worker_id DROP NOT NULL`)
@@ -59,7 +59,7 @@ func TestAnAssignmentWithoutAWorkerIsTaken(t *testing.T) {
 
 // The leader reports each consumer that no worker runs, once, with its reason, and
 // reports when it runs again. Other consumers do not wait for it.
-func TestNobodyRunsAConsumer(t *testing.T) {
+func TestUnownedConsumersAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		mustExec(t, d.DB, `ALTER TABLE consumer_assignments ALTER COLUMN worker_id DROP NOT NULL`)
@@ -71,7 +71,7 @@ func TestNobodyRunsAConsumer(t *testing.T) {
 
 		log := &logged{}
 		cfg := withStrategy(brisk(config(d.DB, six...)), s)
-		log.hears(&cfg)
+		log.record(&cfg)
 		w := start(t, cfg)
 		w.awaitAssigned("Analytics", "Inventory", "Orders", "Shipping")
 		unowned := func(want ...string) {
@@ -90,14 +90,14 @@ func TestNobodyRunsAConsumer(t *testing.T) {
 		}
 
 		for unit, want := range map[string]string{"Billing": "consumer_assignments does not stay", "Email": "a trigger", "Retired": "no live worker has code for it"} {
-			if log.count("nobody runs a consumer", unit) != 1 || log.count("nobody runs a consumer", unit, want) != 1 {
-				t.Errorf("%s: reported %d times, with the reason %d times", unit, log.count("nobody runs a consumer", unit), log.count(unit, want))
+			if log.count("unowned", unit) != 1 || log.count("unowned", unit, want) != 1 {
+				t.Errorf("%s: reported %d times, with the reason %d times", unit, log.count("unowned", unit), log.count(unit, want))
 			}
 			if n := log.count("run again", unit); (n == 1) == (unit == "Retired") {
 				t.Errorf("%s runs again: reported %d times", unit, n)
 			}
 		}
-		if n := log.count("nobody runs a consumer"); n != 3 {
+		if n := log.count("unowned"); n != 3 {
 			t.Errorf("%d consumers were reported, want 3", n)
 		}
 	})

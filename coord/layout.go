@@ -13,71 +13,71 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// Wish is a worker's partition demand for a consumer.
-type Wish struct {
+// Demand is a worker's partition demand for a consumer.
+type Demand struct {
 	Count int    `json:"count"`
 	Key   string `json:"key,omitempty"` // the name of the key; empty: the aggregate's id
 }
 
 // Single is the demand for one partition.
-var Single = Wish{Count: 1}
+var Single = Demand{Count: 1}
 
 // details are the details of a consumer in a worker's row. Builds without scope support
 // write no consumer without a demand, and cannot read one.
 type details struct {
-	Wish
+	Demand
 	Scope *scope.Scope `json:"scope,omitempty"`
 }
 
 // detailsText returns the details in a worker's row: an empty object if there are none.
-func detailsText(wishes map[string]Wish, scopes map[string]scope.Scope) string {
-	told := map[string]details{}
-	for consumer, w := range wishes {
+func detailsText(demands map[string]Demand, scopes map[string]scope.Scope) string {
+	shown := map[string]details{}
+	for consumer, w := range demands {
 		if w != Single {
-			told[consumer] = details{Wish: w}
+			shown[consumer] = details{Demand: w}
 		}
 	}
 	for consumer, s := range scopes {
-		d := details{Wish: Single, Scope: &s}
-		if w, wished := told[consumer]; wished {
-			d.Wish = w.Wish
+		d := details{Demand: Single, Scope: &s}
+		if w, wished := shown[consumer]; wished {
+			d.Demand = w.Demand
 		}
-		told[consumer] = d
+		shown[consumer] = d
 	}
-	text, _ := json.Marshal(told) // numbers and strings
+	text, _ := json.Marshal(shown) // numbers and strings
 	return string(text)
 }
 
-// detailsOf parses the details in a worker's row. wishes is nil for a build without
+// detailsOf parses the details in a worker's row. demands is nil for a build without
 // partition support and for details that cannot be parsed. scopes is empty for a build
 // without scope support.
-func detailsOf(n liveness.Node) (wishes map[string]Wish, scopes map[string]scope.Scope) {
-	var told map[string]details
-	if err := json.Unmarshal(n.Details, &told); err != nil || told == nil {
+func detailsOf(n liveness.Node) (demands map[string]Demand, scopes map[string]scope.Scope) {
+	var shown map[string]details
+	if err := json.Unmarshal(n.Details, &shown); err != nil || shown == nil {
 		return nil, nil
 	}
-	wishes, scopes = map[string]Wish{}, map[string]scope.Scope{}
-	for consumer, d := range told {
-		if d.Wish != Single {
-			wishes[consumer] = d.Wish
+	demands, scopes = map[string]Demand{}, map[string]scope.Scope{}
+	for consumer, d := range shown {
+		if d.Demand != Single {
+			demands[consumer] = d.Demand
 		}
 		if d.Scope != nil {
 			scopes[consumer] = *d.Scope
 		}
 	}
-	return wishes, scopes
+	return demands, scopes
 }
 
-// wish returns a member's demand for a consumer that the member has code for.
-func (m Member) wish(consumer string) Wish {
-	if w, ok := m.Wishes[consumer]; ok && w.Count > 0 {
+// demand returns a member's demand for a consumer that the member has code for.
+func (m Member) demand(consumer string) Demand {
+	if w, ok := m.Demands[consumer]; ok && w.Count > 0 {
 		return w
 	}
 	return Single
 }
 
-// isOld reports whether the member's build has no partition support.
-func (m Member) isOld() bool { return m.Wishes == nil }
+// predatesPartitions reports whether the member's build has no partition support.
+func (m Member) predatesPartitions() bool { return m.Demands == nil }
 
 // part is a checkpoint's row that concerns partitions, as a poll shows it.
 type part struct {
@@ -117,13 +117,13 @@ func layoutsOf(alive []Member, parts []part) map[string]*layout {
 		return all[consumer]
 	}
 	for _, m := range alive {
-		for consumer := range m.Wishes {
+		for consumer := range m.Demands {
 			if slices.Contains(m.Units, consumer) {
 				of(consumer)
 			}
 		}
 	}
-	for _, consumer := range disputed(alive) {
+	for _, consumer := range withDifferentScopes(alive) {
 		of(consumer)
 	}
 	for _, p := range parts {
@@ -154,16 +154,16 @@ func layoutsOf(alive []Member, parts []part) map[string]*layout {
 // or runs another library: the number is then 1. 0 means that the units stay, for one of
 // two reasons. The demands differ, as in a deployment, or the keys differ and the
 // consumer is not split yet.
-func Number(fixed int, split, old bool, wishes []Wish) (count int) {
+func Number(fixed int, split, old bool, demands []Demand) (count int) {
 	switch {
 	case fixed > 0:
 		count = fixed
 	case old:
 		count = 1
-	case len(wishes) > 0 && !slices.ContainsFunc(wishes, func(w Wish) bool { return w.Count != wishes[0].Count }):
-		count = wishes[0].Count
+	case len(demands) > 0 && !slices.ContainsFunc(demands, func(w Demand) bool { return w.Count != demands[0].Count }):
+		count = demands[0].Count
 	}
-	if count > 1 && !split && (len(wishes) == 0 || slices.ContainsFunc(wishes, func(w Wish) bool { return w.Key != wishes[0].Key })) {
+	if count > 1 && !split && (len(demands) == 0 || slices.ContainsFunc(demands, func(w Demand) bool { return w.Key != demands[0].Key })) {
 		return 0
 	}
 	return count
@@ -173,7 +173,7 @@ func Number(fixed int, split, old bool, wishes []Wish) (count int) {
 // member whose build knows the key may run a part.
 func (l *layout) decide(alive []Member) {
 	l.able = make([]bool, len(alive))
-	var wishes []Wish // of members with partition support
+	var demands []Demand // of members with partition support
 	old, fixed := false, l.fixed
 	for i, m := range alive {
 		if m.Units == nil { // a worker of another library may run any consumer, and ignores partitions
@@ -183,23 +183,23 @@ func (l *layout) decide(alive []Member) {
 			continue
 		}
 		l.able[i] = true
-		if m.isOld() {
+		if m.predatesPartitions() {
 			old = true
-		} else if w := m.wish(l.consumer); !slices.Contains(wishes, w) {
-			wishes = append(wishes, w)
+		} else if w := m.demand(l.consumer); !slices.Contains(demands, w) {
+			demands = append(demands, w)
 		}
 	}
-	l.count = Number(fixed, l.split, old, wishes)
+	l.count = Number(fixed, l.split, old, demands)
 	key := l.key
 	if !l.split {
 		if l.count <= 1 {
 			outrank(alive, l.consumer, l.able)
 			return
 		}
-		key = wishes[0].Key
+		key = demands[0].Key
 	}
 	for i, m := range alive {
-		l.able[i] = l.able[i] && !m.isOld() && m.wish(l.consumer).Key == key
+		l.able[i] = l.able[i] && !m.predatesPartitions() && m.demand(l.consumer).Key == key
 	}
 	outrank(alive, l.consumer, l.able)
 }
@@ -221,8 +221,8 @@ func outrank(alive []Member, consumer string, able []bool) {
 	}
 }
 
-// disputed returns the consumers for which members have different scopes.
-func disputed(alive []Member) (consumers []string) {
+// withDifferentScopes returns the consumers for which members have different scopes.
+func withDifferentScopes(alive []Member) (consumers []string) {
 	first := map[string]scope.Scope{}
 	for _, m := range alive {
 		for consumer, s := range m.Scopes {
@@ -292,9 +292,9 @@ func dealing(alive []Member, layouts map[string]*layout) []Member {
 	return members
 }
 
-// keepers returns the owners of the dealt partitions. The owner of a partition that does
+// targetOwners returns the owners of the dealt partitions. The owner of a partition that does
 // not exist yet is the owner of its first slot.
-func keepers(owners map[string]uuid.UUID, layouts map[string]*layout) map[string]uuid.UUID {
+func targetOwners(owners map[string]uuid.UUID, layouts map[string]*layout) map[string]uuid.UUID {
 	kept := maps.Clone(owners)
 	for _, l := range layouts {
 		for _, u := range l.units {

@@ -16,8 +16,8 @@ import (
 )
 
 // able returns a live worker with code for "c" and two other units, and a demand for "c".
-func able(w Wish) Member {
-	return Member{ID: uuid.New(), Units: []string{"a", "b", "c"}, Wishes: map[string]Wish{"c": w}}
+func able(w Demand) Member {
+	return Member{ID: uuid.New(), Units: []string{"a", "b", "c"}, Demands: map[string]Demand{"c": w}}
 }
 
 // splitAt returns the rows of "c" in n partitions by a key.
@@ -29,7 +29,7 @@ func splitAt(n int, key string) []part {
 	return rows
 }
 
-func TestHowManyPartitionsAreWanted(t *testing.T) {
+func TestWantedPartitions(t *testing.T) {
 	old := Member{ID: uuid.New(), Units: []string{"c"}}
 	other := Member{ID: uuid.New(), Units: []string{"a"}}
 	fixed := func(n int, rows []part) []part {
@@ -44,25 +44,25 @@ func TestHowManyPartitionsAreWanted(t *testing.T) {
 		count int
 		able  []bool
 	}{
-		"all wish the same":                       {[]Member{able(Wish{4, ""}), other, able(Wish{4, ""})}, nil, 4, []bool{true, false, true}},
-		"a deployment of another number":          {[]Member{able(Wish{4, ""}), able(Wish{8, ""})}, splitAt(4, ""), 0, []bool{true, true}},
-		"a deployment of the first number":        {[]Member{able(Wish{4, ""}), able(Single)}, nil, 0, []bool{true, true}},
-		"a program from before partitions":        {[]Member{able(Wish{4, ""}), old}, nil, 1, []bool{true, true}},
-		"one that comes back to a split consumer": {[]Member{able(Wish{4, ""}), old}, splitAt(4, ""), 1, []bool{true, false}},
-		"another library's":                       {[]Member{able(Wish{4, ""}), {ID: uuid.New()}}, nil, 1, []bool{true, false}},
-		"another library's, and it is split":      {[]Member{able(Wish{4, ""}), {ID: uuid.New()}}, splitAt(4, ""), 1, []bool{true, false}},
-		"another library's, whatever is fixed":    {[]Member{able(Wish{4, ""}), {ID: uuid.New()}}, fixed(3, whole), 1, []bool{true, false}},
+		"all demand the same":                     {[]Member{able(Demand{4, ""}), other, able(Demand{4, ""})}, nil, 4, []bool{true, false, true}},
+		"a deployment of another number":          {[]Member{able(Demand{4, ""}), able(Demand{8, ""})}, splitAt(4, ""), 0, []bool{true, true}},
+		"a deployment of the first number":        {[]Member{able(Demand{4, ""}), able(Single)}, nil, 0, []bool{true, true}},
+		"a program from before partitions":        {[]Member{able(Demand{4, ""}), old}, nil, 1, []bool{true, true}},
+		"one that comes back to a split consumer": {[]Member{able(Demand{4, ""}), old}, splitAt(4, ""), 1, []bool{true, false}},
+		"another library's":                       {[]Member{able(Demand{4, ""}), {ID: uuid.New()}}, nil, 1, []bool{true, false}},
+		"another library's, and it is split":      {[]Member{able(Demand{4, ""}), {ID: uuid.New()}}, splitAt(4, ""), 1, []bool{true, false}},
+		"another library's, whatever is fixed":    {[]Member{able(Demand{4, ""}), {ID: uuid.New()}}, fixed(3, whole), 1, []bool{true, false}},
 		"no more partitions":                      {[]Member{able(Single)}, splitAt(4, ""), 1, []bool{true}},
-		"fixed":                                   {[]Member{able(Wish{4, ""}), able(Wish{8, ""}), old}, fixed(3, whole), 3, []bool{true, true, false}},
-		"fixed to one":                            {[]Member{able(Wish{4, ""})}, fixed(1, splitAt(4, "")), 1, []bool{true}},
-		"fixed where nobody knows of partitions":  {[]Member{old}, fixed(3, whole), 0, []bool{true}},
-		"a key":                                   {[]Member{able(Wish{4, "customer"})}, nil, 4, []bool{true}},
-		"two keys":                                {[]Member{able(Wish{4, "customer"}), able(Wish{4, ""})}, nil, 0, []bool{true, true}},
-		"two keys, not split":                     {[]Member{able(Wish{1, "customer"}), able(Wish{1, ""})}, nil, 1, []bool{true, true}},
-		"another key than it is split by":         {[]Member{able(Wish{4, "customer"})}, splitAt(4, ""), 4, []bool{false}},
-		"another key beside that it is split by":  {[]Member{able(Wish{4, "customer"}), able(Wish{4, ""})}, splitAt(4, ""), 4, []bool{false, true}},
-		"a wish of a number that makes no sense":  {[]Member{able(Wish{-1, ""})}, nil, 1, []bool{true}},
-		"nobody has code for it":                  {[]Member{other}, splitAt(4, ""), 0, []bool{false}},
+		"fixed":                                   {[]Member{able(Demand{4, ""}), able(Demand{8, ""}), old}, fixed(3, whole), 3, []bool{true, true, false}},
+		"fixed to one":                            {[]Member{able(Demand{4, ""})}, fixed(1, splitAt(4, "")), 1, []bool{true}},
+		"fixed without partition support":         {[]Member{old}, fixed(3, whole), 0, []bool{true}},
+		"a key":                                   {[]Member{able(Demand{4, "customer"})}, nil, 4, []bool{true}},
+		"two keys":                                {[]Member{able(Demand{4, "customer"}), able(Demand{4, ""})}, nil, 0, []bool{true, true}},
+		"two keys, not split":                     {[]Member{able(Demand{1, "customer"}), able(Demand{1, ""})}, nil, 1, []bool{true, true}},
+		"another key than it is split by":         {[]Member{able(Demand{4, "customer"})}, splitAt(4, ""), 4, []bool{false}},
+		"another key beside that it is split by":  {[]Member{able(Demand{4, "customer"}), able(Demand{4, ""})}, splitAt(4, ""), 4, []bool{false, true}},
+		"a demand for a negative number":          {[]Member{able(Demand{-1, ""})}, nil, 1, []bool{true}},
+		"no member has code for it":               {[]Member{other}, splitAt(4, ""), 0, []bool{false}},
 	} {
 		l := layoutsOf(c.alive, c.parts)["c"]
 		if l.count != c.count || !slices.Equal(l.able, c.able) {
@@ -74,7 +74,7 @@ func TestHowManyPartitionsAreWanted(t *testing.T) {
 // Plans and the steps of the owners converge to the latest demanded layout, whatever the
 // demands and the live workers are. Then each unit is assigned once, evenly, to a worker
 // that may run it.
-func TestPartitionsComeToRest(t *testing.T) {
+func TestPartitionsConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		is := assignments{owners: map[string]uuid.UUID{}, wanted: map[string]int{}}
 		units := []partition.Range{partition.All}
@@ -154,17 +154,17 @@ func TestPartitionsComeToRest(t *testing.T) {
 			return rests
 		}
 		var alive []Member
-		var wish Wish
-		for range rapid.IntRange(1, 4).Draw(t, "wishes") {
-			wish.Count = rapid.IntRange(1, 9).Draw(t, "wish")
+		var demand Demand
+		for range rapid.IntRange(1, 4).Draw(t, "demands") {
+			demand.Count = rapid.IntRange(1, 9).Draw(t, "count")
 			alive = nil
 			for range rapid.IntRange(1, 4).Draw(t, "alive") {
-				alive = append(alive, able(wish))
+				alive = append(alive, able(demand))
 			}
 			settle(alive, rapid.IntRange(0, 5).Draw(t, "rounds"))
 		}
-		if !settle(alive, 100) || !slices.Equal(units, partition.Cut(wish.Count)) {
-			t.Fatalf("%v at rest for %d, %+v", units, wish.Count, is)
+		if !settle(alive, 100) || !slices.Equal(units, partition.Cut(demand.Count)) {
+			t.Fatalf("%v at rest for %d, %+v", units, demand.Count, is)
 		}
 		want := []string{"a", "b"}
 		for _, u := range units {
@@ -193,8 +193,8 @@ func TestPartitionsComeToRest(t *testing.T) {
 
 // The parts of one partition meet at one worker. The parts of a unit that is to be split
 // need not move first.
-func TestPartsComeTogether(t *testing.T) {
-	alive := []Member{able(Wish{2, ""}), able(Wish{2, ""}), able(Wish{2, ""})}
+func TestPartsOfOnePartitionGetOneOwner(t *testing.T) {
+	alive := []Member{able(Demand{2, ""}), able(Demand{2, ""}), able(Demand{2, ""})}
 	for i := range alive {
 		alive[i].Units = []string{"c"}
 	}
@@ -221,36 +221,36 @@ func TestPartsComeTogether(t *testing.T) {
 	}
 }
 
-func TestWishesAreReadAsWritten(t *testing.T) {
-	wishes := map[string]Wish{"c": {4, ""}, "d": {1, "customer"}, "e": Single}
-	got, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(wishes, nil))}})
-	delete(wishes, "e")
-	if !maps.Equal(got, wishes) {
+func TestDemandsRoundTrip(t *testing.T) {
+	demands := map[string]Demand{"c": {4, ""}, "d": {1, "customer"}, "e": Single}
+	got, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(demands, nil))}})
+	delete(demands, "e")
+	if !maps.Equal(got, demands) {
 		t.Errorf("%v", got)
 	}
 	var m Member
-	m.Wishes, _ = detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(nil, nil))}})
-	if m.isOld() || m.wish("c") != Single {
+	m.Demands, _ = detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(nil, nil))}})
+	if m.predatesPartitions() || m.demand("c") != Single {
 		t.Error("a build that demands nothing counts as a build without partition support")
 	}
 	for _, details := range []string{"", "null", "[]"} {
-		if wishes, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(details)}}); wishes != nil {
-			t.Errorf("%q: %v", details, wishes)
+		if demands, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(details)}}); demands != nil {
+			t.Errorf("%q: %v", details, demands)
 		}
 	}
 }
 
-func TestScopesAreReadAsWritten(t *testing.T) {
+func TestScopesRoundTrip(t *testing.T) {
 	scopes := map[string]scope.Scope{"c": scope.Of([]string{"A", "B"}, 2, "head"), "d": scope.Of(nil, 0, "")}
-	wishes := map[string]Wish{"c": {4, "k"}, "d": Single}
-	text := detailsText(wishes, scopes)
+	demands := map[string]Demand{"c": {4, "k"}, "d": Single}
+	text := detailsText(demands, scopes)
 	gotWishes, got := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(text)}})
-	if !maps.EqualFunc(got, scopes, func(a, b scope.Scope) bool { return a.String() == b.String() }) || !maps.Equal(gotWishes, map[string]Wish{"c": {4, "k"}}) {
+	if !maps.EqualFunc(got, scopes, func(a, b scope.Scope) bool { return a.String() == b.String() }) || !maps.Equal(gotWishes, map[string]Demand{"c": {4, "k"}}) {
 		t.Errorf("%v, %v", got, gotWishes)
 	}
 	// A build without scope support parses the demands.
-	var old map[string]Wish
-	if err := json.Unmarshal([]byte(text), &old); err != nil || !maps.Equal(old, wishes) {
+	var old map[string]Demand
+	if err := json.Unmarshal([]byte(text), &old); err != nil || !maps.Equal(old, demands) {
 		t.Errorf("%v, %v", old, err)
 	}
 }
@@ -267,13 +267,13 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 		}
 		var alive []Member
 		for range rapid.IntRange(1, 5).Draw(t, "workers") {
-			m := able(Wish{Count: 1, Key: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key")})
+			m := able(Demand{Count: 1, Key: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key")})
 			if n := rapid.IntRange(0, len(all)).Draw(t, "scope"); n < len(all) {
 				m.Scopes = map[string]scope.Scope{"c": all[n]}
 			}
 			alive = append(alive, m)
 		}
-		may := func(m Member) bool { return key == "" || m.wish("c").Key == key }
+		may := func(m Member) bool { return key == "" || m.demand("c").Key == key }
 		var best *scope.Scope
 		some := false
 		for _, m := range alive {
@@ -283,19 +283,19 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 			}
 		}
 		n := plan(alive, assignments{parts: rows}, false)
-		given := 0
+		givenCTE := 0
 		for _, ch := range n.changes {
 			if partition.Consumer(ch.Unit) != "c" {
 				continue
 			}
-			given++
+			givenCTE++
 			m := alive[slices.IndexFunc(alive, func(m Member) bool { return m.ID == ch.Worker })]
 			if s, says := m.Scopes["c"]; !may(m) || says && s.Compare(*best) != 0 {
 				t.Fatalf("%s went to %+v, the greatest is %v", ch.Unit, m, best)
 			}
 		}
-		if some != (given > 0) {
-			t.Fatalf("%d units of c were dealt to %+v", given, alive)
+		if some != (givenCTE > 0) {
+			t.Fatalf("%d units of c were dealt to %+v", givenCTE, alive)
 		}
 		for _, u := range []string{"a", "b"} {
 			if !slices.ContainsFunc(n.changes, func(c change) bool { return c.Unit == u }) {
@@ -308,7 +308,7 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 // A draining member gets no unit, and keeps its units until it releases them.
 func TestDrainingMemberIsDealtNothing(t *testing.T) {
 	t.Parallel()
-	gone, stays := able(Single), able(Wish{2, ""})
+	gone, stays := able(Single), able(Demand{2, ""})
 	gone.draining = true
 	gone.Units = append(gone.Units, "own")
 	is := assignments{owners: map[string]uuid.UUID{"a": gone.ID, "c": gone.ID, "own": gone.ID}}
@@ -350,7 +350,7 @@ func TestLeaderDealsPartitions(t *testing.T) {
 		var workers []*worker
 		for range 2 {
 			cfg := withStrategy(brisk(config(d.DB, "c")), strategy)
-			cfg.Wishes = map[string]Wish{"c": {2, ""}}
+			cfg.Demands = map[string]Demand{"c": {2, ""}}
 			workers = append(workers, start(t, cfg))
 		}
 		has := func(unit string, n int) func() bool {

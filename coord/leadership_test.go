@@ -13,12 +13,12 @@ import (
 )
 
 // A leader whose session is gone cannot write, although it still believes that it leads.
-func TestDeposedByLock(t *testing.T) {
+func TestLeaderWithoutItsLockCannotWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	a, b := join(t, config(d.DB, six...)), join(t, config(d.DB, six...))
 	lead(t, a)
-	if mustLook(t, b).leads {
+	if mustPoll(t, b).leads {
 		t.Fatal("both lead")
 	}
 	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); leads || err != nil {
@@ -42,7 +42,7 @@ func TestDeposedByLock(t *testing.T) {
 
 // The leader's connection ends while its write waits for a row. The write does not take
 // effect, and the successor's write does.
-func TestDeposedInTheMiddle(t *testing.T) {
+func TestLeaderDisconnectedDuringAWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	a, b := join(t, config(d.DB, six...)), join(t, config(d.DB, six...))
@@ -50,7 +50,7 @@ func TestDeposedInTheMiddle(t *testing.T) {
 	release := lockRow(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('x', gen_random_uuid())`)
 	late := assignLater(a, append(give("w", a), give("x", a)...))
 	blocked(t, d.DB, 1)
-	if mustLook(t, b).leads {
+	if mustPoll(t, b).leads {
 		t.Fatal("a follower leads while the leader writes")
 	}
 	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.Backend)
@@ -78,12 +78,12 @@ func expire(t *testing.T, db *sql.DB) {
 	mustExec(t, db, `UPDATE worker_leader_election SET expires_at = clock_timestamp()`)
 }
 
-func TestDeposedByLease(t *testing.T) {
+func TestLeaderWithoutItsLeaseCannotWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
 	lead(t, a)
-	if mustLook(t, b).leads {
+	if mustPoll(t, b).leads {
 		t.Fatal("both lead")
 	}
 	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); leads || err != nil {
@@ -106,14 +106,14 @@ func TestDeposedByLease(t *testing.T) {
 	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); !leads || err != nil {
 		t.Fatalf("the leader cannot write: %v, %v", leads, err)
 	}
-	if mustLook(t, a).leads {
+	if mustPoll(t, a).leads {
 		t.Error("the former leader still leads")
 	}
 }
 
 // A lease that expires while the write waits for its row proves nothing. The clock is
 // read when the row is locked.
-func TestLeaseExpiresInTheMiddle(t *testing.T) {
+func TestLeaseExpiresDuringAWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	a := join(t, withStrategy(config(d.DB, six...), Lease))
@@ -165,7 +165,7 @@ func TestLeaseIsKeptDuringAWrite(t *testing.T) {
 }
 
 // A lease with an impossible expiry counts as expired.
-func TestLeaseOutOfTheFuture(t *testing.T) {
+func TestImpossibleLeaseIsExpired(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
@@ -188,7 +188,7 @@ func TestLeaseRenewal(t *testing.T) {
 	lead(t, a)
 	first := scan[time.Time](t, d.DB, `SELECT expires_at FROM worker_leader_election`)
 	await(t, "the lease was renewed", func() bool {
-		if !mustLook(t, a).leads {
+		if !mustPoll(t, a).leads {
 			t.Fatal("the holder lost the lease")
 		}
 		return scan[time.Time](t, d.DB, `SELECT expires_at FROM worker_leader_election`).After(first)

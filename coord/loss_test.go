@@ -22,13 +22,13 @@ import (
 
 // A killed process is replaced long before its heartbeat is too old. The timeouts here
 // are longer than the test's patience.
-func TestKilled(t *testing.T) {
+func TestKilledWorkerIsReplaced(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"leader", "follower"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
-			plantToken(t, d.DB)
+			insertToken(t, d.DB)
 			lines := map[uuid.UUID]*line{}
 			var workers []*worker
 			for range 3 {
@@ -54,7 +54,7 @@ func TestKilled(t *testing.T) {
 
 // A heartbeat from before the token proves nothing. The worker repeats the heartbeat,
 // and does not wait for the next one, an hour away.
-func TestKilledAfterANewToken(t *testing.T) {
+func TestKilledWorkerIsReplacedAfterANewToken(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	l := &line{}
@@ -66,7 +66,7 @@ func TestKilledAfterANewToken(t *testing.T) {
 	a := start(t, hourly(l.open(t, d.URL)))
 	b := start(t, hourly(d.DB))
 	awaitShares(a, b)
-	plantToken(t, d.DB)
+	insertToken(t, d.DB)
 	proven := `SELECT ` + incarnation.WroteRow(hourly(d.DB).Token, "n", "heartbeat_at") + ` FROM worker_nodes AS n WHERE worker_id = $1::uuid`
 	await(t, "a heartbeat since then", func() (yes bool) { // without a token, the worker sends them all the time
 		return d.DB.QueryRowContext(t.Context(), proven, a.id.String()).Scan(&yes) == nil && yes
@@ -77,10 +77,10 @@ func TestKilledAfterANewToken(t *testing.T) {
 
 // A new process finds the row of its predecessor, killed a moment ago, and does not wait
 // for a timeout.
-func TestKilledAlone(t *testing.T) {
+func TestNewProcessReplacesAKilledOne(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	plantToken(t, d.DB)
+	insertToken(t, d.DB)
 	l := &line{}
 	start(t, config(l.open(t, d.URL), six...)).awaitAssigned(six...)
 	l.cut(true)
@@ -88,7 +88,7 @@ func TestKilledAlone(t *testing.T) {
 }
 
 // Without locks, or without the token, the heartbeat's age decides.
-func TestSilent(t *testing.T) {
+func TestSilentWorkerIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		strategy LeaderStrategy
@@ -98,7 +98,7 @@ func TestSilent(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
 			if test.token {
-				plantToken(t, d.DB)
+				insertToken(t, d.DB)
 			}
 			l := &line{}
 			a := start(t, withStrategy(quick(config(l.open(t, d.URL), six...)), test.strategy))
@@ -136,10 +136,10 @@ func TestSlowLogins(t *testing.T) {
 
 // Dead connections of the pool are tried and discarded one by one, each with the same
 // time limit as the first.
-func TestIdleConnectionsDieInSilence(t *testing.T) {
+func TestDeadIdleConnectionsAreDiscarded(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	plantToken(t, d.DB)
+	insertToken(t, d.DB)
 	db, hole := d.OpenHole(t)
 	const dead = 10
 	db.SetMaxIdleConns(dead)
@@ -164,7 +164,7 @@ func TestIdleConnectionsDieInSilence(t *testing.T) {
 }
 
 // Terminated connections move no assignment, however often they are terminated.
-func TestTerminated(t *testing.T) {
+func TestTerminatedConnectionsMoveNothing(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
@@ -179,7 +179,7 @@ func TestTerminated(t *testing.T) {
 
 // A restart of the server, clean or not, frees all locks and kills no worker. No
 // assignment moves.
-func TestServerRestart(t *testing.T) {
+func TestServerRestartMovesNothing(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"clean", "crash"} {
 		t.Run(how, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestServerRestart(t *testing.T) {
 			if err := migrations.Apply(t.Context(), db, &tables); err != nil {
 				t.Fatal(err)
 			}
-			plantToken(t, db)
+			insertToken(t, db)
 			var workers []*worker
 			for range len(six) + 1 { // one worker has no unit
 				cfg := config(db, six...)
@@ -215,7 +215,7 @@ func TestServerRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 			if how == "crash" {
-				plantToken(t, db)
+				insertToken(t, db)
 			}
 			for _, w := range workers {
 				if !pgtest.Poll(func() bool {
@@ -234,7 +234,7 @@ func TestServerRestart(t *testing.T) {
 	}
 }
 
-func TestRowDeleted(t *testing.T) {
+func TestDeletedRowIsRegisteredAgain(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		// No heartbeat detects the missing row before patience ends.
@@ -261,7 +261,7 @@ func TestRollingDeploy(t *testing.T) {
 	log := &logged{}
 	build := func(units ...string) *worker {
 		cfg := brisk(config(d.DB, units...))
-		log.hears(&cfg)
+		log.record(&cfg)
 		return start(t, cfg)
 	}
 	old := []*worker{build("A", "B"), build("A", "B")}
@@ -302,9 +302,9 @@ func (l *logged) add(about ...any) {
 	l.lines = append(l.lines, fmt.Sprint(about...))
 }
 
-// hears sets the callbacks of a Coordinator.
-func (l *logged) hears(cfg *Config) {
-	cfg.OnUnowned = func(unit, reason string) { l.add("nobody runs a consumer ", unit, ": ", reason) }
+// record sets the callbacks of a Coordinator.
+func (l *logged) record(cfg *Config) {
+	cfg.OnUnowned = func(unit, reason string) { l.add("unowned ", unit, ": ", reason) }
 	cfg.OnOwned = func(unit string) { l.add("run again ", unit) }
 	cfg.OnTaskFailed = func(task string, err error) { l.add("task failed ", task, ": ", err) }
 }

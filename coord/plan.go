@@ -36,11 +36,11 @@ type next struct {
 // parts of one partition meet at one member, and the parts of a split spread. A unit of
 // a draining member stays until the member releases it.
 func plan(alive []Member, is assignments, sticky bool) (n next) {
-	alive, draining := takers(alive)
+	alive, draining := withoutDraining(alive)
 	layouts := layoutsOf(alive, is.parts)
 	var before map[string]uuid.UUID
 	if sticky {
-		before = keepers(is.owners, layouts)
+		before = targetOwners(is.owners, layouts)
 	}
 	dealt := Assign(dealing(alive, layouts), before)
 	give := func(unit, target string, partitions int) {
@@ -89,7 +89,7 @@ func (s *session) members(alive []liveness.Node) (all []Member) {
 		m, known := s.read[n.ID]
 		if !known {
 			m = Member{ID: n.ID, Units: n.Names}
-			m.Wishes, m.Scopes = detailsOf(n)
+			m.Demands, m.Scopes = detailsOf(n)
 		}
 		m.draining = n.Draining
 		read[n.ID] = m
@@ -99,12 +99,12 @@ func (s *session) members(alive []liveness.Node) (all []Member) {
 	return all
 }
 
-// takers returns the members for a deal: a draining member has code for no unit.
-func takers(alive []Member) (all []Member, draining map[uuid.UUID]bool) {
+// withoutDraining returns the members for a deal: a draining member has code for no unit.
+func withoutDraining(alive []Member) (all []Member, draining map[uuid.UUID]bool) {
 	all, draining = slices.Clone(alive), map[uuid.UUID]bool{}
 	for i, m := range all {
 		if m.draining {
-			all[i], draining[m.ID] = Member{ID: m.ID, Units: []string{}, Wishes: map[string]Wish{}}, true
+			all[i], draining[m.ID] = Member{ID: m.ID, Units: []string{}, Demands: map[string]Demand{}}, true
 		}
 	}
 	return all, draining

@@ -197,7 +197,7 @@ func first([]*pgconn.HijackedConn) int     { return 0 }
 
 // Session locks protect nothing behind a transaction-pooling proxy. Register detects the
 // proxy, whichever session the proxy uses for a transaction.
-func TestPoolerRefused(t *testing.T) {
+func TestPoolerIsRejected(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		sessions int
@@ -220,7 +220,7 @@ func TestPoolerRefused(t *testing.T) {
 
 // Run detects a proxy that starts pooling later and returns an error, since no retry can
 // succeed.
-func TestPoolerRefusedLater(t *testing.T) {
+func TestPoolerIsRejectedLater(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	p := startPooler(t, d, 3, first)

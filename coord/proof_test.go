@@ -10,10 +10,10 @@ import (
 
 // The leader and Dead detect a death by the free lock, even if the token is very old. A
 // view replaces the token's table, because a view can return any xmin.
-func TestProofWithAnOldToken(t *testing.T) {
+func TestDeathIsProvenWithAnOldToken(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	plantToken(t, d.DB)
+	insertToken(t, d.DB)
 	mustExec(t, d.DB, `ALTER TABLE consumer_checkpoints_token RENAME TO real_token`)
 	mustExec(t, d.DB, `CREATE TABLE age AS SELECT 0::bigint AS transactions`)
 	mustExec(t, d.DB, `

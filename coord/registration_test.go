@@ -12,13 +12,13 @@ import (
 
 // Registration and heartbeats write the worker's status. A status that fails, or that
 // the database rejects, stops neither.
-func TestStatusInTheTable(t *testing.T) {
+func TestStatusIsWritten(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		said, failure := `{"n": 1}`, error(nil)
 		log := &logged{}
 		cfg := withStrategy(config(d.DB, six...), s)
-		log.hears(&cfg)
+		log.record(&cfg)
 		cfg.Status = func() ([]byte, error) { return []byte(said), failure }
 		w := join(t, cfg)
 		expect := func(when, want string) {
@@ -58,15 +58,15 @@ func TestStatusInTheTable(t *testing.T) {
 			t.Errorf("%d lines report a missing status, want 5", n)
 		}
 		// Without Status, the column stays empty.
-		none := config(d.DB, six...)
+		unreachable := config(d.DB, six...)
 		mustExec(t, d.DB, `DELETE FROM worker_nodes`)
-		beat(t, join(t, none))
+		beat(t, join(t, unreachable))
 		expect("no status", "none")
 	})
 }
 
 // A poll between two heartbeats writes nothing.
-func TestLookWritesOnlyHeartbeats(t *testing.T) {
+func TestPollWritesOnlyDueHeartbeats(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		w := join(t, withStrategy(config(d.DB, six...), s))
@@ -74,7 +74,7 @@ func TestLookWritesOnlyHeartbeats(t *testing.T) {
 		at := func() string { return scan[string](t, d.DB, `SELECT xmin::text FROM worker_nodes`) }
 		before := at()
 		for range 3 {
-			if v := mustLook(t, w); !v.leads || !v.Registered {
+			if v := mustPoll(t, w); !v.leads || !v.Registered {
 				t.Fatalf("the poll returned %+v", v)
 			}
 		}
@@ -89,7 +89,7 @@ func TestLookWritesOnlyHeartbeats(t *testing.T) {
 }
 
 // A worker registers the version of its build.
-func TestBuild(t *testing.T) {
+func TestBuildIsRegistered(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	join(t, config(d.DB, six...))
@@ -155,7 +155,7 @@ func TestAnnouncementFails(t *testing.T) {
 	mustExec(t, d.DB, `DROP TABLE consumer_checkpoints_changes`)
 	log := &logged{}
 	cfg := brisk(config(d.DB, six...))
-	log.hears(&cfg)
+	log.record(&cfg)
 	a := start(t, cfg)
 	a.awaitAssigned(six...)
 	b := start(t, brisk(config(d.DB, six...)))
@@ -168,7 +168,7 @@ func TestAnnouncementFails(t *testing.T) {
 }
 
 // A woken leader polls at once and reads the assignments.
-func TestWake(t *testing.T) {
+func TestWakePollsAtOnce(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	cfg := config(d.DB, six...)
@@ -184,7 +184,7 @@ func TestWake(t *testing.T) {
 
 // A leader that was delayed finds itself alive, since its heartbeat is part of the same
 // poll.
-func TestLeaderIsAlive(t *testing.T) {
+func TestDelayedLeaderIsAlive(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		w := join(t, withStrategy(config(d.DB, six...), s))

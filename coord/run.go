@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// looking is the approximate pause between two polls.
-	looking = 800 * time.Millisecond
+	// pollPause is the approximate pause between two polls.
+	pollPause = 800 * time.Millisecond
 	// roundTimeout bounds a running round when the worker stops.
 	roundTimeout = time.Second
-	// replacing bounds the pause before a new session after a single failure.
-	replacing = 50 * time.Millisecond
-	// sound is the age at which a working session resets the count of failures.
-	sound = time.Second
+	// replacePause bounds the pause before a new session after a single failure.
+	replacePause = 50 * time.Millisecond
+	// soundAge is the age at which a working session resets the count of failures.
+	soundAge = time.Second
 )
 
 // Run takes part in the coordination until ctx ends, then returns nil. It sends
@@ -32,7 +32,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	defer c.setLeader(false)
 	for failures, idle := 0, 0; ; {
-		c.turns()
+		c.recordRound()
 		logins := max(failures-1-idle, 0) // failed logins: the first failure was the end of a session
 		err := c.live(ctx, logins, func() {
 			if failures > 0 && c.cfg.OnBack != nil {
@@ -46,7 +46,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if failures++; failures == 1 {
 			idle = c.cfg.DB.Stats().Idle // each idle connection may be dead or lead to a standby
 		}
-		c.fails(err)
+		c.recordFailure(err)
 		if c.cfg.OnFailure != nil {
 			c.cfg.OnFailure(err)
 		}
@@ -64,13 +64,13 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // for the end of this worker.
 func pause(n int, random float64) time.Duration {
 	if n == 1 {
-		return time.Duration(random * float64(replacing))
+		return time.Duration(random * float64(replacePause))
 	}
 	return backoff.Delay(n-1, 500*time.Millisecond, 5*time.Second, random)
 }
 
 // live runs one session until the session fails or ctx ends. failed is the number of
-// failed logins in a row. live calls healthy when the session has reached the age sound.
+// failed logins in a row. live calls healthy when the session has reached soundAge.
 func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err error) {
 	s := c.registered
 	c.registered = nil
@@ -85,13 +85,13 @@ func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(roundTimeout, cancel) })()
 	for {
-		c.turns()
+		c.recordRound()
 		wait, err := c.round(round, s)
 		if err != nil {
 			return wrap(err)
 		}
-		c.works(s)
-		if time.Since(s.Opened) >= sound {
+		c.recordSuccess(s)
+		if time.Since(s.Opened) >= soundAge {
 			healthy()
 		}
 		woken, ok := c.wake.Sleep(ctx, min(wait, time.Until(s.Beaten.Add(c.cfg.HeartbeatInterval))))
@@ -105,16 +105,16 @@ func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err
 	}
 }
 
-// untilLook returns the pause before the next poll. A whole number of equal pauses leads
+// untilPoll returns the pause before the next poll. A whole number of equal pauses leads
 // to the next heartbeat, so that the heartbeat needs no extra poll.
-func (s *session) untilLook() time.Duration {
+func (s *session) untilPoll() time.Duration {
 	left := time.Until(s.Beaten.Add(s.cfg.HeartbeatInterval))
-	return left / max(1, (left+looking/2)/looking)
+	return left / max(1, (left+pollPause/2)/pollPause)
 }
 
 // round runs one round and returns the wait before the next.
 func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration, err error) {
-	v, err := s.look(ctx)
+	v, err := s.poll(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -131,7 +131,7 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 	if v.Drain && c.cfg.OnDrain != nil {
 		c.cfg.OnDrain() // first, so that this worker starts none of its new units
 	}
-	c.deliver(v.mine)
+	c.setAssigned(v.mine)
 	led := s.leads
 	s.leads = v.leads
 	switch {
@@ -144,7 +144,7 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 	case v.leads:
 		return c.lead(ctx, s, v)
 	}
-	return s.untilLook(), s.endSilent(ctx)
+	return s.untilPoll(), s.endSilent(ctx)
 }
 
 // lead is the leader's part of a round.
@@ -169,7 +169,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 			return 0, err
 		}
 	}
-	wait = s.untilLook()
+	wait = s.untilPoll()
 	if again {
 		wait = liveness.Confirmation
 	}
@@ -194,7 +194,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		return 0, err
 	case !leads:
 		s.stepDown()
-		return s.untilLook(), nil
+		return s.untilPoll(), nil
 	case written > 0:
 		c.announce(ctx, s)
 		if c.cfg.OnAssigned != nil {

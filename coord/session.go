@@ -31,7 +31,7 @@ type session struct {
 	read     map[uuid.UUID]Member // the live members of the latest poll
 	balanced []Member             // the live members of the latest rebalance
 	checked  time.Time            // when the latest rebalance ran; zero: the next poll reads the assignments
-	idle     vigil
+	idle     idleSince
 }
 
 // open creates the first session. It also detects a transaction-pooling proxy.
@@ -72,15 +72,15 @@ type view struct {
 	nodes []liveness.Node
 }
 
-// look polls the database, and sends a heartbeat if one is due. A worker that does not
+// poll polls the database, and sends a heartbeat if one is due. A worker that does not
 // lead tries to take the leadership.
-func (s *session) look(ctx context.Context) (v view, err error) {
+func (s *session) poll(ctx context.Context) (v view, err error) {
 	self, err := s.Look(ctx, func(ctx context.Context, beat bool, status string) (liveness.Self, error) {
 		v = view{}
 		if s.cfg.Strategy == Lease {
-			err = s.seeLease(ctx, &v, beat, status)
+			err = s.queryLease(ctx, &v, beat, status)
 		} else {
-			err = s.see(ctx, &v, beat, status, &v.leads)
+			err = s.queryView(ctx, &v, beat, status, &v.leads)
 		}
 		return v.Self, err
 	})
@@ -88,8 +88,8 @@ func (s *session) look(ctx context.Context) (v view, err error) {
 	return v, err
 }
 
-// see executes the statement of a poll. It scans the leadership into leader.
-func (s *session) see(ctx context.Context, v *view, beat bool, status string, leader any) error {
+// queryView executes the statement of a poll. It scans the leadership into leader.
+func (s *session) queryView(ctx context.Context, v *view, beat bool, status string, leader any) error {
 	var held []int64
 	query, args := s.sql.follow, s.args(status, beat)
 	into := append(v.Into(), asJSON(&v.mine), leader)
@@ -102,16 +102,16 @@ func (s *session) see(ctx context.Context, v *view, beat bool, status string, le
 		into = append(into, asJSON(&v.is), asJSON(&v.nodes), asJSON(&held))
 	}
 	if err := s.Conn.QueryRowContext(ctx, query, args...).Scan(into...); err != nil {
-		return fmt.Errorf("look at the assignments: %w", err)
+		return fmt.Errorf("read the assignments: %w", err)
 	}
 	s.Complete(v.nodes, held)
 	return nil
 }
 
-func (s *session) seeLease(ctx context.Context, v *view, beat bool, status string) error {
+func (s *session) queryLease(ctx context.Context, v *view, beat bool, status string) error {
 	start := time.Now()
 	s.lease = lease{}
-	if err := s.see(ctx, v, beat, status, asJSON(&s.lease)); err != nil {
+	if err := s.queryView(ctx, v, beat, status, asJSON(&s.lease)); err != nil {
 		return err
 	}
 	s.lease.read = start

@@ -32,9 +32,9 @@ func join(t *testing.T, cfg Config) *session {
 	return s
 }
 
-func mustLook(t *testing.T, s *session) view {
+func mustPoll(t *testing.T, s *session) view {
 	t.Helper()
-	v, err := s.look(context.Background())
+	v, err := s.poll(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func mustLook(t *testing.T, s *session) view {
 func beat(t *testing.T, s *session) {
 	t.Helper()
 	s.Beaten = time.Time{}
-	if !mustLook(t, s).Registered {
+	if !mustPoll(t, s).Registered {
 		t.Fatal("the worker's row is gone")
 	}
 }
@@ -54,7 +54,7 @@ func beat(t *testing.T, s *session) {
 // see returns what a leader reads about a worker.
 func see(t *testing.T, leader *session, id uuid.UUID) liveness.Node {
 	t.Helper()
-	for _, n := range mustLook(t, leader).nodes {
+	for _, n := range mustPoll(t, leader).nodes {
 		if n.ID == id {
 			return n
 		}
@@ -65,7 +65,7 @@ func see(t *testing.T, leader *session, id uuid.UUID) liveness.Node {
 
 func lead(t *testing.T, s *session) {
 	t.Helper()
-	await(t, "leads", func() bool { return mustLook(t, s).leads })
+	await(t, "leads", func() bool { return mustPoll(t, s).leads })
 }
 
 func give(unit string, s *session) []change { return []change{{Unit: unit, Worker: s.cfg.ID}} }
@@ -120,7 +120,7 @@ func assignLater(s *session, changes []change) <-chan written {
 
 // A free lock proves a death only in the incarnation of the server in which the worker
 // last sent a heartbeat.
-func TestProofOfDeath(t *testing.T) {
+func TestFreeLockProvesDeathInOneIncarnation(t *testing.T) {
 	t.Parallel()
 	server := pgtest.OwnServer(t, nil)
 	db := (&line{}).open(t, server.URL(""))
@@ -147,7 +147,7 @@ func TestProofOfDeath(t *testing.T) {
 	}
 	s := join(t, cfg)
 	expect("no token", false, true)
-	plantToken(t, db)
+	insertToken(t, db)
 	expect("token after the heartbeat", false, true)
 	beat(t, s)
 	expect("heartbeat after the token", true, true)
@@ -172,7 +172,7 @@ func TestProofOfDeath(t *testing.T) {
 	restart()
 	leader = join(t, leaderCfg)
 	expect("the server crashed", false, false)
-	plantToken(t, db)
+	insertToken(t, db)
 	expect("a new token", false, false)
 	mustExec(t, db, `UPDATE consumer_checkpoints_token SET database = 1`)
 	last.Close()
@@ -181,7 +181,7 @@ func TestProofOfDeath(t *testing.T) {
 }
 
 // The server frees the locks of a stopped process.
-func TestStoppedProcess(t *testing.T) {
+func TestServerFreesLocksOfAStoppedProcess(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	if scan[int](t, d.DB, `SELECT current_setting('server_version_num')::int`) < 140000 {
@@ -190,12 +190,12 @@ func TestStoppedProcess(t *testing.T) {
 	stopped, leader := join(t, quick(config(d.DB, six...))), join(t, config(d.DB, six...))
 	lead(t, stopped)
 	await(t, "the locks of a silent session are free", func() bool {
-		return mustLook(t, leader).leads && !see(t, leader, stopped.cfg.ID).Held
+		return mustPoll(t, leader).leads && !see(t, leader, stopped.cfg.ID).Held
 	})
 }
 
 // Register names a lock that another session holds.
-func TestForeignLock(t *testing.T) {
+func TestForeignLockIsNamed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	cfg := config(d.DB, six...)
@@ -214,22 +214,22 @@ func TestForeignLock(t *testing.T) {
 }
 
 // The polls between two heartbeats are evenly spaced. No poll serves the heartbeat alone.
-func TestHeartbeatsNeedNoLookOfTheirOwn(t *testing.T) {
+func TestHeartbeatsNeedNoExtraPoll(t *testing.T) {
 	for interval, want := range map[time.Duration]int{
 		100 * time.Millisecond: 1, time.Second: 1, 1300 * time.Millisecond: 2, 5 * time.Second: 6, time.Minute: 75,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &session{cfg: Config{HeartbeatInterval: interval}, Session: &liveness.Session{Beaten: time.Now()}}
-			looks := 0
-			for due := s.Beaten.Add(interval); time.Now().Before(due); looks++ {
-				pause := s.untilLook()
-				if pause > looking*3/2 {
+			polls := 0
+			for due := s.Beaten.Add(interval); time.Now().Before(due); polls++ {
+				pause := s.untilPoll()
+				if pause > pollPause*3/2 {
 					t.Errorf("every %v: a pause of %v", interval, pause)
 				}
 				time.Sleep(pause)
 			}
-			if looks != want {
-				t.Errorf("every %v: %d looks, want %d", interval, looks, want)
+			if polls != want {
+				t.Errorf("every %v: %d polls, want %d", interval, polls, want)
 			}
 		})
 	}

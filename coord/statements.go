@@ -2,7 +2,7 @@ package coord
 
 import "github.com/pgfrontier/worker/internal/liveness"
 
-// statements is the SQL of a session. Every statement takes the parameters of given.
+// statements is the SQL of a session. Every statement takes the parameters of givenCTE.
 type statements struct {
 	follow, lead   string // the poll of a follower, and of the leader
 	claim          string // claims the lease
@@ -12,9 +12,9 @@ type statements struct {
 	endSilent      string
 }
 
-// given holds the shared parameters: this worker's id, the key of the leader's lock, the
+// givenCTE holds the shared parameters: this worker's id, the key of the leader's lock, the
 // name of its lease, and HeartbeatTimeout in microseconds.
-const given = `
+const givenCTE = `
 WITH given AS (
 	SELECT $1::uuid AS id, $2::bigint AS key, $3::text AS name, $4::bigint * interval '1 microsecond' AS timeout
 )`
@@ -39,19 +39,19 @@ func (c Config) most(lease string) string {
 func (c Config) statements() statements {
 	nodes, leader := c.Nodes.SQL(), c.Leader.SQL()
 	s := statements{
-		drain: given + c.handBack(`AND consumer_name <> ALL (ARRAY(SELECT jsonb_array_elements_text($5::jsonb)))`) + `
+		drain: givenCTE + c.releaseUnits(`AND consumer_name <> ALL (ARRAY(SELECT jsonb_array_elements_text($5::jsonb)))`) + `
 UPDATE ` + nodes + ` SET draining = true, updated_at = clock_timestamp() WHERE worker_id = (SELECT id FROM given)`,
-		leave: given + c.handBack(``) + `, ` + c.liveness().RemoveSQL(`worker_id = (SELECT id FROM given)`,
+		leave: givenCTE + c.releaseUnits(``) + `, ` + c.liveness().RemoveSQL(`worker_id = (SELECT id FROM given)`,
 			`CASE WHEN $5::boolean THEN 'failed' WHEN g.drain_requested_at IS NOT NULL THEN 'drained' ELSE 'stopped' END`, `NULL`),
 		// A statement of its own before leave: the leader, too, locks its lease before
 		// the assignments.
-		release: given + `
+		release: givenCTE + `
 UPDATE ` + leader + ` SET worker_id = NULL, expires_at = NULL
 WHERE worker_id = (SELECT id FROM given)`,
 	}
 	// A due heartbeat is part of the poll.
 	alive := c.liveness()
-	seen := given + `, ` + alive.BeatSQL("$6", "$5") + `
+	seen := givenCTE + `, ` + alive.BeatSQL("$6", "$5") + `
 SELECT ` + alive.SelfSQL("$6") + `,
 	` + c.mine() + `,`
 	if c.Strategy == Lease {
@@ -62,10 +62,10 @@ SELECT ` + alive.SelfSQL("$6") + `,
 	return s
 }
 
-// handBack returns CTEs that delete this worker's assignments for which the condition
+// releaseUnits returns CTEs that delete this worker's assignments for which the condition
 // holds. Every statement that writes several rows locks them in order of name, so no two
 // statements wait for each other.
-func (c Config) handBack(condition string) string {
+func (c Config) releaseUnits(condition string) string {
 	if !c.assigns() {
 		return ``
 	}
@@ -89,11 +89,11 @@ func (c Config) mine() string {
 
 func (s *statements) advisory(c Config, seen string) {
 	s.follow = seen + ` pg_try_advisory_lock((SELECT key FROM given))`
-	s.lead = seen + ` ` + holdsLock + `,` + c.everything() + `, ` + liveness.HeldSQL
-	s.assign = given + `, leader AS MATERIALIZED (
+	s.lead = seen + ` ` + holdsLock + `,` + c.leaderColumns() + `, ` + liveness.HeldSQL
+	s.assign = givenCTE + `, leader AS MATERIALIZED (
 	SELECT 1 WHERE ` + holdsLock + `
 )` + c.assignAs()
-	s.endSilent = given + `
+	s.endSilent = givenCTE + `
 SELECT pg_terminate_backend(a.pid)
 FROM ` + liveness.SessionLocks + ` JOIN pg_stat_activity AS a ON a.pid = held.pid, given
 WHERE held.mode = 'ExclusiveLock' AND held.key = given.key AND a.state = 'idle' AND a.state_change < clock_timestamp() - given.timeout`
@@ -104,9 +104,9 @@ func (s *statements) lease(c Config, seen string) {
 	left := `coalesce(CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END, 0)::bigint, 'most', (extract(epoch FROM ` + c.most("l") + `) * 1000000)::bigint`
 	s.follow = seen + `
 	coalesce((SELECT json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `) FROM ` + leader + ` AS l WHERE name = (SELECT name FROM given)), '{}')::text`
-	s.lead = s.follow + `,` + c.everything() + `, '[]'`
+	s.lead = s.follow + `,` + c.leaderColumns() + `, '[]'`
 	renews := `(l.worker_id = excluded.worker_id AND ` + c.valid("l") + `)`
-	s.claim = given + `
+	s.claim = givenCTE + `
 INSERT INTO ` + leader + ` AS l (name, worker_id, term, acquired_at, expires_at)
 SELECT name, id, 1, clock_timestamp(), clock_timestamp() + timeout FROM given
 ON CONFLICT (name) DO UPDATE SET worker_id = excluded.worker_id,
@@ -115,7 +115,7 @@ ON CONFLICT (name) DO UPDATE SET worker_id = excluded.worker_id,
 	expires_at = clock_timestamp() + (SELECT timeout FROM given)
 WHERE l.worker_id IS NULL OR l.worker_id = excluded.worker_id OR ` + c.valid("l") + ` IS NOT TRUE
 RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `)::text`
-	s.assign = given + `, locked AS MATERIALIZED (
+	s.assign = givenCTE + `, locked AS MATERIALIZED (
 	SELECT l.worker_id, l.expires_at FROM ` + leader + ` AS l
 	WHERE l.name = (SELECT name FROM given) AND l.worker_id = (SELECT id FROM given)
 	FOR UPDATE
@@ -124,11 +124,11 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 )` + c.assignAs()
 }
 
-// everything returns the leader's columns: the assignments, if $7 asks for them, and the
+// leaderColumns returns the leader's columns: the assignments, if $7 asks for them, and the
 // workers' rows as JSON. The rows of the workers in the list $8 come without their
 // details. A worker that leaves deletes its assignments, so a checkpoint without an
 // assignment belongs to a unit that no worker runs.
-func (c Config) everything() string {
+func (c Config) leaderColumns() string {
 	if !c.assigns() {
 		return `
 	CASE WHEN $7::boolean IS NULL THEN '' ELSE 'null' END, ` + c.liveness().NodesSQL("$8")

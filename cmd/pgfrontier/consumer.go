@@ -17,7 +17,7 @@ const recent = 5 // letters and operations that the verb consumer shows
 func (a *app) consumerVerb() *cobra.Command {
 	return &cobra.Command{
 		Use: "consumer NAME", Short: "all about one consumer", Args: cobra.ExactArgs(1), ValidArgsFunction: a.consumerNames,
-		Long:    "Shows how one consumer stands: its position, the event that it gets next, which\nis what skip takes, the last error, its first dead letters and latest\noperations. Where workers disagree on its partitions, it says who wishes for what.",
+		Long:    "Shows how one consumer stands: its position, the event that it gets next, which\nis what skip takes, the last error, its first dead letters and latest\noperations. Where workers disagree on its partitions, it lists their demands.",
 		Example: `  pgfrontier consumer totals_v1`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			d, err := a.about(ctx, args[0])
@@ -93,7 +93,7 @@ func (d dossier) text() string {
 		f.add("selects", "%s", scope.Of(s.Types, s.Version, "").Words())
 	}
 	if says := d.disagreement(d.Consumer); says != "" {
-		f.add("wishes", "%s", says)
+		f.add("demand", "%s", says)
 	}
 	f.add("in doubt", "%d ranges of positions", d.OpenRanges)
 	f.add("letters", "%d", d.DeadLetters)

@@ -18,7 +18,7 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/internal/wishes"
+	"github.com/pgfrontier/worker/internal/demand"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -199,8 +199,8 @@ func (p *patient) partitions(context.Context) (finding, error) {
 		switch {
 		case says != "":
 			apart = append(apart, c.Name+": "+says)
-		case wishes.Becoming(c) > 0:
-			numbers = append(numbers, fmt.Sprintf("%s is in %d, to become %d", c.Name, number, wishes.Becoming(c)))
+		case demand.Becoming(c) > 0:
+			numbers = append(numbers, fmt.Sprintf("%s is in %d, to become %d", c.Name, number, demand.Becoming(c)))
 		case number > 1 || c.Fixed > 0:
 			numbers = append(numbers, fmt.Sprintf("%s is in %d", c.Name, number))
 		}
@@ -218,7 +218,7 @@ func (p *patient) partitions(context.Context) (finding, error) {
 // from the number of partitions that is wished for.
 func (v view) disagreement(c ops.Consumer) string {
 	place := func(w ops.Worker) string { return v.place(w.ID) }
-	return cmp.Or(wishes.Waiting(c, v.living(), place), wishes.Disagreement(c, v.living(), place))
+	return cmp.Or(demand.Waiting(c, v.living(), place), demand.Disagreement(c, v.living(), place))
 }
 
 // each calls do for each consumer, or of one that is split for its units.

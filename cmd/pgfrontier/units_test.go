@@ -30,7 +30,7 @@ type wishing struct {
 
 func (w wishing) Partitions() consumer.Partitions { return consumer.Partitions{Count: w.count} }
 
-// Two builds that wish for different numbers keep the units as they are, and everybody says so.
+// Two builds that demand different numbers keep the units as they are, and every report explains it.
 func TestWorkersDisagreeOnPartitions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -50,10 +50,10 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 	s.expect(t, exitDone, words("workers -o json"), `"wishes":{"c":{"key":"","partitions":2}}`)
 
 	s.workWith(t, wishing{count: 3})
-	await(t, "the disagreement", finds(levelWarn, "c: it stays in 2, as the workers wish for different numbers: ", "wishes for 3; ", "wishes for 2"))
-	s.expectFound(t, "partitions", levelWarn, fmt.Sprintf("/%d wishes for 3", os.Getpid()), "pgfrontier partition NAME N")
-	s.expect(t, exitDone, words("consumer c"), "wishes       it stays in 2", "wishes for 3")
-	s.expect(t, exitDone, words("consumer c -o json"), `"partitions_disagreement":"it stays in 2`)
+	await(t, "the disagreement", finds(levelWarn, "c: it stays at 2 partitions, since the workers' builds ask for different counts: ", "asks for 3; ", "asks for 2"))
+	s.expectFound(t, "partitions", levelWarn, fmt.Sprintf("/%d asks for 3", os.Getpid()), "pgfrontier partition NAME N")
+	s.expect(t, exitDone, words("consumer c"), "demand       it stays at 2 partitions", "asks for 3")
+	s.expect(t, exitDone, words("consumer c -o json"), `"partitions_disagreement":"it stays at 2 partitions`)
 
 	s.expect(t, exitDone, words("partition c 3 --reason r"))
 	await(t, "three units", finds(levelOK, "c is in 3"))
@@ -61,10 +61,10 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 		t.Errorf("a number is fixed:\n%s", out)
 	}
 	s.expect(t, exitDone, words("partition c 0 --reason r"))
-	await(t, "the disagreement again", finds(levelWarn, "c: it stays in 3"))
+	await(t, "the disagreement again", finds(levelWarn, "c: it stays at 3 partitions"))
 }
 
-// A program from before partitions makes a consumer whole again, and everybody says so.
+// A build without partition support makes a consumer whole again, and every report explains it.
 func TestOldWorkerKeepsAConsumerWhole(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -72,9 +72,9 @@ func TestOldWorkerKeepsAConsumerWhole(t *testing.T) {
 	s.workWith(t, divided{})
 	await(t, "two units", func() bool { return s.found(t, "partitions").Says == "c is in 2" })
 	s.oldWorker(t)
-	s.expectFound(t, "partitions", levelWarn, "c: 1 is wanted while a program from before partitions runs: ", "pgfrontier partition NAME N")
-	s.expectFound(t, "partitions", levelWarn, fmt.Sprintf("/%d wishes for 2; old/", os.Getpid()), "deploy")
-	s.expect(t, exitDone, words("consumer c"), "says nothing of partitions")
+	s.expectFound(t, "partitions", levelWarn, "c: 1 partition is wanted while a build without partition support runs: ", "pgfrontier partition NAME N")
+	s.expectFound(t, "partitions", levelWarn, fmt.Sprintf("/%d asks for 2; old/", os.Getpid()), "deploy")
+	s.expect(t, exitDone, words("consumer c"), "has no partition support")
 	s.expect(t, exitDone, words("workers -o json"), `"wishes":null`)
 	s.expect(t, exitDone, words("partition c 2 --reason r"))
 	if f := s.found(t, "partitions"); f.Level != levelOK {
@@ -82,7 +82,7 @@ func TestOldWorkerKeepsAConsumerWhole(t *testing.T) {
 	}
 }
 
-// oldWorker registers a worker that has code for "c" and says nothing of partitions.
+// oldWorker registers a worker that has code for "c" and no partition support.
 func (s site) oldWorker(t *testing.T) {
 	t.Helper()
 	names, err := tables.Parse(tables.Default, "")

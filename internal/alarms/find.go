@@ -15,7 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/internal/wishes"
+	"github.com/pgfrontier/worker/internal/demand"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
@@ -98,7 +98,7 @@ func ofDeployment(ctx context.Context, db *sql.DB, names *migrations.Config, t t
 func ofBuilds(consumers []ops.Consumer, workers []ops.Worker, place func(ops.Worker) string) (all []Alarm) {
 	living := slices.DeleteFunc(slices.Clone(workers), IsSilent)
 	for _, c := range consumers {
-		if says := cmp.Or(wishes.Waiting(c, living, place), wishes.Disagreement(c, living, place)); says != "" {
+		if says := cmp.Or(demand.Waiting(c, living, place), demand.Disagreement(c, living, place)); says != "" {
 			all = append(all, Alarm{Builds, c.Name, says})
 		}
 	}

@@ -139,7 +139,7 @@ func TestSparklineOnPages(t *testing.T) {
 	}
 }
 
-// A consumer's page says which living workers wish for other partitions than there are.
+// A consumer's page says which live workers demand another number of partitions.
 func TestWorkersDisagreeOnPartitions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{})
@@ -149,9 +149,9 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 		t.Errorf("one worker does not agree with itself:\n%s", body)
 	}
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, consumers, partitions) VALUES (gen_random_uuid(), 'h', 2, '{c}', '{"c": {"count": 3, "key": "<k>"}}')`)
-	const says = "it stays in 2, as the workers wish for different numbers: h:2 wishes for 3 by the key "
-	if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "Partitions:</strong> "+says+"&lt;k&gt;; h:1 wishes for 2. ") {
-		t.Errorf("the page does not say who wishes for what:\n%s", body)
+	const says = "it stays at 2 partitions, since the workers&#39; builds ask for different counts: h:2 asks for 3 by the key "
+	if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "Partitions:</strong> "+says+"&lt;k&gt;; h:1 asks for 2. ") {
+		t.Errorf("the page does not list the demands:\n%s", body)
 	}
 	var page struct{ Disagreement string }
 	if s.read(t, "consumer?name=c", &page); !strings.HasPrefix(page.Disagreement, says) {

@@ -22,7 +22,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/wishes"
+	"github.com/pgfrontier/worker/internal/demand"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -75,7 +75,7 @@ var functions = template.FuncMap{
 	"short":     func(text string) string { return cut(text, maxError) },
 	"raw":       func(m json.RawMessage) string { return beginning(string(m)) },
 	"some":      func(all []string) string { return some(all, "") },
-	"becoming":  wishes.Becoming,
+	"becoming":  demand.Becoming,
 	"list":      func(pairs ...string) []string { return pairs },
 }
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/pgfrontier/worker/internal/wishes"
+	"github.com/pgfrontier/worker/internal/demand"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )
@@ -111,7 +111,7 @@ func consumerOf(s *snapshot, name string) (p consumerPage, err error) {
 		return p, noConsumer(name)
 	}
 	p.LastError = s.LastError(name)
-	p.Disagreement = cmp.Or(wishes.Waiting(p.Consumer, s.living(), placeOf), wishes.Disagreement(p.Consumer, s.living(), placeOf))
+	p.Disagreement = cmp.Or(demand.Waiting(p.Consumer, s.living(), placeOf), demand.Disagreement(p.Consumer, s.living(), placeOf))
 	for _, u := range p.Consumer.Units {
 		e := s.LastError(u.Name)
 		if e == "" {

@@ -73,7 +73,7 @@ func TestVerdict(t *testing.T) {
 		{`UPDATE consumer_checkpoints SET last_position = 10 WHERE consumer_name = 'a'; DELETE FROM consumer_assignments WHERE consumer_name = 'a'`, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT 'a', worker_id FROM worker_nodes WHERE pid = 1`,
 			"bad ✕ 1 alarm 2 consumers, 2 workers, 1 that nobody runs", []string{"bad ✕ 1 consumer that nobody runs: a"}},
 		{`UPDATE worker_nodes SET consumers = '{a,b}', partitions = jsonb_build_object('a', jsonb_build_object('Count', 1, 'Scope', jsonb_build_object('Types', CASE pid WHEN 1 THEN '["A", "B"]'::jsonb ELSE '["A"]' END)))`, `UPDATE worker_nodes SET partitions = NULL`,
-			"warn ▲ 1 warning 2 consumers, 2 workers, 1 complaint", []string{"warn ▲ consumer a: the builds select different things: h:1 may run it, selecting A, B; h:2 waits, selecting A"}},
+			"warn ▲ 1 warning 2 consumers, 2 workers, 1 complaint", []string{"warn ▲ consumer a: the builds select different events: h:1 may run it, selecting A, B; h:2 waits, selecting A"}},
 		{`UPDATE worker_nodes SET heartbeat_at = now() - interval '2 days'`, `UPDATE worker_nodes SET heartbeat_at = now()`,
 			"bad ✕ 2 alarms, 1 warning 2 consumers, 0 workers, 2 silent workers, 2 whose worker is silent",
 			[]string{"bad ✕ no worker runs", "bad ✕ 2 consumers whose worker is silent: a, b", "warn ▲ 2 silent workers"}},

@@ -261,7 +261,7 @@ var partitionMutants = []Mutant{
 		Edits: []Edit{{"coord/layout.go", `			old = true
 `, `			old = false
 `}},
-		Test: Test{"./coord", "TestHowManyPartitionsAreWanted"},
+		Test: Test{"./coord", "TestWantedPartitions"},
 	},
 	{
 		Name:    "old-build-goes-on",
