@@ -11,19 +11,19 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Arrival is how far a consumer is on its way to a position.
+// Arrival says whether a consumer has handled a position, and why not.
 type Arrival struct {
 	Handled    bool
-	Unknown    bool  // it has no checkpoint
-	Position   int64 // of the unit that is least far
-	Paused     bool  // a unit is
-	Open       bool  // it has passed the position, which was in doubt
-	DeadLetter bool  // the event is among its dead letters
-	Replayed   bool  // it waits for the replay of its aggregate
-	Split      bool  // it has parts
+	Unknown    bool  // the consumer has no checkpoint
+	Position   int64 // of the unit with the lowest position
+	Paused     bool  // some unit is paused
+	Open       bool  // a unit has passed the position while it was in doubt
+	DeadLetter bool  // the event is among the dead letters
+	Replayed   bool  // the event waits for the replay of its aggregate
+	Split      bool  // the consumer has parts
 }
 
-// Why says why the consumer has not handled the position.
+// Why returns the reason why the consumer has not handled the position, as an error.
 func (a Arrival) Why() error {
 	switch {
 	case a.Unknown:
@@ -38,8 +38,8 @@ func (a Arrival) Why() error {
 	return fmt.Errorf("it is at position %d", a.Position)
 }
 
-// Arrived reads whether a consumer has handled a position, and in which
-// incarnation of the server.
+// Arrived reads whether a consumer has handled a position, and the incarnation of the
+// server that answers.
 func (c Checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a Arrival, token string, err error) {
 	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token)
 	switch {
@@ -64,9 +64,9 @@ func known(t tables.Tables) string {
 	return `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers))`
 }
 
-// arrived looks at all units of a consumer in one snapshot. Each must have passed
-// the position: whose the event is, only the consumer's key tells. The own row of
-// a consumer that is split says nothing.
+// arrived reads all units of a consumer in one snapshot. Every unit must have passed the
+// position, because only the consumer's key tells the unit of the event. The own row of
+// a split consumer is ignored.
 func arrived(t tables.Tables, server Server) string {
 	checkpoints := t.Checkpoints.SQL()
 	return `

@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
 )
 
-// A consumer that is split is where the last of its units is. Its own row stays where
-// it was: ahead of units that were reset, and behind those that went on.
+// A split consumer has the position of its last unit. Its own row keeps the position of
+// the split: ahead of units that were reset, and behind units that went on.
 func TestHowFarASplitConsumerIs(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
@@ -27,8 +27,8 @@ func TestHowFarASplitConsumerIs(t *testing.T) {
 	arrived(16, false)
 }
 
-// What keeps a unit from having handled an event keeps its consumer from it. The units of
-// another consumer do not, whatever its name looks like.
+// If a unit has not handled an event, neither has its consumer. Units of another
+// consumer do not count, whatever its name is.
 func TestWhatUnitsHaveNotHandled(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)

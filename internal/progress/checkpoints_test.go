@@ -13,8 +13,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// TestLoadWhileTheSequenceIsAltered gives the sequence one file after the other. A load that
-// meets the end of a file may fail, but never takes the sequence for one that began again.
+// TestLoadWhileTheSequenceIsAltered gives the sequence new files in a loop. A load that
+// meets the end of a file may fail. It never reports a sequence that began again.
 func TestLoadWhileTheSequenceIsAltered(t *testing.T) {
 	g := progresstest.New(t)
 	g.DB.SetMaxIdleConns(8)
@@ -29,7 +29,7 @@ func TestLoadWhileTheSequenceIsAltered(t *testing.T) {
 				switch p, err := g.Load(ctx, g.DB, "c"); {
 				case err != nil:
 				case p.Last != 30:
-					t.Errorf("the load says that %d positions were issued, want 30", p.Last)
+					t.Errorf("the load returned a last position of %d, want 30", p.Last)
 					return
 				default:
 					loads.Add(1)
@@ -41,11 +41,11 @@ func TestLoadWhileTheSequenceIsAltered(t *testing.T) {
 		g.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
 	}
 	if loads.Load() == 0 {
-		t.Error("each load has failed")
+		t.Error("every load failed")
 	}
 }
 
-// Times that no time.Time can hold keep no consumer from its progress.
+// A time that no time.Time can hold does not keep a consumer from loading its progress.
 func TestLoadWithFarTimes(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
@@ -54,7 +54,7 @@ func TestLoadWithFarTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	for _, zone := range []string{"UTC", "Europe/Berlin"} { // of old times there, the offset has seconds
+	for _, zone := range []string{"UTC", "Europe/Berlin"} { // offsets of old times have seconds there
 		if _, err := conn.ExecContext(t.Context(), `SET timezone = '`+zone+`'`); err != nil {
 			t.Fatal(err)
 		}

@@ -26,15 +26,15 @@ type auditRow struct {
 	Transaction              string
 }
 
-// auditHistory is the audit of a consumer, and what nobody can read from it.
+// auditHistory is the audit of a consumer, and facts that the audit does not show.
 type auditHistory struct {
 	progresstest.Guarded
 	t      *rapid.T
 	at     int64
 	resets int
-	plain  map[int64]bool    // by id: a batch that went past the positions knew that they are void
-	pass   map[int64]int     // by id: resets before its positions were first passed
-	seen   map[int64]int     // by first_seen_at: the same
+	plain  map[int64]bool    // by id: written by a batch that passed the positions as void
+	pass   map[int64]int     // by id: number of resets before the first pass of its positions
+	seen   map[int64]int     // by first_seen_at: number of resets before
 	void   map[[2]int64]bool // by pass and position: passed as void
 	others map[[2]int64]bool // by pass and position: a row that is not plain began there
 	newest int64
@@ -63,7 +63,7 @@ func (h *auditHistory) must(err error) {
 	}
 }
 
-// note marks the rows that were written since.
+// note records the rows that were written since the last call.
 func (h *auditHistory) note(plain func(auditRow) bool) {
 	for _, r := range h.rows() {
 		if r.ID <= h.newest {
@@ -82,7 +82,7 @@ func (h *auditHistory) note(plain func(auditRow) bool) {
 	}
 }
 
-// batch goes past some positions, and ends a doubt now and then.
+// batch passes some positions, and sometimes ends a doubt.
 func (h *auditHistory) batch() {
 	p, err := h.Load(context.Background(), h.DB, "c")
 	h.must(err)
@@ -147,16 +147,16 @@ func (h *auditHistory) reset() {
 	h.at, h.resets = to, h.resets+1
 }
 
-// rescale lets other units have the keys for a while, and go where they like.
+// rescale gives the keys to other units for a while, which move on.
 func (h *auditHistory) rescale() {
 	h.exec(`INSERT INTO consumer_operations (consumer_name, operation, operator, reason) VALUES ('c', $1::text, 'a worker', 'a test')`,
 		rapid.SampledFrom([]string{"split", "merge"}).Draw(h.t, "rescale"))
 	h.at, h.resets = rapid.Int64Range(0, h.at+5).Draw(h.t, "merged at"), h.resets+1
 	h.exec(`UPDATE consumer_checkpoints SET last_position = $1::bigint, revision = revision + 1 WHERE consumer_name = 'c'`, h.at)
-	h.exec(`DELETE FROM consumer_gap_skips WHERE state = 'open'`) // the others have those
+	h.exec(`DELETE FROM consumer_gap_skips WHERE state = 'open'`) // the other units have these
 }
 
-// compact compacts the audit, and checks that it tells what it did before.
+// compact compacts the audit and checks that no fact is lost.
 func (h *auditHistory) compact(after int64) int64 {
 	before := h.rows()
 	kept, chunk := rapid.IntRange(0, 3).Draw(h.t, "kept"), rapid.IntRange(2, 9).Draw(h.t, "chunk")
@@ -181,7 +181,7 @@ func (h *auditHistory) compact(after int64) int64 {
 				return h.plain[n.ID] && h.pass[n.ID] == h.pass[r.ID] && n.First <= r.First && n.Last >= r.Last && n.Missing >= r.Missing &&
 					!n.Seen.After(r.Seen) && !n.Closed.Time.Before(r.Closed.Time)
 			}) {
-				h.t.Fatalf("no row tells what %+v did, the rows are %+v", r, now)
+				h.t.Fatalf("no row covers %+v, the rows are %+v", r, now)
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func (h *auditHistory) compact(after int64) int64 {
 				h.t.Fatalf("%+v and %+v overlap", *previous, r)
 			}
 			if i < len(now)-kept && r.Transaction != latest && !h.otherBegan(*previous, r) {
-				h.t.Fatalf("%+v and %+v are two rows still", *previous, r)
+				h.t.Fatalf("%+v and %+v are not merged", *previous, r)
 			}
 		}
 		previous = &r
@@ -210,8 +210,8 @@ func (h *auditHistory) compact(after int64) int64 {
 	return after
 }
 
-// exact checks that a row counts the void positions of its range, and that
-// compaction has not made one row of what lies around another.
+// exact checks that a row counts the void positions of its range. It also checks that
+// compaction has not merged rows across another row.
 func (h *auditHistory) exact(r auditRow, before, now []auditRow) {
 	var void int64
 	for at := r.First; at <= r.Last; at++ {
@@ -229,12 +229,12 @@ func (h *auditHistory) exact(r auditRow, before, now []auditRow) {
 		if !slices.ContainsFunc(before, func(b auditRow) bool {
 			return h.plain[b.ID] && h.pass[b.ID] == h.pass[r.ID] && b.First <= o.First && b.Last >= o.First
 		}) {
-			h.t.Fatalf("%+v goes over %+v, were %+v", r, o, before)
+			h.t.Fatalf("%+v covers %+v, were %+v", r, o, before)
 		}
 	}
 }
 
-// otherBegan reports whether a row that is not plain has ever begun between two.
+// otherBegan reports whether a row that is not plain has begun between two rows.
 func (h *auditHistory) otherBegan(a, b auditRow) bool {
 	for at := a.First; at <= b.First; at++ {
 		if h.others[[2]int64{int64(h.pass[a.ID]), at}] {
@@ -244,9 +244,8 @@ func (h *auditHistory) otherBegan(a, b auditRow) bool {
 	return false
 }
 
-// However a consumer has come where it is, compaction loses no position, no
-// reason and no count, and leaves alone what is not a batch's sum, or what a
-// repair may still delete.
+// For every history, compaction loses no position, no reason and no count. It leaves
+// rows that are not plain, and rows that a repair may still delete.
 func TestCompactionTellsTheSame(t *testing.T) {
 	tier.Checks(t, 40, 200)
 	g := progresstest.New(t)
@@ -277,8 +276,8 @@ func TestCompactionTellsTheSame(t *testing.T) {
 	})
 }
 
-// Nothing is lost or counted twice if others delete rows at the same time:
-// another compaction, or a clean-up that meets the old rows of a new one.
+// Nothing is lost or counted twice if other statements delete rows at the same time.
+// Such a statement is another compaction, or a clean-up of old rows.
 func TestCompactionBesideOthersThatDelete(t *testing.T) {
 	g := progresstest.New(t)
 	const days = `ARRAY[5, 4, 3, 0]`
@@ -317,6 +316,6 @@ func TestCompactionBesideOthersThatDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rows != 1 || first != 10 || last != 45 || missing != 12 {
-		t.Errorf("%d rows from %d to %d tell of %d void positions, want one from 10 to 45 with 12", rows, first, last, missing)
+		t.Errorf("%d rows from %d to %d count %d void positions, want one from 10 to 45 with 12", rows, first, last, missing)
 	}
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Order is what events have in common that follow each other into the dead letters:
-// the aggregate or, for a consumer with a key of its own, that key, without a type.
+// Order identifies events that follow each other into the dead letters. It is the
+// aggregate or, for a consumer with its own key, that key without a type.
 type Order struct {
 	Type string `json:"order_type"`
 	ID   string `json:"order_id"`
 }
 
-// DeadLetter is an event on its way to the dead letters. Its text is empty if it
-// only follows an earlier one of its order.
+// DeadLetter is an event that becomes a dead letter. Error is empty if the event only
+// follows an earlier dead letter of its order.
 type DeadLetter struct {
 	Order
 	Type      string    `json:"type"` // of the aggregate
@@ -32,44 +32,43 @@ type DeadLetter struct {
 	EventType string    `json:"event_type"`
 	Error     string    `json:"error,omitempty"`
 	Attempts  int       `json:"attempts"`
-	Forget    bool      `json:"forget,omitempty"` // of one that is put back: see Retry
-	Replay    bool      `json:"-"`                // it follows events that are replayed: nothing has failed
+	Forget    bool      `json:"forget,omitempty"` // of a dead letter that is restored: see Retry
+	Replay    bool      `json:"-"`                // the event follows events that are replayed; it has not failed
 }
 
-// Retry is a dead letter that an operator wants to be tried again.
+// Retry is a dead letter for which an operator requested another attempt.
 type Retry struct {
 	Position int64
 	Attempts int
-	Replay   bool  // it is one of an aggregate that is replayed
+	Replay   bool  // the dead letter belongs to an aggregate that is replayed
 	Forget   bool  // the consumer forgets the aggregate first
-	Keyless  bool  // it is in the order of its aggregate, not in that of a key
-	Err      error // why it could not be handled this time; nil: it was
+	Keyless  bool  // the order is the aggregate, not a key
+	Err      error // the error of this attempt; nil: the event was handled
 }
 
-// Of a letter, as the search for the next ones returns it.
+// Flags of a dead letter, as the search for retries returns them.
 const (
 	isReplay = 1 << iota
 	isForget
 	isKeyless
 )
 
-// DeadLettersCounted bounds how many aggregates, or keys, with dead letters are counted.
+// DeadLettersCounted is the maximum count of aggregates, or keys, with dead letters.
 const DeadLettersCounted = 100
 
-// retriesAtOnce bounds how many requests one statement looks up, and how many
+// retriesAtOnce is the maximum number of requests that one statement reads, and of dead
 // letters of each order.
 const retriesAtOnce = 30
 
-// deadLettersSQL are the statements on dead letters. The cost of each grows with
-// what it is asked about, not with how many letters there are. So each search
-// begins at a place in an index and ends after a few rows. It asks for an order
-// that only this index has, and for a number of rows that the planner does not
-// know: otherwise statistics of another day talk it into sorting all rows.
+// deadLettersSQL are the statements on dead letters. The cost of a statement grows with
+// the size of its request, not with the number of dead letters. So each search begins at
+// a place in an index and ends after a few rows. A search orders by columns that only
+// this index has, and its limit is a number that the planner does not know. Otherwise
+// the planner sorts all rows if its statistics are outdated.
 type deadLettersSQL struct{ add, have, next, remove, removeFirst, keep string }
 
 func newDeadLettersSQL(letters, incarnation string) deadLettersSQL {
-	// A search that decides something says who answers it, also if it finds
-	// nothing.
+	// A search that decides something returns the incarnation, also if it finds no row.
 	proven := func(search string) string {
 		return `
 SELECT coalesce(` + incarnation + `, ''), found.a, found.b, found.c FROM (SELECT 1) AS one LEFT JOIN (` + search + `) AS found ON true
@@ -126,8 +125,8 @@ WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
 	}
 }
 
-// firstOf finds the first letters at or behind an order, of which those of that
-// order come first.
+// firstOf returns SQL for the first n dead letters at or after an order. The dead
+// letters of the order itself come first.
 func firstOf(letters, order string, n int) string {
 	return `
 	SELECT * FROM ` + letters + `
@@ -135,13 +134,14 @@ func firstOf(letters, order string, n int) string {
 	ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(n) + `)`
 }
 
-// replaysCounted bounds how many aggregates that are replayed the count of the others
-// goes past.
+// replaysCounted is the maximum number of replayed aggregates that the count of the
+// others skips.
 const replaysCounted = 1_000
 
-// lettersOf sums up a consumer's dead letters, in three columns: how many
-// aggregates or keys have some and are not replayed, whether there are letters at all,
-// and whether some are to be tried again. It counts by going from one to the next.
+// lettersOf returns SQL for three columns that summarize a consumer's dead letters. The
+// first is the number of aggregates or keys with dead letters that are not replayed. The
+// second reports whether there are dead letters at all, the third whether some are to be
+// retried. The count goes from one aggregate or key to the next.
 func lettersOf(letters string) string {
 	return `(
 	WITH RECURSIVE a AS (
@@ -160,8 +160,8 @@ func lettersOf(letters string) string {
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL ORDER BY retry_at, global_position LIMIT 1) IS NOT NULL`
 }
 
-// AddDeadLetters adds dead letters. Where their order is to be tried again, so
-// are they.
+// AddDeadLetters adds dead letters. A dead letter whose order is to be retried is
+// retried, too.
 func (c Checkpoints) AddDeadLetters(ctx context.Context, tx store.Querier, unit string, letters []DeadLetter) error {
 	rows, err := json.Marshal(letters)
 	if err != nil {
@@ -173,8 +173,8 @@ func (c Checkpoints) AddDeadLetters(ctx context.Context, tx store.Querier, unit 
 	return nil
 }
 
-// HaveDeadLetters returns those of orders that have dead letters, and those of these
-// that are replayed.
+// HaveDeadLetters returns the orders that have dead letters, and the replayed ones among
+// them.
 func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, orders []Order) (have, replayed map[Order]bool, err error) {
 	type asked struct {
 		Order
@@ -208,8 +208,8 @@ func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit,
 	return have, replayed, nil
 }
 
-// NextRetries returns some of the dead letters that are to be tried again, in
-// order of position. Of an aggregate or a key, none before them is left out.
+// NextRetries returns some of the dead letters to retry, in order of position. For each
+// aggregate or key it returns the first ones, without gaps.
 func (c Checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, token string) (all []Retry, err error) {
 	found, err := proven(ctx, q, token, c.deadLetters.next, unit)
 	if err != nil {
@@ -221,12 +221,12 @@ func (c Checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, tok
 	return all, nil
 }
 
-// proven returns the triples of numbers that a search finds. It is
-// store.ErrIncarnation if another incarnation than token has answered.
+// proven returns the triples of numbers that a search finds. It returns
+// store.ErrIncarnation if another incarnation than token answers.
 func proven(ctx context.Context, q store.Querier, token, search string, args ...any) (found [][3]int64, err error) {
 	type row struct {
 		incarnation string
-		a, b, c     sql.NullInt64 // NULL: nothing was found
+		a, b, c     sql.NullInt64 // NULL: no row was found
 	}
 	rows, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
 		err = rows.Scan(&r.incarnation, &r.a, &r.b, &r.c)
@@ -243,9 +243,10 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 	return found, err
 }
 
-// Retried removes a dead letter that was handled, or keeps one that was not,
-// with all that follow it. Once the consumer has forgotten an aggregate, it does not do
-// so again for the next letter. What fails while it is replayed is a dead letter.
+// Retried removes a dead letter that was handled. It keeps a dead letter that failed,
+// and all dead letters that follow it. Once the consumer has forgotten an aggregate, it
+// does not forget it again for the next dead letter. An event that fails during its
+// replay stays a dead letter.
 func (c Checkpoints) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry, text string) (err error) {
 	if r.Err == nil && r.Forget {
 		_, err = tx.ExecContext(ctx, c.deadLetters.removeFirst, unit, r.Position)

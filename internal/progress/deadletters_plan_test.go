@@ -11,10 +11,10 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// What a statement reads of the dead letters does not grow with their number,
-// whatever the planner knows of the table: however they spread over aggregates,
-// and whether all, some or none were to be tried again when statistics were
-// collected.
+// The number of dead letters that a statement reads does not grow with the size of the
+// table, whatever the planner's statistics are. The test varies how the dead letters
+// spread over aggregates. It also varies whether all, some or none were to be retried
+// when statistics were collected.
 func TestCostOfDeadLettersIsFlat(t *testing.T) {
 	t.Parallel()
 	d := progresstest.New(t)
@@ -34,7 +34,7 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 	c := d.Statements()
 	statements := []struct {
 		name, text, args string
-		rows             float64 // read at most
+		rows             float64 // most rows that are read
 	}{
 		{"load", c.Load, `('c')`, 1 + progress.DeadLettersCounted + 1},
 		{"add", c.Add, `('c', '[{"position": 1000001, "type": "T", "id": "hot", "order_type": "T", "order_id": "hot", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0},
@@ -79,7 +79,7 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 						root, plan := pgtest.Explain(t, conn, mode, s.text, s.args)
 						exec(`ROLLBACK`)
 						if visited := root.Visited(); visited > s.rows+5 {
-							t.Errorf("%s, %d letters %s, %s, after %q: %v rows are read, want at most %v\n%s", s.name, n, spread, mode, change, visited, s.rows, plan)
+							t.Errorf("%s, %d dead letters %s, %s, after %q: %v rows are read, want at most %v\n%s", s.name, n, spread, mode, change, visited, s.rows, plan)
 						}
 					}
 				}
@@ -88,8 +88,8 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 	}
 }
 
-// Which letters there are counts only if the server says so that the progress
-// was loaded from, also if it says that there are none.
+// An answer about dead letters counts only from the incarnation in which the progress
+// was loaded, also if it is empty.
 func TestDeadLettersOfAnotherIncarnation(t *testing.T) {
 	d := progresstest.New(t)
 	orders := []progress.Order{{Type: "T", ID: "a"}}

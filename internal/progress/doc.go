@@ -1,13 +1,13 @@
-// Package progress keeps the durable side of a consumer: its checkpoint with the
-// revision, the open ranges and the audit of skipped positions, the dead letters,
-// a pause, and what a batch of another worker, or a repair, does to them. It has
-// all of that in SQL, for one worker.
+// Package progress stores the durable state of a consumer. The state is the checkpoint
+// with its revision, the open ranges, the audit of skipped positions, the dead letters
+// and a pause. The package has the SQL for this state, for one worker. It also has the
+// SQL for a repair, and for the batch of another worker that holds the checkpoint.
 //
-// [Checkpoints.Guard] is the compare-and-set on which exactly-once rests. Every
-// change of a consumer's progress changes its row's [Version]. A batch commits only
-// if the row still has the version that the batch was planned from.
+// [Checkpoints.Guard] is the compare-and-set on which exactly-once processing rests.
+// Every change of a consumer's progress changes the [Version] of its row. A batch
+// commits only if the row still has the version from which the batch was planned.
 //
-// It knows tables, versions and positions. It must never know why a position is
-// skipped, what a handler does, when something is tried, or who waits: the
-// frontier, the reader and the loop decide, and hand it an [Advance].
+// The package knows tables, versions and positions. It must not know why a position is
+// skipped, what a handler does, when a batch is tried, or which caller waits. The
+// frontier, the reader and the loop decide, and pass an [Advance].
 package progress

@@ -1,18 +1,19 @@
 package progress
 
-// Statements are those on dead letters, whose plans are tested.
+// Statements are the statements on dead letters whose plans are tested.
 type Statements struct{ Load, Add, Have, Next, Remove, RemoveFirst, Keep string }
 
-// Statements returns them.
+// Statements returns the statements on dead letters.
 func (c Checkpoints) Statements() Statements {
 	l := c.deadLetters
 	return Statements{c.load, l.add, l.have, l.next, l.remove, l.removeFirst, l.keep}
 }
 
-// RetriesAtOnce is how many rows of each kind a search for retries reads.
+// RetriesAtOnce is the maximum number of rows of each kind that a search for retries
+// reads.
 const RetriesAtOnce = retriesAtOnce
 
-// RescaleStatement returns one of those of a [Rescale].
+// RescaleStatement returns a statement of a [Rescale].
 func (c Checkpoints) RescaleStatement(name string) string {
 	s := c.rescale
 	return map[string]string{"own": s.own, "unit": s.unit, "letters": s.letters, "split": s.split, "inert": s.inert,

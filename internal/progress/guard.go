@@ -14,22 +14,21 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// guard is the statement of [Checkpoints.Guard], without rows for the audit and
-// effects, and with them.
+// guard returns the statements of [Checkpoints.Guard]: plain, and audited with audit
+// rows and effects.
 //
-// The row is looked up where it was seen last. By its name, the search
-// would go through all versions of it that cannot be removed yet: beside a
-// transaction that stays open, each batch would be slower than the one
-// before. A row that has moved is not found, which means load again. The
-// position counts beside the revision, which another library's process does
-// not raise.
+// The statement finds the row by its ctid, where it was last read. A search by name
+// would read all versions of the row that cannot be removed yet. Beside a transaction
+// that stays open, each batch would be slower than the batch before. A row that has
+// moved is not found, so the caller loads it again. The position is compared as well as
+// the revision, because a process of another library does not raise the revision.
 //
-// A connection that dies silently must not keep the row: the server ends a transaction that
-// stays idle for as long as a batch may take. That is set before the row is waited for, since
-// its lock stays with a guard that is refused afterwards.
+// A dead connection must not keep the row. So the server ends a transaction that stays
+// idle for as long as a batch may take. The statement sets this limit before it waits
+// for the row, since a guard that fails afterwards still holds the row's lock.
 //
-// The lock_timeout of the role does not end the wait for the row. The handlers' statements
-// have that lock_timeout again.
+// The role's lock_timeout does not end the wait for the row. The handlers' statements
+// have the role's lock_timeout again.
 func guard(t tables.Tables, worker uuid.UUID, server Server) (plain, audited string) {
 	// The subquery reads the role's setting before it is changed.
 	const limits = `limits AS MATERIALIZED (
@@ -50,7 +49,7 @@ WITH ` + limits + `, guard AS (
 	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home, updated_at
 )`
 	}
-	// Others can see whose batch holds the row.
+	// Other sessions can see which worker's batch holds the row.
 	result := `
 SELECT revision, at, author, written, pg_current_xact_id()::text, current_setting('role'), ` + pgdriver.MarkTransaction + `, ` + restored + ` AND ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
@@ -62,12 +61,11 @@ SELECT revision, at, author, written, pg_current_xact_id()::text, current_settin
 }
 
 // Guard makes a batch exactly-once. It is the first statement of the batch's
-// transaction: it moves the checkpoint if, and only if, nobody has changed the
-// consumer's progress since from was loaded, the server is the incarnation in
-// which the frontier was computed, the new position was issued, and the consumer
-// is assigned to this worker. From then on the row's lock keeps every other
-// worker from beginning a batch of this consumer. If ok is false, roll back and
-// load again.
+// transaction. It moves the checkpoint if, and only if, four conditions hold. The
+// consumer's progress has not changed since from was loaded. The server is the
+// incarnation in which the frontier was computed. The new position was issued. The
+// consumer is assigned to this worker. Then the row's lock keeps every other worker from
+// beginning a batch of this consumer. If ok is false, roll back and load again.
 func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, from *State, a Advance) (m Moved, ok bool, err error) {
 	args := []any{unit, from.Revision, a.To, a.Token, c.worker.String(), c.idleTimeout, from.Row, from.Position}
 	statement := c.guard
@@ -91,7 +89,7 @@ func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, f
 	return m, err == nil, err
 }
 
-// stored is what a statement writes of borders, NULL if they stay as they are.
+// stored returns the text of borders for a statement, NULL if they do not change.
 func stored(b *effects.Borders) sql.NullString {
 	if b == nil {
 		return sql.NullString{}

@@ -27,11 +27,11 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 		"another position": {to: 12, change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 11, revision = revision + 1`)
 		}},
-		// A late event delivered by another worker leaves the position as it was.
+		// A late event that another worker delivered leaves the position as it was.
 		"only the revision": {to: 12, change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
 		}},
-		// A process of another library knows no revision.
+		// A process of another library does not change the revision.
 		"only the position": {to: 12, change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 11`)
 		}},
@@ -64,8 +64,7 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 				from := g.Loaded(t)
 				if test.change != nil {
 					test.change(t, g)
-					// Room of removed versions is used again: where the row is
-					// proves nothing.
+					// Space of removed versions is reused, so the ctid of the row proves nothing.
 					_ = g.DB.QueryRow(`SELECT ctid::text FROM consumer_checkpoints`).Scan(&from.Row)
 				}
 				a := progress.Advance{To: test.to, Head: 99, Token: g.Token}
@@ -78,7 +77,7 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 				tx := g.Begin(t)
 				moved, ok, err := g.Guard(t.Context(), tx, "c", from, a)
 				if err != nil || ok != test.want {
-					t.Fatalf("the guard said %v, %v; want %v", ok, err, test.want)
+					t.Fatalf("the guard returned %v, %v; want %v", ok, err, test.want)
 				}
 				if err := tx.Commit(); err != nil {
 					t.Fatal(err)
@@ -94,14 +93,14 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 					return
 				}
 				if p := g.Loaded(t); p.Position != test.to || p.Revision != from.Revision+1 || p.Version != moved.Version {
-					t.Errorf("afterwards the progress is %+v, the guard said %+v", p, moved)
+					t.Errorf("afterwards the progress is %+v, the guard returned %+v", p, moved)
 				}
 			})
 		}
 	}
 }
 
-// A row that was moved by a VACUUM FULL, say, is loaded again, by its name.
+// A row that was moved, for example by VACUUM FULL, is loaded again by its name.
 func TestGuardOfARowThatWasMoved(t *testing.T) {
 	g := progresstest.New(t)
 	for _, want := range []bool{true, false} {
@@ -112,7 +111,7 @@ func TestGuardOfARowThatWasMoved(t *testing.T) {
 		}
 		tx := g.Begin(t)
 		if _, ok, err := g.Guard(t.Context(), tx, "c", from, progress.Advance{To: 12, Token: g.Token}); err != nil || ok != want {
-			t.Fatalf("the guard said %v, %v; want %v", ok, err, want)
+			t.Fatalf("the guard returned %v, %v; want %v", ok, err, want)
 		}
 		_ = tx.Rollback()
 	}
@@ -121,8 +120,8 @@ func TestGuardOfARowThatWasMoved(t *testing.T) {
 	}
 }
 
-// Two workers that both believe they own the consumer: the second waits for
-// the first batch and then finds that the progress is not what it was.
+// Two workers both believe that they own the consumer. The second guard waits for the
+// first batch, and then finds that the progress has changed.
 func TestGuardOfASecondBatchWaitsAndGivesUp(t *testing.T) {
 	for _, position := range []int64{10, 12} { // 10: only a late event, the position stays
 		g := progresstest.New(t)
@@ -147,13 +146,13 @@ func TestGuardOfASecondBatchWaitsAndGivesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if v := <-done; v.ok || v.err != nil {
-			t.Fatalf("position %d: the second guard said %+v", position, v)
+			t.Fatalf("position %d: the second guard returned %+v", position, v)
 		}
 	}
 }
 
-// A worker whose process hangs in the middle of a batch does not hold the
-// consumer for longer than a batch may take.
+// A worker whose process hangs in a batch does not hold the consumer for longer than a
+// batch may take.
 func TestServerEndsABatchThatStaysIdle(t *testing.T) {
 	g := progresstest.New(t)
 	g.Checkpoints = g.As(t, g.Worker, 50*time.Millisecond)
@@ -165,17 +164,17 @@ func TestServerEndsABatchThatStaysIdle(t *testing.T) {
 	next := g.Begin(t)
 	_, ok, err := g.Guard(t.Context(), next, "c", from, progress.Advance{To: 12, Token: g.Token})
 	if err != nil || !ok {
-		t.Fatalf("the next batch's guard said %v, %v", ok, err)
+		t.Fatalf("the next batch's guard returned %v, %v", ok, err)
 	}
 	_, err = hung.Exec(`SELECT 1`)
 	if err == nil {
-		t.Fatal("the hung batch is still alive")
+		t.Fatal("the session of the hung batch still exists")
 	}
 }
 
-// A guard that has waited for another's batch, and is refused then, keeps the row's lock until
-// its transaction ends. If its worker does not hear of that, since its connection has died in
-// silence, the server ends it.
+// A guard that waits for another batch and then fails keeps the row's lock until its
+// transaction ends. If its connection is dead, the worker never learns of the failure.
+// The server then ends the transaction.
 func TestServerEndsARefusedGuardThatStaysIdle(t *testing.T) {
 	g := progresstest.New(t)
 	from := g.Loaded(t)
@@ -189,7 +188,7 @@ func TestServerEndsARefusedGuardThatStaysIdle(t *testing.T) {
 	go func() {
 		_, ok, err := brief.Guard(context.Background(), refused, "c", from, a)
 		if ok {
-			err = errors.New("it was let through")
+			err = errors.New("the guard passed")
 		}
 		done <- err
 	}()
@@ -203,7 +202,7 @@ func TestServerEndsARefusedGuardThatStaysIdle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	if _, ok, err := g.Guard(ctx, g.Begin(t), "c", g.Loaded(t), progress.Advance{To: 15, Token: g.Token}); err != nil || !ok {
-		t.Fatalf("the next batch's guard said %v, %v", ok, err)
+		t.Fatalf("the next batch's guard returned %v, %v", ok, err)
 	}
 }
 
@@ -211,7 +210,7 @@ func TestLoadNeverInventsACheckpoint(t *testing.T) {
 	g := progresstest.New(t)
 	g.Exec(t, `DELETE FROM consumer_checkpoints`)
 	if p, err := g.Load(t.Context(), g.DB, "c"); err == nil {
-		t.Fatalf("loaded %+v from no row", p)
+		t.Fatalf("loaded %+v without a row", p)
 	}
 }
 
@@ -249,8 +248,8 @@ func TestLoadAndReplaceOpenRanges(t *testing.T) {
 	}
 }
 
-// A worker pauses the consumer that it has loaded and owns, and no other: its
-// reason may be over, or somebody else's affair.
+// A worker pauses a consumer only if the consumer's progress is unchanged and the
+// consumer is assigned to the worker. Otherwise the reason may be outdated.
 func TestWorkerPausesOnlyWhatIsUnchanged(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, g progresstest.Guarded) // after the load
@@ -284,8 +283,8 @@ func TestWorkerPausesOnlyWhatIsUnchanged(t *testing.T) {
 	}
 }
 
-// The lock_timeout of the role does not end a guard that waits for the row, and is that of the
-// handlers' statements.
+// The role's lock_timeout does not end a guard that waits for the row, and applies to
+// the handlers' statements.
 func TestGuardWaitsBeyondLockTimeout(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
@@ -303,7 +302,7 @@ func TestGuardWaitsBeyondLockTimeout(t *testing.T) {
 	go func() {
 		_, ok, err := g.Guard(t.Context(), tx, "c", from, progress.Advance{To: 11, Token: g.Token})
 		if err == nil && !ok {
-			err = errors.New("refused")
+			err = errors.New("the guard failed")
 		}
 		guarded <- err
 	}()

@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Pause says since when a consumer does not run, and why.
+// Pause is a pause of a consumer.
 type Pause struct {
 	Since  time.Time
 	By     string // an operator, or "worker" and its id
@@ -22,13 +22,13 @@ type Pause struct {
 // ByWorker reports whether a worker has paused the consumer, not an operator.
 func (p *Pause) ByWorker() bool { return strings.HasPrefix(p.By, "worker ") }
 
-// By is who a worker's own pauses and repairs are signed by.
+// By returns the operator that a worker's own pauses and repairs record.
 func By(worker uuid.UUID) string { return "worker " + worker.String() }
 
 func (c Checkpoints) operator() string { return By(c.worker) }
 
-// Pause keeps everybody from running a consumer, if its progress is still what
-// was loaded and it is assigned to this worker.
+// Pause pauses a consumer for all workers, if its progress is unchanged since it was
+// loaded and the consumer is assigned to this worker.
 func (c Checkpoints) Pause(ctx context.Context, q store.Querier, unit string, from *State, reason string) (ok bool, err error) {
 	result, err := q.ExecContext(ctx, c.pause, unit, from.Revision, c.operator(), reason)
 	if err != nil {

@@ -8,50 +8,50 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// State is how far a consumer has come, as its checkpoint row says.
+// State is the progress of a consumer, as its checkpoint row records it.
 type State struct {
 	Version
 	Position    int64
-	Token       string // the incarnation that it was loaded in, empty if there was none
-	Last        int64  // the sequence's last value then; math.MaxInt64 if the log names none
+	Token       string // of the incarnation that answered the load, empty if there was no token
+	Last        int64  // the sequence's last value at the load; math.MaxInt64 if the log names no sequence
 	Open        []OpenRange
-	Paused      *Pause   // nil: it may run
-	Split       bool     // the row is no unit: others have its consumer's slots
-	Recorded    Recorded // of the code that has run it
+	Paused      *Pause   // nil: not paused
+	Split       bool     // the consumer is split: its units have its slots, and this row is no unit
+	Recorded    Recorded // scope of the code that has run the consumer
 	Effects     effects.Borders
-	DeadLetters int     // aggregates that have dead letters and are not replayed, DeadLettersCounted at most
-	Letters     bool    // there are letters, also of those that are replayed
-	Retry       bool    // an operator wants some of them to be tried again
-	Retries     []Retry // the next of these; none: look them up
+	DeadLetters int     // number of aggregates with dead letters that are not replayed, DeadLettersCounted at most
+	Letters     bool    // there are dead letters, also of replayed aggregates
+	Retry       bool    // an operator requested another attempt for some of them
+	Retries     []Retry // the next dead letters to retry; empty: read them
 }
 
-// Version tells one state of a checkpoint row from all others.
+// Version distinguishes one state of a checkpoint row from all others.
 type Version struct {
-	Revision int64  // counts every change of the consumer's progress
-	Row      string // where this version of it is: its ctid
-	Author   string // the transaction that wrote it: its xmin
-	Written  string // when: in microseconds. After a crash, the rest may come again from another
+	Revision int64  // incremented by every change of the consumer's progress
+	Row      string // ctid of this version of the row
+	Author   string // xmin of the row: the transaction that wrote it
+	Written  string // time of the write, in microseconds; after a crash the other fields may repeat
 }
 
 // Moved is a checkpoint row as a guard leaves it.
 type Moved struct {
 	Version
-	Transaction string // its author with the epoch, as pg_xact_status takes it
+	Transaction string // Author with the epoch, as pg_xact_status takes it
 	Role        string // of the transaction
 }
 
-// OpenRange are positions that the consumer passed while they were in doubt.
+// OpenRange is a range of positions that the consumer passed while they were in doubt.
 type OpenRange struct {
 	store.Range
 	ID   int64     `json:"id"`
 	Seen time.Time `json:"seen"`
 }
 
-// MarkState is what is known of skipped positions.
+// MarkState is the state of skipped positions.
 type MarkState string
 
 const (
-	Void MarkState = "void" // proven never to appear
+	Void MarkState = "void" // never appears
 	Open MarkState = "open" // in doubt when passed; watched
 	Late MarkState = "late" // appeared after it was passed, and was delivered
 )
@@ -59,24 +59,24 @@ const (
 // Mark is one row of the audit of skipped positions.
 type Mark struct {
 	store.Range
-	Missing int64      `json:"missing"` // how many of them
+	Missing int64      `json:"missing"` // number of positions
 	State   MarkState  `json:"state"`
 	Seen    *time.Time `json:"seen,omitempty"` // nil: now
 }
 
-// Advance is what a batch does to its consumer's progress.
+// Advance is the change that a batch makes to its consumer's progress.
 type Advance struct {
 	To    int64
-	Head  int64  // highest visible position, as far as this worker has seen
+	Head  int64  // highest visible position that this worker has read
 	Token string // the incarnation in which the frontier was computed
 	Marks []Mark
-	// Gone are the open ranges that marks replace.
+	// Gone are the ids of the open ranges that Marks replace.
 	Gone []int64
-	// Effects are the borders afterwards, nil if they stay as they are.
+	// Effects are the new borders, nil if they do not change.
 	Effects *effects.Borders
 }
 
-// Mark adds rows for ranges, which were in from before if that is not nil.
+// Mark adds marks for ranges. If from is not nil, the ranges were part of from.
 func (a *Advance) Mark(state MarkState, spans []store.Range, from *OpenRange) {
 	for _, s := range spans {
 		m := Mark{Range: s, Missing: s.Count(), State: state}
@@ -100,8 +100,9 @@ func (a *Advance) MovesOpen() bool {
 	return false
 }
 
-// Handles returns the borders that a batch leaves which begins at a checkpoint and
-// handles everything but some events. Others than new ones are late, or retried.
+// Handles returns the borders after a batch that begins at checkpoint from, nil if they
+// do not change. The batch handles all new events and the ranges others, which are late
+// or retried. It does not handle the ranges aside.
 func (a *Advance) Handles(from int64, b effects.Borders, others, aside []store.Range) *effects.Borders {
 	handled, aside := slices.Clone(others), slices.Clone(aside)
 	if a.To > from {
@@ -122,7 +123,7 @@ func (a *Advance) Handles(from int64, b effects.Borders, others, aside []store.R
 	return &after
 }
 
-// Empty reports whether nothing would change.
+// Empty reports whether the batch changes nothing.
 func (a *Advance) Empty(checkpoint int64) bool {
 	return a.To == checkpoint && len(a.Marks) == 0
 }

@@ -14,33 +14,33 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// SetBack is what a batch's progress is set back to, if not all of its events were handled.
+// SetBack is the progress after a batch of which not all events were handled.
 type SetBack struct {
 	To      int64            // the checkpoint
-	Through int64            // nothing above was handled
-	Marks   []Mark           // in place of those that the batch wrote
+	Through int64            // no position above was handled
+	Marks   []Mark           // in place of the marks that the batch wrote
 	Effects *effects.Borders // nil: the batch has not changed them
 }
 
-// Repair is what a repair writes.
+// Repair is the change that a repair writes.
 type Repair struct {
 	SetBack
-	Letters []DeadLetter // that the batch removed
-	Forget  bool         // the batch took the mark to forget off those that it left
+	Letters []DeadLetter // removed by the batch
+	Forget  bool         // the batch cleared the flag forget of the dead letters that it left
 }
 
-// Committed is a batch that its handler committed, as it left the row.
+// Committed is a batch that its handler committed, with the row as the batch left it.
 type Committed struct {
 	After  Version
 	To     int64  // the checkpoint
-	Head   int64  // highest visible position, as far as its worker has seen
-	Token  string // the incarnation in which it is set back
+	Head   int64  // highest visible position that its worker has read
+	Token  string // the incarnation in which the progress is set back
 	Reason string // for the operators
 }
 
-// setBack sets a checkpoint back, with the audit and the effects that the batch's transaction $4
-// wrote beside it, if a condition holds. more is set in the row, too. What the batch wrote to the
-// dead letters above $10 is removed where removes holds.
+// setBack returns CTEs that set a checkpoint back if a condition holds. The CTEs also
+// revert the audit and the effects that the batch's transaction $4 wrote. more is set in
+// the row as well. Dead letters of the batch above $10 are removed where removes holds.
 func setBack(t tables.Tables, server Server, more, condition, removes string) string {
 	skips := t.GapSkips.SQL()
 	return `set_back AS (
@@ -59,16 +59,17 @@ func setBack(t tables.Tables, server Server, more, condition, removes string) st
 )`
 }
 
-// shorten sets the progress back within the batch's own transaction, and in no other: the handler
-// may have ended that.
+// shorten returns a statement that sets the progress back within the batch's own
+// transaction only. The handler may have ended that transaction.
 func shorten(t tables.Tables, server Server) string {
 	return `
 WITH ` + setBack(t, server, "", `pg_current_xact_id_if_assigned()::xid::text = $4::text`, "true") + `
 SELECT at FROM set_back`
 }
 
-// repair sets the progress back after the batch. An operator is told by the table of operations.
-// It is to outlast a crash also where commits are asynchronous: nobody would repair it again.
+// repair returns a statement that sets the progress back after the batch. It records the
+// repair for operators. The repair is durable even with asynchronous commits: no later
+// statement would repeat it after a crash.
 func repair(t tables.Tables, server Server) string {
 	letters := t.DeadLetters.SQL()
 	return `
@@ -89,22 +90,22 @@ WITH durable AS MATERIALIZED (
 SELECT revision FROM set_back`
 }
 
-// repaired finds a repair of what the transaction $3 left.
+// repaired returns a statement that finds a repair after transaction $3.
 func repaired(t tables.Tables) string {
 	return `
 SELECT EXISTS (SELECT FROM ` + t.Operations.SQL() + `
 	WHERE consumer_name = $1::text AND operation = 'repair' AND operator = $2::text AND detail->>'transaction' = $3::text AND detail->>'from' = $4::text)`
 }
 
-// repairDetail is what the table of operations keeps of a repair.
+// repairDetail is the detail of a repair in the table of operations.
 type repairDetail struct {
 	From        int64  `json:"from"`
 	To          int64  `json:"to"`
 	Transaction string `json:"transaction"`
 }
 
-// Repair undoes what a batch that its handler committed has left undone. ok is
-// false if the row is no longer as the batch left it.
+// Repair reverts the progress of a batch that its handler committed without handling all
+// its events. ok is false if the row is no longer as the batch left it.
 func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b Committed, m Repair) (ok bool, err error) {
 	args, err1 := c.setBack(unit, b, m.SetBack)
 	detail, err2 := json.Marshal(repairDetail{From: b.To, To: m.To, Transaction: b.After.Author})
@@ -117,23 +118,24 @@ func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b
 	err = q.QueryRowContext(ctx, c.repair, args...).Scan(&revision)
 	if errors.Is(err, sql.ErrNoRows) {
 		return c.Repaired(ctx, q, unit, b.After, b.To) // perhaps the answer to the last try was lost
-	}
+	} // the answer to the previous attempt may have been lost
 	if err != nil {
 		return false, fmt.Errorf("worker: set back the checkpoint of consumer %q: %w", unit, err)
 	}
 	return true, nil
 }
 
-// setBack are the arguments of the statement setBack.
+// setBack returns the arguments of the SQL of setBack.
 func (c Checkpoints) setBack(unit string, b Committed, m SetBack) ([]any, error) {
 	marks, err := json.Marshal(append([]Mark{}, m.Marks...))
 	return []any{unit, b.After.Revision, b.After.Row, b.After.Author, b.Token,
 		m.To, c.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects)}, err
 }
 
-// Shorten sets back, in a batch's own transaction, what its guard has written for events that
-// were not handled. It returns the version of the row, which the commit publishes. ok is false
-// if the transaction does not hold the row as the guard left it.
+// Shorten reverts, in a batch's own transaction, the part of the guard's writes that
+// concerns events that were not handled. It returns the version of the row, which the
+// commit publishes. ok is false if the transaction does not hold the row as the guard
+// left it.
 func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit string, b Committed, m SetBack) (v Version, ok bool, err error) {
 	v = b.After
 	args, err := c.setBack(unit, b, m)
@@ -149,8 +151,9 @@ func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit string,
 	return v, true, nil
 }
 
-// AsRole runs statements of the worker in a batch's transaction as the role with which that began.
-// A handler may have changed it, and has its own again for what the commit runs.
+// AsRole runs statements of the worker in a batch's transaction, as the role with which
+// the transaction began. A handler may have changed the role. AsRole restores the
+// handler's role for the statements of the commit.
 func AsRole(ctx context.Context, tx store.Querier, role string, statements func() error) error {
 	const set = `SELECT before FROM (SELECT current_setting('role') AS before OFFSET 0) AS b WHERE set_config('role', $1::text, true) IS NOT NULL`
 	var before string
@@ -163,8 +166,8 @@ func AsRole(ctx context.Context, tx store.Querier, role string, statements func(
 	return tx.QueryRowContext(ctx, set, before).Scan(&role)
 }
 
-// Repaired reports whether this worker has set back already what a batch to a
-// position left.
+// Repaired reports whether this worker has already reverted a batch that moved the
+// checkpoint to a position.
 func (c Checkpoints) Repaired(ctx context.Context, q store.Querier, unit string, after Version, to int64) (ok bool, err error) {
 	err = q.QueryRowContext(ctx, c.repaired, unit, c.operator(), after.Author, strconv.FormatInt(to, 10)).Scan(&ok)
 	if err != nil {
@@ -173,8 +176,8 @@ func (c Checkpoints) Repaired(ctx context.Context, q store.Querier, unit string,
 	return ok, nil
 }
 
-// Fate asks what became of a transaction: "committed", "aborted", "in progress",
-// or empty if it is too long ago. The server keeps the fate of hundreds of
+// Fate returns the status of a transaction: "committed", "aborted", "in progress", or
+// empty if the transaction is too old. The server keeps the status of hundreds of
 // millions of transactions.
 func (c Checkpoints) Fate(ctx context.Context, q store.Querier, transaction string) (string, error) {
 	var fate sql.NullString

@@ -13,8 +13,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// committedByHandler makes a batch to position 20 that writes more, and commits
-// it, as a handler would.
+// committedByHandler commits a batch to position 20 with further writes, as a handler
+// would.
 func committedByHandler(t *testing.T, g progresstest.Guarded, more ...func(tx *sql.Tx)) progress.Committed {
 	t.Helper()
 	a := progress.Advance{To: 20, Head: 30, Token: g.Token}
@@ -82,8 +82,8 @@ func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
 	}
 }
 
-// A batch that ends early sets its progress back in its own transaction, and in no other: its
-// handler may have ended that, and nothing may be written outside of it.
+// A batch that ends early reverts its progress in its own transaction only. The handler
+// may have ended that transaction, and then nothing may be written.
 func TestShortenWritesInTheBatchsTransactionOnly(t *testing.T) {
 	t.Parallel()
 	at := func(g progresstest.Guarded, q store.Querier) (position int64, row string) {
@@ -118,9 +118,9 @@ func TestShortenWritesInTheBatchsTransactionOnly(t *testing.T) {
 	}
 }
 
-// Of the dead letters, a repair removes those that the batch has added for events
-// which it has not handled. A batch of late events, or of a dead letter, is at
-// fault far below letters that have been there before.
+// A repair removes the dead letters that the batch added for events that it did not
+// handle. A batch of late events or of a dead letter fails far below older dead letters,
+// which stay.
 func TestRepairLeavesOtherDeadLettersAlone(t *testing.T) {
 	g := progresstest.New(t)
 	add := func(tx *sql.Tx, positions ...int64) {

@@ -18,17 +18,17 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Rescale is the transaction of a split or a merge. It replaces units of one
-// consumer by others that have the same keys, all or nothing.
+// Rescale is the transaction of a split or a merge. It replaces units of one consumer by
+// other units that have the same keys, in one step.
 //
-// The consumer's own row, which stays for good, is the mutex of the layout: who
-// changes more than one unit locks it first, and then the units in order of name.
-// A batch locks its own unit only, so there are no circles. All that decides is
-// read after these locks, each by a statement of its own: a snapshot that is
-// older than its lock does not show what the last owner has committed.
+// The consumer's own row, which is never deleted, is the mutex of the layout. A
+// transaction that changes more than one unit locks this row first, and then the units
+// in order of name. A batch locks only its own unit, so there are no deadlocks. All data
+// for decisions are read after these locks, each by a statement of its own. A snapshot
+// that is older than its lock does not show the last owner's commit.
 //
-// A slot's revision grows with every change, whatever the name of its unit is. So
-// nobody who still knows a unit from before passes the guard, not even if the
+// The revision of a slot grows with every change, whatever the name of its unit is. So a
+// batch that was planned before a split or a merge never passes the guard, even if the
 // name comes back.
 type Rescale struct {
 	tx       *sql.Tx
@@ -37,13 +37,13 @@ type Rescale struct {
 }
 
 type rescaleSQL struct {
-	own, unit, parts, open, letters string // read, and lock
+	own, unit, parts, open, letters string // read and lock
 	split, inert, remove, merge     string
 	record                          string
 	changes                         ident.Table
 }
 
-// holdsRow is after what silence, in milliseconds, the server ends a rescale.
+// holdsRow is the idle time, in milliseconds, after which the server ends a rescale.
 const holdsRow = "15000"
 
 func newRescaleSQL(t tables.Tables) rescaleSQL {
@@ -60,8 +60,8 @@ func newRescaleSQL(t tables.Tables) rescaleSQL {
 SELECT last_position FROM ` + checkpoints + ` WHERE ` + it + ` AND split_at IS NULL
 	AND EXISTS (SELECT FROM ` + assignments + ` WHERE ` + it + ` AND worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`,
 		letters: `SELECT global_position, aggregate_id, order_id FROM ` + letters + ` WHERE ` + it,
-		// The units in $2 take the place of $1. Each goes on from its position, and
-		// watches all that it watches. $3 says who gets which dead letter.
+		// The units in $2 replace $1. Each starts at its position and watches the same
+		// open ranges. $3 assigns the dead letters.
 		split: `
 WITH child AS (
 	SELECT jsonb_array_elements_text($2::jsonb) AS unit
@@ -88,8 +88,8 @@ SELECT consumer_name, last_position, revision, paused_at IS NOT NULL, effects::t
 	SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name AND a.worker_id = $2::uuid AND a.partitions = $3::int)
 FROM ` + checkpoints + ` AS c WHERE ` + them + ` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`,
 		open: `SELECT consumer_name, gap_position, gap_end, ` + pgdriver.Microseconds(`first_seen_at`) + ` FROM ` + skips + ` WHERE state = 'open' AND ` + them,
-		// The unit $2 takes the place of those in $1, at the position $3, with the open
-		// ranges in $6. The consumer's own row is there already.
+		// The unit $2 replaces the units in $1, at the position $3, with the open ranges
+		// in $6. The consumer's own row exists already.
 		merge: `
 WITH gone AS (
 	DELETE FROM ` + skips + ` WHERE state = 'open' AND ` + them + `
@@ -114,7 +114,7 @@ VALUES ($1::text, $2::text, $3::jsonb, $4::text, $5::text)`,
 	}
 }
 
-// Rescale locks the layout of a consumer. ok is false if that has no row, or if
+// Rescale locks the layout of a consumer. ok is false if the consumer has no row, or if
 // another incarnation of the server than token answers.
 func (c *Checkpoints) Rescale(ctx context.Context, tx *sql.Tx, consumer, token string) (r *Rescale, ok bool, err error) {
 	var limit string
@@ -129,15 +129,16 @@ func (c *Checkpoints) Rescale(ctx context.Context, tx *sql.Tx, consumer, token s
 	return &Rescale{tx, c, consumer}, is == token, err
 }
 
-// Letter is a dead letter that goes with the key of its event.
+// Letter is a dead letter that moves with the key of its event.
 type Letter struct {
 	Position  int64
-	Aggregate string // its id
-	Key       string // of the consumer's own, as it was; none: the aggregate's id
+	Aggregate string // the aggregate's id
+	Key       string // of the consumer's own key; without one: the aggregate's id
 }
 
-// LockUnit locks the unit that is to be split. ok is false if it was replaced, or is
-// not this worker's, or is not wanted in so many partitions.
+// LockUnit locks the unit that is to be split. ok is false in three cases: the unit was
+// replaced, it is not assigned to this worker, or another number of partitions is
+// wanted.
 func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (position int64, letters []Letter, ok bool, err error) {
 	err = r.tx.QueryRowContext(ctx, r.c.rescale.unit, unit, r.c.worker.String(), partitions).Scan(&position)
 	switch {
@@ -153,8 +154,8 @@ func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (po
 	return position, letters, true, err
 }
 
-// Split puts children in the place of the locked unit. letters says which child
-// has the dead letter at a position.
+// Split replaces the locked unit by children. letters maps the position of each dead
+// letter to its child.
 func (r *Rescale) Split(ctx context.Context, unit string, children []string, letters map[int64]string, key string) error {
 	type moved struct {
 		Position int64  `json:"position"`
@@ -182,19 +183,19 @@ func (r *Rescale) Split(ctx context.Context, unit string, children []string, let
 	return nil
 }
 
-// Part is a unit that is to be merged, locked.
+// Part is a locked unit that is to be merged.
 type Part struct {
 	Unit     string
 	Position int64
 	Revision int64
 	Paused   bool
 	Effects  effects.Borders
-	Scope    string // as it is stored; empty: not recorded
-	Since    int64  // from which position on it is known what was selected
-	Mine     bool   // assigned to this worker, and wanted in so many partitions
+	Scope    string // as stored; empty: not recorded
+	Since    int64  // the position from which on the scope is known
+	Mine     bool   // assigned to this worker, with the wanted number of partitions
 }
 
-// LockParts locks units, in order of name, and returns those that are there.
+// LockParts locks units in order of name, and returns the units that exist.
 func (r *Rescale) LockParts(ctx context.Context, units []string, partitions int) ([]Part, error) {
 	names, err := json.Marshal(units)
 	if err != nil {
@@ -213,15 +214,16 @@ func (r *Rescale) LockParts(ctx context.Context, units []string, partitions int)
 	return parts, nil
 }
 
-// Watched are positions that several units have passed while they were in doubt.
+// Watched is a range of positions that several units have passed while they were in
+// doubt.
 type Watched struct {
 	store.Range
-	Seen int64 `json:"seen"` // first, in microseconds since 1970
-	by   int   // how many units
+	Seen int64 `json:"seen"` // first seen, in microseconds since 1970
+	by   int   // number of units
 }
 
-// Open returns the positions that locked units watch, in order, and those of them
-// that only some of the units do.
+// Open returns the ranges that the locked units watch, in order, and the ranges that
+// only some of the units watch.
 func (r *Rescale) Open(ctx context.Context, units []string) (all []Watched, some []store.Range, err error) {
 	names, err := json.Marshal(units)
 	if err != nil {
@@ -244,17 +246,18 @@ func (r *Rescale) Open(ctx context.Context, units []string) (all []Watched, some
 	return all, some, nil
 }
 
-// unite returns ranges that do not overlap and have the same positions, in order.
-// Each is in the same ranges from end to end. Those of one unit do not overlap.
+// unite splits and joins ranges so that they are in order and do not overlap. The
+// positions of a result lie in the same input ranges. The ranges of one unit do not
+// overlap.
 func unite(ranges []Watched) (all []Watched) {
-	var borders []int64 // where something begins, or has ended
+	var borders []int64 // where a range begins, or the position after its end
 	for _, w := range ranges {
 		borders = append(borders, w.First, w.Last+1)
 	}
 	slices.Sort(borders)
 	borders = slices.Compact(borders)
 	slices.SortFunc(ranges, func(a, b Watched) int { return int(min(max(a.First-b.First, -1), 1)) })
-	var under []Watched // those that go over the border
+	var under []Watched // the ranges that cover the border
 	for i := 0; i+1 < len(borders); i++ {
 		first, last := borders[i], borders[i+1]-1
 		under = slices.DeleteFunc(under, func(w Watched) bool { return w.Last < first })
@@ -277,7 +280,7 @@ func unite(ranges []Watched) (all []Watched) {
 	return all
 }
 
-// Merge puts a unit in the place of locked parts that all stand at one position.
+// Merge replaces locked parts, which all stand at one position, by one unit.
 func (r *Rescale) Merge(ctx context.Context, parts []Part, into string, open []Watched, key string, partitions int) error {
 	var units []string
 	var revision, since int64
@@ -304,15 +307,15 @@ func (r *Rescale) Merge(ctx context.Context, parts []Part, into string, open []W
 	return nil
 }
 
-// Rescaled is what a split or a merge has replaced.
+// Rescaled is the record of a split or a merge.
 type Rescaled struct {
 	From       []string `json:"from"`
 	To         []string `json:"to"`
 	Position   int64    `json:"position"`
-	Partitions int      `json:"partitions"` // that are wanted
+	Partitions int      `json:"partitions"` // the wanted number
 }
 
-// Record tells operators and the other workers, and commits.
+// Record records the change for operators, notifies the other workers, and commits.
 func (r *Rescale) Record(ctx context.Context, operation string, d Rescaled) error {
 	detail, err := json.Marshal(d)
 	if err != nil {

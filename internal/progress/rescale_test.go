@@ -18,7 +18,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// rows returns one text for each row of a query, sorted.
+// rows returns the rows of a query as text, sorted.
 func rows(t *testing.T, db *sql.DB, query string) []string {
 	t.Helper()
 	var text string
@@ -42,7 +42,8 @@ const (
 	ownerRows      = `SELECT consumer_name, partitions FROM consumer_assignments`
 )
 
-// rescalable is a consumer with open ranges and dead letters, wanted in n parts.
+// rescalable returns a consumer with open ranges and dead letters, with n wanted
+// partitions.
 func rescalable(t *testing.T, n int) progresstest.Guarded {
 	t.Helper()
 	g := progresstest.New(t)
@@ -54,7 +55,7 @@ func rescalable(t *testing.T, n int) progresstest.Guarded {
 	return g
 }
 
-// rescale runs a split or a merge, which is refused if do returns false.
+// rescale runs a split or a merge, and rolls back if do returns false.
 func rescale(t *testing.T, g progresstest.Guarded, do func(r *progress.Rescale) bool) {
 	t.Helper()
 	tx := g.Begin(t)
@@ -92,7 +93,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 	expectRows(t, g.DB, letterRows, "(c#000-7ff,1)", "(c#800-fff,4)")
 	expectRows(t, g.DB, ownerRows, "(c#000-7ff,2)", "(c#800-fff,2)", "(c,2)")
 
-	// One is split again; its row goes.
+	// One unit is split again, and its row is deleted.
 	g.Exec(t, `UPDATE consumer_assignments SET partitions = 4`)
 	rescale(t, g, func(r *progress.Rescale) bool {
 		if _, _, ok, err := r.LockUnit(t.Context(), "c#000-7ff", 4); !ok || err != nil {
@@ -106,7 +107,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 	expectRows(t, g.DB, checkpointRows, `(c#000-3ff,10,2,,f,k)`, `(c#400-7ff,10,2,,f,k)`, `(c#800-fff,10,1,,f,k)`, `(c,10,1,partitions,t,"")`)
 	expectRows(t, g.DB, letterRows, "(c#400-7ff,1)", "(c#800-fff,4)")
 
-	// One has seen the end of a doubt, another has a doubt of its own.
+	// One unit has recorded the end of a doubt, another has a doubt of its own.
 	g.Exec(t, `UPDATE consumer_gap_skips SET state = 'void', closed_at = now() WHERE consumer_name = 'c#000-3ff' AND gap_position = 5`)
 	g.Exec(t, `UPDATE consumer_gap_skips SET gap_end = 4, missing = 3 WHERE consumer_name = 'c#800-fff' AND gap_position = 2`)
 	g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 20, revision = CASE consumer_name WHEN 'c#400-7ff' THEN 9 ELSE 7 END WHERE consumer_name LIKE 'c#%'`)
@@ -127,7 +128,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 		}
 		open, some, err := r.Open(t.Context(), units)
 		if want := []store.Range{{First: 4, Last: 4}, {First: 5, Last: 5}}; err != nil || !slices.Equal(some, want) {
-			t.Errorf("only some watch %v, want %v: %v", some, want, err)
+			t.Errorf("only some units watch %v, want %v: %v", some, want, err)
 		}
 		if err := r.Merge(t.Context(), parts, "c", open, "k", 1); err != nil {
 			t.Fatal(err)
@@ -150,8 +151,8 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 	expectRows(t, g.DB, `SELECT consumer_name, operation, operator = 'worker `+g.Worker.String()+`' FROM consumer_operations`, "(c,split,t)", "(c,split,t)", "(c,split,t)")
 }
 
-// Who does not own a unit, or was told otherwise, or answers from another server,
-// changes nothing.
+// A worker that does not own a unit, that has another number of partitions, or that
+// reads another incarnation changes nothing.
 func TestRescaleIsRefused(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
@@ -193,8 +194,8 @@ func TestRescaleIsRefused(t *testing.T) {
 	})
 }
 
-// A rescale holds the consumer's own row, for which operations and other rescales wait.
-// The server ends it if its worker falls silent.
+// A rescale locks the consumer's own row, for which operations and other rescales wait.
+// The server ends a rescale whose session stays idle.
 func TestARescaleHoldsTheLayout(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
@@ -208,11 +209,11 @@ func TestARescaleHoldsTheLayout(t *testing.T) {
 	expectRows(t, g.DB, `SELECT consumer_name FROM consumer_checkpoints FOR UPDATE SKIP LOCKED`, "")
 	var limit, lock string
 	if err := tx.QueryRow(`SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout')`).Scan(&limit, &lock); err != nil || limit != "15s" || lock != "0" {
-		t.Errorf("the server waits for %q, and a statement for a lock for %q, %v", limit, lock, err)
+		t.Errorf("the server's idle timeout is %q, and the lock timeout %q, %v", limit, lock, err)
 	}
 }
 
-// A zombie's batch, whose guard knows the unit from before, never fits again.
+// The guard of a batch that was planned before a split or a merge always fails.
 func TestNoGuardOfAUnitFromBefore(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
@@ -259,13 +260,12 @@ func TestNoGuardOfAUnitFromBefore(t *testing.T) {
 		t.Error("a batch from before the split runs after the merge")
 	}
 	if after := g.Loaded(t); !guard(after) || len(after.Open) != 2 || after.DeadLetters != 2 || after.Paused != nil {
-		t.Errorf("the merged one is %+v", after)
+		t.Errorf("the merged unit is %+v", after)
 	}
 }
 
-// What a rescale reads of the audit and of the dead letters begins in an index,
-// whatever the planner believes. The other tables are as small as the number of
-// consumers.
+// A rescale reads the audit and the dead letters by an index, whatever the planner's
+// statistics are. The other tables have one row per consumer.
 func TestRescaleReadsNoWholeTable(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)

@@ -15,14 +15,14 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Recorded is what the row of a unit says of the code that has run it.
+// Recorded is the scope that the row of a unit records.
 type Recorded struct {
 	Unit   string
-	Stored string       // as the row has it; empty: not recorded
-	Scope  *scope.Scope // the same; nil: not recorded
+	Stored string       // as stored in the row; empty: not recorded
+	Scope  *scope.Scope // parsed from Stored; nil: not recorded
 }
 
-// recorded reads what a row has stored.
+// recorded parses the scope that a row stores.
 func recorded(unit, stored string) (r Recorded, err error) {
 	r = Recorded{Unit: unit, Stored: stored}
 	if stored != "" {
@@ -42,7 +42,7 @@ WHERE split_at IS NULL AND split_part(consumer_name, '#', 1) IN (SELECT jsonb_ar
 ORDER BY consumer_name COLLATE "C"`
 }
 
-// Scopes reads what the rows of consumers say, those of their parts included.
+// Scopes reads the scopes in the rows of consumers and of their parts.
 func (c Checkpoints) Scopes(ctx context.Context, q store.Querier, consumers []string) ([]Recorded, error) {
 	names, err := json.Marshal(consumers)
 	if err != nil {
@@ -61,16 +61,18 @@ func (c Checkpoints) Scopes(ctx context.Context, q store.Querier, consumers []st
 	return all, nil
 }
 
-// Rescoped is a change of what the code selects that runs a unit.
+// Rescoped is a change of the scope that runs a unit.
 type Rescoped struct {
-	From     *scope.Scope `json:"from"` // nil: it was not recorded
+	From     *scope.Scope `json:"from"` // nil: not recorded
 	To       scope.Scope  `json:"to"`
-	Position int64        `json:"position"` // up to it, it was From
+	Position int64        `json:"position"` // the last position with the scope From
 }
 
-// rescope follows a lock of the row in the same transaction: what it records tells the position and
-// the open ranges that the last batch has left. Without, it would wait for a batch that commits, and
-// tell the new position with the open ranges of before. If From is not known, nothing is told.
+// rescope returns a statement that must follow a lock of the row in the same
+// transaction. The record then has the position and the open ranges that the last batch
+// left. Without the lock, the statement would wait for a batch that commits. It would
+// then record the new position with the old open ranges. If From is unknown, nothing is
+// recorded.
 func rescope(t tables.Tables, server Server) string {
 	return `
 WITH changed AS (
@@ -87,14 +89,15 @@ WITH changed AS (
 SELECT last_position FROM changed`
 }
 
-// beginner is a pool, or a connection of one.
+// beginner is a pool or a connection of a pool.
 type beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// Rescope records that from its position on, a unit is run by code that selects to, if the
-// row still says what was recorded. Each batch is refused that was planned before. With a
-// token, that is only in this incarnation of the server. reason is for people.
+// Rescope records the scope to of the code that runs a unit from its position on, if the
+// row still has the scope r. The guard then rejects each batch that was planned before.
+// If token is not empty, Rescope writes only in that incarnation of the server. reason
+// is shown to operators.
 func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
 	d = Rescoped{From: r.Scope, To: to}
 	err = pgdriver.Repeated(func() error {
@@ -120,10 +123,10 @@ func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to sc
 	return d, true, nil
 }
 
-// Selecting is another worker that says what its code of a consumer selects.
+// Selecting is another worker and the scope of its code for a consumer.
 type Selecting struct {
 	Worker uuid.UUID
-	Place  string // for people
+	Place  string // for display
 	Key    string // of the consumer's partitions
 	Scope  scope.Scope
 }
@@ -134,8 +137,8 @@ SELECT worker_id::text, coalesce(hostname, '') || '/' || coalesce(pid, 0), coale
 FROM ` + t.Nodes.SQL() + ` WHERE worker_id <> $2::uuid AND NOT draining AND partitions->($1::text)->>'scope' IS NOT NULL`
 }
 
-// Selecting reads what the other workers say that have code for a consumer and may be given
-// it, dead or alive.
+// Selecting reads the scopes of the other workers that have code for a consumer and may
+// be assigned it, dead or alive.
 func (c Checkpoints) Selecting(ctx context.Context, q store.Querier, consumer string) ([]Selecting, error) {
 	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (s Selecting, err error) {
 		var text string

@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// A change of the scope that waits for a batch records what that has left: its position and the
-// range that it has opened.
+// A change of the scope that waits for a batch records the position and the open ranges
+// that the batch leaves.
 func TestRescopeBehindABatch(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
@@ -49,6 +49,6 @@ func TestRescopeBehindABatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := `[{"last": 16, "first": 15}]`; position != "20" || open != want {
-		t.Errorf("recorded are position %s and the open ranges %s, want 20 and %s", position, open, want)
+		t.Errorf("the record has position %s and the open ranges %s, want 20 and %s", position, open, want)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// United ranges have the positions of all units, each once and in order, with when
-// it was first seen and how many units watch it.
+// United ranges cover the positions of all units, each once and in order. Each has the
+// first time of its positions and the number of units that watch it.
 func TestUnite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type watch struct {
@@ -36,7 +36,7 @@ func TestUnite(t *testing.T) {
 		last := int64(0)
 		for _, w := range all {
 			if w.First <= last || w.Last < w.First {
-				t.Fatalf("%+v overlap, or are in no order", all)
+				t.Fatalf("%+v overlap or are not in order", all)
 			}
 			for p := w.First; p <= w.Last; p++ {
 				if want[p] != (watch{w.by, w.Seen}) {

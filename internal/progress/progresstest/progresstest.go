@@ -1,4 +1,4 @@
-// Package progresstest makes databases with a consumer's checkpoint for tests.
+// Package progresstest creates databases with a consumer's checkpoint for tests.
 package progresstest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// Guarded is a database with one consumer, "c" at position 10 of 30, assigned to
-// one worker, and that worker's view of it.
+// Guarded is a database with one consumer, "c" at position 10 of 30. The consumer is
+// assigned to one worker, whose Checkpoints are embedded.
 type Guarded struct {
 	*pgtest.Database
 	progress.Checkpoints
@@ -23,7 +23,7 @@ type Guarded struct {
 	Token  string // of the incarnation
 }
 
-// New makes such a database.
+// New creates a Guarded.
 func New(t *testing.T) Guarded {
 	t.Helper()
 	g := Guarded{Database: pgtest.New(t), Worker: uuid.New()}
@@ -40,7 +40,7 @@ func New(t *testing.T) Guarded {
 	return g
 }
 
-// As is a worker's view of the database.
+// As returns the Checkpoints of a worker on the database.
 func (g Guarded) As(t *testing.T, worker uuid.UUID, batchTimeout time.Duration) progress.Checkpoints {
 	t.Helper()
 	names, err := tables.Parse(tables.Default, "")
@@ -74,7 +74,7 @@ func (g Guarded) Loaded(t *testing.T) *progress.State {
 	return p
 }
 
-// Begin begins a transaction that ends with the test at the latest.
+// Begin begins a transaction. The end of the test rolls it back.
 func (g Guarded) Begin(t *testing.T) *sql.Tx {
 	t.Helper()
 	tx, err := g.DB.BeginTx(t.Context(), nil)
