@@ -25,7 +25,7 @@ func (c *consumerLoop) refuse(r result) {
 func (c *consumerLoop) settleDeadLetters(w *work) {
 	switch {
 	case len(w.deadLetters) > 0:
-		c.progress.Letters = true
+		c.progress.HasDeadLetters = true
 		c.progress.DeadLetters = min(c.progress.DeadLetters+w.joined, progress.DeadLettersCounted)
 		c.status.loaded(c.progress)
 	case w.retried == nil:

@@ -176,7 +176,7 @@ func (c *consumerLoop) fate(ctx context.Context, q store.Querier, v verdict) (ve
 	if repaired || err != nil {
 		return handlerRepaired, err
 	}
-	fate, err := c.w.checkpoints.Fate(ctx, q, b.transaction)
+	fate, err := c.w.checkpoints.TransactionStatus(ctx, q, b.transaction)
 	switch {
 	case err != nil:
 		return v, err

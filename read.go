@@ -307,7 +307,7 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 // unless none of these can go there. It asks after the progress was loaded: if that
 // changes before the guard, the guard refuses.
 func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *work) (err error) {
-	if w.retried == nil && c.poison == nil && !c.progress.Letters {
+	if w.retried == nil && c.poison == nil && !c.progress.HasDeadLetters {
 		return nil
 	}
 	w.orders = map[int64]progress.Order{}

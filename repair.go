@@ -25,7 +25,7 @@ func (b *lastBatch) repair() progress.Repair {
 		l := deadLetterOf(e, w.orders)
 		l.Forget = r.Forget
 		l.Error, l.Attempts = ErrTransactionEnded.Error(), r.Attempts+1
-		m.Letters, m.Forget = []progress.DeadLetter{l}, r.Forget
+		m.DeadLetters, m.Forget = []progress.DeadLetter{l}, r.Forget
 	}
 	return m
 }

@@ -203,7 +203,7 @@ func TestRepairPutsADeadLetterBack(t *testing.T) {
 	b.work.Look.Checkpoint, b.work.Look.Through = 10, 10
 	b.work.under = &frontier.Value{}
 	m := b.repair()
-	if len(m.Letters) != 1 || m.Letters[0].Position != 7 || m.Letters[0].Attempts != 4 || m.To != 10 {
+	if len(m.DeadLetters) != 1 || m.DeadLetters[0].Position != 7 || m.DeadLetters[0].Attempts != 4 || m.To != 10 {
 		t.Errorf("the repair is %+v", m)
 	}
 }

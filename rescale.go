@@ -244,7 +244,7 @@ func (c *consumerLoop) split(ctx context.Context, tx *sql.Tx, children []partiti
 // slotOfLetter returns the slot of a dead letter's key. A key of the consumer's
 // own takes the event. If that is gone, the letter's own key has to do, and if that is of
 // another unit, as after a change of the key, the first slot: such a letter can only be discarded.
-func (c *consumerLoop) slotOfLetter(ctx context.Context, q store.Querier, token string, l progress.Letter) (int, error) {
+func (c *consumerLoop) slotOfLetter(ctx context.Context, q store.Querier, token string, l progress.KeyedDeadLetter) (int, error) {
 	if c.unit.key.Name() == "" {
 		return partition.Slot(l.Aggregate), nil
 	}

@@ -222,7 +222,7 @@ func TestSlotOfADeadLetter(t *testing.T) {
 	slotOf := func(position int64, want int) {
 		t.Helper()
 		key := string(rune('a' + position - 1))
-		if slot, err := h.loop.slotOfLetter(t.Context(), d.DB, h.frontier.Value().Token, progress.Letter{Position: position, Key: key}); err != nil || slot != want {
+		if slot, err := h.loop.slotOfLetter(t.Context(), d.DB, h.frontier.Value().Token, progress.KeyedDeadLetter{Position: position, Key: key}); err != nil || slot != want {
 			t.Errorf("position %d is in slot %03x, %v; want %03x", position, slot, err, want)
 		}
 	}

@@ -46,7 +46,7 @@ func (c Checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, 
 	case errors.Is(err, sql.ErrNoRows):
 		return Arrival{Unknown: true}, "", nil
 	case err != nil:
-		return a, "", fmt.Errorf("worker: look how far consumer %s is: %w", errtext.Value(unit), err)
+		return a, "", fmt.Errorf("worker: read the position of consumer %s: %w", errtext.Value(unit), err)
 	}
 	a.Handled = a.Position >= position && !a.Open && !a.DeadLetter && !a.Replayed
 	return a, token, nil
@@ -55,7 +55,7 @@ func (c Checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, 
 // Known reports whether a worker has registered code for a consumer.
 func (c Checkpoints) Known(ctx context.Context, q store.Querier, unit string) (known bool, err error) {
 	if err = q.QueryRowContext(ctx, c.known, unit).Scan(&known); err != nil {
-		return false, fmt.Errorf("worker: look who has code for consumer %s: %w", errtext.Value(unit), err)
+		return false, fmt.Errorf("worker: find the workers with code for consumer %s: %w", errtext.Value(unit), err)
 	}
 	return known, nil
 }

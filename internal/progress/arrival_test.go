@@ -9,7 +9,7 @@ import (
 
 // A split consumer has the position of its last unit. Its own row keeps the position of
 // the split: ahead of units that were reset, and behind units that went on.
-func TestHowFarASplitConsumerIs(t *testing.T) {
+func TestArrivalOfASplitConsumer(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
 	g.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now()`) // at 10
@@ -29,7 +29,7 @@ func TestHowFarASplitConsumerIs(t *testing.T) {
 
 // If a unit has not handled an event, neither has its consumer. Units of another
 // consumer do not count, whatever its name is.
-func TestWhatUnitsHaveNotHandled(t *testing.T) {
+func TestArrivalNeedsEveryUnit(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
 	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, split_at, paused_at) VALUES ('a_c', 0, now(), now()), ('abc', 0, now(), now())`)

@@ -80,7 +80,7 @@ var seen = `to_jsonb(` + pgdriver.Time(`first_seen_at`) + ` AT TIME ZONE 'UTC') 
 // New returns the statements of a worker. The server ends a batch's transaction that
 // stays idle for batchTimeout.
 func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server Server) Checkpoints {
-	letters := t.DeadLetters.SQL()
+	deadLetters := t.DeadLetters.SQL()
 	guard, guardAndAudit := guard(t, worker, server)
 	return Checkpoints{
 		worker:         worker,
@@ -99,7 +99,7 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		clean:          cleaning(t),
 		compact:        compaction(t),
 		rescale:        newRescaleSQL(t),
-		deadLetters:    newDeadLettersSQL(letters, server.Incarnation),
+		deadLetters:    newDeadLettersSQL(deadLetters, server.Incarnation),
 		pause:          pausing(t),
 		arrived:        arrived(t, server),
 		known:          known(t),
@@ -117,7 +117,7 @@ func load(t tables.Tables, server Server) string {
 SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', ` + seen + `) ORDER BY gap_position)
 	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
-	` + lettersOf(t.DeadLetters.SQL()) + `,
+	` + deadLetterColumns(t.DeadLetters.SQL()) + `,
 	effects::text, ` + pgdriver.Time(`paused_at`) + `, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(scope::text, ''), coalesce(` + server.Incarnation + `, ''), coalesce(` + server.last() + `, 0)
 FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
 }
@@ -159,7 +159,7 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 	var open, had, selects string
 	var pausedAt sql.NullTime
 	var since Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.Letters, &p.Retry, &had, &pausedAt, &since.By, &since.Reason, &p.Split, &selects, &p.Token, &p.Last)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.HasDeadLetters, &p.Retry, &had, &pausedAt, &since.By, &since.Reason, &p.Split, &selects, &p.Token, &p.Last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, NoCheckpointError{unit}
@@ -168,14 +168,14 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 	}
 	if p.Position > p.Last {
 		if err := q.QueryRowContext(ctx, c.issued).Scan(&p.Last); err != nil {
-			return nil, fmt.Errorf("worker: read which position was issued last, for consumer %q: %w", unit, err)
+			return nil, fmt.Errorf("worker: read the highest issued position for consumer %q: %w", unit, err)
 		}
 	}
 	if err := json.Unmarshal([]byte(open), &p.Open); err != nil {
-		return nil, fmt.Errorf("worker: open ranges of consumer %q: %w", unit, err)
+		return nil, fmt.Errorf("worker: parse the open ranges of consumer %q: %w", unit, err)
 	}
 	if p.Effects, err = effects.Parse(had); err != nil {
-		return nil, fmt.Errorf("worker: effects of consumer %q: %w", unit, err)
+		return nil, fmt.Errorf("worker: parse the effects of consumer %q: %w", unit, err)
 	}
 	if p.Recorded, err = recorded(unit, selects); err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (c Checkpoints) Revisions(ctx context.Context, q store.Querier, units []str
 		return r, err
 	}, c.revisions, string(names))
 	if err != nil {
-		return nil, fmt.Errorf("worker: revisions of %d consumers: %w", len(units), err)
+		return nil, fmt.Errorf("worker: read the revisions of %d consumers: %w", len(units), err)
 	}
 	revisions := map[string]int64{}
 	for _, r := range all {
@@ -223,7 +223,7 @@ func (c Checkpoints) Incarnation(ctx context.Context, q store.Querier) (token st
 // empty, Place does so only in that incarnation of the server.
 func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string, s scope.Scope) error {
 	if _, err := q.ExecContext(ctx, c.place, unit, after, token, s.String()); err != nil {
-		return fmt.Errorf("worker: first checkpoint of consumer %q: %w", unit, err)
+		return fmt.Errorf("worker: place the first checkpoint of consumer %q: %w", unit, err)
 	}
 	return nil
 }

@@ -246,7 +246,7 @@ func (h *auditHistory) otherBegan(a, b auditRow) bool {
 
 // For every history, compaction loses no position, no reason and no count. It leaves
 // rows that are not plain, and rows that a repair may still delete.
-func TestCompactionTellsTheSame(t *testing.T) {
+func TestCompactionKeepsTheAudit(t *testing.T) {
 	tier.Checks(t, 40, 200)
 	g := progresstest.New(t)
 	g.Exec(t, `SELECT setval('events_global_position_seq', 1000000)`)
@@ -278,7 +278,7 @@ func TestCompactionTellsTheSame(t *testing.T) {
 
 // Nothing is lost or counted twice if other statements delete rows at the same time.
 // Such a statement is another compaction, or a clean-up of old rows.
-func TestCompactionBesideOthersThatDelete(t *testing.T) {
+func TestCompactionBesideConcurrentDeletes(t *testing.T) {
 	g := progresstest.New(t)
 	const days = `ARRAY[5, 4, 3, 0]`
 	g.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)

@@ -67,7 +67,7 @@ const retriesAtOnce = 30
 // the planner sorts all rows if its statistics are outdated.
 type deadLettersSQL struct{ add, have, next, remove, removeFirst, keep string }
 
-func newDeadLettersSQL(letters, incarnation string) deadLettersSQL {
+func newDeadLettersSQL(deadLetters, incarnation string) deadLettersSQL {
 	// A search that decides something returns the incarnation, also if it finds no row.
 	proven := func(search string) string {
 		return `
@@ -76,50 +76,50 @@ ORDER BY found.a`
 	}
 	return deadLettersSQL{
 		add: `
-INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, replay)
+INSERT INTO ` + deadLetters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, replay)
 SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, o.retry_at,
 	l.error IS NULL AND coalesce(o.replay, false)
 FROM jsonb_to_recordset($2::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text)
-LEFT JOIN LATERAL (` + firstOf(letters, "l.order_type, l.order_id", 1) + `) AS o ON o.order_type = l.order_type AND o.order_id = l.order_id
+LEFT JOIN LATERAL (` + firstOf(deadLetters, "l.order_type, l.order_id", 1) + `) AS o ON o.order_type = l.order_type AND o.order_id = l.order_id
 ON CONFLICT (consumer_name, global_position) DO UPDATE
 SET error = excluded.error, attempts = d.attempts + excluded.attempts, updated_at = clock_timestamp()`,
 		have: proven(`
 	SELECT a.n AS a, o.replay::int AS b, 0 AS c FROM jsonb_to_recordset($2::jsonb) AS a(n bigint, order_type text, order_id text)
-	CROSS JOIN LATERAL (` + firstOf(letters, "a.order_type, a.order_id", 1) + `) AS o
+	CROSS JOIN LATERAL (` + firstOf(deadLetters, "a.order_type, a.order_id", 1) + `) AS o
 	WHERE o.order_type = a.order_type AND o.order_id = a.order_id`),
 		next: `
 WITH asked AS MATERIALIZED (
-	SELECT order_type AS type, order_id AS id FROM ` + letters + `
+	SELECT order_type AS type, order_id AS id FROM ` + deadLetters + `
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL
 	ORDER BY retry_at, global_position LIMIT (SELECT ` + strconv.Itoa(retriesAtOnce) + `)
 )` + proven(`
 	SELECT o.global_position AS a, o.attempts AS b,
 		o.replay::int + 2 * o.forget::int + 4 * (o.order_key IS NULL)::int AS c FROM (SELECT DISTINCT type, id FROM asked) AS a
-	CROSS JOIN LATERAL (`+firstOf(letters, "a.type, a.id", retriesAtOnce)+`) AS o
+	CROSS JOIN LATERAL (`+firstOf(deadLetters, "a.type, a.id", retriesAtOnce)+`) AS o
 	WHERE o.order_type = a.type AND o.order_id = a.id`),
 		removeFirst: `
 WITH gone AS (
-	DELETE FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint RETURNING aggregate_type, aggregate_id
+	DELETE FROM ` + deadLetters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint RETURNING aggregate_type, aggregate_id
 )
-UPDATE ` + letters + ` SET forget = false
+UPDATE ` + deadLetters + ` SET forget = false
 WHERE consumer_name = $1::text AND global_position <> $2::bigint AND global_position = ANY (ARRAY(
 	SELECT o.global_position FROM gone CROSS JOIN LATERAL (
-		SELECT global_position, forget FROM ` + letters + `
+		SELECT global_position, forget FROM ` + deadLetters + `
 		WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) >= (gone.aggregate_type, gone.aggregate_id) AND (aggregate_type, aggregate_id) <= (gone.aggregate_type, gone.aggregate_id)
 		ORDER BY aggregate_type, aggregate_id, global_position LIMIT (SELECT ` + strconv.Itoa(math.MaxInt64) + `)) AS o
 	WHERE o.forget))`,
-		remove: `DELETE FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
+		remove: `DELETE FROM ` + deadLetters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
 		keep: `
-UPDATE ` + letters + `
+UPDATE ` + deadLetters + `
 SET retry_at = NULL, replay = false, updated_at = clock_timestamp(),
 	error = CASE WHEN global_position = $2::bigint THEN $3::text ELSE error END,
 	attempts = attempts + CASE WHEN global_position = $2::bigint THEN 1 ELSE 0 END
 WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
 	SELECT o.global_position FROM (
-		SELECT order_type AS type, order_id AS id FROM ` + letters + `
+		SELECT order_type AS type, order_id AS id FROM ` + deadLetters + `
 		WHERE consumer_name = $1::text AND global_position = $2::bigint) AS a
 	CROSS JOIN LATERAL (
-		SELECT global_position FROM ` + letters + `
+		SELECT global_position FROM ` + deadLetters + `
 		WHERE consumer_name = $1::text AND (order_type, order_id) >= (a.type, a.id) AND (order_type, order_id) <= (a.type, a.id)
 		ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(math.MaxInt64) + `)) AS o))`,
 	}
@@ -127,9 +127,9 @@ WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
 
 // firstOf returns SQL for the first n dead letters at or after an order. The dead
 // letters of the order itself come first.
-func firstOf(letters, order string, n int) string {
+func firstOf(deadLetters, order string, n int) string {
 	return `
-	SELECT * FROM ` + letters + `
+	SELECT * FROM ` + deadLetters + `
 	WHERE consumer_name = $1::text AND (order_type, order_id) >= (` + order + `)
 	ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(n) + `)`
 }
@@ -138,37 +138,37 @@ func firstOf(letters, order string, n int) string {
 // others skips.
 const replaysCounted = 1_000
 
-// lettersOf returns SQL for three columns that summarize a consumer's dead letters. The
+// deadLetterColumns returns SQL for three columns that summarize a consumer's dead letters. The
 // first is the number of aggregates or keys with dead letters that are not replayed. The
 // second reports whether there are dead letters at all, the third whether some are to be
 // retried. The count goes from one aggregate or key to the next.
-func lettersOf(letters string) string {
+func deadLetterColumns(deadLetters string) string {
 	return `(
 	WITH RECURSIVE a AS (
-		(SELECT (NOT replay)::int AS failed, replay::int AS replayed, order_type AS type, order_id AS id FROM ` + letters + `
+		(SELECT (NOT replay)::int AS failed, replay::int AS replayed, order_type AS type, order_id AS id FROM ` + deadLetters + `
 		WHERE consumer_name = $1::text ORDER BY order_type, order_id, global_position LIMIT 1)
 		UNION ALL
 		SELECT a.failed + (NOT o.replay)::int, a.replayed + o.replay::int, o.order_type, o.order_id FROM a CROSS JOIN LATERAL (
-			SELECT order_type, order_id, replay FROM ` + letters + `
+			SELECT order_type, order_id, replay FROM ` + deadLetters + `
 			WHERE consumer_name = $1::text AND (order_type, order_id) > (a.type, a.id)
 			ORDER BY order_type, order_id, global_position LIMIT 1) AS o
 		WHERE a.failed < ` + strconv.Itoa(DeadLettersCounted) + ` AND a.replayed < ` + strconv.Itoa(replaysCounted) + `
 	) SELECT coalesce(max(failed), 0) FROM a),
-	(SELECT order_type FROM ` + letters + `
+	(SELECT order_type FROM ` + deadLetters + `
 	WHERE consumer_name = $1::text ORDER BY order_type, order_id, global_position LIMIT 1) IS NOT NULL,
-	(SELECT retry_at FROM ` + letters + `
+	(SELECT retry_at FROM ` + deadLetters + `
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL ORDER BY retry_at, global_position LIMIT 1) IS NOT NULL`
 }
 
 // AddDeadLetters adds dead letters. A dead letter whose order is to be retried is
 // retried, too.
-func (c Checkpoints) AddDeadLetters(ctx context.Context, tx store.Querier, unit string, letters []DeadLetter) error {
-	rows, err := json.Marshal(letters)
+func (c Checkpoints) AddDeadLetters(ctx context.Context, tx store.Querier, unit string, deadLetters []DeadLetter) error {
+	rows, err := json.Marshal(deadLetters)
 	if err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, c.deadLetters.add, unit, string(rows)); err != nil {
-		return fmt.Errorf("worker: write %d dead letters of consumer %q: %w", len(letters), unit, err)
+		return fmt.Errorf("worker: write %d dead letters of consumer %q: %w", len(deadLetters), unit, err)
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit,
 	}
 	found, err := proven(ctx, q, token, c.deadLetters.have, unit, string(list))
 	if err != nil {
-		return nil, nil, fmt.Errorf("worker: look for dead letters of consumer %q: %w", unit, err)
+		return nil, nil, fmt.Errorf("worker: find dead letters of consumer %q: %w", unit, err)
 	}
 	for _, f := range found {
 		have[all[f[0]].Order] = true
@@ -213,7 +213,7 @@ func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit,
 func (c Checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, token string) (all []Retry, err error) {
 	found, err := proven(ctx, q, token, c.deadLetters.next, unit)
 	if err != nil {
-		return nil, fmt.Errorf("worker: look for dead letters of consumer %q to retry: %w", unit, err)
+		return nil, fmt.Errorf("worker: find dead letters of consumer %q to retry: %w", unit, err)
 	}
 	for _, f := range found {
 		all = append(all, Retry{Position: f[0], Attempts: int(f[1]), Replay: f[2]&isReplay > 0, Forget: f[2]&isForget > 0, Keyless: f[2]&isKeyless > 0})

@@ -16,6 +16,6 @@ const RetriesAtOnce = retriesAtOnce
 // RescaleStatement returns a statement of a [Rescale].
 func (c Checkpoints) RescaleStatement(name string) string {
 	s := c.rescale
-	return map[string]string{"own": s.own, "unit": s.unit, "letters": s.letters, "split": s.split, "inert": s.inert,
+	return map[string]string{"own": s.own, "unit": s.unit, "letters": s.deadLetters, "split": s.split, "inert": s.inert,
 		"remove": s.remove, "parts": s.parts, "open": s.open, "merge": s.merge}[name]
 }

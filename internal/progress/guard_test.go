@@ -14,7 +14,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
+func TestGuardPassesOnlyUnchangedProgress(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, g progresstest.Guarded) // after the load
 		to     int64
@@ -101,7 +101,7 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 }
 
 // A row that was moved, for example by VACUUM FULL, is loaded again by its name.
-func TestGuardOfARowThatWasMoved(t *testing.T) {
+func TestGuardOfAMovedRow(t *testing.T) {
 	g := progresstest.New(t)
 	for _, want := range []bool{true, false} {
 		from := g.Loaded(t)
@@ -122,7 +122,7 @@ func TestGuardOfARowThatWasMoved(t *testing.T) {
 
 // Two workers both believe that they own the consumer. The second guard waits for the
 // first batch, and then finds that the progress has changed.
-func TestGuardOfASecondBatchWaitsAndGivesUp(t *testing.T) {
+func TestSecondGuardWaitsAndFails(t *testing.T) {
 	for _, position := range []int64{10, 12} { // 10: only a late event, the position stays
 		g := progresstest.New(t)
 		from := g.Loaded(t)
@@ -153,7 +153,7 @@ func TestGuardOfASecondBatchWaitsAndGivesUp(t *testing.T) {
 
 // A worker whose process hangs in a batch does not hold the consumer for longer than a
 // batch may take.
-func TestServerEndsABatchThatStaysIdle(t *testing.T) {
+func TestServerEndsAnIdleBatch(t *testing.T) {
 	g := progresstest.New(t)
 	g.Checkpoints = g.As(t, g.Worker, 50*time.Millisecond)
 	from := g.Loaded(t)
@@ -175,7 +175,7 @@ func TestServerEndsABatchThatStaysIdle(t *testing.T) {
 // A guard that waits for another batch and then fails keeps the row's lock until its
 // transaction ends. If its connection is dead, the worker never learns of the failure.
 // The server then ends the transaction.
-func TestServerEndsARefusedGuardThatStaysIdle(t *testing.T) {
+func TestServerEndsAnIdleFailedGuard(t *testing.T) {
 	g := progresstest.New(t)
 	from := g.Loaded(t)
 	a := progress.Advance{To: 12, Token: g.Token}
@@ -206,7 +206,7 @@ func TestServerEndsARefusedGuardThatStaysIdle(t *testing.T) {
 	}
 }
 
-func TestLoadNeverInventsACheckpoint(t *testing.T) {
+func TestLoadWithoutACheckpointFails(t *testing.T) {
 	g := progresstest.New(t)
 	g.Exec(t, `DELETE FROM consumer_checkpoints`)
 	if p, err := g.Load(t.Context(), g.DB, "c"); err == nil {
@@ -250,7 +250,7 @@ func TestLoadAndReplaceOpenRanges(t *testing.T) {
 
 // A worker pauses a consumer only if the consumer's progress is unchanged and the
 // consumer is assigned to the worker. Otherwise the reason may be outdated.
-func TestWorkerPausesOnlyWhatIsUnchanged(t *testing.T) {
+func TestPauseNeedsUnchangedProgress(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, g progresstest.Guarded) // after the load
 		want   bool

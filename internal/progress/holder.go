@@ -43,7 +43,7 @@ func (c Checkpoints) HolderPrepared(ctx context.Context, q store.Querier, unit s
 		return Prepared{}, nil
 	}
 	if err != nil {
-		return p, fmt.Errorf("worker: look for a prepared transaction that holds consumer %q: %w", unit, err)
+		return p, fmt.Errorf("worker: find a prepared transaction that holds consumer %q: %w", unit, err)
 	}
 	p.Age = time.Duration(seconds * float64(time.Second)).Round(time.Second)
 	return p, nil

@@ -11,18 +11,18 @@ import (
 // State is the progress of a consumer, as its checkpoint row records it.
 type State struct {
 	Version
-	Position    int64
-	Token       string // of the incarnation that answered the load, empty if there was no token
-	Last        int64  // the sequence's last value at the load; math.MaxInt64 if the log names no sequence
-	Open        []OpenRange
-	Paused      *Pause   // nil: not paused
-	Split       bool     // the consumer is split: its units have its slots, and this row is no unit
-	Recorded    Recorded // scope of the code that has run the consumer
-	Effects     effects.Borders
-	DeadLetters int     // number of aggregates with dead letters that are not replayed, DeadLettersCounted at most
-	Letters     bool    // there are dead letters, also of replayed aggregates
-	Retry       bool    // an operator requested another attempt for some of them
-	Retries     []Retry // the next dead letters to retry; empty: read them
+	Position       int64
+	Token          string // of the incarnation that answered the load, empty if there was no token
+	Last           int64  // the sequence's last value at the load; math.MaxInt64 if the log names no sequence
+	Open           []OpenRange
+	Paused         *Pause   // nil: not paused
+	Split          bool     // the consumer is split: its units have its slots, and this row is no unit
+	Recorded       Recorded // scope of the code that has run the consumer
+	Effects        effects.Borders
+	DeadLetters    int     // number of aggregates with dead letters that are not replayed, DeadLettersCounted at most
+	HasDeadLetters bool    // there are dead letters, also of replayed aggregates
+	Retry          bool    // an operator requested another attempt for some of them
+	Retries        []Retry // the next dead letters to retry; empty: read them
 }
 
 // Version distinguishes one state of a checkpoint row from all others.

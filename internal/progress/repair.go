@@ -25,8 +25,8 @@ type SetBack struct {
 // Repair is the change that a repair writes.
 type Repair struct {
 	SetBack
-	Letters []DeadLetter // removed by the batch
-	Forget  bool         // the batch cleared the flag forget of the dead letters that it left
+	DeadLetters []DeadLetter // removed by the batch
+	Forget      bool         // the batch cleared the flag forget of the dead letters that it left
 }
 
 // Committed is a batch that its handler committed, with the row as the batch left it.
@@ -71,15 +71,15 @@ SELECT at FROM set_back`
 // repair for operators. The repair is durable even with asynchronous commits: no later
 // statement would repeat it after a crash.
 func repair(t tables.Tables, server Server) string {
-	letters := t.DeadLetters.SQL()
+	deadLetters := t.DeadLetters.SQL()
 	return `
 WITH durable AS MATERIALIZED (
 	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
 ), ` + setBack(t, server, `, revision = revision + 1, updated_at = clock_timestamp()`, `EXISTS (SELECT FROM durable)`, `NOT $16::boolean`) + `, marked_again AS (
-	UPDATE ` + letters + ` SET forget = true
+	UPDATE ` + deadLetters + ` SET forget = true
 	WHERE consumer_name = $1::text AND xmin::text = $4::text AND $16::boolean AND EXISTS (SELECT FROM set_back)
 ), put_back AS (
-	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, forget)
+	INSERT INTO ` + deadLetters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, forget)
 	SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, clock_timestamp(), coalesce(l.forget, false)
 	FROM set_back, jsonb_to_recordset($12::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text, forget boolean)
 	ON CONFLICT (consumer_name, global_position) DO NOTHING
@@ -109,11 +109,11 @@ type repairDetail struct {
 func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b Committed, m Repair) (ok bool, err error) {
 	args, err1 := c.setBack(unit, b, m.SetBack)
 	detail, err2 := json.Marshal(repairDetail{From: b.To, To: m.To, Transaction: b.After.Author})
-	letters, err3 := json.Marshal(append([]DeadLetter{}, m.Letters...))
+	deadLetters, err3 := json.Marshal(append([]DeadLetter{}, m.DeadLetters...))
 	if err := errtext.Join(err1, err2, err3); err != nil {
 		return false, err
 	}
-	args = append(args, string(letters), string(detail), c.operator(), b.Reason, m.Forget)
+	args = append(args, string(deadLetters), string(detail), c.operator(), b.Reason, m.Forget)
 	var revision int64
 	err = q.QueryRowContext(ctx, c.repair, args...).Scan(&revision)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -171,18 +171,18 @@ func AsRole(ctx context.Context, tx store.Querier, role string, statements func(
 func (c Checkpoints) Repaired(ctx context.Context, q store.Querier, unit string, after Version, to int64) (ok bool, err error) {
 	err = q.QueryRowContext(ctx, c.repaired, unit, c.operator(), after.Author, strconv.FormatInt(to, 10)).Scan(&ok)
 	if err != nil {
-		return false, fmt.Errorf("worker: look for the repair of consumer %q: %w", unit, err)
+		return false, fmt.Errorf("worker: find the repair of consumer %q: %w", unit, err)
 	}
 	return ok, nil
 }
 
-// Fate returns the status of a transaction: "committed", "aborted", "in progress", or
+// TransactionStatus returns the status of a transaction: "committed", "aborted", "in progress", or
 // empty if the transaction is too old. The server keeps the status of hundreds of
 // millions of transactions.
-func (c Checkpoints) Fate(ctx context.Context, q store.Querier, transaction string) (string, error) {
-	var fate sql.NullString
-	if err := q.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, transaction).Scan(&fate); err != nil {
-		return "", fmt.Errorf("worker: ask for the fate of transaction %s: %w", transaction, err)
+func (c Checkpoints) TransactionStatus(ctx context.Context, q store.Querier, transaction string) (string, error) {
+	var status sql.NullString
+	if err := q.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, transaction).Scan(&status); err != nil {
+		return "", fmt.Errorf("worker: read the status of transaction %s: %w", transaction, err)
 	}
-	return fate.String, nil
+	return status.String, nil
 }

@@ -34,7 +34,7 @@ func committedByHandler(t *testing.T, g progresstest.Guarded, more ...func(tx *s
 	return b
 }
 
-func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
+func TestRepairNeedsTheRowOfTheBatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, g progresstest.Guarded, b *progress.Committed)
 		want   bool
@@ -119,17 +119,17 @@ func TestShortenWritesInTheBatchsTransactionOnly(t *testing.T) {
 }
 
 // A repair removes the dead letters that the batch added for events that it did not
-// handle. A batch of late events or of a dead letter fails far below older dead letters,
+// handle. A batch of late events or of a dead letter fails far below older dead deadLetters,
 // which stay.
-func TestRepairLeavesOtherDeadLettersAlone(t *testing.T) {
+func TestRepairKeepsOtherDeadLetters(t *testing.T) {
 	g := progresstest.New(t)
 	add := func(tx *sql.Tx, positions ...int64) {
 		t.Helper()
-		var letters []progress.DeadLetter
+		var deadLetters []progress.DeadLetter
 		for _, p := range positions {
-			letters = append(letters, progress.DeadLetter{Order: progress.Order{Type: "Order", ID: strconv.FormatInt(p, 10)}, Type: "Order", ID: strconv.FormatInt(p, 10), Position: p, EventID: uuid.New(), Error: "refused"})
+			deadLetters = append(deadLetters, progress.DeadLetter{Order: progress.Order{Type: "Order", ID: strconv.FormatInt(p, 10)}, Type: "Order", ID: strconv.FormatInt(p, 10), Position: p, EventID: uuid.New(), Error: "refused"})
 		}
-		if err := g.AddDeadLetters(t.Context(), tx, "c", letters); err != nil {
+		if err := g.AddDeadLetters(t.Context(), tx, "c", deadLetters); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -37,17 +37,17 @@ type Rescale struct {
 }
 
 type rescaleSQL struct {
-	own, unit, parts, open, letters string // read and lock
-	split, inert, remove, merge     string
-	record                          string
-	changes                         ident.Table
+	own, unit, parts, open, deadLetters string // read and lock
+	split, inert, remove, merge         string
+	record                              string
+	changes                             ident.Table
 }
 
 // holdsRow is the idle time, in milliseconds, after which the server ends a rescale.
 const holdsRow = "15000"
 
 func newRescaleSQL(t tables.Tables) rescaleSQL {
-	checkpoints, assignments, skips, letters := t.Checkpoints.SQL(), t.Assignments.SQL(), t.GapSkips.SQL(), t.DeadLetters.SQL()
+	checkpoints, assignments, skips, deadLetters := t.Checkpoints.SQL(), t.Assignments.SQL(), t.GapSkips.SQL(), t.DeadLetters.SQL()
 	const (
 		it   = `consumer_name = $1::text`
 		them = `consumer_name = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))`
@@ -59,7 +59,7 @@ func newRescaleSQL(t tables.Tables) rescaleSQL {
 		unit: `
 SELECT last_position FROM ` + checkpoints + ` WHERE ` + it + ` AND split_at IS NULL
 	AND EXISTS (SELECT FROM ` + assignments + ` WHERE ` + it + ` AND worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`,
-		letters: `SELECT global_position, aggregate_id, order_id FROM ` + letters + ` WHERE ` + it,
+		deadLetters: `SELECT global_position, aggregate_id, order_id FROM ` + deadLetters + ` WHERE ` + it,
 		// The units in $2 replace $1. Each starts at its position and watches the same
 		// open ranges. $3 assigns the dead letters.
 		split: `
@@ -73,7 +73,7 @@ WITH child AS (
 ), opened AS (
 	INSERT INTO ` + skips + ` (consumer_name, ` + open + `, closed_at) SELECT unit, ` + open + `, NULL FROM gone, child
 ), moved AS (
-	UPDATE ` + letters + ` AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)
+	UPDATE ` + deadLetters + ` AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)
 	WHERE l.consumer_name = $1::text AND l.global_position = m.position
 )
 INSERT INTO ` + assignments + ` (consumer_name, worker_id, partitions)
@@ -98,7 +98,7 @@ WITH gone AS (
 	SELECT $2::text, $7::uuid, m.first, m.last, m.last - m.first + 1, 'open', $3::bigint, $3::bigint, to_timestamp(m.seen / 1000000.0), NULL
 	FROM jsonb_to_recordset($6::jsonb) AS m(first bigint, last bigint, seen numeric)
 ), moved AS (
-	UPDATE ` + letters + ` SET consumer_name = $2::text WHERE ` + them + `
+	UPDATE ` + deadLetters + ` SET consumer_name = $2::text WHERE ` + them + `
 ), dead AS (
 	DELETE FROM ` + checkpoints + ` WHERE ` + them + `
 ), given AS (
@@ -129,8 +129,8 @@ func (c *Checkpoints) Rescale(ctx context.Context, tx *sql.Tx, consumer, token s
 	return &Rescale{tx, c, consumer}, is == token, err
 }
 
-// Letter is a dead letter that moves with the key of its event.
-type Letter struct {
+// KeyedDeadLetter is a dead letter that moves with the key of its event.
+type KeyedDeadLetter struct {
 	Position  int64
 	Aggregate string // the aggregate's id
 	Key       string // of the consumer's own key; without one: the aggregate's id
@@ -139,7 +139,7 @@ type Letter struct {
 // LockUnit locks the unit that is to be split. ok is false in three cases: the unit was
 // replaced, it is not assigned to this worker, or another number of partitions is
 // wanted.
-func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (position int64, letters []Letter, ok bool, err error) {
+func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (position int64, deadLetters []KeyedDeadLetter, ok bool, err error) {
 	err = r.tx.QueryRowContext(ctx, r.c.rescale.unit, unit, r.c.worker.String(), partitions).Scan(&position)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -147,22 +147,22 @@ func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (po
 	case err != nil:
 		return 0, nil, false, fmt.Errorf("lock unit %q: %w", unit, err)
 	}
-	letters, err = pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (l Letter, err error) {
+	deadLetters, err = pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (l KeyedDeadLetter, err error) {
 		err = rows.Scan(&l.Position, &l.Aggregate, &l.Key)
 		return l, err
-	}, r.c.rescale.letters, unit)
-	return position, letters, true, err
+	}, r.c.rescale.deadLetters, unit)
+	return position, deadLetters, true, err
 }
 
-// Split replaces the locked unit by children. letters maps the position of each dead
+// Split replaces the locked unit by children. deadLetters maps the position of each dead
 // letter to its child.
-func (r *Rescale) Split(ctx context.Context, unit string, children []string, letters map[int64]string, key string) error {
+func (r *Rescale) Split(ctx context.Context, unit string, children []string, deadLetters map[int64]string, key string) error {
 	type moved struct {
 		Position int64  `json:"position"`
 		Unit     string `json:"unit"`
 	}
 	all := []moved{}
-	for position, child := range letters {
+	for position, child := range deadLetters {
 		all = append(all, moved{position, child})
 	}
 	names, err1 := json.Marshal(children)
@@ -171,7 +171,7 @@ func (r *Rescale) Split(ctx context.Context, unit string, children []string, let
 		return err
 	}
 	if _, err := r.tx.ExecContext(ctx, r.c.rescale.split, unit, string(names), string(moves), key); err != nil {
-		return fmt.Errorf("make units of %q: %w", unit, err)
+		return fmt.Errorf("split unit %q: %w", unit, err)
 	}
 	last := r.c.rescale.remove
 	if unit == r.consumer {
@@ -302,7 +302,7 @@ func (r *Rescale) Merge(ctx context.Context, parts []Part, into string, open []W
 	}
 	_, err := r.tx.ExecContext(ctx, r.c.rescale.merge, string(names), into, parts[0].Position, revision+1, key, string(watched), r.c.worker.String(), partitions, borders.String(), parts[0].Scope, since)
 	if err != nil {
-		return fmt.Errorf("make unit %q of %d: %w", into, len(parts), err)
+		return fmt.Errorf("merge unit %q of %d: %w", into, len(parts), err)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func rescale(t *testing.T, g progresstest.Guarded, do func(r *progress.Rescale) 
 	}
 }
 
-func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
+func TestSplitAndMergeMoveEverything(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
 	const scopeRows = `SELECT count(*), scope, scope_since FROM consumer_checkpoints GROUP BY scope, scope_since`
@@ -153,7 +153,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 
 // A worker that does not own a unit, that has another number of partitions, or that
 // reads another incarnation changes nothing.
-func TestRescaleIsRefused(t *testing.T) {
+func TestRescaleIsRejected(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
 	refused := func(what string, g progresstest.Guarded, unit string, n int) {
@@ -196,7 +196,7 @@ func TestRescaleIsRefused(t *testing.T) {
 
 // A rescale locks the consumer's own row, for which operations and other rescales wait.
 // The server ends a rescale whose session stays idle.
-func TestARescaleHoldsTheLayout(t *testing.T) {
+func TestRescaleLocksTheLayout(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
 	tx := g.Begin(t)
@@ -214,7 +214,7 @@ func TestARescaleHoldsTheLayout(t *testing.T) {
 }
 
 // The guard of a batch that was planned before a split or a merge always fails.
-func TestNoGuardOfAUnitFromBefore(t *testing.T) {
+func TestGuardFailsAfterASplitOrMerge(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
 	before := g.Loaded(t)
@@ -266,7 +266,7 @@ func TestNoGuardOfAUnitFromBefore(t *testing.T) {
 
 // A rescale reads the audit and the dead letters by an index, whatever the planner's
 // statistics are. The other tables have one row per consumer.
-func TestRescaleReadsNoWholeTable(t *testing.T) {
+func TestRescaleUsesIndexes(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
 	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) SELECT 'x' || i FROM generate_series(1, 2000) AS i`)

@@ -56,7 +56,7 @@ func (c Checkpoints) Scopes(ctx context.Context, q store.Querier, consumers []st
 		return recorded(unit, stored)
 	}, c.scopes, string(names))
 	if err != nil {
-		return nil, fmt.Errorf("worker: read what %d consumers select: %w", len(consumers), err)
+		return nil, fmt.Errorf("worker: read the scopes of %d consumers: %w", len(consumers), err)
 	}
 	return all, nil
 }
@@ -118,7 +118,7 @@ func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to sc
 	case errors.Is(err, sql.ErrNoRows):
 		return d, false, nil
 	case err != nil:
-		return d, false, fmt.Errorf("worker: record what consumer %q selects: %w", r.Unit, err)
+		return d, false, fmt.Errorf("worker: record the scope of consumer %q: %w", r.Unit, err)
 	}
 	return d, true, nil
 }
@@ -148,7 +148,7 @@ func (c Checkpoints) Selecting(ctx context.Context, q store.Querier, consumer st
 		return s, err
 	}, c.selecting, consumer, c.worker.String())
 	if err != nil {
-		return nil, fmt.Errorf("worker: read what the workers' code of consumer %q selects: %w", consumer, err)
+		return nil, fmt.Errorf("worker: read the scopes of the workers with code for consumer %q: %w", consumer, err)
 	}
 	return all, nil
 }

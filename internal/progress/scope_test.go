@@ -10,7 +10,7 @@ import (
 
 // A change of the scope that waits for a batch records the position and the open ranges
 // that the batch leaves.
-func TestRescopeBehindABatch(t *testing.T) {
+func TestRescopeAfterABatch(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
 	before, after := scope.Of([]string{"Order"}, 0, ""), scope.Of([]string{"Order", "User"}, 0, "")

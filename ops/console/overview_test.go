@@ -149,8 +149,8 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 		t.Errorf("one worker does not agree with itself:\n%s", body)
 	}
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, consumers, partitions) VALUES (gen_random_uuid(), 'h', 2, '{c}', '{"c": {"count": 3, "key": "<k>"}}')`)
-	const says = "it stays at 2 partitions, since the workers&#39; builds ask for different counts: h:2 asks for 3 by the key "
-	if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "Partitions:</strong> "+says+"&lt;k&gt;; h:1 asks for 2. ") {
+	const says = "it stays at 2 partitions, since the workers' builds ask for different counts: h:2 asks for 3 by the key "
+	if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "Partitions:</strong> "+html.EscapeString(says)+"&lt;k&gt;; h:1 asks for 2. ") {
 		t.Errorf("the page does not list the demands:\n%s", body)
 	}
 	var page struct{ Disagreement string }

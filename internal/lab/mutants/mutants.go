@@ -36,7 +36,7 @@ var guardMutants = []Mutant{
 		Name:    "no-token",
 		Mistake: "the guard does not ask which incarnation of the server it is: the reads have proven it",
 		Edits:   []Edit{{"internal/progress/guard.go", "` + server.Incarnation + ` = $4::text AND $3::bigint", `$4::text <> '' AND $3::bigint`}},
-		Test:    Test{"./internal/progress", "TestGuardLetsThroughOnlyWhatIsUnchanged"},
+		Test:    Test{"./internal/progress", "TestGuardPassesOnlyUnchangedProgress"},
 	},
 	{
 		Name:    "no-owner",
@@ -166,7 +166,7 @@ var handledMutants = []Mutant{
 		Name:    "refused-idle",
 		Mistake: "only a guard that is let through limits its transaction: one that is refused has the row's lock, too",
 		Edits:   []Edit{{"internal/progress/guard.go", "\n\t\tAND (SELECT lock || idle FROM limits) IS NOT NULL\n\tRETURNING", "\n\tRETURNING"}},
-		Test:    Test{"./internal/progress", "TestServerEndsARefusedGuardThatStaysIdle"},
+		Test:    Test{"./internal/progress", "TestServerEndsAnIdleFailedGuard"},
 	},
 	{
 		Name:    "session-timeout",

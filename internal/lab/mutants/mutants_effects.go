@@ -76,7 +76,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "new-events-overtake-a-replay",
 		Mistake: "letters that wait for a replay are no dead letters, so nothing waits behind them",
-		Edits:   []Edit{{"read.go", `c.poison == nil && !c.progress.Letters {`, `c.poison == nil && c.progress.DeadLetters == 0 {`}},
+		Edits:   []Edit{{"read.go", `c.poison == nil && !c.progress.HasDeadLetters {`, `c.poison == nil && c.progress.DeadLetters == 0 {`}},
 		Test:    Test{"./ops", "TestReplayKeepsOrder"},
 	},
 }

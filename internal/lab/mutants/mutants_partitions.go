@@ -19,13 +19,13 @@ var partitionMutants = []Mutant{
 		Name:    "merge-own-revision",
 		Mistake: "merged to one again, the own row of the consumer goes on from its own revision",
 		Edits:   []Edit{{rescaleFile, `greatest(c.revision + 1, excluded.revision)`, `c.revision + 1`}},
-		Test:    Test{"./internal/progress", "TestSplitAndMergeMoveAllThatAUnitHas"},
+		Test:    Test{"./internal/progress", "TestSplitAndMergeMoveEverything"},
 	},
 	{
 		Name:    "split-keeps-own-revision",
 		Mistake: "a split marks the own row of the consumer and leaves its revision: the row does nothing any more",
 		Edits:   []Edit{{rescaleFile, `SET split_at = clock_timestamp(), revision = revision + 1,`, `SET split_at = clock_timestamp(),`}},
-		Test:    Test{"./internal/progress", "TestSplitAndMergeMoveAllThatAUnitHas"},
+		Test:    Test{"./internal/progress", "TestSplitAndMergeMoveEverything"},
 	},
 	{
 		Name:    "merge-lower",
@@ -138,7 +138,7 @@ var partitionMutants = []Mutant{
 			"	DELETE FROM ` + letters + ` AS l USING jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position RETURNING l.*\n" +
 				"), copied AS (\n	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget)\n" +
 				"	SELECT unit, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget FROM moved, child\n"}},
-		Test: Test{"./internal/progress", "TestSplitAndMergeMoveAllThatAUnitHas"},
+		Test: Test{"./internal/progress", "TestSplitAndMergeMoveEverything"},
 	},
 	{
 		Name:    "merge-leaves-letters",
@@ -178,7 +178,7 @@ var partitionMutants = []Mutant{
 		Name:    "compact-over-lives",
 		Mistake: "the audit rows of a name are of one unit: between them is nothing but resets of that name",
 		Edits:   []Edit{{"internal/progress/audit.go", `operation IN ('split', 'merge')`, `operation IN ('split', 'merge') AND false`}},
-		Test:    Test{"./internal/progress", "TestCompactionTellsTheSame"},
+		Test:    Test{"./internal/progress", "TestCompactionKeepsTheAudit"},
 	},
 	{
 		Name:    "split-unpauses",
@@ -243,7 +243,7 @@ var partitionMutants = []Mutant{
 		Name:    "wait-for-any-part",
 		Mistake: "WaitFor is done when the first unit is there",
 		Edits:   []Edit{{"internal/progress/arrival.go", `SELECT min(u.last_position)`, `SELECT max(u.last_position)`}},
-		Test:    Test{"./internal/progress", "TestHowFarASplitConsumerIs"},
+		Test:    Test{"./internal/progress", "TestArrivalOfASplitConsumer"},
 	},
 	{
 		Name:    "wait-for-own-row",
@@ -253,7 +253,7 @@ var partitionMutants = []Mutant{
 	SELECT c.consumer_name, c.last_position, c.paused_at FROM ` + "` + checkpoints + `" + ` AS own
 	JOIN ` + "` + checkpoints + `" + ` AS c ON left(c.consumer_name, length($1::text) + 1) = $1::text || '#'
 	WHERE own.consumer_name = $1::text AND own.split_at IS NOT NULL`, `$1::text`}},
-		Test: Test{"./internal/progress", "TestHowFarASplitConsumerIs"},
+		Test: Test{"./internal/progress", "TestArrivalOfASplitConsumer"},
 	},
 	{
 		Name:    "old-programs-split",
