@@ -10,58 +10,59 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Ahead reads the log ahead of the consumers of a worker, each stretch once for
-// all of them that come by. Each takes pages at its own pace.
+// Ahead reads the log ahead of a worker's consumers. It reads each stretch once for all
+// consumers that pass it. Each consumer takes pages at its own pace.
 //
-// It reads only what is final: at or below Safe, and before the first doubt. What
-// is missing there is void, for every consumer and under every later Value of the
-// incarnation. So a page that one consumer caused is true for all others.
+// Ahead reads only final positions: at or below Safe, and before the first doubt. A
+// position that is missing there is void, for every consumer and under every later Value
+// of the incarnation. So a page that was read for one consumer is valid for all others.
 //
-// Consumers of all events share one window, and one connection at a time. One
-// whose events the log filters has a window of its own, or one for all its shares:
-// what it passes over is not read at all, which is worth more than sharing.
+// Consumers of all events share one window, and one connection at a time. A consumer
+// whose events the log filters has its own window, shared by the consumer's shares. The
+// log skips its other events without reading them, which saves more than a shared
+// window.
 type Ahead struct {
 	log    store.BoundLog
 	batch  int
 	value  func() *frontier.Value
 	conns  Conns
-	memory int // bytes of events that are kept at most, all windows together
+	memory int // most bytes of events kept, in all windows together
 
 	mu        sync.Mutex
-	used      int // bytes, of these
+	used      int // bytes of events kept or reserved
 	attached  int // readers
 	unscoped  *window
-	shared    map[string]*window // by types, of shares
+	shared    map[string]*window // windows of shares, by types
 	lastError error
 }
 
-// Conns lends connections for reading ahead.
+// Conns lends connections to read ahead on.
 type Conns interface {
-	// Take waits for its turn, and returns a connection that is made at the
-	// first statement.
+	// Take waits for a free connection. The connection is opened at its first statement.
 	Take(ctx context.Context) (OwnConn, error)
 }
 
 // OwnConn is a connection for one stretch.
 type OwnConn interface {
 	store.Querier
-	// Bounded runs a read on the connection, and ends it if there is no answer.
+	// Bounded runs a read on the connection, and cancels the read if no answer comes.
 	Bounded(ctx context.Context, read func(ctx context.Context) error) error
-	// GiveBack returns the connection after reads that ended with err.
+	// GiveBack returns the connection. err is the error of the reads.
 	GiveBack(err error)
 }
 
-// NewAhead returns an Ahead that has read nothing yet. It makes pages of at most
-// batch events, under the latest Value, on connections of conns, and keeps so many
-// bytes of them.
+// NewAhead returns an Ahead that has read nothing. Its pages have at most batch events,
+// and it keeps at most memory bytes of them. It reads under the latest Value, on
+// connections of conns.
 func NewAhead(log store.BoundLog, batch int, value func() *frontier.Value, conns Conns, memory int) *Ahead {
 	a := &Ahead{log: log, batch: batch, value: value, conns: conns, memory: memory}
 	a.unscoped = newWindow(newView(log, nil))
 	return a
 }
 
-// Reader returns the reader of a consumer that wants events of types, of all
-// types if there are none, and of these its share; nil: all. Close it.
+// Reader returns the reader of a consumer that wants events of types; without types, of
+// all types. mine is the consumer's share of these events; nil: all events. The caller
+// closes the reader.
 func (a *Ahead) Reader(types []string, mine *Share) *Reader {
 	r := &Reader{view: newView(a.log, types), ahead: a, window: a.unscoped}
 	r.mine = mine
@@ -74,11 +75,11 @@ func (a *Ahead) Reader(types []string, mine *Share) *Reader {
 	return r
 }
 
-// ofTypes returns the window that all shares of some types have.
+// ofTypes returns the window for all shares of some types.
 func (a *Ahead) ofTypes(types []string) *window {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	key := strings.Join(types, "\x00") // which no type has
+	key := strings.Join(types, "\x00") // no type contains it
 	if a.shared == nil {
 		a.shared = map[string]*window{}
 	}
@@ -88,8 +89,8 @@ func (a *Ahead) ofTypes(types []string) *window {
 	return a.shared[key]
 }
 
-// Begin begins to read what follows position after, unless somebody has. before
-// is what comes before it.
+// Begin starts to read the pages after position after, unless they are being read.
+// before are the events before that position.
 func (r *Reader) Begin(ctx context.Context, after int64, before []store.PersistedEvent) {
 	r.ahead.mu.Lock()
 	defer r.ahead.mu.Unlock()
@@ -111,12 +112,12 @@ func (r *Reader) Follows() bool {
 	return ok
 }
 
-// Take returns the page that follows position at, as the incarnation token has
-// it, and the Value that it was read under. It waits while that page is being
-// read. If nobody reads it, it returns no Value: the consumer reads for itself.
+// Take returns the page after position at in the incarnation token, and the Value under
+// which the page was read. It waits while that page is being read. If the page is not
+// read ahead, Take returns a nil Value, and the consumer reads for itself.
 //
-// The loop holds no connection meanwhile: all loops waiting with one in hand for
-// another could wait for ever.
+// The loop holds no connection while it waits. Otherwise all loops could hold a
+// connection and wait for another one forever.
 func (r *Reader) Take(ctx context.Context, at int64, token string) (Page, *frontier.Value) {
 	for {
 		p, v, wait := r.take(ctx, at, token)
@@ -132,7 +133,7 @@ func (r *Reader) Take(ctx context.Context, at int64, token string) (Page, *front
 	}
 }
 
-// take is Take, but for the wait.
+// take is Take without the wait.
 func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *frontier.Value, wait <-chan struct{}) {
 	a, w := r.ahead, r.window
 	a.mu.Lock()
@@ -146,7 +147,7 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 		a.readOn(ctx, w)
 	}
 	if reading := w.reading(); s == nil && reading != nil {
-		return Page{}, nil, reading.read // it may be this one, or this one comes next
+		return Page{}, nil, reading.read // it may contain the page, or the page is read next
 	} else if s != nil && !s.isCounted {
 		return Page{}, nil, s.done
 	}
@@ -171,8 +172,9 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 	return p, v, nil
 }
 
-// own makes a page of the window the reader's: with the events that it wants, and
-// with nothing that a handler may write into and others may still be given.
+// own returns a page of the window for the reader. The page has only the events that the
+// reader wants. If other readers may still get the same page, its payloads are copies
+// that a handler may modify.
 func (r *Reader) own(p Page) Page {
 	r.window.at[r] = p.Look.Through
 	shared, filters := r.window.wanted(p.Look.Through), len(r.types) > 0 && !r.scoped
@@ -190,13 +192,12 @@ func (r *Reader) own(p Page) Page {
 	return p
 }
 
-// pagesJoined is how many pages of the window make one for a part at most.
+// pagesJoined is the maximum number of the window's pages that form one page of a part.
 const pagesJoined = 64
 
-// fill joins a part's page with those behind it that are there, as long as the
-// part's events of them fit into a batch: so its batches are as large as those of
-// a whole consumer. All positions of the window are final, so the later Value
-// holds for the earlier pages.
+// fill appends the following pages to a part's page, as long as the part's events fit
+// into a batch. So a part's batches are as large as the batches of a whole consumer. All
+// positions of the window are final, so the later Value is valid for the earlier pages.
 func (r *Reader) fill(p Page, v *frontier.Value) (Page, *frontier.Value) {
 	for n := 1; n < pagesJoined && p.Full && len(p.Events) < r.ahead.batch; n++ {
 		s := r.window.covering(p.Look.Through)
@@ -212,15 +213,15 @@ func (r *Reader) fill(p Page, v *frontier.Value) (Page, *frontier.Value) {
 	return p, v
 }
 
-// Drop ends the following.
+// Drop stops reading ahead for the reader.
 func (r *Reader) Drop() {
 	r.ahead.mu.Lock()
 	defer r.ahead.mu.Unlock()
 	r.ahead.detach(r)
 }
 
-// Close is Drop at the end of the consumer's loop. The last that leaves ends the
-// reads under way, and waits for their end.
+// Close calls Drop at the end of the consumer's loop. The last reader of a window
+// cancels the window's reads, and waits for their end.
 func (r *Reader) Close() {
 	a := r.ahead
 	a.mu.Lock()
@@ -243,7 +244,7 @@ func (r *Reader) Reading() []*Stretch {
 	return append([]*Stretch(nil), r.window.flying...)
 }
 
-// detach ends a reader's following, and drops what nobody wants then.
+// detach removes a reader from its window, and drops the pages that no reader wants.
 func (a *Ahead) detach(r *Reader) {
 	if _, ok := r.window.at[r]; ok {
 		delete(r.window.at, r)
@@ -252,11 +253,11 @@ func (a *Ahead) detach(r *Reader) {
 	}
 }
 
-// trim drops the pages of a window that nobody wants any more.
+// trim drops the pages of a window that no reader wants.
 func (a *Ahead) trim(w *window) { a.used -= w.trim() }
 
-// fail drops all that a window has, after a read that failed: each consumer reads
-// for itself, and meets the error on its own connection.
+// fail drops a window's pages and readers after a failed read. Each consumer then reads
+// for itself, and gets the error on its own connection.
 func (a *Ahead) fail(w *window, err error) {
 	a.lastError = err
 	a.attached -= len(w.at)
@@ -264,8 +265,8 @@ func (a *Ahead) fail(w *window, err error) {
 	a.trim(w)
 }
 
-// Await waits until nothing is being read for the reader, and returns how many
-// pages lie before it, and what the latest read that failed has met.
+// Await waits until nothing is being read for the reader. It returns the number of pages
+// in the reader's window, and the error of the latest failed read.
 func (r *Reader) Await() (pages int, err error) {
 	for reading := r.Reading(); len(reading) > 0; reading = r.Reading() {
 		<-reading[0].done

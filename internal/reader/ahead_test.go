@@ -23,8 +23,8 @@ func (plainConns) Bounded(ctx context.Context, read func(ctx context.Context) er
 
 func (plainConns) GiveBack(error) {}
 
-// longLog has an event at each position but each tenth, up to last. Each read can
-// be held up, and can fail.
+// longLog has an event at each position up to last, except each tenth. A read can be
+// delayed and can fail.
 type longLog struct {
 	store.Log
 	last    int64
@@ -54,17 +54,17 @@ func (l longLog) ahead(v *frontier.Value, memory int) *Ahead {
 	return NewAhead(unprovenLog{l}, 10, func() *frontier.Value { return v }, plainConns{}, memory)
 }
 
-// follower goes over a log as a consumer does.
+// follower reads a log as a consumer does.
 type follower struct {
 	*Reader
 	at    int64
 	token string
-	own   int // pages that it read for itself
+	own   int // pages that the follower read for itself
 	seen  int64
 	void  int64
 }
 
-// step goes over one page, and reports whether there was one.
+// step passes one page, and reports whether there was one.
 func (f *follower) step(t *testing.T) bool {
 	p, v := f.Take(t.Context(), f.at, f.token)
 	if v == nil {
@@ -77,16 +77,16 @@ func (f *follower) step(t *testing.T) bool {
 		f.own++
 	}
 	if p.Look.Checkpoint != f.at || len(p.Events) > f.ahead.batch {
-		t.Errorf("at %d it is given %d events behind %d", f.at, len(p.Events), p.Look.Checkpoint)
+		t.Errorf("at %d the follower got %d events after %d", f.at, len(p.Events), p.Look.Checkpoint)
 		return false
 	}
 	for i := range p.Events {
 		e := &p.Events[i]
 		if e.GlobalPosition <= f.at || e.GlobalPosition%10 == 0 || len(e.Payload) > 0 && e.Payload[0] != 0 {
-			t.Errorf("at %d it is given %+v", f.at, e)
+			t.Errorf("at %d the follower got %+v", f.at, e)
 		}
 		if len(e.Payload) > 0 {
-			e.Payload[0] = 1 // as a handler may
+			e.Payload[0] = 1 // as a handler may do
 		}
 		f.seen++
 	}
@@ -98,8 +98,8 @@ func (f *follower) step(t *testing.T) bool {
 	return p.Full
 }
 
-// Whoever goes over a log gets each event once, whatever the others do to theirs,
-// and those that go together read it once.
+// Each follower gets each event once, even if other followers modify their payloads.
+// Followers that go together share each read.
 func TestFollowersShareWhatIsRead(t *testing.T) {
 	const n = 8
 	log := newLongLog(20_000, 8)
@@ -118,7 +118,7 @@ func TestFollowersShareWhatIsRead(t *testing.T) {
 			for f.step(t) {
 			}
 			if f.own > 0 || f.at != log.last || f.seen != log.last*9/10 || f.void != log.last/10 {
-				t.Errorf("it came to %d with %d events and %d void positions, %d pages it read for itself", f.at, f.seen, f.void, f.own)
+				t.Errorf("the follower reached %d with %d events and %d void positions, and read %d pages for itself", f.at, f.seen, f.void, f.own)
 			}
 		})
 	}
@@ -131,8 +131,8 @@ func TestFollowersShareWhatIsRead(t *testing.T) {
 	}
 }
 
-// The parts of a consumer get each event once between them, in full batches, and
-// the log is read once for all of them.
+// The parts of a consumer together get each event once, in full batches. The log is read
+// once for all of them.
 func TestPartsShareWhatIsRead(t *testing.T) {
 	const n = 8
 	log := newLongLog(20_000, 8)
@@ -156,7 +156,7 @@ func TestPartsShareWhatIsRead(t *testing.T) {
 			}
 			seen.Add(f.seen)
 			if f.at != log.last || f.void != log.last/10 {
-				t.Errorf("it came to %d with %d events and %d void positions, %d pages it read for itself", f.at, f.seen, f.void, f.own)
+				t.Errorf("the part reached %d with %d events and %d void positions, and read %d pages for itself", f.at, f.seen, f.void, f.own)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestPartsShareWhatIsRead(t *testing.T) {
 		t.Errorf("%d events were handled of %d", seen.Load(), log.last*9/10)
 	}
 	if least := log.last * 9 / 10 / int64(a.batch); pages.Load() > least*3/2 {
-		t.Errorf("%d pages, %d would do", pages.Load(), least)
+		t.Errorf("%d pages, %d would suffice", pages.Load(), least)
 	}
 	if a.used != 0 || a.attached != 0 || len(a.unscoped.stretches) > 0 {
 		t.Errorf("%d bytes are kept for %d followers", a.used, a.attached)
@@ -186,7 +186,7 @@ func TestAPartReadsItsShare(t *testing.T) {
 		}
 		for _, e := range p.Events {
 			if e.GlobalPosition%8 != 3 {
-				t.Fatalf("it is given %d", e.GlobalPosition)
+				t.Fatalf("the part got position %d", e.GlobalPosition)
 			}
 		}
 		c, _ := p.Cross(v, 100)
@@ -203,7 +203,7 @@ func TestAPartReadsItsShare(t *testing.T) {
 	}
 }
 
-// A slot that is not known at first, and is later, makes no event everybody's.
+// A key function that fails once and then works does not deliver events to other parts.
 func TestASlotThatFailsOnce(t *testing.T) {
 	log := newLongLog(100, 0)
 	v := &frontier.Value{Token: "t", Safe: log.last}
@@ -221,12 +221,12 @@ func TestASlotThatFailsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Failure() == nil && slices.ContainsFunc(p.Events, func(e store.PersistedEvent) bool { return e.GlobalPosition%8 != 3 }) {
-		t.Errorf("it is given %d events, also others' ones", len(p.Events))
+		t.Errorf("the part got %d events, also those of other parts", len(p.Events))
 	}
 }
 
-// Who stands still holds up nobody, and the memory stays bounded. When it goes on
-// it gets what others had behind them long ago.
+// A reader that stands still does not delay other readers, and the memory stays bounded.
+// When it goes on, it gets pages that the others passed long ago.
 func TestMemoryIsBounded(t *testing.T) {
 	const memory = 1 << 20
 	log := newLongLog(20_000, 1000)
@@ -250,12 +250,12 @@ func TestMemoryIsBounded(t *testing.T) {
 		bounded()
 	}
 	if quick.seen != log.last*9/10 || slow.seen != quick.seen || quick.own+slow.own > 100 {
-		t.Errorf("they came to %d and %d with %d and %d events, %d and %d pages they read for themselves", quick.at, slow.at, quick.seen, slow.seen, quick.own, slow.own)
+		t.Errorf("the readers reached %d and %d with %d and %d events, and read %d and %d pages for themselves", quick.at, slow.at, quick.seen, slow.seen, quick.own, slow.own)
 	}
 }
 
-// A read that fails is nobody's end: everybody reads for itself, and meets the
-// error there, or goes on.
+// A failed read ends no reader. Each reader reads for itself, and gets the error or goes
+// on.
 func TestFailedReadAhead(t *testing.T) {
 	log := newLongLog(2_000, 0)
 	fails := errors.New("no")
@@ -275,20 +275,20 @@ func TestFailedReadAhead(t *testing.T) {
 		t.Fatalf("%d pages, %v", pages, err)
 	}
 	if _, v := f.Take(t.Context(), 0, "t"); v != nil || f.Follows() {
-		t.Error("it is given a page that was not read")
+		t.Error("Take returned a page that was not read")
 	}
 	down.Store(false)
 	for f.step(t) {
 	}
 	if f.at != log.last || f.own != 1 {
-		t.Errorf("it came to %d, %d pages it read for itself", f.at, f.own)
+		t.Errorf("the follower reached %d, and read %d pages for itself", f.at, f.own)
 	}
 	if a.used != 0 || a.attached != 0 {
-		t.Errorf("in the end %d bytes are kept for %d followers", a.used, a.attached)
+		t.Errorf("at the end %d bytes are kept for %d followers", a.used, a.attached)
 	}
 }
 
-// A stretch that arrives when all have left is kept for nobody.
+// A stretch that arrives after all readers have left is dropped.
 func TestReadThatAllHaveLeft(t *testing.T) {
 	log := newLongLog(2_000, 8)
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -311,7 +311,7 @@ func TestReadThatAllHaveLeft(t *testing.T) {
 	}
 }
 
-// What was read in one incarnation is for nobody who stands in another.
+// A page of one incarnation is not given to a reader in another incarnation.
 func TestPagesOfAnotherIncarnation(t *testing.T) {
 	log := newLongLog(2_000, 0)
 	var v atomic.Pointer[frontier.Value]
@@ -326,22 +326,22 @@ func TestPagesOfAnotherIncarnation(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, got := old.Take(t.Context(), old.at, "two"); got != nil {
-		t.Errorf("who has come into another incarnation is given a page of %q", got.Token)
+		t.Errorf("a reader that came to another incarnation got a page of %q", got.Token)
 	}
 	old.Begin(t.Context(), old.at, nil)
 	v.Store(&frontier.Value{Token: "two", Safe: log.last})
 	young.Begin(t.Context(), 100, nil)
 	if _, got := young.Take(t.Context(), 100, "two"); got != nil {
-		t.Errorf("who has always been in another incarnation is given a page of %q", got.Token)
+		t.Errorf("a reader of another incarnation got a page of %q", got.Token)
 	}
 	for young.step(t) {
 	}
 	if young.own != 1 || young.seen != log.last*9/10 {
-		t.Errorf("in the other incarnation it came to %d with %d events, %d pages it read for itself", young.at, young.seen, young.own)
+		t.Errorf("in the other incarnation the follower reached %d with %d events, and read %d pages for itself", young.at, young.seen, young.own)
 	}
 }
 
-// Nothing is read ahead that is in doubt, nor above Safe.
+// Ahead reads no position in doubt, and none above Safe.
 func TestReadAheadEndsAtDoubts(t *testing.T) {
 	log := newLongLog(2_000, 0)
 	v := &frontier.Value{Token: "t", Safe: 1_500, Doubts: []store.Range{{First: 1_000, Last: 1_000}}}
@@ -353,18 +353,18 @@ func TestReadAheadEndsAtDoubts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if last := a.unscoped.stretches[len(a.unscoped.stretches)-1]; last.through != 999 {
-		t.Errorf("it was read up to %d, want 999", last.through)
+		t.Errorf("Ahead read up to %d, want 999", last.through)
 	}
 	r.Begin(t.Context(), 1_001, nil)
 	if _, err := r.Await(); err != nil {
 		t.Fatal(err)
 	}
 	if last := a.unscoped.stretches[len(a.unscoped.stretches)-1]; last.through != 1_500 || last.more {
-		t.Errorf("it was read up to %d, want 1500", last.through)
+		t.Errorf("Ahead read up to %d, want 1500", last.through)
 	}
 }
 
-// The last that leaves ends the read under way, and waits for its end; before, it
+// The last reader to close cancels the read and waits for its end. Until then the read
 // goes on.
 func TestTheLastEndsTheRead(t *testing.T) {
 	log := newLongLog(2_000, 0)
@@ -383,7 +383,7 @@ func TestTheLastEndsTheRead(t *testing.T) {
 	<-begun
 	cancel()
 	if _, v := first.Take(intake, 0, "t"); v != nil {
-		t.Error("it is given a page that was not read")
+		t.Error("Take returned a page that was not read")
 	}
 	first.Close()
 	select {
@@ -395,14 +395,14 @@ func TestTheLastEndsTheRead(t *testing.T) {
 	select {
 	case err := <-ended:
 		if reading := len(last.Reading()); !errors.Is(err, context.Canceled) || reading > 0 {
-			t.Errorf("the read ended with %v, %d go on", err, reading)
+			t.Errorf("the read ended with %v, %d reads go on", err, reading)
 		}
 	default:
-		t.Error("the last has left, and its read goes on")
+		t.Error("after the last Close a read goes on")
 	}
 }
 
-// A stretch has as many pages as there is sight and room for, and always one.
+// A stretch has as many pages as its limits and the memory allow, and at least one.
 func TestExtentOfAStretch(t *testing.T) {
 	const all = 16 << 20
 	for _, c := range []struct {

@@ -1,17 +1,17 @@
-// Package reader finds what lies ahead of a consumer: the next events that it
-// wants, and which positions on the way have none.
+// Package reader finds the next events that a consumer wants, and the positions without
+// an event on the way.
 //
-// It knows the log, the frontier's Value, where a consumer stands, what it wants,
-// and how many events a batch has. It must never know the loop: no batches, no
-// failures, no checkpoints, no tables but the log's. It decides nothing about
-// progress; [Page.Cross] says what going over a page would mean.
+// The package knows the log, the frontier's Value, a consumer's position, the events
+// that the consumer wants, and the size of a batch. It must not know the loop: no
+// batches, no failures, no checkpoints, no tables but the log's. It decides nothing
+// about progress; [Page.Cross] computes what passing a page means.
 //
-// Three rules make a page true:
+// Three rules make a page valid:
 //
-//   - The Value is taken before the read. So a position that is missing in the
-//     read, at or below Safe and in no doubt, is void.
-//   - Late events are read after new ones, in a later snapshot. So an aggregate's
-//     next version is never delivered before a late one.
-//   - Each read proves the incarnation of the Value on its own connection
-//     (package incarnation). A page counts in that incarnation only.
+//   - The Value is taken before the read. So a position that is at or below Safe, not
+//     in doubt and missing in the read is void.
+//   - Late events are read after new events, in a later snapshot. So the next version
+//     of an aggregate is never delivered before a late one.
+//   - Each read proves the incarnation of the Value on its own connection (package
+//     incarnation). A page is valid in that incarnation only.
 package reader

@@ -9,26 +9,26 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Page is what one look at the log found for a consumer.
+// Page is the result of one read of the log for a consumer.
 type Page struct {
-	Events []store.PersistedEvent // to be handled, in order of position: late ones first
+	Events []store.PersistedEvent // to handle, in order of position, late events first
 	Look   frontier.Page
-	// Void sums up what is missing where that is known as a sum only. There
-	// are no doubts and no open ranges then.
+	// Void is the sum of the missing positions, if only the sum is known. Then there
+	// are no doubts and no open ranges.
 	Void store.Missing
-	Full bool // there is probably more
+	Full bool // there are probably more events
 
-	slots *slotsOf      // of a page that shares have in common; nil: of no such one
-	Took  time.Duration // to read it
+	slots *slotsOf      // shared by the shares of a page; nil: the page is not shared
+	Took  time.Duration // duration of the read
 }
 
-// Cross decides what going over the page means, under the Value that it was read
-// under. It shortens the page where going on would leave more than maxOpen open
-// ranges: then blocked is true.
+// Cross decides what passing the page means, under the Value of its read. It shortens
+// the page if passing it would leave more than maxOpen open ranges. blocked reports
+// whether it did.
 func (p *Page) Cross(v *frontier.Value, maxOpen int) (crossing frontier.Crossing, blocked bool) {
 	crossing = v.Cross(p.Look)
 	if room := maxOpen - openAfter(crossing, len(p.Look.Open)); room < 0 {
-		// Stop before the first range for which there is no room.
+		// Stop before the first range that exceeds maxOpen.
 		keep := max(len(crossing.Opened)+room, 0)
 		if keep < len(crossing.Opened) {
 			p.EndAt(max(crossing.Opened[keep].First-1, p.Look.Checkpoint))
@@ -39,7 +39,7 @@ func (p *Page) Cross(v *frontier.Value, maxOpen int) (crossing frontier.Crossing
 	return crossing, blocked
 }
 
-// openAfter counts the open ranges after a crossing.
+// openAfter returns the number of open ranges after a crossing.
 func openAfter(c frontier.Crossing, before int) int {
 	n := before + len(c.Opened)
 	for _, closed := range c.Closed {
@@ -59,8 +59,8 @@ func (p *Page) EndAt(through int64) {
 	}
 }
 
-// cut makes a page of what a read returned: nothing above upTo, only the types
-// that are wanted, and the gaps between all of them. more: others may follow.
+// cut returns the page of a read: the events up to upTo of the wanted types, and the
+// gaps between all events. more reports whether other events may follow.
 func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool, wants func(*store.PersistedEvent) bool) Page {
 	p := Page{Look: frontier.Page{Checkpoint: after, Through: upTo}}
 	if n := len(events); more && n > 0 && events[n-1].GlobalPosition < upTo {
@@ -70,7 +70,7 @@ func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool,
 	return p
 }
 
-// share makes a page of what the frontier has read for all consumers.
+// share returns the page of events that the frontier has read for all consumers.
 func share(events []store.PersistedEvent, v *frontier.Value, ahead span, limit int, wants func(*store.PersistedEvent) bool) Page {
 	p := Page{Look: frontier.Page{Checkpoint: ahead.after, Through: ahead.upTo}}
 	p.fill(nil, events, limit, wants)
@@ -79,9 +79,8 @@ func share(events []store.PersistedEvent, v *frontier.Value, ahead span, limit i
 	return p
 }
 
-// fill appends those events of the page to kept that are wanted, and finds the
-// gaps between all of them. The page ends with the last event for which there
-// is room.
+// fill appends the wanted events of the page to kept, and finds the gaps between all
+// events. The page ends with the event that reaches limit.
 func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(*store.PersistedEvent) bool) {
 	last := p.Look.Checkpoint
 	for i := range events {
@@ -103,8 +102,8 @@ func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(*
 	p.Events = kept
 }
 
-// own gives the page bytes of its own, all in one piece: a handler that writes
-// into a payload must not change what others are given.
+// own copies the payloads and metadata of the page into one piece of memory. A handler
+// that writes into a payload must not change the events of others.
 func (p *Page) own() {
 	n := 0
 	for i := range p.Events {
@@ -125,13 +124,13 @@ func (p *Page) own() {
 	}
 }
 
-// from returns what the page has behind a position.
+// from returns the part of the page after a position.
 func (p Page) from(at int64) (rest Page, ok bool) {
 	if at <= p.Look.Checkpoint {
 		return p, at == p.Look.Checkpoint
 	}
 	if p.Void.Count > 0 {
-		return Page{}, false // how many of them lie behind at is not known
+		return Page{}, false // the number of missing positions after at is unknown
 	}
 	p.Events = p.Events[firstAbove(p.Events, at):]
 	missing := p.Look.Missing
@@ -144,7 +143,7 @@ func (p Page) from(at int64) (rest Page, ok bool) {
 	return p, true
 }
 
-// join returns the page with the one behind it.
+// join returns the page followed by the next page.
 func (p Page) join(next Page) Page {
 	p.Events = append(p.Events, next.Events...)
 	p.Look.Missing = append(slices.Clip(p.Look.Missing), next.Look.Missing...)
@@ -158,7 +157,7 @@ func (p Page) join(next Page) Page {
 	return p
 }
 
-// firstAbove is the index of the first event above a position.
+// firstAbove returns the index of the first event above a position.
 func firstAbove(events []store.PersistedEvent, at int64) int {
 	i, _ := slices.BinarySearchFunc(events, at+1, func(e store.PersistedEvent, p int64) int { return cmp.Compare(e.GlobalPosition, p) })
 	return i
@@ -167,7 +166,7 @@ func firstAbove(events []store.PersistedEvent, at int64) int {
 // keep drops the events that are not wanted.
 func (p *Page) keep(wants func(*store.PersistedEvent) bool) { p.Events = wanted(p.Events, wants) }
 
-// slotsOf are the slots of a page's events, found once for all shares of a consumer.
+// slotsOf are the slots of a page's events, computed once for all shares of a consumer.
 type slotsOf struct {
 	events []store.PersistedEvent
 	of     map[string][]uint16 // by consumer
@@ -191,10 +190,10 @@ func (r *view) slotsIn(p *Page) []uint16 {
 			p.slots.of[r.mine.Of] = all
 		}
 	}
-	return all[len(all)-len(p.Events):] // the page may begin later than it did
+	return all[len(all)-len(p.Events):] // the page may have been shortened at its begin
 }
 
-// countShare counts the events of a page that are of the share.
+// countShare returns the number of events of a page that belong to the share.
 func (r *view) countShare(p *Page) (n int) {
 	for i, slot := range r.slotsIn(p) {
 		if e := &p.Events[i]; r.wantsType(e) && r.wantsSlot(e, slot) {
@@ -204,7 +203,7 @@ func (r *view) countShare(p *Page) (n int) {
 	return n
 }
 
-// keepShare drops the events of a page that are not of the share.
+// keepShare drops the events of a page that do not belong to the share.
 func (r *view) keepShare(p *Page) {
 	kept := make([]store.PersistedEvent, 0, r.countShare(p))
 	for i, slot := range r.slotsIn(p) {
@@ -215,7 +214,7 @@ func (r *view) keepShare(p *Page) {
 	p.Events, p.slots = kept, nil
 }
 
-// wanted returns those events that are.
+// wanted returns the wanted events.
 func wanted(events []store.PersistedEvent, wants func(*store.PersistedEvent) bool) (kept []store.PersistedEvent) {
 	for i := range events {
 		if wants(&events[i]) {
@@ -231,15 +230,15 @@ func (p *Page) gap(first, last int64) {
 	}
 }
 
-// withLate puts late events in front of a page, and keeps it within limit. more:
-// there may be other late ones behind them.
+// withLate inserts late events before a page's events, and keeps the page within limit.
+// more reports whether other late events may follow.
 func (p Page) withLate(late []store.PersistedEvent, open []store.Range, limit int, more bool, wants func(*store.PersistedEvent) bool) Page {
 	p.Look.Open = open
 	for i := range late {
 		p.Look.Found = append(p.Look.Found, late[i].GlobalPosition)
 	}
 	if more && len(late) > 0 {
-		// Perhaps not all: nothing newer before the rest of them.
+		// Other late events may follow: deliver no newer event before them.
 		p.Events, p.Full = nil, true
 		p.Look.Through, p.Look.Missing = late[len(late)-1].GlobalPosition, nil
 	} else if room := limit - len(late); len(p.Events) > room {

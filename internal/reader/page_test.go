@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// A page holds exactly the wanted visible events up to where it reaches, and
-// sums up exactly the positions without an event.
+// A page holds exactly the wanted visible events up to its end, and exactly the
+// positions without an event.
 func TestCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const last = 40
@@ -27,7 +27,7 @@ func TestCut(t *testing.T) {
 		onlyA := rapid.Bool().Draw(t, "only A")
 		wants := func(e *store.PersistedEvent) bool { return !onlyA || e.AggregateType == "A" }
 
-		var read []store.PersistedEvent // as ReadEvents answers
+		var read []store.PersistedEvent // as ReadEvents returns them
 		for p := after + 1; p <= last && len(read) < limit; p++ {
 			if visible[p] != "" {
 				read = append(read, store.PersistedEvent{GlobalPosition: p, AggregateType: visible[p]})
@@ -74,7 +74,8 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// What all consumers share is a page like any other, with bytes of its own.
+// A page of events that all consumers share is like any other page, with payloads of its
+// own.
 func TestShare(t *testing.T) {
 	events := []store.PersistedEvent{
 		{GlobalPosition: 5, AggregateType: "A", Payload: []byte("five"), Metadata: []byte("{}")},
@@ -87,7 +88,7 @@ func TestShare(t *testing.T) {
 
 	p := share(events, v, span{4, 9}, 2, onlyA)
 	if n := len(p.Events); n != 2 || p.Events[1].GlobalPosition != 8 || p.Look.Through != 8 || !p.Full {
-		t.Fatalf("a page of two ends at %d (full: %v) with %d events", p.Look.Through, p.Full, n)
+		t.Fatalf("a page of two events ends at %d (full: %v) with %d events", p.Look.Through, p.Full, n)
 	}
 	if want := []store.Range{{First: 7, Last: 7}}; !slices.Equal(p.Look.Missing, want) {
 		t.Errorf("missing are %v, want %v", p.Look.Missing, want)
@@ -96,15 +97,15 @@ func TestShare(t *testing.T) {
 	_ = append(append(first.Payload, "!"...), '!')
 	first.Payload[0] = '?'
 	if got := string(events[0].Payload) + string(first.Metadata); got != "five{}" {
-		t.Errorf("a handler that writes into its payload changes the others' to %q", got)
+		t.Errorf("a handler that writes into its payload changes the shared payload to %q", got)
 	}
 	if first.Metadata == nil || second.Metadata != nil || second.Payload == nil {
-		t.Errorf("absent and empty bytes are not kept apart: %+v", p.Events)
+		t.Errorf("absent and empty payloads are not distinguished: %+v", p.Events)
 	}
 
 	p = share(events, v, span{4, 9}, 10, onlyA)
 	if len(p.Events) != 3 || p.Look.Through != 9 || p.Full {
-		t.Errorf("a page of all ends at %d (full: %v) with %d events", p.Look.Through, p.Full, len(p.Events))
+		t.Errorf("a page of all events ends at %d (full: %v) with %d events", p.Look.Through, p.Full, len(p.Events))
 	}
 	p = share(events, v, span{4, 7}, 10, onlyA)
 	if want := []store.Range{{First: 7, Last: 7}}; len(p.Events) != 1 || p.Look.Through != 7 || !p.Full || !slices.Equal(p.Look.Missing, want) {
@@ -112,8 +113,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A page that shares have in common gives each consumer its events by its own key, also to
-// who begins in the middle of the page.
+// A shared page gives each consumer its events by its own key, also to a consumer that
+// begins in the middle of the page.
 func TestSharesOfOnePage(t *testing.T) {
 	p := Page{Look: frontier.Page{Through: 40}}
 	for at := int64(1); at <= 40; at++ {
@@ -128,7 +129,7 @@ func TestSharesOfOnePage(t *testing.T) {
 			r := view{mine: &Share{Of: name, First: 1, Last: 2, Slot: func(e *store.PersistedEvent) (int, error) { return slot(e.GlobalPosition), nil }}}
 			rest, ok := p.from(after)
 			if !ok {
-				t.Fatal("there is nothing behind", after)
+				t.Fatal("there is no page after", after)
 			}
 			n := r.countShare(&rest)
 			r.keepShare(&rest)
@@ -142,7 +143,7 @@ func TestSharesOfOnePage(t *testing.T) {
 				}
 			}
 			if !slices.Equal(got, want) || n != len(want) {
-				t.Errorf("%s is given %d behind %d, %v, want %v", name, n, after, got, want)
+				t.Errorf("%s got %d events after %d, %v, want %v", name, n, after, got, want)
 			}
 		}
 	}

@@ -16,34 +16,34 @@ import (
 type Reader struct {
 	view
 	ahead  *Ahead
-	window *window // that it takes pages from
+	window *window // the window of its pages
 }
 
-// Conn is a connection to read on.
+// Conn is a connection for reads.
 type Conn interface {
 	store.Querier
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// Place is where a page begins and how far it may go.
+// Place is the begin and the bounds of a page.
 type Place struct {
-	Position int64         // the consumer's
-	Open     []store.Range // that it has passed while they were in doubt
-	Limit    int           // events at most
-	Bound    int64         // the page reaches no further; Unbounded: as far as is safe
-	Exact    bool          // read no more than Limit, also if few of them are the consumer's
+	Position int64         // the consumer's position
+	Open     []store.Range // passed by the consumer while in doubt
+	Limit    int           // most events of the page
+	Bound    int64         // highest position of the page; Unbounded: up to Safe
+	Exact    bool          // read no more than Limit events, even if few of them are the consumer's
 }
 
-// Unbounded is no Bound.
+// Unbounded is a Place.Bound without effect.
 const Unbounded = math.MaxInt64
 
-// Read reads what is new for the consumer, and which of its open positions have
-// appeared. v was published before: that is what gives a missing position its
-// meaning.
+// Read reads the new events of the consumer, and the events that have appeared in its
+// open ranges. v must have been published before the read, so that a missing position is
+// void or in doubt under v.
 //
-// The late ones are read last. The next version of an aggregate cannot commit
-// before the late one, so a later snapshot than that which showed the next
-// shows the late one too, and the order within the aggregate is kept.
+// The late events are read last. The next version of an aggregate cannot commit before
+// the late version. So a snapshot that is later than the snapshot of the next version
+// shows the late version, too. This keeps the order within the aggregate.
 func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Place) (Page, error) {
 	r.exact = from.Exact
 	upTo := min(v.Safe, from.Bound)
@@ -65,12 +65,12 @@ func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Pl
 	r.sized.Took(late)
 	p = p.withLate(late, from.Open, from.Limit, len(late) == asked, r.wants)
 	if from.Bound < Unbounded && upTo < min(from.Position, p.Look.Through) {
-		p.EndAt(upTo) // what is visible now is late also above Safe, which may be behind another owner's
+		p.EndAt(upTo) // a visible event above Safe is late, too, and may follow another owner's event
 	}
 	return p, nil
 }
 
-// readNew reads a page of what is new.
+// readNew reads a page of new events.
 func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahead span, from Place) (Page, error) {
 	watching := len(from.Open) > 0
 	if events, ok := v.Since(ahead.after); ok && !watching {
@@ -89,11 +89,11 @@ func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahea
 	return pages[0], nil
 }
 
-// Fingerprint tells an event from every other, also in a log that derives its ids from its
-// positions.
+// Fingerprint distinguishes an event from every other event, even in a log that derives
+// event ids from positions.
 type Fingerprint [sha256.Size]byte
 
-// FingerprintOf returns that of an event as the log has it.
+// FingerprintOf returns the fingerprint of an event of the log.
 func FingerprintOf(e *store.PersistedEvent) (f Fingerprint) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %v %q %q %d %q %d %d ", e.GlobalPosition, e.EventID, e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventType, e.EventVersion, e.CreatedAt.UnixMicro())
@@ -102,9 +102,9 @@ func FingerprintOf(e *store.PersistedEvent) (f Fingerprint) {
 	return f
 }
 
-// IsLast reports whether the event at a position is still the same, and no event
-// that the consumer wants lies between that position and upTo. It returns false if
-// one page of the log does not show it.
+// IsLast reports whether the event at a position is unchanged and no other event that
+// the consumer wants lies in (position, upTo]. It returns false if one page of the log
+// does not decide this.
 func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, position int64, f Fingerprint, upTo int64, limit int) (bool, error) {
 	is, found, err := r.EventAt(ctx, q, token, position)
 	if err != nil || !found || is != f {
@@ -137,7 +137,7 @@ func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, posi
 	return len(events) < limit, nil
 }
 
-// EventAt looks for the event at a position, whatever its type.
+// EventAt reads the event at a position, whatever its type.
 func (r *Reader) EventAt(ctx context.Context, q store.Querier, token string, position int64) (f Fingerprint, found bool, err error) {
 	events, err := r.log.At(token).ReadEvents(ctx, q, position-1, 1)
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// countedLog counts what is missing among its positions.
+// countedLog counts the missing positions among its positions.
 type countedLog struct {
 	store.Log
 	store.ScopedReader
@@ -34,7 +34,7 @@ func (l countedLog) CountMissing(_ context.Context, _ store.Querier, after, thro
 	return m, nil
 }
 
-// However the pages are cut, each sums up what it misses itself.
+// Each page has the sum of its own missing positions, however the pages are cut.
 func TestCountMissing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := countedLog{visible: map[int64]bool{}}
@@ -56,13 +56,13 @@ func TestCountMissing(t *testing.T) {
 		for _, p := range pages {
 			want, _ := log.CountMissing(t.Context(), nil, p.Look.Checkpoint, p.Look.Through)
 			if p.Void != want {
-				t.Errorf("(%d, %d]: missing are %+v, want %+v", p.Look.Checkpoint, p.Look.Through, p.Void, want)
+				t.Errorf("(%d, %d]: missing %+v, want %+v", p.Look.Checkpoint, p.Look.Through, p.Void, want)
 			}
 		}
 	})
 }
 
-// emptyPages is a log whose pages say nothing, not even how far they reach.
+// emptyPages is a log whose pages are empty and have no end.
 type emptyPages struct {
 	store.Log
 	store.ScopedReader
@@ -76,25 +76,25 @@ func (emptyPages) CountMissing(_ context.Context, _ store.Querier, after, throug
 	return store.Missing{}, fmt.Errorf("(%d, %d] is no range", after, through)
 }
 
-// unprovenLog is a log in memory, which has no server to be proven.
+// unprovenLog is a log in memory, which has no incarnation.
 type unprovenLog struct{ store.Log }
 
 func (l unprovenLog) At(string) store.Log { return l.Log }
 
-// readerOf makes the reader of a consumer.
+// readerOf returns the reader of a consumer.
 func readerOf(log store.Log, types ...string) *Reader {
 	return NewAhead(unprovenLog{log}, 10, nil, nil, 0).Reader(types, nil)
 }
 
-// A log that breaks its word is an error, not the end of the process.
+// A log that violates its contract causes an error, not a panic.
 func TestScopedPageWithoutAnEnd(t *testing.T) {
 	r := readerOf(emptyPages{}, "A")
 	if p, err := r.Read(t.Context(), nil, &frontier.Value{Safe: 9}, Place{Position: 5, Limit: 10, Bound: Unbounded}); err == nil {
-		t.Errorf("it was taken for %+v", p)
+		t.Errorf("Read returned %+v", p)
 	}
 }
 
-// sparseLog has few events, however far they are apart.
+// sparseLog has few events, at any distance.
 type sparseLog []store.PersistedEvent
 
 func (l sparseLog) find(after, upTo int64, limit int, wanted func(store.PersistedEvent) bool) (events []store.PersistedEvent) {
@@ -128,13 +128,13 @@ func (l sparseLog) CountMissing(_ context.Context, _ store.Querier, after, throu
 	return store.Missing{Range: store.Range{First: after + 1, Last: through}, Count: through - after - int64(len(visible))}, nil
 }
 
-// A step over a jump of the sequence ends before the next event, before the
-// next doubt, and where consumers may advance to.
+// A step over a jump of the sequence ends before the next event, before the next doubt,
+// and at Safe.
 func TestStepOverAJump(t *testing.T) {
 	const far = 10 * scopedStretch
 	for name, test := range map[string]struct {
-		others  []int64 // events of another type; at position 1 is one that is wanted
-		wanted  []int64 // more of these
+		others  []int64 // events of another type; position 1 has a wanted event
+		wanted  []int64 // further wanted events
 		doubts  []store.Range
 		through int64
 	}{
@@ -163,7 +163,7 @@ func TestStepOverAJump(t *testing.T) {
 			}
 			want, _ := log.CountMissing(t.Context(), nil, 0, test.through)
 			if p.Look.Through != test.through || len(p.Events) != 1 || p.Void != want {
-				t.Errorf("it goes to %d with %d events and misses %+v, want to go to %d with one and miss %+v", p.Look.Through, len(p.Events), p.Void, test.through, want)
+				t.Errorf("the page ends at %d with %d events and misses %+v, want %d with one event and %+v", p.Look.Through, len(p.Events), p.Void, test.through, want)
 			}
 		})
 	}

@@ -10,32 +10,32 @@ import (
 	"github.com/pgfrontier/worker/internal/bounded"
 )
 
-// A stretch that is read ahead in one statement has several pages, as long as
-// it stays below so many events and, going by those before it, so many bytes.
+// A stretch has several pages, up to so many events and bytes. The bytes are estimated
+// from earlier reads.
 const (
 	farSight = 4_000
 	farBytes = 4 << 20
 )
 
-// Stretch is a stretch of pages that follow one another, read by one statement.
+// Stretch is a sequence of consecutive pages, read by one statement.
 type Stretch struct {
 	after, through int64
 	v              *frontier.Value // published before the read
-	pages          []Page          // not dropped yet
-	bytes          int             // of the memory
-	more           bool            // there is probably more behind it
+	pages          []Page          // pages that have not been dropped
+	bytes          int             // of Ahead.memory
+	more           bool            // there are probably more events after it
 
-	isRead    bool          // all is known but what the pages miss
-	isCounted bool          // that is known, too
-	read      chan struct{} // closed when it is read, or was not
-	done      chan struct{} // closed when nothing is being done for it any more
+	isRead    bool          // the pages are known, the counts of missing positions may not be
+	isCounted bool          // the counts are known, too
+	read      chan struct{} // closed when the read has ended or failed
+	done      chan struct{} // closed when read and count have ended or failed
 	cancel    context.CancelFunc
 }
 
-// Done returns a channel that is closed when the stretch is read, or was not.
+// Done returns a channel that is closed when the read of the stretch has ended or failed.
 func (s *Stretch) Done() <-chan struct{} { return s.done }
 
-// page returns the page behind a position.
+// page returns the page after a position.
 func (s *Stretch) page(at int64) (p Page, ok bool) {
 	for _, p := range s.pages {
 		if at < p.Look.Through {
@@ -53,8 +53,8 @@ func (s *Stretch) shorten() (freed int) {
 	return freed
 }
 
-// readOn begins to read what the readers of a window need next, unless something
-// is being read, or there is no room for it.
+// readOn starts the next read that the readers of a window need, unless a read is in
+// flight or memory is exhausted.
 func (a *Ahead) readOn(ctx context.Context, w *window) {
 	if w.reading() != nil || len(w.at) == 0 {
 		return
@@ -73,15 +73,16 @@ func (a *Ahead) readOn(ctx context.Context, w *window) {
 		return
 	}
 	s := &Stretch{after: ahead.after, through: ahead.after, v: v, bytes: bytes, read: make(chan struct{}), done: make(chan struct{})}
-	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx)) // of no single reader
+	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx)) // independent of a single reader
 	a.used += bytes
 	w.flying = append(w.flying, s)
 	go a.fly(ctx, w, s, ahead, pages)
 }
 
-// makeRoom reports whether there is room for a stretch. Only for a reader with
-// nothing before it, others may lose what they will want: so who is far ahead
-// waits for each of its reads, and the others come nearer.
+// makeRoom reports whether memory has room for a stretch. If drop is true, it drops
+// stretches that other readers will want. readOn sets drop only for a reader without a
+// page. So a reader that is far ahead waits for each of its reads, until the others
+// catch up.
 func (a *Ahead) makeRoom(w *window, bytes int, drop bool) bool {
 	for a.used+bytes > a.memory {
 		freed, ok := 0, false
@@ -96,7 +97,8 @@ func (a *Ahead) makeRoom(w *window, bytes int, drop bool) bool {
 	return true
 }
 
-// final is how far all behind a position is visible or void for good.
+// final returns the position up to which every position after the given one is visible
+// or void forever.
 func final(v *frontier.Value, after int64) int64 {
 	if doubts := v.InDoubt(after, v.Safe); len(doubts) > 0 {
 		return doubts[0].First - 1
@@ -104,8 +106,8 @@ func final(v *frontier.Value, after int64) int64 {
 	return v.Safe
 }
 
-// extent is how many pages are read in one statement, and how many bytes of
-// events they may have. Two stretches for each reader have room.
+// extent returns the number of pages of the next read, and the bytes reserved for its
+// events. Memory has room for two stretches for each reader.
 func (a *Ahead) extent(w *window, ahead span) (pages, bytes int) {
 	bytes = min(farBytes, a.memory/(2*max(a.attached, 1)))
 	sight := farSight
@@ -124,7 +126,7 @@ func (a *Ahead) extent(w *window, ahead span) (pages, bytes int) {
 	return pages, bytes
 }
 
-// fly reads a stretch.
+// fly reads a stretch in the background.
 func (a *Ahead) fly(ctx context.Context, w *window, s *Stretch, ahead span, pages int) {
 	defer close(s.done)
 	defer s.cancel()
@@ -143,7 +145,7 @@ func (a *Ahead) fly(ctx context.Context, w *window, s *Stretch, ahead span, page
 	a.fail(w, err)
 }
 
-// readStretch reads a stretch and counts what it misses, on one connection.
+// readStretch reads a stretch and counts its missing positions, on one connection.
 func (a *Ahead) readStretch(ctx context.Context, w *window, s *Stretch, ahead span, n int) (err error) {
 	conn, err := a.conns.Take(ctx)
 	if err != nil {
@@ -173,8 +175,8 @@ func (a *Ahead) readStretch(ctx context.Context, w *window, s *Stretch, ahead sp
 	return conn.Bounded(ctx, func(ctx context.Context) error { return w.countMissing(ctx, conn, s.v, pages) })
 }
 
-// landed adds a stretch that is read to its window, unless nobody wants it any
-// more, and goes on with the next.
+// landed adds a stretch that was read to its window, drops it if no reader wants it, and
+// starts the next read.
 func (a *Ahead) landed(ctx context.Context, w *window, s *Stretch, pages []Page) {
 	last := &pages[len(pages)-1]
 	bytes, events := 0, 0

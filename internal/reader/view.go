@@ -10,15 +10,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// view is the log as somebody reads it who wants events of some types.
+// view is the log as a consumer of some types reads it.
 type view struct {
 	log    store.BoundLog
-	types  []string        // none: all
-	mine   *Share          // nil: all of these types
-	failed error           // why the slot of an event is not known
-	scoped bool            // the log can leave out all others
-	exact  bool            // the present read is bounded by its Limit, not by the share of it
-	sized  *bounded.Reader // of all reads
+	types  []string        // empty: all types
+	mine   *Share          // nil: all events of these types
+	failed error           // why the slot of an event is unknown
+	scoped bool            // the log can filter by type
+	exact  bool            // the current read is bounded by its Limit, not by its share of it
+	sized  *bounded.Reader // bounds the size of all reads
 }
 
 func newView(log store.BoundLog, types []string) view {
@@ -26,25 +26,25 @@ func newView(log store.BoundLog, types []string) view {
 	return view{log: log, types: types, scoped: scoped && len(types) > 0, sized: &bounded.Reader{}}
 }
 
-// Share is the part of a consumer's events that a reader wants: those with some
+// Share is the part of a consumer's events that a reader wants: the events of a range of
 // slots.
 type Share struct {
-	Of    string // the consumer; all shares of it have the same Slot
+	Of    string // the consumer; all its shares have the same Slot
 	Slot  func(*store.PersistedEvent) (slot int, err error)
 	First int // slot
 	Last  int // slot
-	OneIn int // about as many of the consumer's events, one is of the share
+	OneIn int // about one in this many of the consumer's events belongs to the share
 }
 
-// at is the log as the incarnation of v has it.
+// at returns the log in the incarnation of v.
 func (r *view) at(v *frontier.Value) store.Log { return r.log.At(v.Token) }
 
-// span are the positions in (after, upTo].
+// span is the range of positions (after, upTo].
 type span struct{ after, upTo int64 }
 
-// lookAhead reads what lies ahead, in up to n pages of at most limit events. If
-// they do not tell what they miss, it is to be counted. watching: the consumer
-// has open ranges.
+// lookAhead reads up to n pages of at most limit events. counted reports whether the
+// pages have their missing positions; otherwise the caller counts them. watching reports
+// whether the consumer has open ranges.
 func (r *view) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n, maxBytes int, watching bool) (pages []Page, counted bool, err error) {
 	if within := countable(v, ahead); r.scoped && !watching && within.after < within.upTo {
 		pages, err = r.lookAtSome(ctx, q, v, within, ahead.upTo, limit, n, maxBytes)
@@ -54,8 +54,8 @@ func (r *view) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value
 	return pages, true, err
 }
 
-// lookAtAll reads all events of what lies ahead: for a share in one page, of
-// about as many events that it has as a page of all would have.
+// lookAtAll reads events of all types. For a share it returns one page, with about as
+// many events of the share as a page of all events has.
 func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost, maxBytes int) ([]Page, error) {
 	read := limit * pagesAtMost
 	if r.mine != nil && !r.exact {
@@ -83,8 +83,8 @@ func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value
 	}
 }
 
-// wants reports whether the consumer wants an event. It also does if that is not
-// known: then Failure says why.
+// wants reports whether the consumer wants an event. It returns true if the slot of the
+// event is unknown, and Failure then returns the reason.
 func (r *view) wants(e *store.PersistedEvent) bool {
 	return r.wantsType(e) && (r.mine == nil || r.wantsSlot(e, r.slot(e)))
 }
@@ -93,7 +93,7 @@ func (r *view) wantsType(e *store.PersistedEvent) bool {
 	return len(r.types) == 0 || slices.Contains(r.types, e.AggregateType)
 }
 
-// noSlot stands for a slot that is not known.
+// noSlot is an unknown slot.
 const noSlot = 1<<16 - 1
 
 func (r *view) slot(e *store.PersistedEvent) uint16 {
@@ -112,12 +112,13 @@ func (r *view) wantsSlot(e *store.PersistedEvent, slot uint16) bool {
 			r.failed = err
 			return true
 		}
-		at = again // a key that panicked once
+		at = again // the key function failed only once
 	}
 	return r.mine.First <= at && at <= r.mine.Last
 }
 
-// Failure returns why it is not known whose the events of the last read are.
+// Failure returns why the slot of an event of the last read is unknown, and resets the
+// reason.
 func (r *view) Failure() error {
 	err := r.failed
 	r.failed = nil

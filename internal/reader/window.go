@@ -9,22 +9,22 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// window is what is kept of the log for the readers that follow it. Its methods
-// decide, and touch neither clock nor database; Ahead holds its lock.
+// window holds the pages for the readers that follow it. Its methods decide, and use
+// neither clock nor database. The caller holds the lock of Ahead.
 type window struct {
 	view
-	at        map[*Reader]int64 // where those stand that follow
-	stretches []*Stretch        // that are read, in order of position; they do not overlap
-	flying    []*Stretch        // that are being read, or counted, in order of beginning
-	width     int               // bytes of an event of the last read, on average; 0: not known
-	crowded   bool              // there was no room to read on
+	at        map[*Reader]int64 // positions of the readers that follow
+	stretches []*Stretch        // stretches that were read, in order of position, without overlaps
+	flying    []*Stretch        // stretches being read or counted, in order of their begin
+	width     int               // average bytes of an event of the latest read; 0: unknown
+	crowded   bool              // memory had no room for another read
 }
 
 func newWindow(v view) *window { return &window{view: v, at: map[*Reader]int64{}} }
 
-// depth is how many stretches a reader is to have before it, the one that it
-// takes pages of included. Of those that are to be counted as well, one is
-// counted while the next is read.
+// depth returns how many stretches a reader should have before it, with the stretch of
+// its next page. A scoped window has one more: one stretch is counted while the next is
+// read.
 func (w *window) depth() int {
 	if w.scoped {
 		return 3
@@ -32,7 +32,7 @@ func (w *window) depth() int {
 	return 2
 }
 
-// reading returns the stretch that is being read, nil if none is.
+// reading returns the stretch that is being read, nil if there is none.
 func (w *window) reading() *Stretch {
 	for _, s := range w.flying {
 		if !s.isRead {
@@ -42,7 +42,7 @@ func (w *window) reading() *Stretch {
 	return nil
 }
 
-// covering returns the stretch that has the position behind at, nil if none has.
+// covering returns the stretch that contains the position after at, nil if there is none.
 func (w *window) covering(at int64) *Stretch {
 	for _, s := range w.stretches {
 		if s.after <= at && at < s.through {
@@ -52,9 +52,9 @@ func (w *window) covering(at int64) *Stretch {
 	return nil
 }
 
-// next returns the positions that are to be read next: those behind the end of
-// what lies before the reader that has least, and how many stretches that has.
-// final is how far all is final behind a position.
+// next returns the positions to read next, and the number of stretches before the reader
+// that has the fewest. The positions follow the stretches before that reader. final
+// returns the last final position after a position.
 func (w *window) next(final func(after int64) int64) (ahead span, least int, ok bool) {
 	least = w.depth()
 	for _, at := range slices.Sorted(maps.Values(w.at)) {
@@ -69,7 +69,7 @@ func (w *window) next(final func(after int64) int64) (ahead span, least int, ok 
 	return ahead, least, ok
 }
 
-// begins is where the first stretch behind a position begins.
+// begins returns the begin of the first stretch after a position.
 func (w *window) begins(after int64) int64 {
 	for _, s := range w.stretches {
 		if s.after > after {
@@ -79,7 +79,7 @@ func (w *window) begins(after int64) int64 {
 	return Unbounded
 }
 
-// add takes a stretch that was read.
+// add inserts a stretch that was read.
 func (w *window) add(s *Stretch) {
 	i, _ := slices.BinarySearchFunc(w.stretches, s.after, func(s *Stretch, at int64) int { return cmp.Compare(s.after, at) })
 	w.stretches = slices.Insert(w.stretches, i, s)
@@ -95,8 +95,7 @@ func (w *window) wanted(through int64) bool {
 	return false
 }
 
-// trim drops the pages that all readers have behind them, and returns their
-// bytes.
+// trim drops the pages that all readers have passed, and returns their bytes.
 func (w *window) trim() (freed int) {
 	least := int64(Unbounded)
 	for _, at := range w.at {
@@ -111,8 +110,9 @@ func (w *window) trim() (freed int) {
 	return freed
 }
 
-// evict drops the stretch that is needed last, and returns its bytes. It spares
-// a stretch from which a reader takes pages: then it returns false.
+// evict drops the stretch that is needed last, and returns its bytes. It does not drop a
+// stretch from which a reader takes pages. It returns false if there is no other
+// stretch.
 func (w *window) evict() (freed int, ok bool) {
 	last, longest := -1, int64(0)
 	for i, s := range w.stretches {
@@ -128,8 +128,8 @@ func (w *window) evict() (freed int, ok bool) {
 	return freed, true
 }
 
-// distance is how far a stretch is from the nearest reader before it, 0 if one
-// takes pages of it.
+// distance returns the distance from a stretch to the nearest reader before it, 0 if a
+// reader is in the stretch.
 func (w *window) distance(s *Stretch) int64 {
 	nearest := int64(Unbounded)
 	for _, at := range w.at {
@@ -140,7 +140,7 @@ func (w *window) distance(s *Stretch) int64 {
 	return nearest
 }
 
-// size is what an event takes of the memory.
+// size returns the memory that an event uses.
 func size(e *store.PersistedEvent) int {
 	return int(unsafe.Sizeof(*e)) + len(e.AggregateType) + len(e.AggregateID) + len(e.EventType) + len(e.Payload) + len(e.Metadata)
 }
@@ -152,7 +152,7 @@ func sizeOf(events []store.PersistedEvent) (bytes int) {
 	return bytes
 }
 
-// width is the size of an event, on average; 0 if there are none.
+// width returns the average size of an event, 0 if there are none.
 func width(events []store.PersistedEvent) int {
 	if len(events) == 0 {
 		return 0

@@ -10,7 +10,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// windowed is a window without a log, whose readers have names.
+// windowed returns a window without a log, and its readers.
 func windowed(at ...int64) (w *window, readers []*Reader) {
 	w = &window{at: map[*Reader]int64{}}
 	for _, p := range at {
@@ -21,7 +21,7 @@ func windowed(at ...int64) (w *window, readers []*Reader) {
 	return w, readers
 }
 
-// stretchOf makes a read stretch of pages of at most limit positions.
+// stretchOf returns a read stretch with pages of at most limit positions.
 func stretchOf(after, through, limit int64, more bool) *Stretch {
 	s := &Stretch{after: after, through: through, v: &frontier.Value{}, more: more, isRead: true, isCounted: true}
 	for at := after; at < through; at += limit {
@@ -36,8 +36,8 @@ func stretchOf(after, through, limit int64, more bool) *Stretch {
 	return s
 }
 
-// What is read next lies before a reader that has least before it, behind all
-// that it has; it touches nothing that is there, and nothing that is not final.
+// The next read is for a reader with the fewest stretches, and follows all of them. It
+// overlaps no stretch, and reads no position that is not final.
 func TestWhatIsReadNext(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, _ := windowed(rapid.SliceOfN(rapid.Int64Range(0, 60), 1, 4).Draw(t, "readers")...)
@@ -63,7 +63,7 @@ func TestWhatIsReadNext(t *testing.T) {
 		for _, at := range w.at {
 			n, end, more := has(at)
 			if needs := more && n < w.depth() && end < safe; needs && (!ok || n < least) {
-				t.Fatalf("%+v is read next, though the reader at %d has %d stretches", ahead, at, n)
+				t.Fatalf("%+v is read next, although the reader at %d has %d stretches", ahead, at, n)
 			}
 			served = served || end == ahead.after && n == least
 		}
@@ -71,18 +71,19 @@ func TestWhatIsReadNext(t *testing.T) {
 			return
 		}
 		if !served || ahead.upTo > safe || ahead.upTo <= ahead.after {
-			t.Fatalf("%+v is read for nobody; all is safe up to %d", ahead, safe)
+			t.Fatalf("%+v is read without a need; all positions are safe up to %d", ahead, safe)
 		}
 		for _, s := range w.stretches {
 			if s.after < ahead.upTo && ahead.after < s.through {
-				t.Fatalf("%+v is read, though (%d, %d] is there", ahead, s.after, s.through)
+				t.Fatalf("%+v is read, although (%d, %d] was read", ahead, s.after, s.through)
 			}
 		}
 	})
 }
 
-// However readers go, each gets every event once, and in order. What all of them
-// have behind them is gone, and the bytes of the rest are known.
+// Each reader gets every event once and in order, whatever the order of the readers.
+// Pages that all readers have passed are dropped, and the bytes of the others are
+// counted.
 func TestReadersTakeEachEventOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, readers := windowed(rapid.SliceOfN(rapid.Int64Range(0, 30), 1, 4).Draw(t, "readers")...)
@@ -98,7 +99,7 @@ func TestReadersTakeEachEventOnce(t *testing.T) {
 			at := w.at[r]
 			s := w.covering(at)
 			if s == nil {
-				continue // dropped, or the end
+				continue // dropped, or at the end
 			}
 			if rapid.IntRange(0, 9).Draw(t, "evict") == 0 {
 				freed, ok := w.evict()
@@ -108,10 +109,10 @@ func TestReadersTakeEachEventOnce(t *testing.T) {
 			}
 			p, ok := s.page(at)
 			if !ok || len(p.Events) == 0 || p.Events[0].GlobalPosition != at+1 || p.Look.Checkpoint != at {
-				t.Fatalf("the reader at %d is given %+v", at, p)
+				t.Fatalf("the reader at %d got %+v", at, p)
 			}
 			if last := p.Events[len(p.Events)-1].GlobalPosition; last != p.Look.Through || last-at != int64(len(p.Events)) {
-				t.Fatalf("the reader at %d is given %+v", at, p)
+				t.Fatalf("the reader at %d got %+v", at, p)
 			}
 			w.at[r] = p.Look.Through
 			used -= w.trim()
@@ -120,7 +121,7 @@ func TestReadersTakeEachEventOnce(t *testing.T) {
 		for _, s := range w.stretches {
 			left += s.bytes
 			if !w.wanted(s.pages[0].Look.Through) {
-				t.Fatalf("(%d, %d] is kept for nobody", s.after, s.through)
+				t.Fatalf("(%d, %d] is kept without a reader", s.after, s.through)
 			}
 		}
 		if left != used {
@@ -129,7 +130,7 @@ func TestReadersTakeEachEventOnce(t *testing.T) {
 	})
 }
 
-// The stretch that is needed last goes first, and none that a reader is in.
+// The stretch that is needed last is dropped first, and no stretch that a reader is in.
 func TestWhatIsDroppedForWantOfRoom(t *testing.T) {
 	w, _ := windowed(5, 30)
 	for at := int64(0); at < 60; at += 10 {
@@ -148,7 +149,7 @@ func TestWhatIsDroppedForWantOfRoom(t *testing.T) {
 		}
 	}
 	if want := []int64{50, 20, 40, 10}; !slices.Equal(order, want) {
-		t.Errorf("dropped those behind %v, want %v", order, want)
+		t.Errorf("dropped the stretches after %v, want %v", order, want)
 	}
 }
 
@@ -189,9 +190,9 @@ func TestPageFromTheMiddle(t *testing.T) {
 	})
 	counted := Page{Look: frontier.Page{Checkpoint: 10, Through: 30}, Void: store.Missing{Count: 1}}
 	if _, ok := counted.from(11); ok {
-		t.Error("a sum of what is missing was divided")
+		t.Error("from divided a sum of missing positions")
 	}
 	if _, ok := counted.from(10); !ok {
-		t.Error("a whole page was not given")
+		t.Error("from did not return the whole page")
 	}
 }

@@ -134,9 +134,9 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "split-copies-letters",
 		Mistake: "each child gets all dead letters: those of other keys hold up nobody there",
-		Edits: []Edit{{rescaleFile, "	UPDATE ` + letters + ` AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position\n",
-			"	DELETE FROM ` + letters + ` AS l USING jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position RETURNING l.*\n" +
-				"), copied AS (\n	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget)\n" +
+		Edits: []Edit{{rescaleFile, "	UPDATE ` + deadLetters + ` AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position\n",
+			"	DELETE FROM ` + deadLetters + ` AS l USING jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position RETURNING l.*\n" +
+				"), copied AS (\n	INSERT INTO ` + deadLetters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget)\n" +
 				"	SELECT unit, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget FROM moved, child\n"}},
 		Test: Test{"./internal/progress", "TestSplitAndMergeMoveEverything"},
 	},
