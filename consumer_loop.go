@@ -179,7 +179,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	blocked := w.plan(c.w.cfg.MaxOpenRanges)
 	c.waits(blocked, w.advance.To)
 	c.polled = w.under
-	if w.Look.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
+	if w.Positions.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
 	}
 	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() && !c.paced() && c.suspects == 0 {
@@ -242,7 +242,7 @@ func (c *consumerLoop) settle(ctx context.Context, r *result) (fatal error) {
 // passOver takes note that there was nothing to commit.
 func (c *consumerLoop) passOver(w *work) outcome {
 	before := c.tally.bisect
-	c.passed(nil, w.Look.Through)
+	c.passed(nil, w.Positions.Through)
 	if c.tally.bisect != before || w.under != c.w.frontier.Value() {
 		c.polled = nil
 		return again
@@ -264,7 +264,7 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 		c.lazily = lazily{}
 	}
 	c.noteHandled(w)
-	if c.passed(w.retried, w.Look.Through); !c.tally.bisect.active() {
+	if c.passed(w.retried, w.Positions.Through); !c.tally.bisect.active() {
 		c.poison = nil
 	} else if c.poison != nil {
 		c.poison.revision = moved.Revision

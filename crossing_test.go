@@ -233,7 +233,7 @@ func (d drawnLook) wants(kind string) bool {
 // allLooked: no open range was left out for want of room, or because something
 // before it failed.
 func (d drawnLook) allLooked(p *work) bool {
-	return !d.c.tally.bisect.active() && len(p.Look.Found) < d.c.w.cfg.BatchSize
+	return !d.c.tally.bisect.active() && len(p.Positions.Found) < d.c.w.cfg.BatchSize
 }
 
 // endings is what becomes of the positions that were open, or are now. It

@@ -74,5 +74,5 @@ func (c *consumerLoop) isWaitedFor(upTo int64) bool {
 // lazyWork writes it down.
 func (c *consumerLoop) lazyWork(v *frontier.Value) *work {
 	at := c.lazily.upTo
-	return c.workOf(reader.Page{Look: frontier.Page{Checkpoint: at, Through: at}}, v)
+	return c.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v)
 }

@@ -285,7 +285,7 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 		return nil, result{outcome: disturbed, err: fmt.Errorf("worker: read a dead letter of consumer %q: %w", c.unit.name, err)}
 	}
 	at := c.progress.Position
-	w := c.workOf(reader.Page{Look: frontier.Page{Checkpoint: at, Through: at}}, v)
+	w := c.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v)
 	w.retried = &r
 	switch {
 	case c.refused != nil && c.refused.Position == r.Position:

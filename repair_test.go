@@ -200,7 +200,7 @@ func TestRepairPutsADeadLetterBack(t *testing.T) {
 	r := &progress.Retry{Position: 7, Attempts: 3}
 	e := store.PersistedEvent{GlobalPosition: 7, AggregateType: "Order", AggregateID: "a", EventID: uuid.New(), EventType: "Happened"}
 	b := &lastBatch{work: work{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r, advance: progress.Advance{To: 10}}}
-	b.work.Look.Checkpoint, b.work.Look.Through = 10, 10
+	b.work.Positions.Checkpoint, b.work.Positions.Through = 10, 10
 	b.work.under = &frontier.Value{}
 	m := b.repair()
 	if len(m.DeadLetters) != 1 || m.DeadLetters[0].Position != 7 || m.DeadLetters[0].Attempts != 4 || m.To != 10 {

@@ -126,7 +126,7 @@ func (w *work) isEmpty() bool { return w.advance.Empty(w.from.Position) }
 
 // late counts the events behind the checkpoint, which come first.
 func (w *work) late() (n int) {
-	for n < len(w.Events) && w.Events[n].GlobalPosition <= w.Look.Checkpoint {
+	for n < len(w.Events) && w.Events[n].GlobalPosition <= w.Positions.Checkpoint {
 		n++
 	}
 	return n

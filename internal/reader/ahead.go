@@ -61,13 +61,13 @@ func NewAhead(log store.BoundLog, batch int, value func() *frontier.Value, conns
 }
 
 // Reader returns the reader of a consumer that wants events of types; without types, of
-// all types. mine is the consumer's share of these events; nil: all events. The caller
+// all types. share is the consumer's share of these events; nil: all events. The caller
 // closes the reader.
-func (a *Ahead) Reader(types []string, mine *Share) *Reader {
+func (a *Ahead) Reader(types []string, share *Share) *Reader {
 	r := &Reader{view: newView(a.log, types), ahead: a, window: a.unscoped}
-	r.mine = mine
+	r.share = share
 	switch {
-	case r.scoped && mine != nil:
+	case r.scoped && share != nil:
 		r.window = a.ofTypes(types)
 	case r.scoped:
 		r.window = newWindow(newView(a.log, types))
@@ -143,7 +143,7 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 	}
 	w.at[r] = at
 	s := w.covering(at)
-	if s == nil && w.crowded {
+	if s == nil && w.atMemoryLimit {
 		a.readOn(ctx, w)
 	}
 	if reading := w.reading(); s == nil && reading != nil {
@@ -159,11 +159,11 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 		a.detach(r)
 		return Page{}, nil, nil
 	}
-	p, v = r.own(p), s.v
-	if r.mine != nil {
+	p, v = r.pageFor(p), s.v
+	if r.share != nil {
 		p, v = r.fill(p, v)
 	}
-	if w.at[r] = p.Look.Through; !p.Full {
+	if w.at[r] = p.Positions.Through; !p.Full {
 		a.detach(r)
 	} else {
 		a.trim(w)
@@ -172,14 +172,14 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 	return p, v, nil
 }
 
-// own returns a page of the window for the reader. The page has only the events that the
+// pageFor returns a page of the window for the reader. The page has only the events that the
 // reader wants. If other readers may still get the same page, its payloads are copies
 // that a handler may modify.
-func (r *Reader) own(p Page) Page {
-	r.window.at[r] = p.Look.Through
-	shared, filters := r.window.wanted(p.Look.Through), len(r.types) > 0 && !r.scoped
+func (r *Reader) pageFor(p Page) Page {
+	r.window.at[r] = p.Positions.Through
+	shared, filters := r.window.wanted(p.Positions.Through), len(r.types) > 0 && !r.scoped
 	switch {
-	case r.mine != nil:
+	case r.share != nil:
 		r.keepShare(&p)
 	case filters:
 		p.keep(r.wants)
@@ -187,7 +187,7 @@ func (r *Reader) own(p Page) Page {
 		p.Events = slices.Clone(p.Events)
 	}
 	if shared {
-		p.own()
+		p.copyBytes()
 	}
 	return p
 }
@@ -200,15 +200,15 @@ const pagesJoined = 64
 // positions of the window are final, so the later Value is valid for the earlier pages.
 func (r *Reader) fill(p Page, v *frontier.Value) (Page, *frontier.Value) {
 	for n := 1; n < pagesJoined && p.Full && len(p.Events) < r.ahead.batch; n++ {
-		s := r.window.covering(p.Look.Through)
+		s := r.window.covering(p.Positions.Through)
 		if s == nil || !s.isCounted || s.v.Token != v.Token {
 			break
 		}
-		next, ok := s.page(p.Look.Through)
+		next, ok := s.page(p.Positions.Through)
 		if !ok || r.countShare(&next) > r.ahead.batch-len(p.Events) {
 			break
 		}
-		p, v = p.join(r.own(next)), s.v
+		p, v = p.join(r.pageFor(next)), s.v
 	}
 	return p, v
 }
@@ -228,7 +228,7 @@ func (r *Reader) Close() {
 	a.detach(r)
 	var left []*Stretch
 	if len(r.window.at) == 0 {
-		left = append(left, r.window.flying...)
+		left = append(left, r.window.inFlight...)
 	}
 	a.mu.Unlock()
 	for _, s := range left {
@@ -241,7 +241,7 @@ func (r *Reader) Close() {
 func (r *Reader) Reading() []*Stretch {
 	r.ahead.mu.Lock()
 	defer r.ahead.mu.Unlock()
-	return append([]*Stretch(nil), r.window.flying...)
+	return append([]*Stretch(nil), r.window.inFlight...)
 }
 
 // detach removes a reader from its window, and drops the pages that no reader wants.

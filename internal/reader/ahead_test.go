@@ -76,8 +76,8 @@ func (f *follower) step(t *testing.T) bool {
 		}
 		f.own++
 	}
-	if p.Look.Checkpoint != f.at || len(p.Events) > f.ahead.batch {
-		t.Errorf("at %d the follower got %d events after %d", f.at, len(p.Events), p.Look.Checkpoint)
+	if p.Positions.Checkpoint != f.at || len(p.Events) > f.ahead.batch {
+		t.Errorf("at %d the follower got %d events after %d", f.at, len(p.Events), p.Positions.Checkpoint)
 		return false
 	}
 	for i := range p.Events {
@@ -100,7 +100,7 @@ func (f *follower) step(t *testing.T) bool {
 
 // Each follower gets each event once, even if other followers modify their payloads.
 // Followers that go together share each read.
-func TestFollowersShareWhatIsRead(t *testing.T) {
+func TestFollowersShareReads(t *testing.T) {
 	const n = 8
 	log := newLongLog(20_000, 8)
 	v := &frontier.Value{Token: "t", Safe: log.last}
@@ -123,7 +123,7 @@ func TestFollowersShareWhatIsRead(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if reads := log.reads.Load(); reads > log.last/farSight+1 {
+	if reads := log.reads.Load(); reads > log.last/maxEventsAhead+1 {
 		t.Errorf("%d stretches were read for %d followers", reads, n)
 	}
 	if a.used != 0 || a.attached != 0 || len(a.unscoped.stretches) > 0 {
@@ -133,7 +133,7 @@ func TestFollowersShareWhatIsRead(t *testing.T) {
 
 // The parts of a consumer together get each event once, in full batches. The log is read
 // once for all of them.
-func TestPartsShareWhatIsRead(t *testing.T) {
+func TestPartsShareReads(t *testing.T) {
 	const n = 8
 	log := newLongLog(20_000, 8)
 	v := &frontier.Value{Token: "t", Safe: log.last}
@@ -141,8 +141,8 @@ func TestPartsShareWhatIsRead(t *testing.T) {
 	var all []*follower
 	var pages atomic.Int64
 	for i := range n {
-		mine := &Share{Of: "c", OneIn: n, First: i, Last: i, Slot: func(e *store.PersistedEvent) (int, error) { return int(e.GlobalPosition / 10 % n), nil }}
-		f := &follower{Reader: a.Reader(nil, mine), token: "t"}
+		share := &Share{Of: "c", OneIn: n, First: i, Last: i, Slot: func(e *store.PersistedEvent) (int, error) { return int(e.GlobalPosition / 10 % n), nil }}
+		f := &follower{Reader: a.Reader(nil, share), token: "t"}
 		defer f.Close()
 		f.Begin(t.Context(), 0, nil)
 		all = append(all, f)
@@ -173,7 +173,7 @@ func TestPartsShareWhatIsRead(t *testing.T) {
 }
 
 // A part that reads for itself gets a batch of its own events.
-func TestAPartReadsItsShare(t *testing.T) {
+func TestPartReadsItsShare(t *testing.T) {
 	log := newLongLog(20_000, 0)
 	v := &frontier.Value{Token: "t", Safe: log.last}
 	r := log.ahead(v, 0).Reader(nil, &Share{Of: "c", OneIn: 8, First: 3, Last: 3, Slot: func(e *store.PersistedEvent) (int, error) { return int(e.GlobalPosition % 8), nil }})
@@ -204,7 +204,7 @@ func TestAPartReadsItsShare(t *testing.T) {
 }
 
 // A key function that fails once and then works does not deliver events to other parts.
-func TestASlotThatFailsOnce(t *testing.T) {
+func TestKeyThatFailsOnce(t *testing.T) {
 	log := newLongLog(100, 0)
 	v := &frontier.Value{Token: "t", Safe: log.last}
 	failed := map[int64]bool{}
@@ -289,7 +289,7 @@ func TestFailedReadAhead(t *testing.T) {
 }
 
 // A stretch that arrives after all readers have left is dropped.
-func TestReadThatAllHaveLeft(t *testing.T) {
+func TestReadWithoutReadersIsDropped(t *testing.T) {
 	log := newLongLog(2_000, 8)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	log.before = func(context.Context) error {
@@ -366,7 +366,7 @@ func TestReadAheadEndsAtDoubts(t *testing.T) {
 
 // The last reader to close cancels the read and waits for its end. Until then the read
 // goes on.
-func TestTheLastEndsTheRead(t *testing.T) {
+func TestLastCloseCancelsTheRead(t *testing.T) {
 	log := newLongLog(2_000, 0)
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	log.before = func(ctx context.Context) error {
@@ -410,10 +410,10 @@ func TestExtentOfAStretch(t *testing.T) {
 		far                           int64
 		pages, bytes                  int
 	}{
-		{100, 0, 1, all, farSight, farSight / 100, farBytes}, {1000, 0, 1, all, farSight, farSight / 1000, farBytes}, {farSight + 1, 0, 1, all, farSight, 1, farBytes},
-		{10, farBytes / 100, 1, all, farSight, 10, farBytes / 100 * 100}, {100, farBytes / 100, 1, all, farSight, 1, farBytes / 100 * 100},
-		{100, 0, 8, all, farSight, farSight / 100, all / 16}, {100, 1000, 8, all, farSight, 10, 1_000_000},
-		{100, 0, 1, all, 150, 2, farBytes}, {100, 1 << 20, 1, all, farSight, 1, 8 << 20},
+		{100, 0, 1, all, maxEventsAhead, maxEventsAhead / 100, maxBytesAhead}, {1000, 0, 1, all, maxEventsAhead, maxEventsAhead / 1000, maxBytesAhead}, {maxEventsAhead + 1, 0, 1, all, maxEventsAhead, 1, maxBytesAhead},
+		{10, maxBytesAhead / 100, 1, all, maxEventsAhead, 10, maxBytesAhead / 100 * 100}, {100, maxBytesAhead / 100, 1, all, maxEventsAhead, 1, maxBytesAhead / 100 * 100},
+		{100, 0, 8, all, maxEventsAhead, maxEventsAhead / 100, all / 16}, {100, 1000, 8, all, maxEventsAhead, 10, 1_000_000},
+		{100, 0, 1, all, 150, 2, maxBytesAhead}, {100, 1 << 20, 1, all, maxEventsAhead, 1, 8 << 20},
 	} {
 		a := &Ahead{batch: c.batch, memory: c.memory, attached: c.readers}
 		w := &window{width: c.width}

@@ -11,8 +11,8 @@ import (
 
 // Page is the result of one read of the log for a consumer.
 type Page struct {
-	Events []store.PersistedEvent // to handle, in order of position, late events first
-	Look   frontier.Page
+	Events    []store.PersistedEvent // to handle, in order of position, late events first
+	Positions frontier.Page
 	// Void is the sum of the missing positions, if only the sum is known. Then there
 	// are no doubts and no open ranges.
 	Void store.Missing
@@ -26,13 +26,13 @@ type Page struct {
 // the page if passing it would leave more than maxOpen open ranges. blocked reports
 // whether it did.
 func (p *Page) Cross(v *frontier.Value, maxOpen int) (crossing frontier.Crossing, blocked bool) {
-	crossing = v.Cross(p.Look)
-	if room := maxOpen - openAfter(crossing, len(p.Look.Open)); room < 0 {
+	crossing = v.Cross(p.Positions)
+	if room := maxOpen - openAfter(crossing, len(p.Positions.Open)); room < 0 {
 		// Stop before the first range that exceeds maxOpen.
 		keep := max(len(crossing.Opened)+room, 0)
 		if keep < len(crossing.Opened) {
-			p.EndAt(max(crossing.Opened[keep].First-1, p.Look.Checkpoint))
-			crossing = v.Cross(p.Look)
+			p.EndAt(max(crossing.Opened[keep].First-1, p.Positions.Checkpoint))
+			crossing = v.Cross(p.Positions)
 			blocked = true
 		}
 	}
@@ -50,42 +50,42 @@ func openAfter(c frontier.Crossing, before int) int {
 
 // EndAt shortens a page.
 func (p *Page) EndAt(through int64) {
-	p.Look.Through, p.Full = through, true
+	p.Positions.Through, p.Full = through, true
 	for n := len(p.Events); n > 0 && p.Events[n-1].GlobalPosition > through; n-- {
 		p.Events = p.Events[:n-1]
 	}
-	for n := len(p.Look.Found); n > 0 && p.Look.Found[n-1] > through; n-- {
-		p.Look.Found = p.Look.Found[:n-1]
+	for n := len(p.Positions.Found); n > 0 && p.Positions.Found[n-1] > through; n-- {
+		p.Positions.Found = p.Positions.Found[:n-1]
 	}
 }
 
 // cut returns the page of a read: the events up to upTo of the wanted types, and the
 // gaps between all events. more reports whether other events may follow.
 func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool, wants func(*store.PersistedEvent) bool) Page {
-	p := Page{Look: frontier.Page{Checkpoint: after, Through: upTo}}
+	p := Page{Positions: frontier.Page{Checkpoint: after, Through: upTo}}
 	if n := len(events); more && n > 0 && events[n-1].GlobalPosition < upTo {
-		p.Look.Through, p.Full = events[n-1].GlobalPosition, true
+		p.Positions.Through, p.Full = events[n-1].GlobalPosition, true
 	}
 	p.fill(events[:0], events, limit, wants)
 	return p
 }
 
-// share returns the page of events that the frontier has read for all consumers.
-func share(events []store.PersistedEvent, v *frontier.Value, ahead span, limit int, wants func(*store.PersistedEvent) bool) Page {
-	p := Page{Look: frontier.Page{Checkpoint: ahead.after, Through: ahead.upTo}}
+// pageOfTail returns the page of events that the frontier has read for all consumers.
+func pageOfTail(events []store.PersistedEvent, v *frontier.Value, ahead span, limit int, wants func(*store.PersistedEvent) bool) Page {
+	p := Page{Positions: frontier.Page{Checkpoint: ahead.after, Through: ahead.upTo}}
 	p.fill(nil, events, limit, wants)
-	p.Full = p.Look.Through < v.Safe
-	p.own()
+	p.Full = p.Positions.Through < v.Safe
+	p.copyBytes()
 	return p
 }
 
 // fill appends the wanted events of the page to kept, and finds the gaps between all
 // events. The page ends with the event that reaches limit.
 func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(*store.PersistedEvent) bool) {
-	last := p.Look.Checkpoint
+	last := p.Positions.Checkpoint
 	for i := range events {
 		position := events[i].GlobalPosition
-		if position > p.Look.Through {
+		if position > p.Positions.Through {
 			break
 		}
 		p.gap(last+1, position-1)
@@ -94,17 +94,17 @@ func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(*
 			continue
 		}
 		if kept = append(kept, events[i]); len(kept) == limit {
-			p.Look.Through = position
+			p.Positions.Through = position
 			break
 		}
 	}
-	p.gap(last+1, p.Look.Through)
+	p.gap(last+1, p.Positions.Through)
 	p.Events = kept
 }
 
-// own copies the payloads and metadata of the page into one piece of memory. A handler
+// copyBytes copies the payloads and metadata of the page into one piece of memory. A handler
 // that writes into a payload must not change the events of others.
-func (p *Page) own() {
+func (p *Page) copyBytes() {
 	n := 0
 	for i := range p.Events {
 		n += len(p.Events[i].Payload) + len(p.Events[i].Metadata)
@@ -126,28 +126,28 @@ func (p *Page) own() {
 
 // from returns the part of the page after a position.
 func (p Page) from(at int64) (rest Page, ok bool) {
-	if at <= p.Look.Checkpoint {
-		return p, at == p.Look.Checkpoint
+	if at <= p.Positions.Checkpoint {
+		return p, at == p.Positions.Checkpoint
 	}
 	if p.Void.Count > 0 {
 		return Page{}, false // the number of missing positions after at is unknown
 	}
 	p.Events = p.Events[firstAbove(p.Events, at):]
-	missing := p.Look.Missing
-	for p.Look.Missing = nil; len(missing) > 0; missing = missing[1:] {
+	missing := p.Positions.Missing
+	for p.Positions.Missing = nil; len(missing) > 0; missing = missing[1:] {
 		if m := missing[0]; m.Last > at {
 			p.gap(max(m.First, at+1), m.Last)
 		}
 	}
-	p.Look.Checkpoint = at
+	p.Positions.Checkpoint = at
 	return p, true
 }
 
 // join returns the page followed by the next page.
 func (p Page) join(next Page) Page {
 	p.Events = append(p.Events, next.Events...)
-	p.Look.Missing = append(slices.Clip(p.Look.Missing), next.Look.Missing...)
-	p.Look.Through, p.Full, p.Took = next.Look.Through, next.Full, p.Took+next.Took
+	p.Positions.Missing = append(slices.Clip(p.Positions.Missing), next.Positions.Missing...)
+	p.Positions.Through, p.Full, p.Took = next.Positions.Through, next.Full, p.Took+next.Took
 	switch {
 	case p.Void.Count == 0:
 		p.Void = next.Void
@@ -176,7 +176,7 @@ type slotsOf struct {
 func (r *view) slotsIn(p *Page) []uint16 {
 	events, all := p.Events, []uint16(nil)
 	if p.slots != nil {
-		events, all = p.slots.events, p.slots.of[r.mine.Of]
+		events, all = p.slots.events, p.slots.of[r.share.Of]
 	}
 	if all == nil {
 		all = make([]uint16, len(events))
@@ -187,7 +187,7 @@ func (r *view) slotsIn(p *Page) []uint16 {
 			p.slots.of = map[string][]uint16{}
 		}
 		if p.slots != nil {
-			p.slots.of[r.mine.Of] = all
+			p.slots.of[r.share.Of] = all
 		}
 	}
 	return all[len(all)-len(p.Events):] // the page may have been shortened at its begin
@@ -226,24 +226,24 @@ func wanted(events []store.PersistedEvent, wants func(*store.PersistedEvent) boo
 
 func (p *Page) gap(first, last int64) {
 	if first <= last {
-		p.Look.Missing = append(p.Look.Missing, store.Range{First: first, Last: last})
+		p.Positions.Missing = append(p.Positions.Missing, store.Range{First: first, Last: last})
 	}
 }
 
 // withLate inserts late events before a page's events, and keeps the page within limit.
 // more reports whether other late events may follow.
 func (p Page) withLate(late []store.PersistedEvent, open []store.Range, limit int, more bool, wants func(*store.PersistedEvent) bool) Page {
-	p.Look.Open = open
+	p.Positions.Open = open
 	for i := range late {
-		p.Look.Found = append(p.Look.Found, late[i].GlobalPosition)
+		p.Positions.Found = append(p.Positions.Found, late[i].GlobalPosition)
 	}
 	if more && len(late) > 0 {
 		// Other late events may follow: deliver no newer event before them.
 		p.Events, p.Full = nil, true
-		p.Look.Through, p.Look.Missing = late[len(late)-1].GlobalPosition, nil
+		p.Positions.Through, p.Positions.Missing = late[len(late)-1].GlobalPosition, nil
 	} else if room := limit - len(late); len(p.Events) > room {
 		p.Events, p.Full = p.Events[:room], true
-		p.Look.Through = p.Events[room-1].GlobalPosition
+		p.Positions.Through = p.Events[room-1].GlobalPosition
 	}
 	p.Events = append(wanted(late, wants), p.Events...)
 	return p

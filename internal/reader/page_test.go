@@ -36,18 +36,18 @@ func TestCut(t *testing.T) {
 		exhausted := len(read) < limit || read[limit-1].GlobalPosition >= safe
 		page := cut(slices.Clone(read), after, safe, limit, len(read) == limit, wants)
 
-		if page.Look.Through <= after || page.Look.Through > safe {
-			t.Fatalf("the page reaches %d, outside (%d, %d]", page.Look.Through, after, safe)
+		if page.Positions.Through <= after || page.Positions.Through > safe {
+			t.Fatalf("the page reaches %d, outside (%d, %d]", page.Positions.Through, after, safe)
 		}
 		if page.Full == exhausted {
 			t.Fatalf("full is %v, but all was read: %v", page.Full, exhausted)
 		}
-		if exhausted != (page.Look.Through == safe) {
-			t.Fatalf("the page reaches %d of %d, but all was read: %v", page.Look.Through, safe, exhausted)
+		if exhausted != (page.Positions.Through == safe) {
+			t.Fatalf("the page reaches %d of %d, but all was read: %v", page.Positions.Through, safe, exhausted)
 		}
 		var want []int64
 		var missing []int64
-		for p := after + 1; p <= page.Look.Through; p++ {
+		for p := after + 1; p <= page.Positions.Through; p++ {
 			switch {
 			case visible[p] == "":
 				missing = append(missing, p)
@@ -63,7 +63,7 @@ func TestCut(t *testing.T) {
 			t.Fatalf("events %v, want %v", got, want)
 		}
 		var gaps []int64
-		for _, g := range page.Look.Missing {
+		for _, g := range page.Positions.Missing {
 			for p := g.First; p <= g.Last; p++ {
 				gaps = append(gaps, p)
 			}
@@ -76,7 +76,7 @@ func TestCut(t *testing.T) {
 
 // A page of events that all consumers share is like any other page, with payloads of its
 // own.
-func TestShare(t *testing.T) {
+func TestPageOfTheTailCache(t *testing.T) {
 	events := []store.PersistedEvent{
 		{GlobalPosition: 5, AggregateType: "A", Payload: []byte("five"), Metadata: []byte("{}")},
 		{GlobalPosition: 6, AggregateType: "B", Payload: []byte("six")},
@@ -86,12 +86,12 @@ func TestShare(t *testing.T) {
 	v := &frontier.Value{Safe: 9}
 	onlyA := func(e *store.PersistedEvent) bool { return e.AggregateType == "A" }
 
-	p := share(events, v, span{4, 9}, 2, onlyA)
-	if n := len(p.Events); n != 2 || p.Events[1].GlobalPosition != 8 || p.Look.Through != 8 || !p.Full {
-		t.Fatalf("a page of two events ends at %d (full: %v) with %d events", p.Look.Through, p.Full, n)
+	p := pageOfTail(events, v, span{4, 9}, 2, onlyA)
+	if n := len(p.Events); n != 2 || p.Events[1].GlobalPosition != 8 || p.Positions.Through != 8 || !p.Full {
+		t.Fatalf("a page of two events ends at %d (full: %v) with %d events", p.Positions.Through, p.Full, n)
 	}
-	if want := []store.Range{{First: 7, Last: 7}}; !slices.Equal(p.Look.Missing, want) {
-		t.Errorf("missing are %v, want %v", p.Look.Missing, want)
+	if want := []store.Range{{First: 7, Last: 7}}; !slices.Equal(p.Positions.Missing, want) {
+		t.Errorf("missing are %v, want %v", p.Positions.Missing, want)
 	}
 	first, second := p.Events[0], p.Events[1]
 	_ = append(append(first.Payload, "!"...), '!')
@@ -103,20 +103,20 @@ func TestShare(t *testing.T) {
 		t.Errorf("absent and empty payloads are not distinguished: %+v", p.Events)
 	}
 
-	p = share(events, v, span{4, 9}, 10, onlyA)
-	if len(p.Events) != 3 || p.Look.Through != 9 || p.Full {
-		t.Errorf("a page of all events ends at %d (full: %v) with %d events", p.Look.Through, p.Full, len(p.Events))
+	p = pageOfTail(events, v, span{4, 9}, 10, onlyA)
+	if len(p.Events) != 3 || p.Positions.Through != 9 || p.Full {
+		t.Errorf("a page of all events ends at %d (full: %v) with %d events", p.Positions.Through, p.Full, len(p.Events))
 	}
-	p = share(events, v, span{4, 7}, 10, onlyA)
-	if want := []store.Range{{First: 7, Last: 7}}; len(p.Events) != 1 || p.Look.Through != 7 || !p.Full || !slices.Equal(p.Look.Missing, want) {
-		t.Errorf("a page up to 7 ends at %d (full: %v) with %d events, without %v", p.Look.Through, p.Full, len(p.Events), p.Look.Missing)
+	p = pageOfTail(events, v, span{4, 7}, 10, onlyA)
+	if want := []store.Range{{First: 7, Last: 7}}; len(p.Events) != 1 || p.Positions.Through != 7 || !p.Full || !slices.Equal(p.Positions.Missing, want) {
+		t.Errorf("a page up to 7 ends at %d (full: %v) with %d events, without %v", p.Positions.Through, p.Full, len(p.Events), p.Positions.Missing)
 	}
 }
 
 // A shared page gives each consumer its events by its own key, also to a consumer that
 // begins in the middle of the page.
 func TestSharesOfOnePage(t *testing.T) {
-	p := Page{Look: frontier.Page{Through: 40}}
+	p := Page{Positions: frontier.Page{Through: 40}}
 	for at := int64(1); at <= 40; at++ {
 		p.Events = append(p.Events, store.PersistedEvent{GlobalPosition: at})
 	}
@@ -126,7 +126,7 @@ func TestSharesOfOnePage(t *testing.T) {
 			"c": func(at int64) int { return int(at % 4) },
 			"d": func(at int64) int { return int(at / 4 % 4) },
 		} {
-			r := view{mine: &Share{Of: name, First: 1, Last: 2, Slot: func(e *store.PersistedEvent) (int, error) { return slot(e.GlobalPosition), nil }}}
+			r := view{share: &Share{Of: name, First: 1, Last: 2, Slot: func(e *store.PersistedEvent) (int, error) { return slot(e.GlobalPosition), nil }}}
 			rest, ok := p.from(after)
 			if !ok {
 				t.Fatal("there is no page after", after)

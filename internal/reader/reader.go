@@ -47,7 +47,7 @@ const Unbounded = math.MaxInt64
 func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Place) (Page, error) {
 	r.exact = from.Exact
 	upTo := min(v.Safe, from.Bound)
-	p := Page{Look: frontier.Page{Checkpoint: from.Position, Through: from.Position}}
+	p := Page{Positions: frontier.Page{Checkpoint: from.Position, Through: from.Position}}
 	if upTo > from.Position {
 		var err error
 		if p, err = r.readNew(ctx, conn, v, span{from.Position, upTo}, from); err != nil {
@@ -64,7 +64,7 @@ func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Pl
 	}
 	r.sized.Took(late)
 	p = p.withLate(late, from.Open, from.Limit, len(late) == asked, r.wants)
-	if from.Bound < Unbounded && upTo < min(from.Position, p.Look.Through) {
+	if from.Bound < Unbounded && upTo < min(from.Position, p.Positions.Through) {
 		p.EndAt(upTo) // a visible event above Safe is late, too, and may follow another owner's event
 	}
 	return p, nil
@@ -74,16 +74,16 @@ func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Pl
 func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahead span, from Place) (Page, error) {
 	watching := len(from.Open) > 0
 	if events, ok := v.Since(ahead.after); ok && !watching {
-		return share(events, v, ahead, from.Limit, r.wants), nil
+		return pageOfTail(events, v, ahead, from.Limit, r.wants), nil
 	}
-	pages, counted, err := r.lookAhead(ctx, conn, v, ahead, from.Limit, 1, bounded.MaxBytes, watching)
+	pages, counted, err := r.readAhead(ctx, conn, v, ahead, from.Limit, 1, bounded.MaxBytes, watching)
 	if err == nil && !counted {
 		err = r.countMissing(ctx, conn, v, pages)
 	}
 	if err != nil {
 		return Page{}, err
 	}
-	if r.mine != nil && !counted {
+	if r.share != nil && !counted {
 		pages[0].keep(r.wants)
 	}
 	return pages[0], nil

@@ -13,10 +13,10 @@ import (
 // step. Counting them takes a fraction of a second.
 const scopedStretch = 1 << 20
 
-// scopedSight is the number of events that one statement reads ahead for a scoped
+// scopedEventsAhead is the number of events that one statement reads ahead for a scoped
 // consumer, unless a batch is larger. The positions between them are all counted before
 // the first event is handled.
-const scopedSight = 1_000
+const scopedEventsAhead = 1_000
 
 // countable returns the part of ahead in which the database counts the missing
 // positions. It counts every position, so the part is bounded to keep the statement
@@ -29,10 +29,10 @@ func countable(v *frontier.Value, ahead span) span {
 	return ahead
 }
 
-// lookAtSome reads the events that the consumer wants from a countable part of the
+// readScoped reads the events that the consumer wants from a countable part of the
 // positions up to upTo.
-func (r *view) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Value, within span, upTo int64, limit, n, maxBytes int) (pages []Page, err error) {
-	n = min(n, max(1, scopedSight/limit))
+func (r *view) readScoped(ctx context.Context, q store.Querier, v *frontier.Value, within span, upTo int64, limit, n, maxBytes int) (pages []Page, err error) {
+	n = min(n, max(1, scopedEventsAhead/limit))
 	found, err := r.at(v).(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: r.types, Limit: r.sized.Limit(limit * n), MaxBytes: maxBytes})
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
@@ -49,11 +49,11 @@ func (r *view) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Valu
 		if len(events) == limit {
 			through = events[limit-1].GlobalPosition
 		}
-		pages = append(pages, Page{Events: events, Look: frontier.Page{Checkpoint: after, Through: through}, Full: through < v.Safe})
+		pages = append(pages, Page{Events: events, Positions: frontier.Page{Checkpoint: after, Through: through}, Full: through < v.Safe})
 		after = through
 	}
 	if after < found.Through || len(pages) == 0 {
-		pages = append(pages, Page{Look: frontier.Page{Checkpoint: after, Through: found.Through}, Full: found.Through < v.Safe})
+		pages = append(pages, Page{Positions: frontier.Page{Checkpoint: after, Through: found.Through}, Full: found.Through < v.Safe})
 	}
 	return pages, nil
 }
@@ -87,7 +87,7 @@ func (r *Reader) Recount(ctx context.Context, q store.Querier, token string, p *
 	if p.Void.Count == 0 || through < p.Void.First || through >= p.Void.Last {
 		return nil
 	}
-	if p.Void, err = r.log.At(token).(store.ScopedReader).CountMissing(ctx, q, p.Look.Checkpoint, through); err != nil {
+	if p.Void, err = r.log.At(token).(store.ScopedReader).CountMissing(ctx, q, p.Positions.Checkpoint, through); err != nil {
 		return fmt.Errorf("worker: count missing positions: %w", err)
 	}
 	return nil
@@ -99,10 +99,10 @@ func (r *Reader) Recount(ctx context.Context, q store.Querier, token string, p *
 // snapshot later than v is void.
 func (r *view) countMissing(ctx context.Context, q store.Querier, v *frontier.Value, pages []Page) error {
 	log := r.at(v).(store.ScopedReader)
-	all, err := log.CountMissing(ctx, q, pages[0].Look.Checkpoint, pages[len(pages)-1].Look.Through)
+	all, err := log.CountMissing(ctx, q, pages[0].Positions.Checkpoint, pages[len(pages)-1].Positions.Through)
 	for i := 0; i < len(pages) && err == nil; i++ {
 		p := &pages[i]
-		after, through := p.Look.Checkpoint, p.Look.Through
+		after, through := p.Positions.Checkpoint, p.Positions.Through
 		switch {
 		case all.Count == 0 || through < all.First || after >= all.Last:
 		case after < all.First && through >= all.Last:

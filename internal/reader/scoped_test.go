@@ -46,7 +46,7 @@ func TestCountMissing(t *testing.T) {
 		var pages []Page
 		for after := int64(0); after < last; {
 			through := rapid.Int64Range(after+1, last).Draw(t, "through")
-			pages = append(pages, Page{Look: frontier.Page{Checkpoint: after, Through: through}})
+			pages = append(pages, Page{Positions: frontier.Page{Checkpoint: after, Through: through}})
 			after = through
 		}
 		r := readerOf(log)
@@ -54,9 +54,9 @@ func TestCountMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range pages {
-			want, _ := log.CountMissing(t.Context(), nil, p.Look.Checkpoint, p.Look.Through)
+			want, _ := log.CountMissing(t.Context(), nil, p.Positions.Checkpoint, p.Positions.Through)
 			if p.Void != want {
-				t.Errorf("(%d, %d]: missing %+v, want %+v", p.Look.Checkpoint, p.Look.Through, p.Void, want)
+				t.Errorf("(%d, %d]: missing %+v, want %+v", p.Positions.Checkpoint, p.Positions.Through, p.Void, want)
 			}
 		}
 	})
@@ -162,8 +162,8 @@ func TestStepOverAJump(t *testing.T) {
 				t.Fatal(err)
 			}
 			want, _ := log.CountMissing(t.Context(), nil, 0, test.through)
-			if p.Look.Through != test.through || len(p.Events) != 1 || p.Void != want {
-				t.Errorf("the page ends at %d with %d events and misses %+v, want %d with one event and %+v", p.Look.Through, len(p.Events), p.Void, test.through, want)
+			if p.Positions.Through != test.through || len(p.Events) != 1 || p.Void != want {
+				t.Errorf("the page ends at %d with %d events and misses %+v, want %d with one event and %+v", p.Positions.Through, len(p.Events), p.Void, test.through, want)
 			}
 		})
 	}

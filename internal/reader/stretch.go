@@ -13,8 +13,8 @@ import (
 // A stretch has several pages, up to so many events and bytes. The bytes are estimated
 // from earlier reads.
 const (
-	farSight = 4_000
-	farBytes = 4 << 20
+	maxEventsAhead = 4_000
+	maxBytesAhead  = 4 << 20
 )
 
 // Stretch is a sequence of consecutive pages, read by one statement.
@@ -38,7 +38,7 @@ func (s *Stretch) Done() <-chan struct{} { return s.done }
 // page returns the page after a position.
 func (s *Stretch) page(at int64) (p Page, ok bool) {
 	for _, p := range s.pages {
-		if at < p.Look.Through {
+		if at < p.Positions.Through {
 			return p.from(at)
 		}
 	}
@@ -49,7 +49,7 @@ func (s *Stretch) page(at int64) (p Page, ok bool) {
 func (s *Stretch) shorten() (freed int) {
 	p := &s.pages[0]
 	freed = sizeOf(p.Events)
-	s.after, s.bytes, s.pages = p.Look.Through, s.bytes-freed, s.pages[1:]
+	s.after, s.bytes, s.pages = p.Positions.Through, s.bytes-freed, s.pages[1:]
 	return freed
 }
 
@@ -69,14 +69,14 @@ func (a *Ahead) readOn(ctx context.Context, w *window) {
 		return
 	}
 	pages, bytes := a.extent(w, ahead)
-	if w.crowded = !a.makeRoom(w, bytes, least == 0); w.crowded {
+	if w.atMemoryLimit = !a.makeRoom(w, bytes, least == 0); w.atMemoryLimit {
 		return
 	}
 	s := &Stretch{after: ahead.after, through: ahead.after, v: v, bytes: bytes, read: make(chan struct{}), done: make(chan struct{})}
 	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx)) // independent of a single reader
 	a.used += bytes
-	w.flying = append(w.flying, s)
-	go a.fly(ctx, w, s, ahead, pages)
+	w.inFlight = append(w.inFlight, s)
+	go a.readInBackground(ctx, w, s, ahead, pages)
 }
 
 // makeRoom reports whether memory has room for a stretch. If drop is true, it drops
@@ -109,10 +109,10 @@ func final(v *frontier.Value, after int64) int64 {
 // extent returns the number of pages of the next read, and the bytes reserved for its
 // events. Memory has room for two stretches for each reader.
 func (a *Ahead) extent(w *window, ahead span) (pages, bytes int) {
-	bytes = min(farBytes, a.memory/(2*max(a.attached, 1)))
-	sight := farSight
+	bytes = min(maxBytesAhead, a.memory/(2*max(a.attached, 1)))
+	sight := maxEventsAhead
 	if w.scoped {
-		sight = scopedSight
+		sight = scopedEventsAhead
 	} else {
 		sight = int(min(int64(sight), ahead.upTo-ahead.after+int64(a.batch)-1))
 	}
@@ -126,14 +126,14 @@ func (a *Ahead) extent(w *window, ahead span) (pages, bytes int) {
 	return pages, bytes
 }
 
-// fly reads a stretch in the background.
-func (a *Ahead) fly(ctx context.Context, w *window, s *Stretch, ahead span, pages int) {
+// readInBackground reads a stretch in the background.
+func (a *Ahead) readInBackground(ctx context.Context, w *window, s *Stretch, ahead span, pages int) {
 	defer close(s.done)
 	defer s.cancel()
 	err := a.readStretch(ctx, w, s, ahead, pages)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	w.flying = slices.DeleteFunc(w.flying, func(other *Stretch) bool { return other == s })
+	w.inFlight = slices.DeleteFunc(w.inFlight, func(other *Stretch) bool { return other == s })
 	if err == nil {
 		s.isCounted = true
 		return
@@ -156,10 +156,10 @@ func (a *Ahead) readStretch(ctx context.Context, w *window, s *Stretch, ahead sp
 	var pages []Page
 	var counted bool
 	err = conn.Bounded(ctx, func(ctx context.Context) (err error) {
-		pages, counted, err = w.lookAhead(ctx, conn, s.v, ahead, a.batch, n, max(s.bytes, 1), false)
+		pages, counted, err = w.readAhead(ctx, conn, s.v, ahead, a.batch, n, max(s.bytes, 1), false)
 		return err
 	})
-	if err == nil && (len(pages) == 0 || pages[len(pages)-1].Look.Through <= ahead.after) {
+	if err == nil && (len(pages) == 0 || pages[len(pages)-1].Positions.Through <= ahead.after) {
 		err = fmt.Errorf("worker: read events: the log has answered nothing for positions (%d, %d]", ahead.after, ahead.upTo)
 	}
 	if err != nil {
@@ -168,16 +168,16 @@ func (a *Ahead) readStretch(ctx context.Context, w *window, s *Stretch, ahead sp
 	for i := range pages {
 		pages[i].Took = time.Since(began) / time.Duration(len(pages))
 	}
-	a.landed(ctx, w, s, pages)
+	a.addRead(ctx, w, s, pages)
 	if counted {
 		return nil
 	}
 	return conn.Bounded(ctx, func(ctx context.Context) error { return w.countMissing(ctx, conn, s.v, pages) })
 }
 
-// landed adds a stretch that was read to its window, drops it if no reader wants it, and
+// addRead adds a stretch that was read to its window, drops it if no reader wants it, and
 // starts the next read.
-func (a *Ahead) landed(ctx context.Context, w *window, s *Stretch, pages []Page) {
+func (a *Ahead) addRead(ctx context.Context, w *window, s *Stretch, pages []Page) {
 	last := &pages[len(pages)-1]
 	bytes, events := 0, 0
 	for i := range pages {
@@ -188,7 +188,7 @@ func (a *Ahead) landed(ctx context.Context, w *window, s *Stretch, pages []Page)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.used += bytes - s.bytes
-	s.pages, s.bytes, s.through, s.more, s.isRead = pages, bytes, last.Look.Through, last.Full, true
+	s.pages, s.bytes, s.through, s.more, s.isRead = pages, bytes, last.Positions.Through, last.Full, true
 	if events > 0 {
 		w.width = bytes / events
 	}

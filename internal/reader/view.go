@@ -14,7 +14,7 @@ import (
 type view struct {
 	log    store.BoundLog
 	types  []string        // empty: all types
-	mine   *Share          // nil: all events of these types
+	share  *Share          // nil: all events of these types
 	failed error           // why the slot of an event is unknown
 	scoped bool            // the log can filter by type
 	exact  bool            // the current read is bounded by its Limit, not by its share of it
@@ -42,32 +42,32 @@ func (r *view) at(v *frontier.Value) store.Log { return r.log.At(v.Token) }
 // span is the range of positions (after, upTo].
 type span struct{ after, upTo int64 }
 
-// lookAhead reads up to n pages of at most limit events. counted reports whether the
+// readAhead reads up to n pages of at most limit events. counted reports whether the
 // pages have their missing positions; otherwise the caller counts them. watching reports
 // whether the consumer has open ranges.
-func (r *view) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n, maxBytes int, watching bool) (pages []Page, counted bool, err error) {
+func (r *view) readAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n, maxBytes int, watching bool) (pages []Page, counted bool, err error) {
 	if within := countable(v, ahead); r.scoped && !watching && within.after < within.upTo {
-		pages, err = r.lookAtSome(ctx, q, v, within, ahead.upTo, limit, n, maxBytes)
+		pages, err = r.readScoped(ctx, q, v, within, ahead.upTo, limit, n, maxBytes)
 		return pages, false, err
 	}
-	pages, err = r.lookAtAll(ctx, q, v, ahead, limit, n, maxBytes)
+	pages, err = r.readAll(ctx, q, v, ahead, limit, n, maxBytes)
 	return pages, true, err
 }
 
-// lookAtAll reads events of all types. For a share it returns one page, with about as
+// readAll reads events of all types. For a share it returns one page, with about as
 // many events of the share as a page of all events has.
-func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost, maxBytes int) ([]Page, error) {
+func (r *view) readAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost, maxBytes int) ([]Page, error) {
 	read := limit * pagesAtMost
-	if r.mine != nil && !r.exact {
-		read *= min(r.mine.OneIn, max(1, farSight/read))
+	if r.share != nil && !r.exact {
+		read *= min(r.share.OneIn, max(1, maxEventsAhead/read))
 	}
 	events, more, err := r.sized.Events(ctx, r.at(v), q, ahead.after, read, maxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
-	if r.mine != nil {
+	if r.share != nil {
 		p := cut(events, ahead.after, ahead.upTo, limit, more, r.wants)
-		p.Full = p.Full || p.Look.Through < v.Safe
+		p.Full = p.Full || p.Positions.Through < v.Safe
 		return []Page{p}, nil
 	}
 	var pages []Page
@@ -76,7 +76,7 @@ func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value
 		p := cut(events[:n:n], after, ahead.upTo, limit, more || n < len(events), r.wants)
 		events = events[n:]
 		again := p.Full && len(events) > 0
-		after, p.Full = p.Look.Through, p.Full || p.Look.Through < v.Safe
+		after, p.Full = p.Positions.Through, p.Full || p.Positions.Through < v.Safe
 		if pages = append(pages, p); !again {
 			return pages, nil
 		}
@@ -86,7 +86,7 @@ func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value
 // wants reports whether the consumer wants an event. It returns true if the slot of the
 // event is unknown, and Failure then returns the reason.
 func (r *view) wants(e *store.PersistedEvent) bool {
-	return r.wantsType(e) && (r.mine == nil || r.wantsSlot(e, r.slot(e)))
+	return r.wantsType(e) && (r.share == nil || r.wantsSlot(e, r.slot(e)))
 }
 
 func (r *view) wantsType(e *store.PersistedEvent) bool {
@@ -97,7 +97,7 @@ func (r *view) wantsType(e *store.PersistedEvent) bool {
 const noSlot = 1<<16 - 1
 
 func (r *view) slot(e *store.PersistedEvent) uint16 {
-	slot, err := r.mine.Slot(e)
+	slot, err := r.share.Slot(e)
 	if err != nil {
 		return noSlot
 	}
@@ -107,14 +107,14 @@ func (r *view) slot(e *store.PersistedEvent) uint16 {
 func (r *view) wantsSlot(e *store.PersistedEvent, slot uint16) bool {
 	at := int(slot)
 	if slot == noSlot {
-		again, err := r.mine.Slot(e)
+		again, err := r.share.Slot(e)
 		if err != nil {
 			r.failed = err
 			return true
 		}
 		at = again // the key function failed only once
 	}
-	return r.mine.First <= at && at <= r.mine.Last
+	return r.share.First <= at && at <= r.share.Last
 }
 
 // Failure returns why the slot of an event of the last read is unknown, and resets the

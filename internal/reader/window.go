@@ -13,11 +13,11 @@ import (
 // neither clock nor database. The caller holds the lock of Ahead.
 type window struct {
 	view
-	at        map[*Reader]int64 // positions of the readers that follow
-	stretches []*Stretch        // stretches that were read, in order of position, without overlaps
-	flying    []*Stretch        // stretches being read or counted, in order of their begin
-	width     int               // average bytes of an event of the latest read; 0: unknown
-	crowded   bool              // memory had no room for another read
+	at            map[*Reader]int64 // positions of the readers that follow
+	stretches     []*Stretch        // stretches that were read, in order of position, without overlaps
+	inFlight      []*Stretch        // stretches being read or counted, in order of their begin
+	width         int               // average bytes of an event of the latest read; 0: unknown
+	atMemoryLimit bool              // memory had no room for another read
 }
 
 func newWindow(v view) *window { return &window{view: v, at: map[*Reader]int64{}} }
@@ -34,7 +34,7 @@ func (w *window) depth() int {
 
 // reading returns the stretch that is being read, nil if there is none.
 func (w *window) reading() *Stretch {
-	for _, s := range w.flying {
+	for _, s := range w.inFlight {
 		if !s.isRead {
 			return s
 		}
@@ -102,7 +102,7 @@ func (w *window) trim() (freed int) {
 		least = min(least, at)
 	}
 	w.stretches = slices.DeleteFunc(w.stretches, func(s *Stretch) bool {
-		for len(s.pages) > 0 && s.pages[0].Look.Through <= least {
+		for len(s.pages) > 0 && s.pages[0].Positions.Through <= least {
 			freed += s.shorten()
 		}
 		return len(s.pages) == 0

@@ -26,7 +26,7 @@ func stretchOf(after, through, limit int64, more bool) *Stretch {
 	s := &Stretch{after: after, through: through, v: &frontier.Value{}, more: more, isRead: true, isCounted: true}
 	for at := after; at < through; at += limit {
 		end := min(at+limit, through)
-		p := Page{Look: frontier.Page{Checkpoint: at, Through: end}, Full: end < through || more}
+		p := Page{Positions: frontier.Page{Checkpoint: at, Through: end}, Full: end < through || more}
 		for position := at + 1; position <= end; position++ {
 			p.Events = append(p.Events, store.PersistedEvent{GlobalPosition: position})
 		}
@@ -38,7 +38,7 @@ func stretchOf(after, through, limit int64, more bool) *Stretch {
 
 // The next read is for a reader with the fewest stretches, and follows all of them. It
 // overlaps no stretch, and reads no position that is not final.
-func TestWhatIsReadNext(t *testing.T) {
+func TestNextRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, _ := windowed(rapid.SliceOfN(rapid.Int64Range(0, 60), 1, 4).Draw(t, "readers")...)
 		for at := int64(0); at < 60; {
@@ -108,19 +108,19 @@ func TestReadersTakeEachEventOnce(t *testing.T) {
 				}
 			}
 			p, ok := s.page(at)
-			if !ok || len(p.Events) == 0 || p.Events[0].GlobalPosition != at+1 || p.Look.Checkpoint != at {
+			if !ok || len(p.Events) == 0 || p.Events[0].GlobalPosition != at+1 || p.Positions.Checkpoint != at {
 				t.Fatalf("the reader at %d got %+v", at, p)
 			}
-			if last := p.Events[len(p.Events)-1].GlobalPosition; last != p.Look.Through || last-at != int64(len(p.Events)) {
+			if last := p.Events[len(p.Events)-1].GlobalPosition; last != p.Positions.Through || last-at != int64(len(p.Events)) {
 				t.Fatalf("the reader at %d got %+v", at, p)
 			}
-			w.at[r] = p.Look.Through
+			w.at[r] = p.Positions.Through
 			used -= w.trim()
 		}
 		left := 0
 		for _, s := range w.stretches {
 			left += s.bytes
-			if !w.wanted(s.pages[0].Look.Through) {
+			if !w.wanted(s.pages[0].Positions.Through) {
 				t.Fatalf("(%d, %d] is kept without a reader", s.after, s.through)
 			}
 		}
@@ -131,7 +131,7 @@ func TestReadersTakeEachEventOnce(t *testing.T) {
 }
 
 // The stretch that is needed last is dropped first, and no stretch that a reader is in.
-func TestWhatIsDroppedForWantOfRoom(t *testing.T) {
+func TestEvictionOrder(t *testing.T) {
 	w, _ := windowed(5, 30)
 	for at := int64(0); at < 60; at += 10 {
 		w.add(stretchOf(at, at+10, 10, true))
@@ -156,7 +156,7 @@ func TestWhatIsDroppedForWantOfRoom(t *testing.T) {
 // A page that is taken from the middle has the rest of its events and gaps.
 func TestPageFromTheMiddle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := Page{Look: frontier.Page{Checkpoint: 10, Through: 30}, Full: true}
+		p := Page{Positions: frontier.Page{Checkpoint: 10, Through: 30}, Full: true}
 		for at := int64(11); at <= 30; at++ {
 			if rapid.Bool().Draw(t, "visible") {
 				p.Events = append(p.Events, store.PersistedEvent{GlobalPosition: at})
@@ -166,14 +166,14 @@ func TestPageFromTheMiddle(t *testing.T) {
 		}
 		at := rapid.Int64Range(10, 29).Draw(t, "at")
 		rest, ok := p.from(at)
-		if !ok || rest.Look.Checkpoint != at || rest.Look.Through != 30 || !rest.Full {
+		if !ok || rest.Positions.Checkpoint != at || rest.Positions.Through != 30 || !rest.Full {
 			t.Fatalf("from %d: %+v, %v", at, rest, ok)
 		}
 		var positions []int64
 		for _, e := range rest.Events {
 			positions = append(positions, e.GlobalPosition)
 		}
-		for _, m := range rest.Look.Missing {
+		for _, m := range rest.Positions.Missing {
 			for p := m.First; p <= m.Last; p++ {
 				positions = append(positions, p)
 			}
@@ -188,7 +188,7 @@ func TestPageFromTheMiddle(t *testing.T) {
 			t.Fatalf("from %d: %v", at, positions)
 		}
 	})
-	counted := Page{Look: frontier.Page{Checkpoint: 10, Through: 30}, Void: store.Missing{Count: 1}}
+	counted := Page{Positions: frontier.Page{Checkpoint: 10, Through: 30}, Void: store.Missing{Count: 1}}
 	if _, ok := counted.from(11); ok {
 		t.Error("from divided a sum of missing positions")
 	}

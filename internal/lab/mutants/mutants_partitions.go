@@ -155,7 +155,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "pages-lose-gaps",
 		Mistake: "pages that are joined for a part have the gaps of the last one",
-		Edits:   []Edit{{"internal/reader/page.go", `p.Look.Missing = append(slices.Clip(p.Look.Missing), next.Look.Missing...)`, `p.Look.Missing = slices.Clip(next.Look.Missing)`}},
+		Edits:   []Edit{{"internal/reader/page.go", `p.Positions.Missing = append(slices.Clip(p.Positions.Missing), next.Positions.Missing...)`, `p.Positions.Missing = slices.Clip(next.Positions.Missing)`}},
 		Faults:  rescaling + ",reset=6",
 	},
 	{

@@ -140,8 +140,8 @@ var readerMutants = []Mutant{
 	{
 		Name:    "shared-bytes",
 		Mistake: "consumers share the bytes of a payload: it is theirs to read",
-		Edits:   []Edit{{"internal/reader/ahead.go", `r.window.wanted(p.Look.Through), `, `false, `}},
-		Test:    Test{"./internal/reader", "TestFollowersShareWhatIsRead"},
+		Edits:   []Edit{{"internal/reader/ahead.go", `r.window.wanted(p.Positions.Through), `, `false, `}},
+		Test:    Test{"./internal/reader", "TestFollowersShareReads"},
 	},
 	{
 		Name:    "read-into-doubt",
