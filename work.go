@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
@@ -108,7 +108,7 @@ func (w *work) takeEffects() {
 
 // effectsThrough returns what has become of the effects if the work was done up to a
 // position only. A dead letter that was retried was not handled.
-func (w *work) effectsThrough(through int64) *effects.Borders {
+func (w *work) effectsThrough(through int64) *delivered.Borders {
 	if w.retried == nil {
 		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > through })
 		w.takeEffects()

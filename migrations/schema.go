@@ -98,7 +98,7 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS split_at TIMESTAMPTZ CHECK (split_at IS NULL OR paused_at IS NOT NULL)",
 				"ADD COLUMN IF NOT EXISTS partitions INT", // fixed by an operator
 				"ADD COLUMN IF NOT EXISTS partition_key TEXT NOT NULL DEFAULT ''",
-				"ADD COLUMN IF NOT EXISTS effects JSONB NOT NULL DEFAULT '[]'", // of which events the effects were had: package internal/effects
+				"ADD COLUMN IF NOT EXISTS effects JSONB NOT NULL DEFAULT '[]'", // of which events the effects were had: package internal/delivered
 				"ADD COLUMN IF NOT EXISTS scope JSONB",                         // what the code selects that runs it: package internal/scope; null: not recorded
 				"ADD COLUMN IF NOT EXISTS scope_since BIGINT",                  // from which position on that is known
 			}, stamps...),

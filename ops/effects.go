@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
@@ -38,7 +38,7 @@ UPDATE `+o.t.Checkpoints.SQL()+` SET effects = $2::jsonb WHERE consumer_name = $
 
 // parseEffects reads the borders of a locked unit.
 func (at *locked) parseEffects(text string) (err error) {
-	if at.effects, err = effects.Parse(text); err != nil {
+	if at.effects, err = delivered.Parse(text); err != nil {
 		return fmt.Errorf("read which effects %s has had: %w", at.consumer, err)
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -22,7 +22,7 @@ type locked struct {
 	position int64
 	paused   *Pause
 	key      string // that it is split by; empty: the aggregate's id
-	effects  effects.Borders
+	effects  delivered.Borders
 }
 
 // unitsOf is an SQL condition for the units of the split consumer $1.

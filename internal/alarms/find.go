@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/demand"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/internal/demand"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"

@@ -1,5 +1,5 @@
-// Package awaited lets goroutines wait for what a channel of PostgreSQL tells: the ends
-// of jobs and of runs. While any wait, one connection listens for all.
+// Package awaited lets goroutines wait for notifications of the end of jobs and runs on
+// a channel of PostgreSQL. One connection listens for all waiting goroutines.
 package awaited
 
 import (
@@ -11,37 +11,38 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Ends are the goroutines that wait for ends. The zero value is none; none is told.
+// Ends are the goroutines that wait for an end. The zero value polls without
+// notifications.
 type Ends struct {
-	Notify  string                                             // the connection to listen on; empty: nobody is told
-	Channel func(ctx context.Context) (name string, err error) // that tells the names of what has ended
+	Notify  string                                             // the connection to listen on; empty: no notifications
+	Channel func(ctx context.Context) (name string, err error) // on which the names of ended jobs and runs are notified
 
 	mu   sync.Mutex
-	of   map[string]map[chan struct{}]bool // by what they wait for
+	of   map[string]map[chan struct{}]bool // waiting goroutines by name
 	stop context.CancelFunc                // of the listener
-	over chan struct{}                     // closed when it has ended
+	over chan struct{}                     // closed when the listener has ended
 }
 
-// Pauses between two looks of a waiter.
+// Pauses between two polls of a goroutine.
 const (
-	firstLook = 10 * time.Millisecond
-	lastLook  = time.Second
+	firstPoll = 10 * time.Millisecond
+	lastPoll  = time.Second
 )
 
-// Until looks until something is over, the first time at once: when its name is told,
-// and each second, or without a connection to listen on more often at first. It returns
-// the error of a look, or why ctx has ended.
-func (e *Ends) Until(ctx context.Context, name string, look func() (over bool, err error)) error {
+// Until calls poll until poll returns over, beginning at once. It calls poll after a notification
+// of name, and each second. Without a connection to listen on, it polls more often at
+// first. Until returns the error of a poll, or the cause of the end of ctx.
+func (e *Ends) Until(ctx context.Context, name string, poll func() (over bool, err error)) error {
 	ended, leave := e.join(ctx, name)
 	defer leave()
-	pause := firstLook
+	pause := firstPoll
 	if e.Notify != "" {
-		pause = lastLook
+		pause = lastPoll
 	}
 	for {
 		over := false
 		err := pgdriver.Repeated(func() (err error) {
-			over, err = look()
+			over, err = poll()
 			return err
 		})
 		if over || err != nil {
@@ -50,20 +51,20 @@ func (e *Ends) Until(ctx context.Context, name string, look func() (over bool, e
 		select {
 		case <-ended:
 		case <-time.After(pause):
-			pause = min(2*pause, lastLook)
+			pause = min(2*pause, lastPoll)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// join returns a channel that hears of the end of something, until leave. It is nil if
-// nobody is told.
+// join returns a channel that receives after the end of name is notified, until leave is
+// called. The channel is nil without notifications.
 func (e *Ends) join(ctx context.Context, name string) (ended <-chan struct{}, leave func()) {
 	if e.Notify == "" {
 		return nil, func() {}
 	}
-	mine := make(chan struct{}, 1)
+	waiting := make(chan struct{}, 1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.of == nil {
@@ -72,7 +73,7 @@ func (e *Ends) join(ctx context.Context, name string) (ended <-chan struct{}, le
 	if e.of[name] == nil {
 		e.of[name] = map[chan struct{}]bool{}
 	}
-	e.of[name][mine] = true
+	e.of[name][waiting] = true
 	if e.stop == nil {
 		ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 		over := make(chan struct{})
@@ -82,13 +83,14 @@ func (e *Ends) join(ctx context.Context, name string) (ended <-chan struct{}, le
 			e.listen(ctx)
 		}()
 	}
-	return mine, func() { e.leave(name, mine) }
+	return waiting, func() { e.leave(name, waiting) }
 }
 
-// leave ends the listener with the last who waits, and waits for it.
-func (e *Ends) leave(name string, mine chan struct{}) {
+// leave removes a goroutine. If no other goroutine waits, it stops the listener and
+// waits for its end.
+func (e *Ends) leave(name string, waiting chan struct{}) {
 	e.mu.Lock()
-	delete(e.of[name], mine)
+	delete(e.of[name], waiting)
 	if len(e.of[name]) == 0 {
 		delete(e.of, name)
 	}
@@ -103,21 +105,22 @@ func (e *Ends) leave(name string, mine chan struct{}) {
 	}
 }
 
-// listen passes on what has ended. Without it the waiters look.
+// listen forwards notifications. If it fails, the goroutines still poll.
 func (e *Ends) listen(ctx context.Context) {
 	channel, err := e.Channel(ctx)
 	if err != nil {
 		return
 	}
-	_ = listen.Run(ctx, e.Notify, map[string]func(string){channel: e.tell}, listen.Health{})
+	_ = listen.Run(ctx, e.Notify, map[string]func(string){channel: e.wake}, listen.Health{})
 }
 
-// tell wakes who waits for something; all of them after the listener has connected.
-func (e *Ends) tell(said string) {
+// wake wakes the goroutines that wait for a name. After the listener has connected, said
+// is empty and all goroutines wake.
+func (e *Ends) wake(notified string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name, all := range e.of {
-		if said == "" || said == name {
+		if notified == "" || notified == name {
 			for c := range all {
 				select {
 				case c <- struct{}{}:

@@ -33,7 +33,7 @@ func current(t *testing.T, db *sql.DB) (name string) {
 	}
 }
 
-func TestAnIncarnationEndsWherePositionsMayComeAgain(t *testing.T) {
+func TestIncarnationChangesWhenPositionsRepeat(t *testing.T) {
 	s := pgtest.OwnServer(t, nil)
 	db, err := sql.Open("pgx", s.URL(""))
 	if err != nil {
@@ -105,7 +105,7 @@ type fullLog struct {
 }
 
 // A log that cannot be bound is asked after each read, and keeps its abilities.
-func TestLogsThatCannotBeBound(t *testing.T) {
+func TestUnboundLogs(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, `INSERT INTO consumer_checkpoints_token (token, database) SELECT gen_random_uuid(), oid FROM pg_database WHERE datname = current_database()
 		ON CONFLICT ("only") DO NOTHING`)
@@ -185,7 +185,7 @@ func (s shouting) ReadEvents(ctx context.Context, q store.Querier, after int64, 
 	return events, err
 }
 
-func TestALogThatEmbedsAStoreIsNotBypassed(t *testing.T) {
+func TestLogThatEmbedsAStoreIsNotBypassed(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, `INSERT INTO consumer_checkpoints_token (token, database) SELECT gen_random_uuid(), oid FROM pg_database WHERE datname = current_database()
 		ON CONFLICT ("only") DO NOTHING`)

@@ -89,7 +89,7 @@ func TestJudgeHeartbeatsInTheFuture(t *testing.T) {
 // Whatever is seen in whatever order: dead is only who is silent, or whose
 // lock was free in a proven life at all looks for a while, in a cluster of
 // workers that all have locks.
-func TestJudgeHistories(t *testing.T) {
+func TestJudgeRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
 		var w Watch

@@ -79,7 +79,7 @@ func join(t *testing.T, cfg Config) *Session {
 
 // A worker that another one sees is alive, with its names, until its lock is
 // free or its heartbeat too old. This takes no table but two.
-func TestALife(t *testing.T) {
+func TestWorkerIsAliveUntilItsLockIsFree(t *testing.T) {
 	for name, lock := range map[string]bool{"with a lock": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			d, nodes, token := newTables(t)
@@ -133,7 +133,7 @@ func TestALife(t *testing.T) {
 
 // A heartbeat from before the server lost its token proves nothing by its lock.
 // The next look but one sends another, long before it is due.
-func TestHeartbeatOlderThanTheTokenIsSentAgain(t *testing.T) {
+func TestHeartbeatOlderThanTheTokenIsRepeated(t *testing.T) {
 	d, nodes, token := newTables(t)
 	me := join(t, Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
 		HeartbeatInterval: time.Hour, HeartbeatTimeout: 2 * time.Hour, Lock: true})
@@ -185,7 +185,7 @@ func scan(t *testing.T, db *sql.DB, query string) (v string) {
 }
 
 // A worker that finds its heartbeat in the future sends another at once.
-func TestHeartbeatInTheFutureIsSentAgain(t *testing.T) {
+func TestHeartbeatInTheFutureIsRepeated(t *testing.T) {
 	for name, lock := range map[string]bool{"with a lock": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			d, nodes, token := newTables(t)
@@ -202,7 +202,7 @@ func TestHeartbeatInTheFutureIsSentAgain(t *testing.T) {
 }
 
 // Each worker is judged by its own time-out, and one that does not say by that of who judges.
-func TestWorkersAreJudgedByTheirOwnTimeouts(t *testing.T) {
+func TestEachWorkerHasItsOwnTimeout(t *testing.T) {
 	d, nodes, token := newTables(t)
 	config := func(interval, timeout time.Duration, lock bool) Config {
 		return Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Stopped: ident.Table{Name: "nodes_stopped"}, Token: token, Column: "kinds", HeartbeatInterval: interval, HeartbeatTimeout: timeout, Lock: lock}

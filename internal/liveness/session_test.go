@@ -9,7 +9,7 @@ import (
 
 // A session is given up when two comparisons in a row, a heartbeat apart, find it
 // on another server: after a crash, one may not have noticed yet.
-func TestSessionElsewhereIsGivenUp(t *testing.T) {
+func TestSessionOnAnotherServerFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := []bool{false, true, false, true, true}
 		asked := 0

@@ -20,8 +20,8 @@ func ranges() *rapid.Generator[partition.Range] {
 
 func counts() *rapid.Generator[int] { return rapid.IntRange(1, partition.MaxCount) }
 
-// Durable names hang on these slots: they may never change.
-func TestSlotIsForEver(t *testing.T) {
+// Durable names depend on these slots, which may never change.
+func TestSlotNeverChanges(t *testing.T) {
 	for key, want := range map[string]int{"": 0xe3b, "order-1": 0x0ba, "abc": 0xba7, "Grüße": 0xf83} {
 		if got := partition.Slot(key); got != want {
 			t.Errorf("Slot(%q) = %03x, want %03x", key, got, want)
@@ -52,18 +52,18 @@ func TestNames(t *testing.T) {
 		unit := partition.Name(name, r)
 		consumer, slots, ok := partition.Parse(unit)
 		if !ok || consumer != name || slots != r || partition.Consumer(unit) != name {
-			t.Fatalf("%q is read as %q, %v, %v", unit, consumer, slots, ok)
+			t.Fatalf("%q is parsed as %q, %v, %v", unit, consumer, slots, ok)
 		}
 	})
 	if name := partition.Name("totals_v1", partition.Range{First: 0x400, Last: 0x7ff}); name != "totals_v1#400-7ff" {
 		t.Errorf("the name is %q", name)
 	}
 	if name := partition.Name("totals_v1", partition.All); name != "totals_v1" {
-		t.Errorf("of a consumer that is not split it is %q", name)
+		t.Errorf("the name of a consumer that is not split is %q", name)
 	}
 	for _, name := range []string{"c#", "c#1-2", "c#000-fff", "c#400-3ff", "c#000-7FF", "c#000-1000", "c#000-7ff#", "c#+00-7ff", "c#000", "c#000-7ff-"} {
 		if consumer, r, ok := partition.Parse(name); ok {
-			t.Errorf("%q is read as %q, %v", name, consumer, r)
+			t.Errorf("%q is parsed as %q, %v", name, consumer, r)
 		}
 	}
 }
@@ -107,15 +107,15 @@ func TestChildrenTileTheirParent(t *testing.T) {
 	})
 }
 
-// Every tiling, under wishes that change on the way, stays a tiling and comes to
-// rest as the last wish wants it. The steps happen in any order.
-func TestEveryWayEndsAsWished(t *testing.T) {
+// Every tiling stays a tiling while the demand changes, and converges to the last
+// demand. The steps run in any order.
+func TestPartitionsConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := []partition.Range{partition.All}
 		n := 1
-		// step does one of the steps that lead nearer to n, false if none does.
+		// step runs one of the steps toward n, and returns false if there is none.
 		step := func() bool {
-			var ways [][2][]partition.Range // units that go, units that come
+			var ways [][2][]partition.Range // replaced units, new units
 			for _, u := range units {
 				if children := u.Children(n); len(children) > 1 {
 					ways = append(ways, [2][]partition.Range{{u}, children})
@@ -143,7 +143,7 @@ func TestEveryWayEndsAsWished(t *testing.T) {
 			}
 			return true
 		}
-		for range rapid.IntRange(1, 5).Draw(t, "wishes") {
+		for range rapid.IntRange(1, 5).Draw(t, "demands") {
 			n = rapid.IntRange(1, 40).Draw(t, "n")
 			for range rapid.IntRange(0, 20).Draw(t, "steps") {
 				step()
@@ -151,16 +151,16 @@ func TestEveryWayEndsAsWished(t *testing.T) {
 		}
 		for steps := 0; step(); steps++ {
 			if steps > 2*partition.Slots {
-				t.Fatalf("no rest for %d: %v", n, units)
+				t.Fatalf("no convergence to %d: %v", n, units)
 			}
 		}
 		if !slices.Equal(units, partition.Cut(n)) {
-			t.Fatalf("%v is at rest as %v", n, units)
+			t.Fatalf("%v converged to %v", n, units)
 		}
 	})
 }
 
-func TestTileRefuses(t *testing.T) {
+func TestTileRejects(t *testing.T) {
 	of := partition.Range{First: 0x100, Last: 0x1ff}
 	for _, parts := range [][]partition.Range{
 		nil,

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/scope"
@@ -174,7 +174,7 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 	if err := json.Unmarshal([]byte(open), &p.Open); err != nil {
 		return nil, fmt.Errorf("worker: parse the open ranges of consumer %q: %w", unit, err)
 	}
-	if p.Effects, err = effects.Parse(had); err != nil {
+	if p.Effects, err = delivered.Parse(had); err != nil {
 		return nil, fmt.Errorf("worker: parse the effects of consumer %q: %w", unit, err)
 	}
 	if p.Recorded, err = recorded(unit, selects); err != nil {

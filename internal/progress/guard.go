@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
@@ -90,7 +90,7 @@ func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, f
 }
 
 // stored returns the text of borders for a statement, NULL if they do not change.
-func stored(b *effects.Borders) sql.NullString {
+func stored(b *delivered.Borders) sql.NullString {
 	if b == nil {
 		return sql.NullString{}
 	}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -18,7 +18,7 @@ type State struct {
 	Paused         *Pause   // nil: not paused
 	Split          bool     // the consumer is split: its units have its slots, and this row is no unit
 	Recorded       Recorded // scope of the code that has run the consumer
-	Effects        effects.Borders
+	Effects        delivered.Borders
 	DeadLetters    int     // number of aggregates with dead letters that are not replayed, DeadLettersCounted at most
 	HasDeadLetters bool    // there are dead letters, also of replayed aggregates
 	Retry          bool    // an operator requested another attempt for some of them
@@ -73,7 +73,7 @@ type Advance struct {
 	// Gone are the ids of the open ranges that Marks replace.
 	Gone []int64
 	// Effects are the new borders, nil if they do not change.
-	Effects *effects.Borders
+	Effects *delivered.Borders
 }
 
 // Mark adds marks for ranges. If from is not nil, the ranges were part of from.
@@ -103,7 +103,7 @@ func (a *Advance) MovesOpen() bool {
 // Handles returns the borders after a batch that begins at checkpoint from, nil if they
 // do not change. The batch handles all new events and the ranges others, which are late
 // or retried. It does not handle the ranges aside.
-func (a *Advance) Handles(from int64, b effects.Borders, others, aside []store.Range) *effects.Borders {
+func (a *Advance) Handles(from int64, b delivered.Borders, others, aside []store.Range) *delivered.Borders {
 	handled, aside := slices.Clone(others), slices.Clone(aside)
 	if a.To > from {
 		handled = append(handled, store.Range{First: from + 1, Last: a.To})
@@ -116,7 +116,7 @@ func (a *Advance) Handles(from int64, b effects.Borders, others, aside []store.R
 			handled = append(handled, m.Range)
 		}
 	}
-	after, changed := b.Handle(effects.Without(handled, aside))
+	after, changed := b.Handle(delivered.Without(handled, aside))
 	if !changed {
 		return nil
 	}

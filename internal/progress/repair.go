@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
@@ -16,10 +16,10 @@ import (
 
 // SetBack is the progress after a batch of which not all events were handled.
 type SetBack struct {
-	To      int64            // the checkpoint
-	Through int64            // no position above was handled
-	Marks   []Mark           // in place of the marks that the batch wrote
-	Effects *effects.Borders // nil: the batch has not changed them
+	To      int64              // the checkpoint
+	Through int64              // no position above was handled
+	Marks   []Mark             // in place of the marks that the batch wrote
+	Effects *delivered.Borders // nil: the batch has not changed them
 }
 
 // Repair is the change that a repair writes.

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/changes"
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
@@ -189,7 +189,7 @@ type Part struct {
 	Position int64
 	Revision int64
 	Paused   bool
-	Effects  effects.Borders
+	Effects  delivered.Borders
 	Scope    string // as stored; empty: not recorded
 	Since    int64  // the position from which on the scope is known
 	Mine     bool   // assigned to this worker, with the wanted number of partitions
@@ -204,7 +204,7 @@ func (r *Rescale) LockParts(ctx context.Context, units []string, partitions int)
 	parts, err := pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (p Part, err error) {
 		var had string
 		if err = rows.Scan(&p.Unit, &p.Position, &p.Revision, &p.Paused, &had, &p.Scope, &p.Since, &p.Mine); err == nil {
-			p.Effects, err = effects.Parse(had)
+			p.Effects, err = delivered.Parse(had)
 		}
 		return p, err
 	}, r.c.rescale.parts, string(names), r.c.worker.String(), partitions)
@@ -284,14 +284,14 @@ func unite(ranges []Watched) (all []Watched) {
 func (r *Rescale) Merge(ctx context.Context, parts []Part, into string, open []Watched, key string, partitions int) error {
 	var units []string
 	var revision, since int64
-	var had []effects.Part
+	var had []delivered.Part
 	for _, p := range parts {
 		units, since = append(units, p.Unit), max(since, p.Since)
 		revision = max(revision, p.Revision)
 		_, slots, _ := partition.Parse(p.Unit)
-		had = append(had, effects.Part{Slots: slots, Borders: p.Effects})
+		had = append(had, delivered.Part{Slots: slots, Borders: p.Effects})
 	}
-	borders := effects.Join(had, key)
+	borders := delivered.Join(had, key)
 	if into == r.consumer {
 		key = ""
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -112,7 +112,7 @@ func TestSplitAndMergeMoveEverything(t *testing.T) {
 	g.Exec(t, `UPDATE consumer_gap_skips SET gap_end = 4, missing = 3 WHERE consumer_name = 'c#800-fff' AND gap_position = 2`)
 	g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 20, revision = CASE consumer_name WHEN 'c#400-7ff' THEN 9 ELSE 7 END WHERE consumer_name LIKE 'c#%'`)
 	g.Exec(t, `UPDATE consumer_assignments SET partitions = 1`)
-	low := effects.Borders{{First: 0, Last: 4095, After: 7, Except: []store.Range{{First: 3, Last: 3}}}}
+	low := delivered.Borders{{First: 0, Last: 4095, After: 7, Except: []store.Range{{First: 3, Last: 3}}}}
 	high := low.Pass(partition.Range{First: 0x800, Last: 0xfff}, "k", 20, nil)
 	g.Exec(t, `UPDATE consumer_checkpoints SET effects = CASE consumer_name WHEN 'c#800-fff' THEN $1::jsonb ELSE $2::jsonb END`, high.String(), low.String())
 	units := []string{"c#000-3ff", "c#400-7ff", "c#800-fff"}
@@ -122,7 +122,7 @@ func TestSplitAndMergeMoveEverything(t *testing.T) {
 			t.Fatalf("%v, %v", parts, err)
 		}
 		for i, p := range parts {
-			if !reflect.DeepEqual(p, progress.Part{Unit: units[i], Position: 20, Revision: []int64{7, 9, 7}[i], Mine: true, Scope: `{"types": ["T"]}`, Since: 4, Effects: []effects.Borders{low, low, high}[i]}) {
+			if !reflect.DeepEqual(p, progress.Part{Unit: units[i], Position: 20, Revision: []int64{7, 9, 7}[i], Mine: true, Scope: `{"types": ["T"]}`, Since: 4, Effects: []delivered.Borders{low, low, high}[i]}) {
 				t.Errorf("%+v", p)
 			}
 		}
@@ -141,8 +141,8 @@ func TestSplitAndMergeMoveEverything(t *testing.T) {
 	if err := g.DB.QueryRow(`SELECT effects FROM consumer_checkpoints`).Scan(&had); err != nil {
 		t.Fatal(err)
 	}
-	want := effects.Join([]effects.Part{{Slots: partition.Range{First: 0, Last: 0x7ff}, Borders: low}, {Slots: partition.Range{First: 0x800, Last: 0xfff}, Borders: high}}, "k")
-	if b, err := effects.Parse(had); err != nil || b.String() != want.String() {
+	want := delivered.Join([]delivered.Part{{Slots: partition.Range{First: 0, Last: 0x7ff}, Borders: low}, {Slots: partition.Range{First: 0x800, Last: 0xfff}, Borders: high}}, "k")
+	if b, err := delivered.Parse(had); err != nil || b.String() != want.String() {
 		t.Errorf("the effects are %s, %v; want %v", had, err, want)
 	}
 	expectRows(t, g.DB, openRows, "(c#000-3ff,5,5,1,void,t)", "(c,2,3,2,open,t)", "(c,4,4,1,open,t)", "(c,5,5,1,open,t)", "(c,7,8,2,void,t)")

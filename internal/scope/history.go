@@ -6,10 +6,10 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 )
 
-// Step is what the table of operations tells of a unit that decides which events were
+// Step is a record of the table of operations that affects which events a unit
 // delivered. Exactly one of its pointers is set.
 type Step struct {
-	Slots   partition.Range // of the unit
+	Slots   partition.Range // the unit's slots
 	Changed *Changed
 	Moved   *Moved
 	Given   *Given
@@ -18,29 +18,29 @@ type Step struct {
 // Changed is a change of the scope.
 type Changed struct {
 	From     Scope `json:"from"`
-	Position int64 `json:"position"` // up to it, events were selected by From
+	Position int64 `json:"position"` // the last position at which From selected the events
 	Open     []struct {
 		First int64 `json:"first"`
 		Last  int64 `json:"last"`
-	} `json:"open"` // positions of these that were in doubt
+	} `json:"open"` // positions up to Position that were in doubt
 }
 
-// Moved is a checkpoint that an operation has moved.
+// Moved is a move of the checkpoint by an operation.
 type Moved struct {
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
 }
 
-// Given are events of types that were delivered afterwards.
+// Given is a later delivery of the events of some types.
 type Given struct {
 	Types []string `json:"types"`
-	To    int64    `json:"to"` // up to it
+	To    int64    `json:"to"` // the last position
 }
 
-// Missed reports whether a consumer has passed the event of a type at a position because
-// the code that ran it did not select the type. The steps are all that concern the
-// consumer, in their order; slot is the event's. A position that was in doubt at a change
-// counts as not missed: the steps do not tell which build its event was delivered to.
+// Missed reports whether a consumer passed the event of a type at a position without
+// delivering it, because its code did not select the type. steps are all steps of the
+// consumer, in order. slot is the event's slot. A position that was in doubt at a change
+// counts as not missed, since the steps do not show which build received its event.
 func Missed(steps []Step, slot int, kind string, position int64) (missed bool) {
 	passed := false
 	for _, s := range steps {
@@ -53,9 +53,9 @@ func Missed(steps []Step, slot int, kind string, position int64) (missed bool) {
 		case s.Changed != nil && !passed && position <= s.Changed.Position:
 			passed, missed = true, !s.Changed.From.Selects(kind)
 		case s.Moved != nil && s.Moved.To < position && position <= s.Moved.From:
-			passed, missed = false, false // it comes again
+			passed, missed = false, false // the position is passed again
 		case s.Moved != nil && s.Moved.From < position && position <= s.Moved.To && !passed:
-			passed = true // it was crossed
+			passed = true // an operator skipped the position
 		case s.Given != nil && position <= s.Given.To && slices.Contains(s.Given.Types, kind):
 			missed = false
 		}

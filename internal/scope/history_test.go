@@ -10,7 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// A position that was in doubt at a change counts as not missed, whatever came before and after.
+// A position that was in doubt at a change counts as not missed, whatever other steps
+// there are.
 func TestPositionInDoubtIsNotMissed(t *testing.T) {
 	t.Parallel()
 	at := func(from scope.Scope, position int64, open string) scope.Step {
@@ -29,13 +30,13 @@ func TestPositionInDoubtIsNotMissed(t *testing.T) {
 		}
 	}
 	if scope.Missed([]scope.Step{at(a, 9, `{}`), doubts}, 0, "B", 4) {
-		t.Error("position 4 is missed, and was in doubt at the second change")
+		t.Error("position 4 is missed, although it was in doubt at the second change")
 	}
 }
 
-// A consumer of two halves lives through builds, resets and replays; a model writes down
-// for each event whether it was delivered since it was last to be. Missed finds those that
-// were passed unselected, and no others.
+// A consumer with two units goes through builds, resets and replays. A model records for
+// each event whether it was delivered since its position was last passed. Missed returns
+// true exactly for the events that were passed without selection.
 func TestMissed(t *testing.T) {
 	t.Parallel()
 	halves := []partition.Range{{First: 0, Last: 0x7ff}, {First: 0x800, Last: 0xfff}}
@@ -88,7 +89,7 @@ func TestMissed(t *testing.T) {
 			case "replay":
 				kind := rapid.SampledFrom(types).Draw(t, "kind")
 				if !selects[h].Selects(kind) {
-					continue // it is refused
+					continue // the reset is rejected
 				}
 				steps = append(steps, scope.Step{Slots: halves[h], Given: &scope.Given{Types: []string{kind}, To: at[h]}})
 				for p := int64(1); p <= at[h]; p++ {
@@ -101,7 +102,7 @@ func TestMissed(t *testing.T) {
 		for h := range halves {
 			for p := int64(1); p <= at[h]; p++ {
 				if !selects[h].Selects(kinds[p-1]) {
-					continue // a replay of it is refused
+					continue // the replay is rejected
 				}
 				if got, want := scope.Missed(steps, halves[h].First+7, kinds[p-1], p), fates[h][p] == unselected; got != want {
 					t.Fatalf("half %d, position %d of type %s: %v, want %v", h, p, kinds[p-1], got, want)

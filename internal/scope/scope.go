@@ -1,5 +1,5 @@
-// Package scope says what a consumer's code selects from the log, and which of several
-// builds that differ in it runs the consumer.
+// Package scope defines what a consumer's code selects from the log. It orders the
+// scopes of different builds: the build with the greatest scope runs the consumer.
 package scope
 
 import (
@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// Scope is what a consumer's code says of itself. Workers show it in their rows, and a
-// checkpoint has that of the build which runs the consumer.
+// Scope is the selection that a consumer's code declares. Each worker's row has the
+// scopes of its code. A checkpoint has the scope of the build that runs the consumer.
 type Scope struct {
-	Types   []string `json:"types,omitempty"`   // aggregate types, sorted; none: all
+	Types   []string `json:"types,omitempty"`   // aggregate types, sorted; empty: all types
 	Version int      `json:"version,omitempty"` // of the code, see consumer.Versioned
-	Start   string   `json:"start,omitempty"`   // where it began, for people; empty: with the first event
+	Start   string   `json:"start,omitempty"`   // where the consumer began, for display; empty: at the first event
 }
 
-// Of returns the scope of code that names types, in any order.
+// Of returns the scope of code that selects types, in any order.
 func Of(types []string, version int, start string) Scope {
 	types = slices.Clone(types)
 	slices.Sort(types)
 	return Scope{Types: slices.Compact(types), Version: version, Start: start}
 }
 
-// Parse reads what [Scope.String] has written.
+// Parse parses the result of [Scope.String].
 func Parse(text string) (s Scope, err error) {
 	if err = json.Unmarshal([]byte(text), &s); err != nil {
 		return s, fmt.Errorf("the scope %.80q is none of this library: %w", text, err)
@@ -33,15 +33,15 @@ func Parse(text string) (s Scope, err error) {
 	return Of(s.Types, s.Version, s.Start), nil
 }
 
-// String is how a scope is stored.
+// String returns the stored form of a scope.
 func (s Scope) String() string {
-	text, _ := json.Marshal(s) // of strings and a number it does not fail
+	text, _ := json.Marshal(s) // strings and a number always marshal
 	return string(text)
 }
 
-// Compare orders scopes: the build with the greatest scope runs the consumer. The higher
-// version is greater, then the scope with more types. Scopes with equally many types are
-// ordered by the names of the types, so that all workers agree.
+// Compare orders scopes. The scope with the higher version is greater, then the scope
+// with more types. Scopes with equally many types are ordered by the names of the types,
+// so that all workers agree.
 func (s Scope) Compare(o Scope) int {
 	width := func(s Scope) int {
 		if len(s.Types) == 0 {
@@ -52,8 +52,8 @@ func (s Scope) Compare(o Scope) int {
 	return cmp.Or(cmp.Compare(s.Version, o.Version), cmp.Compare(width(s), width(o)), slices.Compare(s.Types, o.Types))
 }
 
-// Lacks returns the types of o that s does not select. all is true if these are all but
-// its own.
+// Lacks returns the types of o that s does not select. all is true if o selects all
+// types and s does not.
 func (s Scope) Lacks(o Scope) (types []string, all bool) {
 	switch {
 	case len(s.Types) == 0:
@@ -69,7 +69,7 @@ func (s Scope) Lacks(o Scope) (types []string, all bool) {
 	return types, false
 }
 
-// Words are a scope in words.
+// Words returns a description of a scope.
 func (s Scope) Words() string {
 	words := "all types"
 	if n := len(s.Types); n > 0 {

@@ -15,9 +15,9 @@ func draw(t *rapid.T, name string) scope.Scope {
 	return scope.Of(types, rapid.IntRange(0, 2).Draw(t, name+" version"), rapid.SampledFrom([]string{"", "head", "7"}).Draw(t, name+" start"))
 }
 
-// The order is total, does not mind where a consumer began, and puts what selects more
-// above what selects less.
-func TestOrder(t *testing.T) {
+// Compare is a total order, ignores Start, and ranks a scope above every scope that it
+// includes.
+func TestCompareIsATotalOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := draw(t, "a"), draw(t, "b"), draw(t, "c")
@@ -26,21 +26,21 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("%v and %v: %d, %d", a, b, a.Compare(b), b.Compare(a))
 		}
 		if a.Compare(b) >= 0 && b.Compare(c) >= 0 && a.Compare(c) < 0 {
-			t.Fatalf("%v, %v and %v go in a circle", a, b, c)
+			t.Fatalf("%v, %v and %v are not ordered transitively", a, b, c)
 		}
 		added, all := a.Lacks(b)
 		lost, allLost := b.Lacks(a)
 		wider := (len(added) > 0 || all) && len(lost) == 0 && !allLost
 		if wider && a.Version == b.Version && b.Compare(a) <= 0 {
-			t.Fatalf("%v selects more than %v, and is not above it", b, a)
+			t.Fatalf("%v includes %v, and is not greater", b, a)
 		}
 		if a.Version > b.Version && a.Compare(b) <= 0 {
-			t.Fatalf("%v is not above %v", a, b)
+			t.Fatalf("%v is not greater than %v", a, b)
 		}
 	})
 }
 
-func TestParseReadsWhatStringWrites(t *testing.T) {
+func TestScopeRoundTrip(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		a := draw(t, "a")

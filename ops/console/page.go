@@ -20,9 +20,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pgfrontier/worker/internal/demand"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/demand"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )

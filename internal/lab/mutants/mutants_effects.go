@@ -52,7 +52,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "merge-has-one-border",
 		Mistake: "the parts of a consumer stand at one position when they merge: so they have one border",
-		Edits:   []Edit{{rescaleFile, `borders := effects.Join(had, key)`, `borders := effects.Join(had[:1], key)`}},
+		Edits:   []Edit{{rescaleFile, `borders := delivered.Join(had, key)`, `borders := delivered.Join(had[:1], key)`}},
 		Test:    Test{"./internal/e2e", "TestEffectsOnceOverPartitions"},
 	},
 	{

@@ -1,4 +1,4 @@
-package effects
+package delivered
 
 import (
 	"encoding/json"
@@ -8,21 +8,21 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Border is up to where the effects of some slots' events were had.
+// Border is the position up to which the effects of the events of some slots were had.
 type Border struct {
 	First int    `json:"first"` // slot
 	Last  int    `json:"last"`
-	Key   string `json:"key,omitempty"` // that the slots are of; empty: the aggregate's id
+	Key   string `json:"key,omitempty"` // of the slots; empty: the aggregate's id
 	After int64  `json:"after"`
-	// Except are positions at or below After whose effects were not had: sorted, apart.
+	// Except are the positions at or below After without an effect, sorted and disjoint.
 	Except []store.Range `json:"except,omitempty"`
 }
 
-// Borders are those of one unit. None: all are at 0. They never change: each method
-// returns others.
+// Borders are the borders of one unit. Without a border, all effects up to position 0
+// were had. Borders are immutable: each method returns new borders.
 type Borders []Border
 
-// Parse returns the borders that [Borders.String] has written.
+// Parse parses the result of [Borders.String].
 func Parse(text string) (b Borders, err error) {
 	if text == "[]" {
 		return nil, nil
@@ -30,21 +30,23 @@ func Parse(text string) (b Borders, err error) {
 	return b, json.Unmarshal([]byte(text), &b)
 }
 
-// String is how the borders are stored.
+// String returns the stored form of the borders.
 func (b Borders) String() string {
-	text, _ := json.Marshal(append(Borders{}, b...)) // of numbers and strings it does not fail
+	text, _ := json.Marshal(append(Borders{}, b...)) // numbers and strings always marshal
 	return string(text)
 }
 
 func (b Border) slots() partition.Range { return partition.Range{First: b.First, Last: b.Last} }
 
-// had reports whether an event of the border's slots is one whose effect was had.
+// had reports whether the effect of an event was had. The event must belong to the
+// border's slots.
 func (b Border) had(position int64) bool { return position <= b.After && !holds(b.Except, position) }
 
-// Had reports whether the effect of the event at a position was had, as far as the
-// borders say: those above it do not know of the checkpoint. slot is asked only if
-// they differ, and returns the event's slot by a key. Where the borders are of another
-// key, an effect that may not have been had was not.
+// Had reports whether the effect of the event at a position was had, according to the
+// borders. For a position above the borders it returns false, since the borders do not
+// know the checkpoint. Had calls slot only if the borders disagree. slot returns the
+// event's slot by the given key. If the borders are of another key, Had returns false
+// for a disputed position: an effect may then repeat, and none is lost.
 func (b Borders) Had(position int64, key string, slot func() (int, error)) (bool, error) {
 	if len(b) == 0 || !slices.ContainsFunc(b, func(one Border) bool { return one.had(position) }) {
 		return false, nil
@@ -64,13 +66,13 @@ func (b Borders) Had(position int64, key string, slot func() (int, error)) (bool
 	return false, nil
 }
 
-// Beyond reports whether all borders are below a position: nothing above it was had.
+// Beyond reports whether all borders are below a position.
 func (b Borders) Beyond(position int64) bool {
 	return !slices.ContainsFunc(b, func(one Border) bool { return one.After >= position })
 }
 
-// Pass raises the borders of a unit to its checkpoint, except for what is pending:
-// the positions in doubt that it has passed, and its dead letters.
+// Pass raises the borders of a unit to its checkpoint, and adds the pending positions to
+// the exceptions. Pending are the unit's positions in doubt and its dead letters.
 func (b Borders) Pass(slots partition.Range, key string, checkpoint int64, pending []store.Range) Borders {
 	pending = sorted(pending)
 	return b.each(slots, key, func(one *Border) {
@@ -81,8 +83,8 @@ func (b Borders) Pass(slots partition.Range, key string, checkpoint int64, pendi
 	})
 }
 
-// Cross takes note that a unit whose borders were raised to its checkpoint goes on to
-// another one, without the events in between.
+// Cross records that a unit skips the events up to another position. Pass must have
+// raised the borders to the unit's checkpoint.
 func (b Borders) Cross(to int64) Borders {
 	return b.each(partition.All, "", func(one *Border) {
 		if to > one.After {
@@ -92,7 +94,8 @@ func (b Borders) Cross(to int64) Borders {
 	})
 }
 
-// Lack records that the effects of positions were not had, although the unit has passed them.
+// Lack records that the effects of positions were not had, although the unit has passed
+// the positions.
 func (b Borders) Lack(missed []int64) Borders {
 	if len(b) == 0 || len(missed) == 0 {
 		return b
@@ -107,7 +110,7 @@ func (b Borders) Lack(missed []int64) Borders {
 	})
 }
 
-// Handle takes note that the events at positions were handled.
+// Handle records that the events at positions were handled.
 func (b Borders) Handle(positions []store.Range) (after Borders, changed bool) {
 	positions = sorted(positions)
 	if !slices.ContainsFunc(b, func(one Border) bool { return overlap(one.Except, positions) }) {
@@ -116,8 +119,8 @@ func (b Borders) Handle(positions []store.Range) (after Borders, changed bool) {
 	return b.each(partition.All, "", func(one *Border) { one.Except = subtract(one.Except, positions) }), true
 }
 
-// each returns the borders after a change of each one. A unit without borders has one
-// at 0.
+// each returns a copy of the borders with a change of each border. A unit without
+// borders gets a border at 0.
 func (b Borders) each(slots partition.Range, key string, change func(one *Border)) Borders {
 	if len(b) == 0 {
 		if slots == partition.All {
@@ -132,14 +135,13 @@ func (b Borders) each(slots partition.Range, key string, change func(one *Border
 	return all
 }
 
-// Part is a unit that is merged.
+// Part is a unit that is to be merged.
 type Part struct {
 	Slots   partition.Range
 	Borders Borders
 }
 
-// Join returns the borders of the unit that takes the place of parts, which are split
-// by a key.
+// Join returns the borders of the unit that replaces parts. key is the key of the split.
 func Join(parts []Part, key string) (all Borders) {
 	some := false
 	for _, p := range parts {
@@ -164,8 +166,8 @@ func Join(parts []Part, key string) (all Borders) {
 	return joined
 }
 
-// clip returns the borders for some slots only. Where there is none for a slot, it is
-// at 0: an effect that may not have been had was not.
+// clip returns the borders of a range of slots. A slot without a border gets a border at
+// 0: an effect may then repeat, and none is lost.
 func (b Borders) clip(slots partition.Range, key string) (clipped Borders) {
 	next := slots.First
 	add := func(one Border, last int) {

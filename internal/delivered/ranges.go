@@ -1,4 +1,4 @@
-package effects
+package delivered
 
 import (
 	"cmp"
@@ -7,7 +7,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// sorted returns ranges in order, those apart that have a position between them.
+// sorted returns ranges in order, with adjacent and overlapping ranges joined.
 func sorted(ranges []store.Range) (all []store.Range) {
 	ranges = slices.Clone(ranges)
 	slices.SortFunc(ranges, func(a, b store.Range) int { return cmp.Compare(a.First, b.First) })
@@ -23,7 +23,7 @@ func sorted(ranges []store.Range) (all []store.Range) {
 
 func union(a, b []store.Range) []store.Range { return sorted(slices.Concat(a, b)) }
 
-// find returns the first of ranges that ends at or behind a position.
+// find returns the index of the first range that ends at or after a position.
 func find(ranges []store.Range, position int64) int {
 	i, _ := slices.BinarySearchFunc(ranges, position, func(r store.Range, p int64) int { return cmp.Compare(r.Last, p) })
 	return i
@@ -34,7 +34,7 @@ func holds(ranges []store.Range, position int64) bool {
 	return i < len(ranges) && ranges[i].First <= position
 }
 
-// overlap reports whether sorted ranges have a position in common.
+// overlap reports whether sorted ranges have a common position.
 func overlap(a, b []store.Range) bool {
 	return slices.ContainsFunc(b, func(r store.Range) bool {
 		i := find(a, r.First)
@@ -42,7 +42,7 @@ func overlap(a, b []store.Range) bool {
 	})
 }
 
-// within returns the parts of sorted ranges that are in one.
+// within returns the parts of sorted ranges that lie in one range.
 func within(ranges []store.Range, in store.Range) (parts []store.Range) {
 	for i := find(ranges, in.First); i < len(ranges) && ranges[i].First <= in.Last; i++ {
 		parts = append(parts, store.Range{First: max(ranges[i].First, in.First), Last: min(ranges[i].Last, in.Last)})
@@ -50,7 +50,7 @@ func within(ranges []store.Range, in store.Range) (parts []store.Range) {
 	return parts
 }
 
-// subtract returns the positions of a that are not in b. Both are sorted.
+// subtract returns the positions in a and not in b. Both are sorted.
 func subtract(a, b []store.Range) (rest []store.Range) {
 	for _, r := range a {
 		for i := find(b, r.First); i < len(b) && b[i].First <= r.Last; i++ {
@@ -66,5 +66,5 @@ func subtract(a, b []store.Range) (rest []store.Range) {
 	return rest
 }
 
-// Without returns the positions of some ranges that are not in others.
+// Without returns the positions in some and not in others.
 func Without(some, others []store.Range) []store.Range { return subtract(sorted(some), sorted(others)) }

@@ -1,4 +1,4 @@
-package effects_test
+package delivered_test
 
 import (
 	"fmt"
@@ -8,19 +8,19 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/store"
 )
 
 const logEnd = 24
 
-// history is a consumer over a small log, as operators, workers and writers treat it.
+// history is a consumer on a small log, with its operators, workers and writers.
 type history struct {
 	t       *rapid.T
-	slot    [logEnd + 1]int  // of the event at each position; below 0: it never appears
-	visible [logEnd + 1]bool // it has appeared
-	had     [logEnd + 1]bool // the effect
+	slot    [logEnd + 1]int  // of the event at each position; below 0: the event never appears
+	visible [logEnd + 1]bool // the event has appeared
+	had     [logEnd + 1]bool // the effect was had
 	units   []*unit
 	seen    map[string]int
 }
@@ -29,7 +29,7 @@ type unit struct {
 	slots         partition.Range
 	position      int64
 	open, letters map[int64]bool
-	borders       effects.Borders
+	borders       delivered.Borders
 }
 
 func (u *unit) pending() (all []store.Range) {
@@ -45,10 +45,10 @@ func (u *unit) pass() { u.borders = u.borders.Pass(u.slots, "k", u.position, u.p
 
 func (u *unit) handled(first, last int64) {
 	kept := slices.DeleteFunc(u.pending(), func(r store.Range) bool { return r.First < first || r.First > last })
-	u.borders, _ = u.borders.Handle(effects.Without([]store.Range{{First: first, Last: last}}, kept))
+	u.borders, _ = u.borders.Handle(delivered.Without([]store.Range{{First: first, Last: last}}, kept))
 }
 
-// deliver gives an event to the handler: it must know whether it has had the effect.
+// deliver passes an event to the handler, and checks Replay.
 func (h *history) deliver(u *unit, p int64) {
 	replay, err := u.borders.Had(p, "k", func() (int, error) { return h.slot[p], nil })
 	if err != nil || replay != h.had[p] {
@@ -64,7 +64,7 @@ func (h *history) mine(u *unit, p int64) bool {
 	return h.slot[p] >= 0 && h.visible[p] && u.slots.Has(h.slot[p])
 }
 
-// batch goes on to a position. letter says which events cannot be handled.
+// batch advances to a position. letter chooses the events that fail.
 func (h *history) batch(u *unit, to int64, letter func() bool) {
 	from := u.position
 	for p := from + 1; p <= to; p++ {
@@ -81,7 +81,7 @@ func (h *history) batch(u *unit, to int64, letter func() bool) {
 	u.handled(from+1, to)
 }
 
-// late delivers what has appeared.
+// late delivers events that have appeared.
 func (h *history) late(u *unit, letter func() bool) {
 	for _, p := range slices.Sorted(maps.Keys(u.open)) {
 		if !h.visible[p] {
@@ -120,7 +120,7 @@ func (h *history) forward(u *unit, to int64) {
 	u.position = to
 }
 
-// skip goes past the next event that is visible.
+// skip skips the next visible event.
 func (h *history) skip(u *unit) {
 	for p := u.position + 1; p <= logEnd; p++ {
 		if h.slot[p] < 0 || !h.visible[p] {
@@ -137,7 +137,7 @@ func (h *history) skip(u *unit) {
 	}
 }
 
-// replay makes letters of all events of an aggregate that the unit has passed.
+// replay makes dead letters of all events of an aggregate that the unit has passed.
 func (h *history) replay(u *unit, slot int) {
 	u.pass()
 	for p := int64(1); p <= u.position; p++ {
@@ -160,11 +160,11 @@ func (h *history) split(u *unit, n int) (parts []*unit) {
 	return parts
 }
 
-// merge makes one unit of all. Those that are behind go on first.
+// merge merges all units. Units that are behind advance first.
 func (h *history) merge() {
 	to := slices.MaxFunc(h.units, func(a, b *unit) int { return int(a.position - b.position) }).position
 	into := &unit{slots: partition.All, position: to, open: map[int64]bool{}, letters: map[int64]bool{}}
-	var parts []effects.Part
+	var parts []delivered.Part
 	never := func() bool { return false }
 	for _, u := range h.units {
 		h.batch(u, to, never)
@@ -172,30 +172,30 @@ func (h *history) merge() {
 		maps.Copy(into.open, u.open)
 		maps.Copy(into.letters, u.letters)
 	}
-	for p := range into.open { // a part that has passed one as void does not watch it
+	for p := range into.open { // a part that passed the position as void does not watch it
 		if h.visible[p] {
 			return
 		}
 	}
 	for _, u := range h.units {
-		stored, err := effects.Parse(u.borders.String())
+		stored, err := delivered.Parse(u.borders.String())
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		parts = append(parts, effects.Part{Slots: u.slots, Borders: stored})
+		parts = append(parts, delivered.Part{Slots: u.slots, Borders: stored})
 	}
-	into.borders = effects.Join(parts, "k")
+	into.borders = delivered.Join(parts, "k")
 	if len(into.borders) > 1 {
 		h.seen["merged with several borders"]++
 	}
 	h.units = []*unit{into}
 }
 
-// Whatever batches, late events, dead letters, resets, skips, splits, merges and replays
-// of one aggregate follow each other: a consumer has each effect once, and Replay
-// says exactly of which events it has had it. A longer search:
+// For every sequence of batches, late events, dead letters, resets, skips, splits,
+// merges and replays of an aggregate, the consumer has each effect once. Replay reports
+// exactly the events whose effects the consumer has had. A longer search:
 //
-//	go test ./internal/effects -rapid.checks=100000
+//	go test ./internal/delivered -rapid.checks=100000
 func TestEachEffectOnce(t *testing.T) {
 	seen := map[string]int{}
 	runs := 0
@@ -248,7 +248,7 @@ func TestEachEffectOnce(t *testing.T) {
 				}
 			case "forward":
 				to := u.position
-				for to < logEnd && (h.slot[to+1] < 0 || h.visible[to+1]) { // it is settled
+				for to < logEnd && (h.slot[to+1] < 0 || h.visible[to+1]) { // the position is settled
 					to++
 				}
 				h.forward(u, rapid.Int64Range(u.position, to).Draw(rt, "to"))
@@ -267,7 +267,7 @@ func TestEachEffectOnce(t *testing.T) {
 			}
 			seen[what]++
 		}
-		// In the end, whatever was crossed: a rebuild does what is still to be done.
+		// At the end, a rebuild handles the events that were skipped.
 		for p := range h.slot {
 			h.visible[p] = h.slot[p] >= 0
 		}
@@ -285,17 +285,17 @@ func TestEachEffectOnce(t *testing.T) {
 	t.Logf("in %d histories: %v", runs, seen)
 	for _, what := range []string{"replayed", "late", "merged with several borders"} {
 		if runs >= 100 && seen[what] == 0 {
-			t.Errorf("it never came to %q", what)
+			t.Errorf("no run reached %q", what)
 		}
 	}
 }
 
-// Borders of another key cannot say whose an event is. An effect may come twice then,
+// Borders of another key do not tell the border of an event. An effect may then repeat,
 // and none is lost.
-func TestAnotherKey(t *testing.T) {
+func TestBordersOfAnotherKey(t *testing.T) {
 	half := partition.Cut(2)
-	parts := []effects.Part{{Slots: half[0], Borders: effects.Borders{}.Pass(half[0], "customer", 9, nil)}, {Slots: half[1]}}
-	b := effects.Join(parts, "customer")
+	parts := []delivered.Part{{Slots: half[0], Borders: delivered.Borders{}.Pass(half[0], "customer", 9, nil)}, {Slots: half[1]}}
+	b := delivered.Join(parts, "customer")
 	for _, test := range []struct {
 		key  string
 		slot int
@@ -310,26 +310,26 @@ func TestAnotherKey(t *testing.T) {
 		t.Errorf("then %v", all)
 	}
 	if got, err := b.Pass(partition.All, "", 9, nil).Had(5, "region", func() (int, error) { return 0, fmt.Errorf("asked") }); !got || err != nil {
-		t.Errorf("all agree, but %v, %v", got, err)
+		t.Errorf("all borders agree, but Had returned %v, %v", got, err)
 	}
 }
 
-// What is stored comes back, and is short.
-func TestStored(t *testing.T) {
-	for _, b := range []effects.Borders{nil, effects.Borders{}.Pass(partition.All, "k", 100, []store.Range{{First: 7, Last: 9}, {First: 3, Last: 3}, {First: 8, Last: 12}, {First: 200, Last: 200}})} {
-		again, err := effects.Parse(b.String())
+// Borders are stored without loss, and in a short form.
+func TestBordersRoundTrip(t *testing.T) {
+	for _, b := range []delivered.Borders{nil, delivered.Borders{}.Pass(partition.All, "k", 100, []store.Range{{First: 7, Last: 9}, {First: 3, Last: 3}, {First: 8, Last: 12}, {First: 200, Last: 200}})} {
+		again, err := delivered.Parse(b.String())
 		if err != nil || again.String() != b.String() {
 			t.Errorf("%v became %v, %v", b, again, err)
 		}
 	}
-	b := effects.Borders{}.Pass(partition.All, "k", 100, []store.Range{{First: 7, Last: 9}, {First: 3, Last: 3}, {First: 8, Last: 12}, {First: 200, Last: 200}})
+	b := delivered.Borders{}.Pass(partition.All, "k", 100, []store.Range{{First: 7, Last: 9}, {First: 3, Last: 3}, {First: 8, Last: 12}, {First: 200, Last: 200}})
 	if b.String() != `[{"first":0,"last":4095,"after":100,"except":[{"first":3,"last":3},{"first":7,"last":12}]}]` {
 		t.Errorf("stored as %v", b)
 	}
 	if !b.Beyond(101) || b.Beyond(100) {
-		t.Error("it is beyond something else")
+		t.Error("Beyond does not compare with the highest border")
 	}
-	if _, err := effects.Parse("{"); err == nil {
-		t.Error("nonsense was parsed")
+	if _, err := delivered.Parse("{"); err == nil {
+		t.Error("an invalid text was parsed")
 	}
 }
