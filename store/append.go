@@ -8,31 +8,30 @@ import (
 )
 
 var (
-	// ErrOptimisticConcurrency reports that the aggregate was not at the
-	// expected version, or that another transaction appended to it first. Read
-	// the aggregate again and decide again.
+	// ErrOptimisticConcurrency reports that the aggregate was not at the expected version.
+	// Another transaction may have appended to the aggregate first. Read the aggregate again
+	// and decide again.
 	ErrOptimisticConcurrency = errors.New("store: the aggregate is not at the expected version")
 
 	// ErrNoEvents reports an append without events.
 	ErrNoEvents = errors.New("store: no events to append")
 )
 
-// EventStore appends events. A *postgres.Store of package store/postgres is one.
+// EventStore appends events. *postgres.Store of package store/postgres implements EventStore.
 type EventStore interface {
-	// Append appends events, all of one aggregate, inside tx. It returns
-	// ErrOptimisticConcurrency if the aggregate is not at the expected
-	// version.
+	// Append appends events inside tx. All events belong to one aggregate. Append returns
+	// ErrOptimisticConcurrency if the aggregate is not at the expected version.
 	Append(ctx context.Context, tx *sql.Tx, expected ExpectedVersion, events []Event) (AppendResult, error)
 }
 
-// ExpectedVersion is the version that an append demands of the aggregate. Its
-// zero value is NoStream, so a forgotten one cannot overwrite anything.
+// ExpectedVersion is the version that an append demands of the aggregate. The zero value is
+// NoStream, so that an append without a version cannot overwrite anything.
 type ExpectedVersion struct {
 	any     bool
 	version int64
 }
 
-// Any demands nothing.
+// Any accepts every version of the aggregate.
 func Any() ExpectedVersion { return ExpectedVersion{any: true} }
 
 // NoStream demands that the aggregate has no events yet.
@@ -42,20 +41,20 @@ func NoStream() ExpectedVersion { return Exact(0) }
 // NoStream.
 func Exact(n int64) ExpectedVersion { return ExpectedVersion{version: n} }
 
-// IsAny reports whether v demands nothing.
+// IsAny reports whether v accepts every version.
 func (v ExpectedVersion) IsAny() bool { return v.any }
 
 // IsNoStream reports whether v demands that the aggregate has no events yet.
 func (v ExpectedVersion) IsNoStream() bool { return !v.any && v.version == 0 }
 
-// IsExact reports whether v demands that the aggregate has events, the last of
-// them with version Value.
+// IsExact reports whether v demands that the aggregate has events and that the last event has
+// version Value.
 func (v ExpectedVersion) IsExact() bool { return v.version != 0 }
 
-// Value returns the version that v demands, 0 unless IsExact.
+// Value returns the version that v demands. It is 0 unless IsExact.
 func (v ExpectedVersion) Value() int64 { return v.version }
 
-// String returns the call that makes v.
+// String returns v as the Go call that makes v.
 func (v ExpectedVersion) String() string {
 	switch {
 	case v.IsAny():

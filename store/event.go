@@ -1,6 +1,6 @@
-// Package store has the words of an event log: events, versions, and the small
-// interfaces through which a worker reads a log. It touches no database;
-// package store/postgres does.
+// Package store defines the types of an event log: events, versions, and the small interfaces
+// through which a worker reads a log. The package accesses no database; package store/postgres
+// does.
 package store
 
 import (
@@ -10,10 +10,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// EarliestTime and LatestTime bound the times that this module reads from tables: what a
-// time.Time and its JSON can hold, in microseconds. A row that another program wrote may
-// have an earlier or a later time, also '-infinity' or 'infinity'. Such a time is read as
-// the bound. Change neither.
+// EarliestTime and LatestTime bound the times that this module reads from tables. The bounds
+// are the range of time.Time and of its JSON, in microseconds. A row of another program may
+// have a time outside of the bounds, also '-infinity' or 'infinity'. Such a time is read as the
+// nearer bound. Do not change the two variables.
 var (
 	EarliestTime = time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC) // the first after the zero Time
 	LatestTime   = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
@@ -22,8 +22,7 @@ var (
 // NullString is a text that may be absent.
 type NullString = sql.NullString
 
-// Event is what an application appends. The store assigns the aggregate
-// version and the global position.
+// Event is an event to append. The store assigns the aggregate version and the global position.
 type Event struct {
 	AggregateType string
 	AggregateID   string
@@ -38,11 +37,10 @@ type Event struct {
 	CreatedAt     time.Time // zero: the database's clock at the append
 }
 
-// PersistedEvent is an event as the log holds it.
+// PersistedEvent is an event as stored in the log.
 type PersistedEvent struct {
-	// GlobalPosition is drawn from a sequence: unique and ascending, with
-	// gaps. Transactions commit in any order: a lower position may become
-	// visible after a higher one.
+	// GlobalPosition is drawn from a sequence. Positions are unique and ascending, with gaps.
+	// Transactions commit in any order: a lower position may become visible after a higher one.
 	GlobalPosition int64
 	// AggregateVersion counts the events of one aggregate from 1, without gaps.
 	AggregateVersion int64
@@ -60,8 +58,7 @@ type PersistedEvent struct {
 	CreatedAt     time.Time // from EarliestTime to LatestTime
 }
 
-// Stream is the history of one aggregate, or a part of it, in order of
-// version.
+// Stream is the history of one aggregate, or a part of the history, in order of version.
 type Stream struct {
 	AggregateType string
 	AggregateID   string
@@ -71,10 +68,10 @@ type Stream struct {
 // Len returns the number of events.
 func (s Stream) Len() int { return len(s.Events) }
 
-// IsEmpty reports whether no event was found.
+// IsEmpty reports whether the stream has no events.
 func (s Stream) IsEmpty() bool { return len(s.Events) == 0 }
 
-// Version returns the version of the last event, 0 if there is none.
+// Version returns the version of the last event. It is 0 if the stream has no events.
 func (s Stream) Version() int64 {
 	if len(s.Events) == 0 {
 		return 0

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Querier is what *sql.DB, *sql.Conn and *sql.Tx share. Readers take it, so
+// Querier has the methods that *sql.DB, *sql.Conn and *sql.Tx share. Readers take a Querier, so
 // that a read costs one round trip and no transaction of its own.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
@@ -16,96 +16,93 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Log is an event log that can be read in the order of positions. It is all
-// that a worker needs. [ScopedReader], [SizedReader], [RangeReader],
-// [SequenceNamer] and [Binder] make it better.
+// Log is an event log that can be read in the order of positions. A worker needs no other
+// methods. A Log may also implement [ScopedReader], [SizedReader], [RangeReader], [AgeReader],
+// [SequenceNamer] and [Binder]; the worker then reads with fewer statements or less memory, or
+// proves more.
 type Log interface {
 	EventReader
 	GlobalPositionReader
 }
 
-// EventReader reads a log in the order of positions. A position below those
-// that were read may become visible later.
+// EventReader reads a log in the order of positions. An event below the positions that were
+// read may become visible later.
 type EventReader interface {
-	// ReadEvents returns at most limit visible events above position after,
-	// in order of position.
+	// ReadEvents returns at most limit visible events above position after, in order of
+	// position.
 	ReadEvents(ctx context.Context, q Querier, after int64, limit int) ([]PersistedEvent, error)
 }
 
-// GlobalPositionReader reads how far a log reaches.
+// GlobalPositionReader reads the head of a log.
 type GlobalPositionReader interface {
-	// GetLatestGlobalPosition returns the highest visible position, 0 for an
-	// empty log.
+	// GetLatestGlobalPosition returns the highest visible position, 0 for an empty log.
 	GetLatestGlobalPosition(ctx context.Context, q Querier) (int64, error)
 }
 
 // AggregateStreamReader reads the events of one aggregate.
 type AggregateStreamReader interface {
-	// ReadAggregateStream returns the events from fromVersion to toVersion,
-	// both included, in order of version. A bound that is nil is none.
+	// ReadAggregateStream returns the events from fromVersion to toVersion, both included, in
+	// order of version. A nil bound does not limit the stream.
 	ReadAggregateStream(ctx context.Context, q Querier, aggregateType, aggregateID string, fromVersion, toVersion *int64) (Stream, error)
 }
 
-// ScopedReader is a Log that filters aggregate types in SQL. A consumer
-// crosses stretches that do not concern it in one step.
+// ScopedReader is a Log that filters aggregate types in SQL. A consumer of some types crosses a
+// stretch of other types in one step.
 type ScopedReader interface {
-	// ReadScoped returns what one snapshot shows of the range.
+	// ReadScoped returns the events that one snapshot shows in the range.
 	ReadScoped(ctx context.Context, q Querier, r ScopedRange) (ScopedPage, error)
-	// CountMissing sums up the positions in (after, through] that have no
-	// visible event of any type, as one snapshot shows them. Workers ask about
-	// ranges in which every position is known to be visible or void.
+	// CountMissing sums up the positions in (after, through] that have no visible event of any
+	// type. The sum comes from one snapshot. Workers call CountMissing for ranges in which
+	// every position is known to be visible or void.
 	CountMissing(ctx context.Context, q Querier, after, through int64) (Missing, error)
 }
 
-// ScopedRange asks for at most Limit events of some aggregate types with After
-// < position <= UpTo.
+// ScopedRange asks for at most Limit events of the aggregate types Types with After < position
+// <= UpTo.
 type ScopedRange struct {
 	After, UpTo int64
 	Types       []string
 	Limit       int
-	// MaxBytes bounds the payload and metadata of the page, above 0. The last
-	// event may go beyond it. A log need not respect it.
+	// MaxBytes bounds the payload and metadata of the page, in bytes. It is above 0. The last
+	// event may exceed MaxBytes. A log may ignore MaxBytes.
 	MaxBytes int
 }
 
-// ScopedPage is the answer to a ScopedRange. Its fields come from one
-// snapshot.
+// ScopedPage is the answer to a ScopedRange. All fields come from one snapshot.
 type ScopedPage struct {
 	Events []PersistedEvent // in order of position
-	// Through is how far the page reaches: the last event's position if Limit
-	// or MaxBytes was reached, otherwise UpTo.
+	// Through is the position up to which the page is complete. Through is the position of the
+	// last event if Limit or MaxBytes was reached, otherwise UpTo.
 	Through int64
 }
 
-// SizedReader is a Log that ends a read when the events reach a number of
-// bytes. A worker then needs little memory, whatever the size of the events.
+// SizedReader is a Log that bounds a read by bytes. The worker's memory is then bounded,
+// whatever the size of the events.
 type SizedReader interface {
-	// ReadSized returns visible events above position after, in order of
-	// position and from one snapshot. It returns at most limit events, and
-	// none after the one with which payloads and metadata reach maxBytes. more
-	// reports whether others may follow.
+	// ReadSized returns visible events above position after, in order of position and from one
+	// snapshot. It returns at most limit events. The page ends with the event whose payload and
+	// metadata bring the sum to maxBytes. more reports whether further events may follow.
 	ReadSized(ctx context.Context, q Querier, after int64, limit, maxBytes int) (events []PersistedEvent, more bool, err error)
 }
 
-// RangeReader is a Log that reads scattered positions in one statement. A
-// consumer with many positions in doubt asks once for all of them.
+// RangeReader is a Log that reads scattered positions in one statement. A consumer with many
+// positions in doubt reads all of them at once.
 type RangeReader interface {
-	// ReadRanges returns at most limit visible events in the ranges, in order
-	// of position and from one snapshot. The ranges are ascending and
-	// disjoint.
+	// ReadRanges returns at most limit visible events in the ranges, in order of position and
+	// from one snapshot. The ranges are ascending and disjoint.
 	ReadRanges(ctx context.Context, q Querier, ranges []Range, limit int) ([]PersistedEvent, error)
 }
 
-// AgeReader is a Log that tells how long events wait. A worker asks it once for
-// all its consumers that are behind. Without it, nobody knows how old the events are
-// that a consumer has not handled.
+// AgeReader is a Log that returns how long events have waited. A worker calls ReadAges once for
+// all consumers that are behind. Without AgeReader, the worker does not know the age of the
+// events that a consumer has not handled.
 type AgeReader interface {
-	// ReadAges returns what comes first above each place, from one snapshot, in
-	// the order of places.
+	// ReadAges returns the first visible event above each place, in the order of places. All
+	// answers come from one snapshot.
 	ReadAges(ctx context.Context, q Querier, places []Place) ([]Waiting, error)
 }
 
-// Place is how far a reader of some types has come.
+// Place is the position up to which a consumer has read, and the consumer's types.
 type Place struct {
 	After int64    `json:"after"`
 	Types []string `json:"types"` // nil: all
@@ -123,10 +120,10 @@ type Range struct {
 	Last  int64 `json:"last"`
 }
 
-// Count returns how many positions the range has.
+// Count returns the number of positions in the range.
 func (r Range) Count() int64 { return r.Last - r.First + 1 }
 
-// Holds reports whether a position is in the range.
+// Holds reports whether position is in the range.
 func (r Range) Holds(position int64) bool { return r.First <= position && position <= r.Last }
 
 // Missing sums up positions without a visible event.
@@ -135,59 +132,55 @@ type Missing struct {
 	Count int64 // how many; Range means something if above 0
 }
 
-// Binder is a Log whose reads can be bound to one server. A worker binds its
-// log at the start. From then on, a search path that a handler leaves in its
-// session leads to no other table. A connection that leads to a standby, an
-// abandoned primary or a restored backup yields an error and no events.
+// Binder is a Log whose reads can be bound to one server. A worker binds its log at the start.
+// After Bind, a search path that a handler leaves in its session cannot lead to another table.
+// A connection to a standby, an abandoned primary or a restored backup yields an error and no
+// events.
 //
-// Without Bind, the worker asks for the incarnation in a statement of its own
-// after each read.
+// Without Bind, the worker reads the incarnation in a separate statement after each read.
 type Binder interface {
 	// Bind finds the log's tables as q's session sees them now.
 	//
-	// incarnation is an SQL expression of type text that names the incarnation
-	// of the server that evaluates it. It is NULL or an error where there is
-	// none.
+	// incarnation is an SQL expression of type text that returns the incarnation of the server
+	// that evaluates it. It is NULL or fails on a server without an incarnation.
 	Bind(ctx context.Context, q Querier, incarnation string) (BoundLog, error)
-	// Binds reports whether Bind binds all of log. A type that embeds a Binder
-	// inherits Bind, which would bypass what the type makes of the events. The
-	// worker asks such a log after each read.
+	// Binds reports whether Bind binds all of log. A type that embeds a Binder inherits Bind,
+	// and the inherited Bind would bypass the type's own ReadEvents. The worker reads the
+	// incarnation after each read of such a log.
 	Binds(log Log) bool
 }
 
-// BoundLog is a Log over tables that were found once. Its own reads prove
-// nothing; those of At do. If its log is a SequenceNamer, so is the BoundLog,
-// with qualified names.
+// BoundLog is a Log over tables that were found once. Only the reads of At prove the
+// incarnation. If the log is a SequenceNamer, so is the BoundLog, with qualified names.
 type BoundLog interface {
 	Log
-	// At returns a log whose reads fail with ErrIncarnation unless the
-	// snapshot that answers is of this incarnation. It implements what the
-	// BoundLog's log implements.
+	// At returns a log whose reads fail with ErrIncarnation unless the snapshot that answers is
+	// of this incarnation. The returned log implements the same interfaces as the log that was
+	// bound.
 	At(incarnation string) Log
 }
 
-// ErrIncarnation reports a read that another server has executed, or the same
-// server after a crash, a restore or a restart.
+// ErrIncarnation reports that a read was executed by another server, or by the same server
+// after a crash, a restore or a restart.
 var ErrIncarnation = errors.New("store: the server that answered is not the one that was asked for, or has restarted since: a connection leads to a standby, an abandoned primary or a restored copy, or its search path to another table")
 
-// SequenceNamer is a Log that says where its positions come from. The worker
-// then proves from the sequence's locks that a missing position is void.
-// Without it, the worker awaits every transaction of the database.
+// SequenceNamer is a Log that names the sequence of its positions. The worker then proves from
+// the sequence's locks that a missing position is void. Without SequenceNamer, the worker
+// awaits every transaction of the database.
 type SequenceNamer interface {
-	// PositionColumn returns the table, as it would stand in SQL (quoted where
-	// needed), and its column whose default draws from the sequence.
+	// PositionColumn returns the table and its column whose default draws from the sequence.
+	// The table is spelled as in SQL, quoted where needed.
 	PositionColumn() (table, column string)
 }
 
-// TxLog is a log whose readers want a transaction.
+// TxLog is a log whose read methods take a transaction.
 type TxLog interface {
 	ReadEvents(ctx context.Context, tx *sql.Tx, after int64, limit int) ([]PersistedEvent, error)
 	GetLatestGlobalPosition(ctx context.Context, tx *sql.Tx) (int64, error)
 }
 
-// FromTxLog adapts a TxLog. A read outside of a transaction runs in a
-// read-only transaction of its own, at the price of two more round trips. If l
-// is a SequenceNamer, so is the result.
+// FromTxLog adapts a TxLog. A read outside of a transaction runs in a read-only transaction of
+// its own and costs two more round trips. If l is a SequenceNamer, so is the result.
 func FromTxLog(l TxLog) Log {
 	if n, ok := l.(SequenceNamer); ok {
 		return namedTxLog{txLog{l}, n}

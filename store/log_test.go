@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// txLog is a log whose readers want a transaction, and which says whether the
-// last one could write.
+// txLog is a log whose read methods take a transaction. It records whether the last transaction
+// could write.
 type txLog struct {
 	log      *storepostgres.Store
 	readOnly string
@@ -59,7 +59,7 @@ func TestFromTxLog(t *testing.T) {
 
 	inner := &txLog{log: eventStore}
 	log := store.FromTxLog(inner)
-	look := func(q store.Querier, readOnly string) {
+	read := func(q store.Querier, readOnly string) {
 		t.Helper()
 		events, err := log.ReadEvents(ctx, q, 0, 10)
 		if err != nil || len(events) != 1 || inner.readOnly != readOnly {
@@ -72,16 +72,16 @@ func TestFromTxLog(t *testing.T) {
 			t.Errorf("an error from a %T: %v", q, err)
 		}
 	}
-	look(tx, "off") // the caller's own
+	read(tx, "off") // the caller's own
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	look(db, "on")
+	read(db, "on")
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	look(conn, "on")
+	read(conn, "on")
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestFromTxLogKeepsTheSequence(t *testing.T) {
 	}
 }
 
-// A version that nobody has set is the strictest.
+// The zero value of ExpectedVersion is NoStream, the strictest version.
 func TestExpectedVersion(t *testing.T) {
 	t.Parallel()
 	var zero store.ExpectedVersion
@@ -138,7 +138,7 @@ func TestExpectedVersion(t *testing.T) {
 	}
 }
 
-func TestVersionsOfNothing(t *testing.T) {
+func TestVersionsOfEmptyValues(t *testing.T) {
 	var result store.AppendResult
 	var stream store.Stream
 	if result.FromVersion() != 0 || result.ToVersion() != 0 || stream.Version() != 0 || stream.Len() != 0 || !stream.IsEmpty() {

@@ -5,15 +5,15 @@ import (
 	"log/slog"
 )
 
-// Logger receives what the store and the worker report. keyvals are
-// alternating keys and values.
+// Logger receives the log messages of the store and the worker. keyvals are alternating keys
+// and values.
 type Logger interface {
 	Debug(ctx context.Context, msg string, keyvals ...any)
 	Info(ctx context.Context, msg string, keyvals ...any)
 	Error(ctx context.Context, msg string, keyvals ...any)
 }
 
-// NoOpLogger discards everything.
+// NoOpLogger discards all messages.
 type NoOpLogger struct{}
 
 // Debug discards its arguments.
@@ -35,7 +35,7 @@ func NewSlogLogger(l *slog.Logger) Logger {
 	return slogLogger{l}
 }
 
-// Slog returns the logger that was adapted.
+// Slog returns the adapted logger.
 func (s slogLogger) Slog() *slog.Logger { return s.l }
 
 func (s slogLogger) Debug(ctx context.Context, msg string, keyvals ...any) {

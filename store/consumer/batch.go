@@ -9,40 +9,38 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// BatchConsumer is a Consumer that takes all events of a batch at once, to
-// write in bulk. Workers call HandleBatch instead of Handle. A type that needs
-// no Handle embeds [BatchOnly].
+// BatchConsumer is a Consumer that handles all events of a batch at once, to write in bulk.
+// Workers call HandleBatch instead of Handle. A type that needs no Handle embeds [BatchOnly].
 type BatchConsumer interface {
 	Consumer
-	// HandleBatch applies events, in order, under the rules of Handle. Late
-	// events come in a call of their own, before the others of the same
-	// transaction. HandleBatch must neither keep nor change the slice.
+	// HandleBatch applies events, in order, under the rules of Handle. Late events come in a
+	// separate call, before the other events of the same transaction. HandleBatch must neither
+	// keep nor change the slice.
 	//
-	// Return an EventError to name the event that cannot be handled. After
-	// any other error, the worker halves the batch until the event is found.
+	// Return an EventError to name the event that cannot be handled. After any other error, the
+	// worker halves the batch until it has found the event.
 	HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
 }
 
-// BatchOnly is the Handle of a BatchConsumer that needs none:
+// BatchOnly implements Handle for a BatchConsumer that needs no Handle:
 //
 //	type Totals struct{ consumer.BatchOnly }
 //
 //	func (Totals) Name() string { return "totals_v1" }
 //	func (Totals) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
 //
-// Worker.Start refuses a consumer that embeds it and has no HandleBatch.
+// Worker.Start refuses a consumer that embeds BatchOnly and has no HandleBatch.
 type BatchOnly struct{}
 
-// Handle returns an error. No worker calls it where there is a HandleBatch.
+// Handle returns ErrBatchOnly. No worker calls Handle of a type that has a HandleBatch.
 func (BatchOnly) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return ErrBatchOnly }
 
 func (BatchOnly) batchOnly() {}
 
-// ErrBatchOnly reports a consumer that embeds BatchOnly and is no
-// BatchConsumer.
+// ErrBatchOnly reports a consumer that embeds BatchOnly and is no BatchConsumer.
 var ErrBatchOnly = errors.New("it embeds consumer.BatchOnly, and has no HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error: add it, or a Handle")
 
-// Check returns ErrBatchOnly for a consumer that can handle no event.
+// Check returns ErrBatchOnly for a consumer that embeds BatchOnly and has no HandleBatch.
 func Check(c Consumer) error {
 	_, bulk := c.(BatchConsumer)
 	if _, only := c.(interface{ batchOnly() }); only && !bulk {
@@ -51,8 +49,8 @@ func Check(c Consumer) error {
 	return nil
 }
 
-// EventError names the event of a batch that cannot be handled. The worker
-// commits the events before it.
+// EventError names the event of a batch that cannot be handled. The worker commits the events
+// before it.
 type EventError struct {
 	Index int // in the events that HandleBatch was given
 	Err   error
@@ -60,5 +58,5 @@ type EventError struct {
 
 func (e *EventError) Error() string { return fmt.Sprintf("event %d of the batch: %v", e.Index, e.Err) }
 
-// Unwrap gives the cause.
+// Unwrap returns Err.
 func (e *EventError) Unwrap() error { return e.Err }

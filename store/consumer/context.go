@@ -6,21 +6,21 @@ import (
 	"sync"
 )
 
-// Delivery describes the call of Handle that the context belongs to.
+// Delivery describes the call of Handle to which a context belongs.
 type Delivery struct {
 	Consumer string
-	// Partition names the part of a [Partitioned] consumer's keys that the call
-	// handles, such as "400-7ff"; empty for all of them. No two calls of the same
-	// part run at the same time. The parts change with the number of partitions.
+	// Partition names the part of a [Partitioned] consumer's keys that the call handles, such
+	// as "400-7ff". It is empty for all keys. No two calls of the same part run at the same
+	// time. The parts change with the number of partitions.
 	Partition string
 	// Attempt counts the tries of this batch from 1.
 	Attempt int
-	// Late reports that the consumer has passed the event's position before.
-	// The event became visible only afterwards, or it was a dead letter.
+	// Late reports whether the consumer had passed the event's position before. A late event
+	// became visible only afterwards, or was a dead letter.
 	Late bool
-	// Replay reports that the consumer has had the event's effects before: it has handled
-	// the event, and an operator has set it back. Rebuild what Handle keeps, and send no
-	// mail again. Events of one call have the same.
+	// Replay reports whether the consumer has handled the event before, and an operator has set
+	// the consumer back. During a replay, write the consumer's tables again, but do not repeat
+	// external effects such as mail. All events of one call have the same Replay.
 	Replay bool
 }
 
@@ -32,26 +32,26 @@ type delivery struct {
 	calls *calls
 }
 
-// WithDelivery returns a context from which Info and Conn answer. Each call of
-// Conn calls conn, which is nil where there is no connection. Workers and test
-// harnesses call WithDelivery; consumers have no need to.
+// WithDelivery returns a context for Info and Conn. Each call of Conn calls conn, which is nil
+// if there is no connection. Workers and test harnesses call WithDelivery; consumers do not
+// need it.
 func WithDelivery(ctx context.Context, d Delivery, conn func() *sql.Conn) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, delivery{d, conn, new(calls)})
 }
 
-// Info returns the running call of Handle; ok is false outside of one.
+// Info returns the running call of Handle. ok is false outside of Handle.
 func Info(ctx context.Context) (d Delivery, ok bool) {
 	v, ok := ctx.Value(deliveryKey{}).(delivery)
 	return v.Delivery, ok
 }
 
-// Conn returns the connection of the transaction that Handle was given. The
-// driver's own features, such as COPY, work there in the same transaction. It
-// is valid until Handle returns; ok is false outside of Handle.
+// Conn returns the connection of the transaction that was passed to Handle. The driver's own
+// features, such as COPY, run there in the same transaction. The connection is valid until
+// Handle returns. ok is false outside of Handle.
 //
-// Do not close it. Close waits for the end of the transaction, and Handle for
-// Close, until BatchTimeout ends both. Do not use the transaction inside of conn.Raw
-// either: Raw holds the connection, and each statement of the transaction waits for it.
+// Do not close the connection. Close waits for the end of the transaction, and Handle waits for
+// Close, until BatchTimeout ends both. Do not use the transaction inside of conn.Raw either.
+// Raw holds the connection, and each statement of the transaction waits for the connection.
 func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
 	v, _ := ctx.Value(deliveryKey{}).(delivery)
 	if v.conn == nil {
@@ -60,9 +60,9 @@ func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
 	return v.conn(), true
 }
 
-// NextCall numbers what a handler does for the event at a position, from 0: the
-// same call gets the same number when the event is handled again. Package jobs
-// uses it. ok is false outside of Handle.
+// NextCall numbers the calls that a handler makes for the event at a position, from 0. The same
+// call gets the same number when the event is handled again. Package jobs uses NextCall. ok is
+// false outside of Handle.
 func NextCall(ctx context.Context, position int64) (n int, ok bool) {
 	v, ok := ctx.Value(deliveryKey{}).(delivery)
 	if !ok {
@@ -71,7 +71,7 @@ func NextCall(ctx context.Context, position int64) (n int, ok bool) {
 	return v.calls.next(position), true
 }
 
-// calls counts the calls for each event of a delivery.
+// calls counts the calls of NextCall for each event of a delivery.
 type calls struct {
 	mu sync.Mutex
 	of map[int64]int

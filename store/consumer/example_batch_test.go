@@ -30,8 +30,8 @@ func (Worths) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.Persis
 	return err
 }
 
-// A batch consumer takes all events of a batch at once, and names the one that it
-// cannot handle.
+// A batch consumer handles all events of a batch at once, and names the event that it cannot
+// handle.
 func ExampleBatchConsumer() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE worths (id TEXT PRIMARY KEY, cents INT NOT NULL)`)

@@ -15,7 +15,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Archive copies events with COPY, which database/sql does not know.
+// Archive copies events with COPY, which database/sql does not support.
 type Archive struct{ consumer.BatchOnly }
 
 func (Archive) Name() string { return "archive_v1" }
@@ -36,8 +36,7 @@ func (Archive) HandleBatch(ctx context.Context, _ *sql.Tx, events []store.Persis
 	})
 }
 
-// A handler reaches the driver's own features through the connection of its
-// transaction.
+// A handler uses the driver's own features through the connection of its transaction.
 func ExampleConn() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE archive (position BIGINT, what TEXT)`)

@@ -10,7 +10,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Totals is a projection: how many orders there are, and what they are worth.
+// Totals is a projection: the number of orders and their total value.
 type Totals struct{}
 
 func (Totals) Name() string { return "totals_v1" }
@@ -20,13 +20,13 @@ func (Totals) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) er
 	return err
 }
 
-// A consumer handles one event at a time, through the transaction it is given.
+// A consumer handles one event at a time, in the transaction passed to Handle.
 func ExampleConsumer() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE totals AS SELECT 0 AS orders, 0 AS cents`)
 	defer drop()
 
-	// What a worker does with the events of the log. It also commits.
+	// Handle calls the consumer as a worker does. A worker also commits.
 	events := []store.Event{event("Order", 500), event("Order", 1200)}
 	err := workertest.Handle(ctx, db, Totals{}, events, func(tx *sql.Tx) error {
 		var orders, cents int

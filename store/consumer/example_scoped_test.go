@@ -10,8 +10,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Invoices is a projection of two aggregate types. Events of others are skipped
-// in SQL.
+// Invoices is a projection of two aggregate types. Events of other types are skipped in SQL.
 type Invoices struct{}
 
 func (Invoices) Name() string             { return "invoices_v1" }
@@ -22,7 +21,7 @@ func (Invoices) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) 
 	return err
 }
 
-// A scoped consumer is given the events of its aggregate types only.
+// A scoped consumer receives only the events of its aggregate types.
 func ExampleScopedConsumer() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE invoices (what TEXT)`)

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// database makes a database with one more table, for an Example.
+// database creates a database with one more table, for an Example.
 func database(table string) (db *sql.DB, drop func()) {
 	t, drop := pgtest.Example()
 	d := pgtest.New(t)
@@ -21,7 +21,7 @@ func database(table string) (db *sql.DB, drop func()) {
 	return d.DB, drop
 }
 
-// event is an event of some aggregate, worth so many cents.
+// event returns an event of a new aggregate, worth so many cents.
 func event(aggregateType string, cents int) store.Event {
 	return store.Event{AggregateType: aggregateType, AggregateID: uuid.NewString(), EventType: aggregateType + "Made", Payload: fmt.Appendf(nil, `{"cents": %d}`, cents)}
 }

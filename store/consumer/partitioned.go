@@ -11,21 +11,20 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Partitioned is a Consumer whose events may be handled by several goroutines and
-// workers at the same time, as far as they have different keys. So Handle must be
-// safe for concurrent use.
+// Partitioned is a Consumer whose events of different keys may be handled at the same time.
+// Several goroutines and workers handle them, so Handle must be safe for concurrent use.
 //
-// Events of one key are handled in order, one after the other, and each of them
-// once. Across keys there is no order. Two events of two keys that one append
-// wrote are handled in two transactions. What Handle reads of other keys may be
-// before or after any of their events.
+// Events of one key are handled in order, one after the other, and each exactly once. Across
+// keys there is no order. Two events of one append are handled in two transactions if their
+// keys differ. If Handle reads rows of another key, these rows may be from before or after any
+// event of that key.
 //
-// Let Handle write rows of the event's key only. A row that all keys write, such
-// as a total, makes the partitions wait for each other, and two of them may
-// deadlock: keep one for each [Delivery].Partition and add them up in a view.
+// Let Handle write only rows of the event's key. If all keys write one row, such as a total,
+// the partitions wait for each other and may deadlock. Keep one such row for each
+// [Delivery].Partition, and add the rows up in a view.
 type Partitioned interface {
 	Consumer
-	// Partitions returns how many partitions there are to be. The worker asks
+	// Partitions returns the number of partitions and the key. The worker calls Partitions
 	// once, at its start.
 	Partitions() Partitions
 }
@@ -33,38 +32,39 @@ type Partitioned interface {
 // MaxPartitions is the highest Count, 256.
 const MaxPartitions = partition.MaxCount
 
-// Partitions is what a build wishes for a consumer. Workers change the number of
-// partitions while they run, once all that have the consumer wish for the same.
-// Programs from before there were partitions wish for one.
+// Partitions is the partition demand of a build for a consumer. Workers change the number of
+// partitions while they run, once all workers that have the consumer demand the same. A build
+// without partition support demands one partition.
 type Partitions struct {
-	// Count is how many there are to be, 1 to [MaxPartitions]. It is also the
-	// most that can be handled at the same time.
+	// Count is the number of partitions, 1 to [MaxPartitions]. At most Count calls of Handle
+	// run at the same time.
 	Count int
-	// Key says which events must stay in order. The zero value is the aggregate's
-	// id.
+	// Key returns the key of an event. Events of one key stay in order. The zero value is the
+	// aggregate's id.
 	Key Key
 }
 
-// Key says what the events that must stay in order have in common. Its zero value
-// is the aggregate's id: of aggregates of different types with the same id, too.
+// Key is the function from an event to its key. The zero value returns the aggregate's id.
+// Aggregates of different types with the same id have the same key.
 type Key struct {
 	name string
 	of   func(store.PersistedEvent) string
 }
 
-// ByKey keeps the events of one key in order, where of returns an event's key. It must
-// be pure: the same event, the same key, in every process and for ever. The name is
-// recorded with the partitions, and must change when of does: first go back to
-// Count 1 with the old key, then deploy the other one. It takes what a name of a
-// consumer takes, 100 bytes at most.
+// ByKey returns a Key whose function is of. Events with the same key stay in order. of must be
+// pure: the same event has the same key, in every process and for ever.
 //
-// An aggregate whose events have different keys is handled in no order.
+// The name is recorded with the partitions, and must change when of changes. To change of,
+// first deploy Count 1 with the old key, then deploy the other key. The name follows the rules
+// of a consumer's name, with at most 100 bytes.
+//
+// Events of an aggregate that have different keys are handled in no order.
 func ByKey(name string, of func(store.PersistedEvent) string) Key { return Key{name, of} }
 
 // Name returns the name of the key, empty for the aggregate's id.
 func (k Key) Name() string { return k.name }
 
-// Of returns the key of an event.
+// Of returns the key of e.
 func (k Key) Of(e store.PersistedEvent) string {
 	if k.of == nil {
 		return e.AggregateID
@@ -74,7 +74,7 @@ func (k Key) Of(e store.PersistedEvent) string {
 
 const maxKeyName = 100
 
-// Check returns what is wrong with the partitions, nil if nothing is.
+// Check returns an error if Count or Key is out of range.
 func (p Partitions) Check() error {
 	switch name := p.Key.name; {
 	case p.Count < 1 || p.Count > MaxPartitions:

@@ -11,9 +11,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// agesSQL takes a step through an index for each place, or for each of its types.
-// Positions without an event cost nothing. An event without a finite time of
-// creation is 0 old, one older than 100 years is 100 years old.
+// agesSQL does one index lookup for each place, or for each of its types. Positions without an
+// event cost nothing. An event without a finite time of creation has age 0. Ages are at most
+// 100 years.
 const agesSQL = `SELECT COALESCE(e.global_position, 0),
        CASE WHEN isfinite(e.created_at) THEN least(greatest(extract(epoch FROM statement_timestamp() - e.created_at), 0), 3155760000) * 1000000 ELSE 0 END::bigint
   FROM jsonb_array_elements($1::text::jsonb) WITH ORDINALITY AS p (place, n)
@@ -34,8 +34,8 @@ const agesSQL = `SELECT COALESCE(e.global_position, 0),
  WHERE {proof 2}
  ORDER BY p.n`
 
-// ReadAges returns the first visible event above each place, and how old it is. It
-// needs the index (aggregate_type, global_position) for places with types.
+// ReadAges returns the first visible event above each place, and the event's age. Places with
+// types need the index (aggregate_type, global_position).
 func (s *Store) ReadAges(ctx context.Context, q store.Querier, places []store.Place) ([]store.Waiting, error) {
 	if err := s.canRead(q); err != nil {
 		return nil, err

@@ -13,8 +13,7 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// What waits is the first event of the place's types, over any gap, and its age is
-// never below 0 nor an overflow.
+// ReadAges skips gaps and other types, and returns ages that neither overflow nor fall below 0.
 func TestReadAges(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

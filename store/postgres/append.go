@@ -8,25 +8,23 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Append appends events, all of one aggregate, inside tx, in one round trip.
-// They become visible, and a configured channel is notified, when tx commits.
+// Append appends events inside tx, in one round trip. All events belong to one aggregate. The
+// events become visible when tx commits. If the store has a channel, it is notified at the same
+// time.
 //
-// An EventVersion of 0 becomes 1. A nil Payload becomes an empty one. Metadata
-// must be JSON; jsonb decides how it is spaced and ordered. CreatedAt is kept
-// to the microsecond. The result has the events as stored; its payloads are
-// the caller's slices.
+// An EventVersion of 0 becomes 1. A nil Payload becomes an empty one. Metadata must be JSON;
+// jsonb changes its spacing and order. CreatedAt is kept to the microsecond. The result
+// has the events as stored; its payloads are the caller's slices.
 //
-// Wrong arguments are found before the database is asked, [store.ErrNoEvents]
-// among them. A [ConflictError], which is [store.ErrOptimisticConcurrency],
-// reports that the aggregate is not at the expected version. Unless it carries
-// a database error, tx can still be used. [ErrDuplicateEventID] reports an
-// EventID that the log has already. After any error of the database, tx can
-// only be rolled back.
+// Wrong arguments are reported before a statement is sent, also [store.ErrNoEvents]. A
+// [ConflictError], which is [store.ErrOptimisticConcurrency], reports that the aggregate is not
+// at the expected version. Unless a ConflictError carries a database error, tx can still be
+// used. [ErrDuplicateEventID] reports that the log already has an event with the EventID. After
+// any error of the database, tx can only be rolled back.
 //
-// The aggregate stays locked until tx ends, so keep tx short. A transaction
-// that appends to several aggregates takes them in an order that all writers
-// share. Under REPEATABLE READ and SERIALIZABLE, COMMIT may find a conflict
-// too (SQLSTATE 40001).
+// The aggregate stays locked until tx ends, so keep tx short. A transaction that appends to
+// several aggregates must lock them in an order that all writers share. Under REPEATABLE READ
+// and SERIALIZABLE, COMMIT may also find a conflict (SQLSTATE 40001).
 func (s *Store) Append(ctx context.Context, tx *sql.Tx, expected store.ExpectedVersion, events []store.Event) (store.AppendResult, error) {
 	if err := s.checkAppend(tx, expected, events); err != nil {
 		return store.AppendResult{}, err
@@ -57,8 +55,8 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, expected store.ExpectedV
 	return result, nil
 }
 
-// insert returns the events as stored, none if the aggregate's head is not as
-// expected.
+// insert returns the events as stored. It returns no events if the aggregate is not at the
+// expected version.
 func (s *Store) insert(ctx context.Context, tx *sql.Tx, expected store.ExpectedVersion, events []store.Event) ([]store.PersistedEvent, error) {
 	args := appendArgs(events)
 	text := s.sql.appendAny
@@ -72,7 +70,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, expected store.ExpectedV
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = rows.Close() }() // Err has told everything
+	defer func() { _ = rows.Close() }() // Err has returned every error
 	persisted := make([]store.PersistedEvent, 0, len(events))
 	for rows.Next() && len(persisted) < len(events) {
 		p := persist(events[len(persisted)])
@@ -103,11 +101,10 @@ func persist(e store.Event) store.PersistedEvent {
 	return p
 }
 
-// timestamp is how the server reads a time without doubt, and without losing
-// a microsecond.
+// timestamp is a time layout that the server reads unambiguously and to the microsecond.
 const timestamp = "2006-01-02T15:04:05.999999Z"
 
-// appendArgs are the parameters $1 to $14 of appendSQL.
+// appendArgs returns the parameters $1 to $14 of appendSQL.
 func appendArgs(events []store.Event) []any {
 	var (
 		starts, lengths, ids, types, versions array

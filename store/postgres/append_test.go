@@ -18,7 +18,7 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-func TestAppendedIsWhatIsRead(t *testing.T) {
+func TestReadReturnsAppendedEvents(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		at := time.Date(2024, 2, 29, 23, 59, 59, 123456789, time.FixedZone("", 5*3600))
@@ -63,7 +63,7 @@ func TestAppendedIsWhatIsRead(t *testing.T) {
 	})
 }
 
-// again is another event like e.
+// again returns a new event with the content of e.
 func again(e store.Event) store.Event {
 	e.EventID, e.EventType = uuid.New(), "Placed again"
 	return e
@@ -106,7 +106,7 @@ func TestExpectedVersions(t *testing.T) {
 				if conflict.Actual != before || conflict.Expected != step.expected || conflict.AggregateID != "1" || conflict.Err != nil {
 					t.Errorf("step %d: %+v, the version is %d", i, conflict, before)
 				}
-				// The transaction goes on.
+				// The transaction can still be used.
 				if _, err := defaultStore.Append(t.Context(), tx, store.NoStream(), newEvents(1, "Audit", uuid.NewString())); err != nil {
 					t.Errorf("step %d: an append after a conflict: %v", i, err)
 				}
@@ -121,7 +121,7 @@ func TestExpectedVersions(t *testing.T) {
 	})
 }
 
-// The errors that the database finds are told apart, with every driver.
+// Database errors are told apart with every driver.
 func TestDatabaseErrors(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
@@ -202,7 +202,7 @@ func sqlState(t *testing.T, err error) string {
 	return ""
 }
 
-// Consumers begin at position 1.
+// Append refuses positions below 1, since consumers begin at position 1.
 func TestAppendRefusesPositionsBelowOne(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -225,7 +225,8 @@ func TestAppendRefusesPositionsBelowOne(t *testing.T) {
 	}
 }
 
-// A role that may not read the events gets no columns in the error's detail.
+// For a role without SELECT on the events, the server omits the columns from the error's
+// detail.
 func TestErrorsWithoutDetail(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -264,8 +265,7 @@ func TestErrorsWithoutDetail(t *testing.T) {
 	}
 }
 
-// What the database would refuse is refused before it can abort the
-// transaction.
+// Append refuses wrong arguments before the database would abort the transaction.
 func TestBadAppends(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -364,7 +364,7 @@ func TestManyEventsAtOnce(t *testing.T) {
 	})
 }
 
-// What is NULL is NULL, and a text is that text, also where NULL in an array is a text.
+// Texts and NULLs are stored unchanged, also the text "NULL" under array_nulls = off.
 func TestAppendUnderArrayNullsOff(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// array builds the text form of a one-dimensional PostgreSQL array. Drivers
-// disagree about Go slices; all of them pass a string on.
+// array builds the text form of a one-dimensional PostgreSQL array. Drivers encode Go slices
+// differently, but all of them pass a string on unchanged.
 type array struct{ b strings.Builder }
 
 var quoteElement = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// raw adds an element in which nothing needs quoting.
+// raw adds an element that needs no quotes.
 func (a *array) raw(s string) {
 	if a.b.Len() == 0 {
 		a.b.WriteByte('{')
@@ -25,8 +25,8 @@ func (a *array) raw(s string) {
 func (a *array) int(n int)     { a.raw(strconv.Itoa(n)) }
 func (a *array) text(s string) { a.raw(`"` + quoteElement.Replace(s) + `"`) }
 
-// nullText adds a text that may be NULL, as unmarked reads it: under array_nulls = off, NULL is
-// a text as any other.
+// nullText adds a text that may be NULL, for unmarked to read. Under array_nulls = off,
+// PostgreSQL reads NULL in an array as a text.
 func (a *array) nullText(s sql.NullString) {
 	if s.Valid {
 		a.text("=" + s.String)
@@ -35,7 +35,7 @@ func (a *array) nullText(s sql.NullString) {
 	}
 }
 
-// unmarked is an SQL expression for an element that nullText has added.
+// unmarked returns an SQL expression for an element that nullText has added.
 func unmarked(element string) string { return `substr(nullif(` + element + `, ''), 2)` }
 
 func (a *array) String() string {

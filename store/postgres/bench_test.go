@@ -10,7 +10,7 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// One append inside an open transaction, without its COMMIT.
+// BenchmarkAppend measures one append inside an open transaction, without COMMIT.
 func BenchmarkAppend(b *testing.B) {
 	for _, channel := range []string{"", "worker_events"} {
 		s := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNotifyChannel(channel)))
@@ -106,8 +106,8 @@ func BenchmarkReadScoped(b *testing.B) {
 	})
 }
 
-// A consumer of many types: all events of a log are of them in turn, or each hundredth is, or
-// most are of the first one.
+// The log has events of many types: all types in turn, each type in every hundredth event, or
+// mostly the first type.
 func BenchmarkReadScopedManyTypes(b *testing.B) {
 	for log, name := range map[string]string{
 		"common": `(i % 1000)::text`,

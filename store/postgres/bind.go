@@ -13,26 +13,27 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// boundStore reads the table that was found when it was bound.
+// boundStore reads the table that Bind has found.
 type boundStore struct {
 	*Store
 	proving *Store
 }
 
-// At returns a store whose reads fail with store.ErrIncarnation in any other
-// incarnation of the server.
+// At returns a store whose reads fail with store.ErrIncarnation in any other incarnation of the
+// server.
 func (b boundStore) At(incarnation string) store.Log {
 	s := *b.proving
 	s.incarnation = incarnation
 	return &s
 }
 
-// Bind finds the events table as q's session sees it now. It returns a log
-// that reads the table under its qualified name, whatever the search path of a
-// session is later. incarnation is an SQL expression: see [store.Binder]. Bind
-// refuses a temporary table, one that lacks a column of an event, and one whose aggregates
-// are compared under a nondeterministic collation: types that are equal to the database
-// are different to a consumer that names one of them.
+// Bind finds the events table as q's session sees it now. The returned log reads the table
+// under its qualified name, so later changes of a session's search path have no effect.
+// incarnation is an SQL expression: see [store.Binder].
+//
+// Bind refuses a temporary table and a table that lacks a column of an event. Bind also refuses
+// a nondeterministic collation of the aggregate columns: the database would treat types as
+// equal that a consumer distinguishes.
 func (s *Store) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {
 	if err := s.canRead(q); err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (s *Store) Bind(ctx context.Context, q store.Querier, incarnation string) (
 	return boundStore{&found, &proving}, nil
 }
 
-// Binds reports whether log is this store, and not a type that embeds it.
+// Binds reports whether log is this store. It is false for a type that embeds the store.
 func (s *Store) Binds(log store.Log) bool { return log == store.Log(s) }
 
 // find returns the qualified name of the events table.
@@ -66,26 +67,26 @@ SELECT n.nspname::text, c.relname::text, c.relpersistence::text, coalesce((
 	case errors.Is(err, sql.ErrNoRows):
 		return events, fmt.Errorf("storepostgres: there is no table %s: create it with migrations.Apply, or correct WithEventsTable", s.events)
 	case err != nil:
-		return events, fmt.Errorf("storepostgres: look for table %s: %w", s.events, err)
+		return events, fmt.Errorf("storepostgres: find table %s: %w", s.events, err)
 	case persistence == "t":
 		return events, fmt.Errorf("storepostgres: %s is no table of the log but a temporary one of this session, %s: name the schema in WithEventsTable", s.events, events)
 	case alter != "":
 		return events, fmt.Errorf("storepostgres: a nondeterministic collation of table %s makes aggregates equal to the database that are different to consumers: ALTER TABLE %s %s", events, events.SQL(), alter)
 	}
 	there := strings.Fields(columns)
-	var lacking []string
+	var missing []string
 	for _, c := range columnNames() {
 		if !slices.Contains(there, c) {
-			lacking = append(lacking, c)
+			missing = append(missing, c)
 		}
 	}
-	if len(lacking) > 0 {
-		return events, fmt.Errorf("storepostgres: %s leads to table %s, which lacks the columns %s of an event: correct WithEventsTable or the search path", s.events, events, strings.Join(lacking, ", "))
+	if len(missing) > 0 {
+		return events, fmt.Errorf("storepostgres: %s leads to table %s, which lacks the columns %s of an event: correct WithEventsTable or the search path", s.events, events, strings.Join(missing, ", "))
 	}
 	return events, nil
 }
 
-// columnNames are those of eventColumns.
+// columnNames returns the names of eventColumns.
 func columnNames() []string {
 	var names []string
 	for column := range strings.SplitSeq(eventColumns, ",") {
@@ -102,7 +103,8 @@ func (s *Store) args(args ...any) []any {
 	return args
 }
 
-// explain gives the error of a proof that failed its name.
+// explain returns store.ErrIncarnation for the error of a failed proof, and any other err
+// unchanged.
 func (s *Store) explain(err error) error {
 	if s.proves && pgdriver.SQLState(err) == pgdriver.DivisionByZero {
 		return store.ErrIncarnation

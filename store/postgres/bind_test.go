@@ -13,8 +13,8 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// Every read of a bound log is an answer in its incarnation, and an error in
-// any other, also where it would find nothing.
+// Every read of a bound log succeeds in its incarnation, and fails in any other, also if it
+// finds no event.
 func TestEveryBoundReadProvesItsIncarnation(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -53,7 +53,7 @@ func TestEveryBoundReadProvesItsIncarnation(t *testing.T) {
 	}
 }
 
-// boundReads are all reads of a log, each of which returns how much it found.
+// boundReads returns all reads of a log. Each read returns how many events it found.
 func boundReads(t *testing.T, db *sql.DB) map[string]func(store.Log) (int, error) {
 	scoped := func(types ...string) func(store.Log) (int, error) {
 		return func(l store.Log) (int, error) {
@@ -118,8 +118,8 @@ func TestBindRefuses(t *testing.T) {
 	}
 }
 
-// Types that are equal under a nondeterministic collation are different to a consumer that
-// names one. The ALTER of the error mends it.
+// Bind refuses a nondeterministic collation, under which types are equal that a consumer
+// distinguishes. The ALTER in the error changes the collation.
 func TestBindRefusesNondeterministicCollations(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

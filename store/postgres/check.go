@@ -18,8 +18,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// checkAppend finds what the database would refuse, for its refusal aborts
-// the caller's transaction.
+// checkAppend refuses arguments that the database would refuse, since an error of the database
+// aborts the caller's transaction.
 func (s *Store) checkAppend(tx *sql.Tx, expected store.ExpectedVersion, events []store.Event) error {
 	if s.err != nil {
 		return s.err
@@ -85,7 +85,7 @@ func checkAggregate(aggregateType, aggregateID string) error {
 	return errtext.Join(checkText("AggregateType", aggregateType), checkText("AggregateID", aggregateID))
 }
 
-// checkText refuses what a PostgreSQL text cannot hold.
+// checkText refuses a string that a PostgreSQL text cannot hold.
 func checkText(what, s string) error {
 	if !utf8.ValidString(s) {
 		return fmt.Errorf("%s %.60q is not UTF-8", what, s)
@@ -96,7 +96,8 @@ func checkText(what, s string) error {
 	return nil
 }
 
-// checkMetadata refuses what jsonb does, save numbers beyond numeric.
+// checkMetadata refuses metadata that jsonb refuses. Exception: it accepts numbers beyond the
+// range of numeric.
 func checkMetadata(m []byte) error {
 	if len(m) == 0 {
 		return nil
@@ -111,8 +112,8 @@ func checkMetadata(m []byte) error {
 	return checkEscapes(m)
 }
 
-// checkEscapes finds the \u escapes that are JSON, but no text: NUL and halves
-// of surrogate pairs. m is valid JSON.
+// checkEscapes finds the \u escapes that are JSON but no text: NUL and halves of surrogate
+// pairs. m is valid JSON.
 func checkEscapes(m []byte) error {
 	for {
 		i := bytes.IndexByte(m, '\\')
@@ -137,8 +138,7 @@ func checkEscapes(m []byte) error {
 	}
 }
 
-// escaped returns the code of the \u escape that m begins with, -1 if it
-// begins with none.
+// escaped returns the code of the \u escape at the beginning of m, or -1.
 func escaped(m []byte) rune {
 	if !bytes.HasPrefix(m, []byte(`\u`)) {
 		return -1

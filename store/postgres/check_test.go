@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// checkMetadata lets pass exactly what jsonb does.
-func TestMetadataIsCheckedAsJsonbDoes(t *testing.T) {
+// checkMetadata accepts exactly the metadata that jsonb accepts.
+func TestCheckMetadataAgreesWithJsonb(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t).DB
 	piece := rapid.OneOf(
@@ -28,7 +28,7 @@ func TestMetadataIsCheckedAsJsonbDoes(t *testing.T) {
 				m = `"` + m + `"`
 			}
 			if m == "" {
-				continue // becomes NULL
+				continue // stored as NULL
 			}
 			_, err := db.Exec(`SELECT $1::text::jsonb`, m)
 			var refused *pgconn.PgError

@@ -28,8 +28,8 @@ func together(f func(writer int)) {
 	wg.Wait()
 }
 
-// commit appends events and, whatever came of it, another one to an aggregate
-// of its own, and commits. It returns the error of the first append.
+// commit appends events, then another event to a new aggregate whether or not the first append
+// succeeded, and commits. It returns the error of the first append and the error of the commit.
 func commit(ctx context.Context, db *sql.DB, expected store.ExpectedVersion, events []store.Event) (error, error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestOneWinnerPerVersion(t *testing.T) {
 	}
 }
 
-func TestEveryAppendOfAnyVersionSucceeds(t *testing.T) {
+func TestAppendAtAnyVersionNeverConflicts(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t).DB
 	const rounds = 20
@@ -119,8 +119,8 @@ func checkAggregateIsWhole(t *testing.T, db *sql.DB, events int) {
 	}
 }
 
-// A notification comes with the commit, neither before it nor without it, and
-// once for all appends of a transaction.
+// A notification arrives with the commit, once for all appends of a transaction. A rollback
+// sends none.
 func TestNotification(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -12,21 +12,21 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ErrDuplicateEventID reports that the log has an event with this EventID
-// already, perhaps from an earlier attempt at the same append.
+// ErrDuplicateEventID reports that the log already has an event with this EventID, perhaps from
+// an earlier attempt at the same append.
 var ErrDuplicateEventID = errors.New("an EventID must be unique in the log")
 
-// ConflictError reports that an aggregate is not at the expected version. It
-// is [store.ErrOptimisticConcurrency].
+// ConflictError reports that an aggregate is not at the expected version. A ConflictError is
+// [store.ErrOptimisticConcurrency].
 type ConflictError struct {
 	AggregateType string
 	AggregateID   string
 	Expected      store.ExpectedVersion
-	// Actual is the aggregate's version as read after the refusal, -1 if it
-	// could not be read.
+	// Actual is the aggregate's version, read after the append was refused. It is -1 if the
+	// version could not be read.
 	Actual int64
-	// Err is the database's error, after which the transaction can only be
-	// rolled back. If it is nil, the transaction can go on.
+	// Err is the database's error. If Err is not nil, the transaction can only be rolled back.
+	// If Err is nil, the transaction can still be used.
 	Err error
 }
 
@@ -50,8 +50,8 @@ func (e *ConflictError) Unwrap() []error {
 	return []error{store.ErrOptimisticConcurrency, e.Err}
 }
 
-// conflict looks where the aggregate is. A second statement, for the first
-// one's snapshot is from before it waited for the lock.
+// conflict reads the version of the aggregate. The read is a second statement, since the
+// snapshot of the first was taken before it waited for the lock.
 func (s *Store) conflict(ctx context.Context, tx *sql.Tx, aggregateType, aggregateID string, expected store.ExpectedVersion) *ConflictError {
 	e := &ConflictError{AggregateType: aggregateType, AggregateID: aggregateID, Expected: expected}
 	err := tx.QueryRowContext(ctx, s.sql.headVersion, aggregateType, aggregateID).Scan(&e.Actual)
@@ -61,7 +61,7 @@ func (s *Store) conflict(ctx context.Context, tx *sql.Tx, aggregateType, aggrega
 	return e
 }
 
-// appendError tells the errors of an INSERT apart.
+// appendError classifies the error of an INSERT.
 func appendError(aggregateType, aggregateID string, expected store.ExpectedVersion, err error) error {
 	conflict := &ConflictError{AggregateType: aggregateType, AggregateID: aggregateID, Expected: expected, Actual: -1, Err: err}
 	switch pgdriver.SQLState(err) {
@@ -79,12 +79,12 @@ func appendError(aggregateType, aggregateID string, expected store.ExpectedVersi
 	return fmt.Errorf("storepostgres: append to aggregate %s %s: %w", errtext.Word(aggregateType), errtext.Value(aggregateID), err)
 }
 
-// violation returns the columns of the unique index that err is about, or the
-// constraint's name where the server hides the columns, as it does from roles
-// that may not read them; and the server's words for it.
+// violation returns the columns of the violated unique index, and the server's detail. For a
+// role that may not read the columns, the server omits them. violation then returns the
+// constraint's name.
 func violation(err error) (key, detail string) {
 	constraint, detail := pgdriver.Violation(err)
-	// In every language: ... (column, column)=(value, value) ...
+	// The detail has this form in every language: ... (column, column)=(value, value) ...
 	if _, columns, ok := strings.Cut(detail, "("); ok {
 		columns, _, _ = strings.Cut(columns, ")")
 		return columns, detail

@@ -13,8 +13,8 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// An application decides on the events it has read, and appends to them if
-// nobody else did.
+// An application reads an aggregate, decides, and appends unless another writer has appended
+// first.
 func ExampleStore_Append() {
 	ctx := context.Background()
 	t, drop := pgtest.Example()
@@ -49,7 +49,7 @@ func ExampleStore_Append() {
 	if err != nil {
 		log.Panic(err)
 	}
-	// Two who have read the same both want to pay.
+	// Two callers have read the same version, and both want to pay.
 	for range 2 {
 		switch err := appendTo(store.Exact(order.Version()), "OrderPaid"); {
 		case errors.Is(err, store.ErrOptimisticConcurrency):

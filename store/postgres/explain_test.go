@@ -10,11 +10,10 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
-// On a large table every read visits what it returns, or what its answer
-// counts, and drops nothing: whatever the planner knows of the table, whether
-// it plans for the arguments or for any, whether a type is rare, frequent or
-// unknown.
-func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
+// On a large table, every read visits only the rows that it returns or counts, and drops none.
+// This holds for every state of the planner's statistics, for custom and generic plans, and for
+// rare, frequent and unknown types.
+func TestReadsVisitOnlyNeededRows(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `ALTER TABLE events SET UNLOGGED, SET (autovacuum_enabled = off)`)
@@ -70,7 +69,7 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 		{"ages, of all types and of some", s.ages, `('[{"after": 5, "types": null}, {"after": 99990, "types": null}, {"after": 100000, "types": null}, {"after": 9, "types": ["rare", "hot"]}, {"after": 9, "types": ["none"]}]')`, 5, false, false},
 		{"ages of nothing", s.ages, `('[]')`, 0, false, false},
 	}
-	// The same, where each read proves the server's incarnation.
+	// The same reads, with the proof of the incarnation.
 	proving := newStatements(plain.events, plain.heads, "", `(SELECT 'this'::text WHERE pg_postmaster_start_time() < now())`)
 	proves := strings.NewReplacer(s.read, proving.read, s.latest, proving.latest, s.scopedOne.plain, proving.scopedOne.plain,
 		s.scoped.plain, proving.scoped.plain, s.scopedNear.plain, proving.scopedNear.plain, s.missing, proving.missing, s.ranges, proving.ranges, s.ages, proving.ages)
@@ -104,7 +103,7 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// judge returns what is wrong with an executed plan.
+// judge returns a complaint if an executed plan visits more rows than it should.
 func judge(root pgtest.Plan, most float64, complete, filters bool) (complaint string) {
 	visited := 0.0
 	root.Walk(func(n pgtest.Plan) {
@@ -113,7 +112,7 @@ func judge(root pgtest.Plan, most float64, complete, filters bool) (complaint st
 			visited += n.Rows * n.Loops
 			if filters {
 				visited += n.Removed * n.Loops
-			} else if n.Removed > 1 { // one: an early end may look at the next row
+			} else if n.Removed > 1 { // one: an early end may read one more row
 				complaint = fmt.Sprintf("an %s drops %v rows by a filter", n.Type, n.Removed)
 			}
 		case n.Type == "Seq Scan":

@@ -50,7 +50,7 @@ func newEvents(n int, aggregateType, aggregateID string) []store.Event {
 	return events
 }
 
-// fataler is what tests and rapid's checks share.
+// fataler has the methods that *testing.T and *rapid.T share.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)

@@ -11,20 +11,21 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// overheard records the statements of a database.
-type overheard struct {
+// recordingDB records the statements of a database.
+type recordingDB struct {
 	*sql.DB
 	texts []string
 }
 
-func (o *overheard) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	o.texts = append(o.texts, text)
-	return o.DB.QueryContext(ctx, text, args...)
+func (r *recordingDB) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	r.texts = append(r.texts, text)
+	return r.DB.QueryContext(ctx, text, args...)
 }
 
-// The events of many types are looked for among all events where that costs less than a look
-// into the index for each type: in a short range, and where it has found a page before.
-func TestManyTypesAreReadAmongAllEvents(t *testing.T) {
+// For many types, ReadScoped scans the events of all types where the scan costs less than an
+// index lookup for each type. The scan is cheaper in a short range, and where a scan has found
+// a page before.
+func TestReadScopedScansForManyTypes(t *testing.T) {
 	t.Parallel()
 	const dense, head = 100, 401 // events of eight types, then of another up to the last one
 	d := pgtest.New(t)
@@ -36,7 +37,7 @@ func TestManyTypesAreReadAmongAllEvents(t *testing.T) {
 	types := []string{"0", "1", "2", "3", "4", "5", "6", "7"}
 	read := func(what string, r store.ScopedRange, events int, through int64, want ...string) {
 		t.Helper()
-		q := &overheard{DB: d.DB}
+		q := &recordingDB{DB: d.DB}
 		r.Limit = 10
 		if r.Types == nil {
 			r.Types = types

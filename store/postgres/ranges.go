@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// rangesSQL looks each range up in the index by itself: the ranges are few
-// and far apart, what lies between them may be millions.
+// rangesSQL does an index lookup for each range. The ranges are few and far apart, and there
+// may be millions of events between them.
 const rangesSQL = `SELECT {columns}
   FROM jsonb_to_recordset($1::jsonb) AS r (first bigint, last bigint)
  CROSS JOIN LATERAL (

@@ -14,7 +14,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-func TestReadRangesIsLikeItsReference(t *testing.T) {
+func TestReadRangesMatchesReference(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t).DB
 	rapid.Check(t, func(t *rapid.T) {

@@ -27,8 +27,8 @@ func (s *Store) ReadEvents(ctx context.Context, q store.Querier, after int64, li
 	return events, nil
 }
 
-// GetLatestGlobalPosition returns the highest visible position, 0 for an empty
-// log. Lower positions may still become visible.
+// GetLatestGlobalPosition returns the highest visible position, 0 for an empty log. Lower
+// positions may still become visible.
 func (s *Store) GetLatestGlobalPosition(ctx context.Context, q store.Querier) (int64, error) {
 	if err := s.canRead(q); err != nil {
 		return 0, err
@@ -40,9 +40,9 @@ func (s *Store) GetLatestGlobalPosition(ctx context.Context, q store.Querier) (i
 	return position, nil
 }
 
-// ReadAggregateStream returns the events of one aggregate from fromVersion to
-// toVersion, both included, in order of version. A bound that is nil is none.
-// An aggregate without events is an empty stream.
+// ReadAggregateStream returns the events of one aggregate from fromVersion to toVersion, both
+// included, in order of version. A nil bound does not limit the stream. An aggregate without
+// events has an empty stream.
 func (s *Store) ReadAggregateStream(ctx context.Context, q store.Querier, aggregateType, aggregateID string, fromVersion, toVersion *int64) (store.Stream, error) {
 	stream := store.Stream{AggregateType: aggregateType, AggregateID: aggregateID}
 	from, to := int64(1), int64(math.MaxInt64)
@@ -78,7 +78,7 @@ func (s *Store) canRead(q store.Querier) error {
 	return nil
 }
 
-// query executes a read that proves the incarnation.
+// query executes a read with the proof of the incarnation.
 func (s *Store) query(ctx context.Context, q store.Querier, limit int, text string, args ...any) ([]store.PersistedEvent, error) {
 	events, err := collect(ctx, q, limit, text, s.args(args...)...)
 	return events, s.explain(err)
@@ -89,7 +89,7 @@ func collect(ctx context.Context, q store.Querier, limit int, text string, args 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = rows.Close() }() // Err has told everything
+	defer func() { _ = rows.Close() }() // Err has returned every error
 	var page eventPage
 	dest := page.dest()
 	for rows.Next() {
@@ -101,22 +101,22 @@ func collect(ctx context.Context, q store.Querier, limit int, text string, args 
 	return page.events, rows.Err()
 }
 
-// eventPage collects events that are scanned, one after the other, into the
-// same row: Scan's arguments are built once, not once an event.
+// eventPage collects events. All events are scanned into the same row, so that Scan's arguments
+// are built once and not once an event.
 type eventPage struct {
 	row    store.PersistedEvent
 	events []store.PersistedEvent
 }
 
-// dest is where to scan eventColumns to.
+// dest returns the destinations for the columns of eventColumns.
 func (p *eventPage) dest() []any {
 	e := &p.row
 	return []any{&e.GlobalPosition, &e.AggregateVersion, &e.AggregateType, &e.AggregateID, &e.EventType,
 		&e.EventID, &e.EventVersion, &e.Payload, &e.Metadata, &e.TraceID, &e.CorrelationID, &e.CausationID, &e.CreatedAt}
 }
 
-// keep adds the scanned row. A page that goes beyond its first events is
-// expected to fill up to limit; a waiting reader's page of one stays small.
+// keep adds the scanned row. Once a page has outgrown its first allocation, it grows in large
+// steps up to limit. So a page of one event stays small.
 func (p *eventPage) keep(limit int) {
 	if n := len(p.events); n == cap(p.events) && n < limit {
 		p.events = slices.Grow(p.events, min(limit-n, max(16, 8*n)))

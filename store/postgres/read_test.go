@@ -119,8 +119,8 @@ func insertAt(t fataler, q store.Querier, types map[int64]string) {
 	}
 }
 
-// reference is ReadScoped and CountMissing over a map: position by position,
-// hence for small ranges only.
+// reference computes ReadScoped and CountMissing over a map, position by position. It is fast
+// enough for small ranges only.
 func reference(types map[int64]string, r store.ScopedRange) (positions []int64, through int64, missing store.Missing) {
 	for p := r.After + 1; p <= r.UpTo && len(positions) < r.Limit; p++ {
 		if name, ok := types[p]; ok && slices.Contains(r.Types, name) {
@@ -141,7 +141,7 @@ func reference(types map[int64]string, r store.ScopedRange) (positions []int64, 
 	return positions, through, missing
 }
 
-func TestReadScopedIsLikeItsReference(t *testing.T) {
+func TestReadScopedMatchesReference(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t).DB
 	names := []string{"A", "B", "it's \"C\"\\", ""}
@@ -255,7 +255,8 @@ func TestBadScopedRanges(t *testing.T) {
 	}
 }
 
-// An event whose time no time.Time can hold is read like the others, with a bound as its time.
+// An event whose time is outside of store.EarliestTime and store.LatestTime is read with the
+// bound as its time.
 func TestReadsOfEventsWithFarTimes(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
@@ -301,7 +302,7 @@ func TestReadsOfEventsWithFarTimes(t *testing.T) {
 	})
 }
 
-// A row that is no event names its position.
+// The error of a row that cannot be read names the row's position.
 func TestUnreadableEventIsNamed(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {

@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// text is made of what could upset an array's text form, a quoted string or a
-// driver, and of any other runes but NUL.
+// text draws runes that are special in an array's text form, in a quoted string or for a
+// driver, and all other runes but NUL.
 var text = rapid.StringOf(rapid.OneOf(
 	rapid.SampledFrom([]rune(`"\',{}()$?:NULLx `+"\t\n\r\u2028\x01\x7f")),
 	rapid.Rune().Filter(func(r rune) bool { return r != 0 })))
@@ -40,7 +40,7 @@ var metadata = rapid.Custom(func(t *rapid.T) []byte {
 	return m
 })
 
-// Whatever passes Append's checks is stored as it is, with every driver.
+// With every driver, an event that passes Append's checks is stored unchanged.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
@@ -79,7 +79,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// input is e as it was given to Append.
+// input returns e as it was passed to Append.
 func input(t *rapid.T, e store.PersistedEvent) store.Event {
 	return normal(t, store.Event{
 		AggregateType: e.AggregateType, AggregateID: e.AggregateID, EventType: e.EventType, EventID: e.EventID,
@@ -88,7 +88,7 @@ func input(t *rapid.T, e store.PersistedEvent) store.Event {
 	})
 }
 
-// normal takes away how JSON is spaced and ordered.
+// normal normalizes the spacing and order of JSON.
 func normal(t *rapid.T, e store.Event) store.Event {
 	if e.Metadata != nil {
 		var v any

@@ -11,16 +11,14 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ReadScoped returns at most r.Limit events of r.Types with r.After < position
-// <= r.UpTo, and how far they reach, as one snapshot shows it.
+// ReadScoped returns at most r.Limit events of r.Types with r.After < position <= r.UpTo, and
+// how far they reach. The answer comes from one snapshot.
 //
-// It needs the index (aggregate_type, global_position). It costs what r.Limit
-// events of each of these types above r.After cost, or all of them if they are fewer,
-// however many there are of other types. Of many types it costs what the next events of all
-// types cost, if these are enough.
+// ReadScoped needs the index (aggregate_type, global_position). It reads at most r.Limit events
+// of each type in r.Types above r.After, however many events of other types there are. For many
+// types, it first reads the next events of all types. If these fill the page, it reads no more.
 //
-// r must name a type. After must not be negative nor above UpTo. Limit must be
-// above 0.
+// r must name a type. After must not be negative nor above UpTo. Limit must be above 0.
 func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
 	if err := s.canRead(q); err != nil {
 		return store.ScopedPage{}, err
@@ -44,26 +42,27 @@ func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedR
 }
 
 const (
-	// manyTypes is from how many types on their events are looked for among all first.
+	// manyTypes is the number of types from which on a read first scans the events of all
+	// types.
 	manyTypes = 8
-	// nearAtOnce is how many positions for each type cost less than a look into the index for
-	// the type, whatever is found there.
+	// nearAtOnce is a number of positions for each type. A scan of so many positions costs less
+	// than an index lookup for the type, whatever the scan finds.
 	nearAtOnce = 4
-	// nearAtMost is how many positions for each type cost less than what the index has of the
-	// types, if a page is found there.
+	// nearAtMost is a number of positions for each type. A scan of so many positions costs less
+	// than the index lookups if it finds a page.
 	nearAtMost = 16
-	// sparseReads is how many reads do without, after one that did not find a page there.
+	// sparseReads is the number of reads without a scan after a scan that did not find a page.
 	sparseReads = 64
 )
 
-// readNear reads the events of many types among all events near r.After. found is false if that
-// is no page: then the index has to tell.
+// readNear reads the events of many types by a scan of all events near r.After. found is false
+// if the scan did not fill a page. The caller then reads through the index.
 func (s *Store) readNear(ctx context.Context, q store.Querier, r store.ScopedRange, types []string) (page store.ScopedPage, found bool, err error) {
 	n, positions := int64(len(types)), r.UpTo-r.After
 	switch {
 	case n < manyTypes:
 		return page, false, nil
-	case positions > nearAtOnce*n && s.sparse.Load() > 0: // only then: it must not wrap
+	case positions > nearAtOnce*n && s.sparse.Load() > 0: // the condition keeps sparse from wrapping
 		s.sparse.Add(-1)
 		return page, false, nil
 	}
@@ -76,7 +75,7 @@ func (s *Store) readNear(ctx context.Context, q store.Querier, r store.ScopedRan
 	return page, found, err
 }
 
-// readScoped reads a page by one of the scoped statements.
+// readScoped reads a page with one of the scoped statements.
 func (s *Store) readScoped(ctx context.Context, q store.Querier, r store.ScopedRange, text scopedSQLs, types any) (page store.ScopedPage, err error) {
 	var more bool
 	if r.MaxBytes > 0 {
@@ -91,9 +90,8 @@ func (s *Store) readScoped(ctx context.Context, q store.Querier, r store.ScopedR
 	return page, err
 }
 
-// CountMissing returns which positions in (after, through] have no event, as
-// one snapshot shows it. Its cost grows with the events in the range, some
-// 0.05 to 0.5 seconds a million: bound the range.
+// CountMissing returns which positions in (after, through] have no event. The answer comes from
+// one snapshot. A million events in the range cost 0.05 to 0.5 seconds, so bound the range.
 func (s *Store) CountMissing(ctx context.Context, q store.Querier, after, through int64) (store.Missing, error) {
 	if err := s.canRead(q); err != nil {
 		return store.Missing{}, err

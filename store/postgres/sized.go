@@ -11,34 +11,33 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// heavyReads is how many reads add up bytes after one that met a large event.
+// heavyReads is the number of reads that add up bytes after a read that found a large event.
 const heavyReads = 64
 
-// sizedSQL are two forms of a read that is bounded by bytes. One more
-// parameter, behind all others, is that bound.
+// sizedSQL has two forms of a read that is bounded by bytes. The bound is one more parameter,
+// after all others.
 //
-// light withholds the bytes of each event that has more than its share of the
-// bound, and puts isWithheld in the place of its payload: that costs next to
-// nothing, and nothing is withheld in most logs. exact adds the bytes up and ends
-// the page in time, which takes a quarter longer. Neither fetches what it
-// withholds: the sizes are those that stand beside the pointers to it.
+// light returns isWithheld as the payload of each event that has more than its share of the
+// bound. light costs next to nothing more than a read without a bound, and in most logs it
+// withholds nothing. exact adds the bytes up and ends the page at the bound, which takes a
+// quarter longer. Neither form fetches a withheld payload: the size of a payload is stored
+// beside the pointer to it.
 type sizedSQL struct{ light, exact string }
 
-// isWithheld marks a payload that was withheld. A payload that is the same by
-// chance costs another read. The SQL spells it without a backslash, whose meaning
-// is a setting of the session.
+// isWithheld marks a payload that was withheld. A stored payload with the same bytes costs a
+// second read. The SQL spells the text without a backslash, since the meaning of a backslash
+// depends on a setting of the session.
 var isWithheld = []byte("pgfrontier: withheld; see ReadSized")
 
 const (
-	// metadataBytes and bytesOf are SQL expressions for how many bytes of
-	// metadata, and of payload and metadata, an event has. Of metadata that are
-	// compressed, they count the compressed ones.
+	// metadataBytes and bytesOf are SQL expressions for an event's bytes of metadata, and of
+	// payload and metadata together. Compressed metadata counts with its compressed size.
 	metadataBytes = `COALESCE(pg_column_size(e.metadata), 0)`
 	bytesOf       = `(COALESCE(octet_length(e.payload), 0) + ` + metadataBytes + `)`
 )
 
-// sized makes the two forms of a read in which {columns} stands for what it
-// selects. bound is the number of the parameter.
+// sized returns the two forms of a read. {columns} in text stands for the columns of the
+// SELECT. bound is the number of the parameter.
 func sized(text string, bound int) sizedSQL {
 	fits := ` <= $` + strconv.Itoa(bound) + `::bigint`
 	light := strings.NewReplacer(
@@ -54,10 +53,10 @@ func sized(text string, bound int) sizedSQL {
 	}
 }
 
-// ReadSized returns visible events above position after, in order of position
-// and from one snapshot. It returns at most limit events, and none after the
-// one with which payloads and metadata reach maxBytes. more reports whether
-// others may follow. limit and maxBytes must be above 0.
+// ReadSized returns visible events above position after, in order of position and from one
+// snapshot. It returns at most limit events. The page ends with the event whose payload and
+// metadata bring the sum to maxBytes. more reports whether further events may follow. limit and
+// maxBytes must be above 0.
 func (s *Store) ReadSized(ctx context.Context, q store.Querier, after int64, limit, maxBytes int) (events []store.PersistedEvent, more bool, err error) {
 	if err := s.canRead(q); err != nil {
 		return nil, false, err

@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Pages that are bounded by bytes make up the log: each begins where the one
-// before ends, and has no event behind the one that reaches the bound.
+// Pages that are bounded by bytes make up the whole log. Each page begins after the previous
+// page, and ends with the event that reaches the bound.
 func TestReadsBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

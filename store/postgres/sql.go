@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// statements are a store's SQL. No text depends on what is read or appended,
-// so that a connection prepares each of them once.
+// statements is the SQL of a store. No text depends on the arguments of a call, so a connection
+// prepares each statement once.
 type statements struct {
 	appendAny, appendNew, appendExact, headVersion string
 
@@ -20,14 +20,14 @@ type statements struct {
 	scopedOne, scoped, scopedNear scopedSQLs
 }
 
-// scopedSQLs are a scoped read without a bound of bytes, and with one.
+// scopedSQLs is a scoped read without and with a bound in bytes.
 type scopedSQLs struct {
 	plain string
 	sized sizedSQL
 }
 
-// newStatements makes the SQL of a store. incarnation is empty, or the
-// expression that each read compares with its last parameter: see proof.
+// newStatements returns the SQL of a store. incarnation is empty, or the expression that each
+// read compares with its last parameter: see proof.
 func newStatements(events, heads ident.Table, channel, incarnation string) statements {
 	notify := ""
 	if channel != "" { // an identifier by now: nothing in it needs escaping
@@ -66,11 +66,11 @@ func newStatements(events, heads ident.Table, channel, incarnation string) state
 	}
 }
 
-// proof is a condition that fails with a division by zero unless the server's
-// incarnation is the n-th parameter. Zero rows would not do: no events is an
-// answer, too. PostgreSQL evaluates it once, before the first row is read, and
-// leaves it out of its estimates. It stands in the statement that reads, so
-// nothing between the worker and the server can tear the two apart.
+// proof returns a condition that fails with a division by zero unless the server's incarnation
+// is the n-th parameter. A condition that is only false would not do, since no events is a
+// valid answer, too. PostgreSQL evaluates the condition once, before it reads the first row,
+// and ignores it in its estimates. The condition is part of the reading statement, so the read
+// and its proof run on the same server.
 func proof(incarnation string, n int) string {
 	if incarnation == "" {
 		return "true"
@@ -78,9 +78,9 @@ func proof(incarnation string, n int) string {
 	return `(SELECT 1 / count(*) FROM (SELECT 1) AS server WHERE ` + incarnation + ` = $` + strconv.Itoa(n) + `::text) = 1`
 }
 
-// Three ways to move an aggregate's head by $3 events: from wherever it is,
-// from nothing, from version $15. Each locks the head and returns it, or
-// returns nothing if it is elsewhere.
+// The three statements move an aggregate's head by $3 events: headAny from any version, headNew
+// from no version, headExact from version $15. Each locks and returns the head. Each returns no
+// row if the head is at another version.
 const (
 	headAny = `INSERT INTO {heads} AS h (aggregate_type, aggregate_id, aggregate_version)
     VALUES ($1::text, $2::text, $3::bigint)
@@ -99,11 +99,11 @@ const (
  WHERE aggregate_type = $1::text AND aggregate_id = $2::text`
 )
 
-// appendSQL draws positions for rows that come out of head, thus with the
-// head's lock held: within an aggregate, positions and versions have one
-// order. (The default of a column is computed after the ORDER BY of the SELECT
-// that feeds the INSERT.) The payloads come as one value and are cut apart
-// here: no escaping, and half the bytes of an array's text.
+// appendSQL draws positions for rows that come from head, so while it holds the head's lock.
+// Therefore positions and versions of an aggregate have the same order. (PostgreSQL computes
+// the default of a column after the ORDER BY of the SELECT that feeds the INSERT.) All payloads
+// are one parameter, which the statement cuts apart. They need no escaping, and half the bytes
+// of an array's text.
 var appendSQL = `WITH head AS (
     {head}
     RETURNING h.aggregate_version - $3::bigint AS version{notify}
@@ -120,11 +120,11 @@ SELECT $1::text, $2::text, head.version + e.n, e.event_id, e.event_type, e.event
  ORDER BY e.n
 RETURNING global_position, aggregate_version, metadata, created_at`
 
-// readColumns are eventColumns for a SELECT: an event whose time a time.Time cannot hold is
-// read all the same.
+// readColumns is eventColumns for a SELECT. It reads a time outside of time.Time's range as the
+// nearer bound.
 var readColumns = strings.Replace(eventColumns, `e.created_at`, pgdriver.Time(`e.created_at`), 1)
 
-// eventColumns are in the order of eventDest.
+// eventColumns has the order of eventDest.
 const eventColumns = `e.global_position, e.aggregate_version, e.aggregate_type, e.aggregate_id, e.event_type,
        e.event_id, e.event_version, e.payload, e.metadata, e.trace_id, e.correlation_id, e.causation_id, e.created_at`
 
@@ -144,17 +144,13 @@ const (
  ORDER BY e.aggregate_version`
 )
 
-// scopedOneSQL and scopedSQL are written so that the planner takes the index
-// (aggregate_type, global_position) and ends early, whatever it believes of the
-// table:
+// scopedOneSQL and scopedSQL make the planner use the index (aggregate_type, global_position)
+// and end early, whatever its statistics say:
 //
-//   - With "= ANY" instead of "=" only that index has the rows in the order that
-//     is asked for.
-//   - What comes from a SELECT is not known when the plan is made, and $2 is not
-//     among the conditions of the scan: so the planner expects many rows, of
-//     which a tenth is needed, and does not collect and sort them all.
+//   - With "= ANY" instead of "=", only this index returns the rows in the required order.
+//   - The planner does not know the value of a SELECT, and $2 is not a condition of the scan. So the planner expects many rows and a use for a tenth of them, and does not collect and sort them all.
 const (
-	// scopedOneSQL is for one type, $3.
+	// scopedOneSQL reads one type, $3.
 	scopedOneSQL = `SELECT {columns}
   FROM (SELECT * FROM {events} AS e
          WHERE e.aggregate_type = ANY (ARRAY(SELECT $3::text)) AND e.global_position > (SELECT $1::bigint)
@@ -163,10 +159,9 @@ const (
  WHERE e.global_position <= $2::bigint AND {proof 5}
  ORDER BY e.aggregate_type, e.global_position`
 
-	// scopedSQL is for the types in the array $3. It finds the first $4
-	// positions of each, and of these the first $4, before it reads any event.
-	// It looks the events up one by one: the planner expects few elements in an
-	// array that it does not know.
+	// scopedSQL reads the types in the array $3. It finds the first $4 positions of each type,
+	// and the first $4 of all these, before it reads any event. It reads the events by one
+	// index lookup each: the planner expects few elements in an array that it does not know.
 	scopedSQL = `WITH page AS MATERIALIZED (
     SELECT p.global_position
       FROM unnest($3::text[]) AS t (name)
@@ -185,9 +180,9 @@ SELECT {columns}
  WHERE e.global_position = ANY (ARRAY(SELECT p.global_position FROM page AS p)) AND {proof 5}
  ORDER BY e.global_position`
 
-	// scopedNearSQL is for many types and few positions: it reads all events above $1
-	// up to $2. IS TRUE keeps the planner from a join: it hashes the types. (It would
-	// compare each event with each element of an array that it does not know.)
+	// scopedNearSQL reads many types in few positions: it scans all events above $1 up to $2.
+	// IS TRUE makes the planner hash the types instead of a join. (Otherwise PostgreSQL would
+	// compare each event with each element of the array.)
 	scopedNearSQL = `SELECT {columns}
   FROM {events} AS e
  WHERE e.global_position > $1::bigint AND e.global_position <= $2::bigint
@@ -196,14 +191,10 @@ SELECT {columns}
  LIMIT $4::bigint`
 )
 
-// missingSQL answers from one snapshot. Its steps:
+// missingSQL answers from one snapshot, in two steps:
 //
-//   - tally: how many positions have no event. One pass over the primary key,
-//     whose cost is that of the events in the range: holes of any width are
-//     free.
-//   - gap: the first and the last of these. Up to the first hole the n-th event
-//     is at $1 + n, and downwards from the last one likewise. Where nothing is
-//     missing, nothing of it is executed.
+//   - tally counts the positions without an event. It reads the primary key once, at a cost that grows with the events in the range, not with the width of the gaps.
+//   - gap finds the first and the last of these positions. Up to the first gap, the n-th event is at $1 + n, and likewise downwards from the last gap. If no position is missing, gap is not executed.
 const missingSQL = `WITH tally AS MATERIALIZED (
     SELECT $2::bigint - $1::bigint - (
            SELECT count(*) FROM {events} AS e

@@ -20,11 +20,10 @@ var (
 	_ store.Binder        = (*Store)(nil)
 )
 
-// positionColumn draws from the sequence that orders the log.
+// positionColumn is the column whose default draws from the log's sequence.
 const positionColumn = "global_position"
 
-// StoreConfig says which tables a Store uses. Build it with NewStoreConfig or
-// DefaultStoreConfig.
+// StoreConfig names the tables of a Store. Build it with NewStoreConfig or DefaultStoreConfig.
 type StoreConfig struct {
 	// EventsTable is the table of events: "table" or "schema.table". Default
 	// "events".
@@ -32,11 +31,10 @@ type StoreConfig struct {
 	// AggregateHeadsTable is the table of each aggregate's version: "table" or
 	// "schema.table". Default "aggregate_heads".
 	AggregateHeadsTable string
-	// NotifyChannel is notified of each append when it commits. Default empty:
-	// no notification.
+	// NotifyChannel is the channel that each append notifies when it commits. Default empty: no
+	// notification.
 	NotifyChannel string
-	// Logger is told of appends and conflicts, on level debug. Default nil: no
-	// log.
+	// Logger logs appends and conflicts, at level debug. Default nil: no log.
 	Logger store.Logger
 }
 
@@ -53,12 +51,12 @@ func WithAggregateHeadsTable(name string) StoreOption {
 	return func(c *StoreConfig) { c.AggregateHeadsTable = name }
 }
 
-// WithNotifyChannel notifies channel of each append when it commits, which
-// wakes the workers that listen there.
+// WithNotifyChannel sets StoreConfig.NotifyChannel. The notification wakes the workers that
+// listen on the channel.
 //
-// PostgreSQL takes one lock for all notifying transactions of a server while
-// they commit, and refuses to PREPARE them. Writers that use two-phase commit
-// need a store without a channel.
+// PostgreSQL takes one lock for all notifying transactions of a server while they commit, and
+// refuses to PREPARE such transactions. Writers that use two-phase commit need a store without
+// a channel.
 func WithNotifyChannel(channel string) StoreOption {
 	return func(c *StoreConfig) { c.NotifyChannel = channel }
 }
@@ -84,8 +82,8 @@ func NewStoreConfig(opts ...StoreOption) *StoreConfig {
 // DefaultStoreConfig returns the default config.
 func DefaultStoreConfig() *StoreConfig { return NewStoreConfig() }
 
-// Store is an event log in PostgreSQL. It holds no connection and may be used
-// by any number of goroutines.
+// Store is an event log in PostgreSQL. A Store holds no connection and is safe for concurrent
+// use.
 type Store struct {
 	events, heads ident.Table
 	sql           statements
@@ -95,13 +93,13 @@ type Store struct {
 	proves      bool // its SQL proves the incarnation
 	incarnation string
 
-	heavy  *atomic.Int32 // reads that are left to add up bytes, see querySized
-	sparse *atomic.Int32 // reads that are left to do without readNear
+	heavy  *atomic.Int32 // remaining reads with the exact form, see querySized
+	sparse *atomic.Int32 // remaining reads without readNear
 }
 
-// NewStore returns a Store over the tables that cfg names; a nil cfg is
-// DefaultStoreConfig(). It opens nothing and cannot fail. Validate reports
-// what is wrong with cfg, and so does every method that asks the database.
+// NewStore returns a Store over the tables of cfg. A nil cfg is DefaultStoreConfig(). NewStore
+// opens nothing and cannot fail. Validate reports an error of cfg, and so does every method
+// that reads or writes.
 func NewStore(cfg *StoreConfig) *Store {
 	if cfg == nil {
 		cfg = DefaultStoreConfig()
@@ -134,11 +132,11 @@ func (c *StoreConfig) tables() (events, heads ident.Table, err error) {
 	return events, heads, nil
 }
 
-// Validate reports what is wrong with the config that the store was made from.
+// Validate returns the error of the config with which NewStore was called.
 func (s *Store) Validate() error { return s.err }
 
-// PositionColumn returns the quoted events table and its column whose default
-// draws the positions.
+// PositionColumn returns the quoted events table and the column whose default draws the
+// positions.
 func (s *Store) PositionColumn() (table, column string) {
 	return s.events.SQL(), positionColumn
 }

@@ -58,7 +58,7 @@ func TestOtherTables(t *testing.T) {
 	}
 }
 
-// NewStore cannot fail, so every method says what is wrong with the config.
+// NewStore cannot fail, so every method returns the error of the config.
 func TestBadConfigs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t).DB

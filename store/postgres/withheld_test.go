@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// A payload that looks as if it was withheld is delivered as it is.
-func TestAPayloadThatLooksWithheld(t *testing.T) {
+// A stored payload that equals isWithheld is delivered unchanged.
+func TestStoredPayloadEqualToMarker(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	if _, err := d.DB.Exec(`INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
@@ -21,8 +21,8 @@ func TestAPayloadThatLooksWithheld(t *testing.T) {
 	}
 }
 
-// What is withheld is known as such, whatever a session has been left with.
-func TestWithheldInAnySession(t *testing.T) {
+// A withheld payload is recognized whatever settings a session has.
+func TestWithheldPayloadInAnySession(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	large := bytes.Repeat([]byte("x"), 5_000)
