@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// A change that records something else than what was shown is undone, and the one that
-// records the same is made.
+// Confirmed rolls a change back if it records another operation than was shown, and commits it
+// if it records the same.
 func TestConfirmed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -21,7 +21,7 @@ func TestConfirmed(t *testing.T) {
 			SELECT 'c', global_position, aggregate_type, aggregate_id, event_id, event_type, 'boom', 1 FROM events WHERE global_position = $1`, p+1)
 	}
 	discard := func(o *ops.Operator) error {
-		_, err := o.DiscardWhere(t.Context(), "c", ops.LetterFilter{Error: "boom"}, 10, by)
+		_, err := o.DiscardWhere(t.Context(), "c", ops.DeadLetterFilter{Error: "boom"}, 10, by)
 		return err
 	}
 	shown, err := s.Preview(discard)
@@ -35,7 +35,7 @@ func TestConfirmed(t *testing.T) {
 		}
 		return nil
 	}
-	s.Exec(t, `DELETE FROM consumer_dead_letters WHERE global_position = 3`) // somebody is faster
+	s.Exec(t, `DELETE FROM consumer_dead_letters WHERE global_position = 3`) // as another operator would
 	before := dump(t, func(query string, into ...any) { s.scan(t, query, into...) }, consumerTables...)
 	if err := s.Confirmed(discard, as); !errors.Is(err, other) {
 		t.Errorf("Confirmed: %v", err)
@@ -54,7 +54,7 @@ func TestConfirmed(t *testing.T) {
 		t.Errorf("discarded %v", detail.Positions)
 	}
 
-	// Of several changes, it is asked about each.
+	// accept is called for each of several changes.
 	var asked []int
 	several := func(o *ops.Operator) error {
 		return errors.Join(o.Pause(t.Context(), "c", by), o.Resume(t.Context(), "c", by))
@@ -64,8 +64,8 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
-// The operations on a consumer are those on its units, too, also of the past, and none of those
-// with similar names.
+// The operations on a consumer include those on its present and former units, but not those on
+// consumers with similar names.
 func TestOperationsOfUnits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -84,8 +84,8 @@ func TestOperationsOfUnits(t *testing.T) {
 	}
 }
 
-// Workers that have code for the same are told apart from those that have code for none, or do
-// not say.
+// Workers tells workers that have code for the same consumers from workers that have code for
+// none or do not report it.
 func TestWorkersAbility(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -103,7 +103,7 @@ func TestWorkersAbility(t *testing.T) {
 	}
 }
 
-// Pages of the operations have each of them once.
+// The pages of OperationsBefore contain each operation once.
 func TestOperationsBefore(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

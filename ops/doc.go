@@ -1,22 +1,21 @@
-// Package ops has what operators do. An [Operator] works on consumers: it pauses
-// and resumes one, sets it to another position, skips the event at which it is
-// stuck, retries or discards its dead letters, lets it handle one aggregate again,
-// retires it, and shows how all consumers, the workers and the log stand, and who holds
-// the log back. A [Jobs] works on jobs: it pauses, caps and lists queues, pauses and
-// lists schedules, cancels, retries, discards and lists jobs, acknowledges those that
-// failed, and cancels, retries and lists runs of flows. Both need the database only.
-// Workers may be running, anywhere, and so may other operators.
+// Package ops has the operations of operators. An [Operator] works on consumers. It pauses,
+// resumes, resets and retires a consumer, and replays one of its aggregates. It skips the event
+// at which a consumer is stuck, and retries or discards its dead letters. It shows the
+// consumers, the workers, the log, and the transactions that hold the log back. A [Jobs] works
+// on jobs. It pauses, caps and lists queues, and pauses and lists schedules. It cancels,
+// retries, discards and lists jobs, and acknowledges failed jobs. It cancels, retries and lists
+// runs of flows. Both need only the database. Workers and other operators may run at the same
+// time, on any host.
 //
-// A change is one short transaction. It first locks the row of what it changes.
-// That of a consumer's checkpoint it gets when the batch has ended that a worker
-// may have in hand: the context bounds the wait. It raises that row's revision, so
-// that no batch commits on what a worker has read before. It leaves a row in the
-// table of operations: who, why, when by the database's clock, and what. The
-// workers notice at once.
+// A change is one short transaction. It first locks the row that it changes. The row of a
+// consumer's checkpoint is locked while a worker runs a batch; the context bounds the wait. The
+// change raises the revision of the row, so that no batch commits with an older state. The
+// change adds a row to the table of operations: who, why, when by the database's clock, and
+// what. The transaction notifies the workers when it commits.
 //
-// Preview runs a change and rolls it back, and IfRevision refuses one that was decided on
-// an old view.
+// Preview runs a change and rolls it back. IfRevision refuses a change if the consumer has
+// changed since the operator decided.
 //
-// If an operation returns an error, nothing has changed, unless it is an
+// If an operation returns an error, nothing has changed, unless the error is an
 // [UnknownOutcomeError].
 package ops

@@ -12,21 +12,22 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// drainIdle, in milliseconds, is after what silence the server ends the drain of a worker,
-// whose heartbeats wait for the change meanwhile.
+// drainIdle is the time without a statement, in milliseconds, after which the server ends the
+// transaction of DrainWorker. The worker's heartbeats wait for that transaction.
 const drainIdle = "2000"
 
-// DrainWorker asks a worker to drain, as its own Stop does: it begins no batch, finishes those
-// in hand and hands each consumer over, and takes itself off the list. From now on it is given
-// no consumer. Its Start then waits, in worker.StateDrained, until the program stops it: so
-// nothing starts its process again before you end that. It notices within a second,
-// or with its next try if it does not reach the database.
+// DrainWorker asks a worker to drain, as the worker's own Stop does. The worker begins no
+// batch, finishes the batches in flight, hands each consumer over, and removes its row. The
+// leader assigns it no further consumer. The worker's Start then waits in worker.StateDrained
+// until the program stops the worker. So a supervisor does not start the process again before
+// you end it. The worker notices the request within a second. If it cannot reach the database,
+// it notices with its next successful try.
 //
-// There is no way back: what has ended begins again in a new process only. A worker of a
-// build from before there was DrainWorker keeps the consumers that it has.
+// A drain cannot be undone: only a new process runs the consumers again. A worker of a build
+// without DrainWorker keeps its consumers.
 //
 // The operation is recorded with an empty Consumer. DrainWorker returns [ErrNoWorker] if the
-// worker has no row, and [ErrDraining] if it drains already.
+// worker has no row, and [ErrDraining] if the worker already drains.
 func (o *Operator) DrainWorker(ctx context.Context, id uuid.UUID, by By) error {
 	err := by.check()
 	if err == nil {
@@ -44,14 +45,14 @@ func (o *Operator) DrainWorker(ctx context.Context, id uuid.UUID, by By) error {
 	return nil
 }
 
-// DrainWorker asks a worker of jobs to drain, as its own Stop does: it claims no job, waits
-// for those in hand for its WithShutdownTimeout at most, and takes itself off the list. All else
-// is as with [Operator.DrainWorker].
+// DrainWorker asks a worker of jobs to drain, as the worker's own Stop does. The worker claims
+// no job, waits for the jobs in flight for its WithShutdownTimeout at most, and removes its
+// row. Everything else is as in [Operator.DrainWorker].
 func (o *Jobs) DrainWorker(ctx context.Context, id uuid.UUID, by By) error {
 	err := by.check()
 	if err == nil {
 		err = audited(ctx, o.db, o.t.Changes, o.dry, func(tx *sql.Tx) (int64, error) {
-			op, err := o.record(ctx, tx, KindDrain, about{}, by, drainDetail{id})
+			op, err := o.record(ctx, tx, KindDrain, target{}, by, drainDetail{id})
 			if err == nil {
 				err = drain(ctx, tx, o.t.Workers, "", id)
 			}
@@ -68,8 +69,9 @@ type drainDetail struct {
 	Worker uuid.UUID `json:"worker"`
 }
 
-// drain marks a worker's row, unless that shows that it drains: or is what else shows it.
-// It comes late in its transaction, as the worker's heartbeats wait for the row.
+// drain marks a worker's row, and returns ErrDraining if the row shows that the worker already
+// drains. or is a further SQL condition under which it drains. Call drain late in the
+// transaction, as the worker's heartbeats wait for the row.
 func drain(ctx context.Context, tx *sql.Tx, workers ident.Table, or string, id uuid.UUID) error {
 	if _, err := exec(ctx, tx, "limit the transaction", `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true)`, drainIdle); err != nil {
 		return err

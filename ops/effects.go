@@ -11,10 +11,11 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// keepEffects writes down of which events a unit has had the effects, before an operation
-// changes what that follows from: its checkpoint, its positions in doubt and its dead
-// letters. If the unit goes forward, it crosses the events up to a position. missed are
-// positions that it has passed without their effects.
+// keepEffects records the events whose effects a unit has had. Call keepEffects before an
+// operation changes the unit's checkpoint, its positions in doubt or its dead letters, since
+// the record is computed from these. If the operation moves the unit forward, crossed is the
+// position up to which it crosses events. missed are positions that the unit has passed without
+// their effects.
 func (o *Operator) keepEffects(ctx context.Context, tx *sql.Tx, at locked, crossed int64, missed ...int64) error {
 	pending, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r store.Range, err error) {
 		return r, rows.Scan(&r.First, &r.Last)
@@ -36,7 +37,7 @@ UPDATE `+o.t.Checkpoints.SQL()+` SET effects = $2::jsonb WHERE consumer_name = $
 	return err
 }
 
-// parseEffects reads the borders of a locked unit.
+// parseEffects parses the borders of a locked unit.
 func (at *locked) parseEffects(text string) (err error) {
 	if at.effects, err = delivered.Parse(text); err != nil {
 		return fmt.Errorf("read which effects %s has had: %w", at.consumer, err)

@@ -20,8 +20,7 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// mailer is the consumer "c": it may be split, forgets aggregates, and fails at those that
-// are bad.
+// mailer is the consumer "c". It may be split, forgets aggregates, and fails at bad ones.
 type mailer struct {
 	ledger
 	bad *sync.Map
@@ -59,7 +58,7 @@ const aggregates = 5
 
 func aggregate(n int) string { return fmt.Sprint("a", n%aggregates) }
 
-// steps are what histories are made of. Operations that come too late are refused.
+// steps are the steps of histories. An operation that comes too late is refused.
 var steps = []struct {
 	name string
 	do   func(p *effectsPlay, a, b int) error
@@ -76,7 +75,7 @@ var steps = []struct {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if len(p.held) < 3 {
-			p.held = append(p.held, p.begin(p.t, "held "+uuid.NewString(), 1+b%2)) // nobody waits for it
+			p.held = append(p.held, p.begin(p.t, "held "+uuid.NewString(), 1+b%2)) // no step waits for its end
 		}
 		p.append(p.t, aggregate(a), 1)
 		return nil
@@ -133,11 +132,11 @@ var steps = []struct {
 		return p.some(a, func(l ops.DeadLetter) error { return p.DiscardDeadLetter(p.t.Context(), "c", l.Position, by) })
 	}},
 	{"retry all", func(p *effectsPlay, a, b int) error {
-		_, err := p.RetryWhere(p.t.Context(), p.unit(b), ops.LetterFilter{}, 1+a%5, by)
+		_, err := p.RetryDeadLettersWhere(p.t.Context(), p.unit(b), ops.DeadLetterFilter{}, 1+a%5, by)
 		return err
 	}},
 	{"discard all", func(p *effectsPlay, a, b int) error {
-		_, err := p.DiscardWhere(p.t.Context(), p.unit(b), ops.LetterFilter{}, 1+a%5, by)
+		_, err := p.DiscardWhere(p.t.Context(), p.unit(b), ops.DeadLetterFilter{}, 1+a%5, by)
 		return err
 	}},
 	{"replay", (*effectsPlay).replay},
@@ -155,7 +154,7 @@ func (p *effectsPlay) replay(a, _ int) error {
 	return p.Replay(p.t.Context(), "c", "Order", id, by)
 }
 
-// letWork gives the consumer time to handle what there is, if nothing keeps it from that.
+// letWork gives the consumer 300 ms to handle its events.
 func (p *effectsPlay) letWork(_, _ int) error {
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if p.count(p.t, `SELECT count(*) FROM consumer_checkpoints WHERE split_at IS NULL AND last_position < (SELECT max(global_position) FROM events)`) == 0 {
@@ -165,7 +164,7 @@ func (p *effectsPlay) letWork(_, _ int) error {
 	return nil
 }
 
-// forward sets the consumer back, and forward over some of what is settled.
+// forward sets the consumer back, and then forward over some settled positions.
 func (p *effectsPlay) forward(a, b int) error {
 	ctx := p.t.Context()
 	to := p.upTo(`SELECT coalesce(max(settled), 0) FROM consumer_checkpoints_settled`, 700+a%301)
@@ -173,7 +172,7 @@ func (p *effectsPlay) forward(a, b int) error {
 		return err
 	}
 	if err := p.Reset(ctx, "c", to*int64(b)/1001, by); err != nil && !isRefusal(err) {
-		return err // one that is not so far stays where it is
+		return err // the unit is at a lower position
 	}
 	err := p.Reset(ctx, "c", to, by)
 	if resumed := p.Resume(ctx, "c", by); resumed != nil && !isRefusal(resumed) {
@@ -182,12 +181,12 @@ func (p *effectsPlay) forward(a, b int) error {
 	return err
 }
 
-// upTo is a share, in thousandths, of a position.
+// upTo returns a share, in thousandths, of the position that query returns.
 func (p *effectsPlay) upTo(query string, share int) int64 {
 	return p.count(p.t, query) * int64(share) / 1000
 }
 
-// unit is the consumer, or a unit of it.
+// unit returns the name of the consumer, or of one of its units.
 func (p *effectsPlay) unit(n int) string {
 	all, err := p.Consumers(p.t.Context())
 	if err != nil || len(all) == 0 || n%3 > 0 || len(all[0].Units) == 0 {
@@ -196,7 +195,7 @@ func (p *effectsPlay) unit(n int) string {
 	return all[0].Units[n%len(all[0].Units)].Name
 }
 
-// some does something to one of the dead letters.
+// some calls do for one of the dead letters.
 func (p *effectsPlay) some(n int, do func(ops.DeadLetter) error) error {
 	all, err := p.DeadLetters(p.t.Context(), "c")
 	if err != nil || len(all) == 0 {
@@ -214,13 +213,13 @@ func isRefusal(err error) bool {
 	}
 	var notNext *ops.NotNextError
 	var beyond *ops.NotSettledError
-	var notStuck *ops.NotStuckError // another has resumed it
+	var notStuck *ops.NotStuckError // another operation has resumed it
 	return errors.As(err, &notNext) || errors.As(err, &notStuck) || errors.As(err, &beyond)
 }
 
-// Whatever writers do, wherever batches are cut off, and whatever operators do to a consumer
-// that is split and merged meanwhile: it has the effect of each event once, which is when
-// it first gets it. A longer search:
+// A consumer has the effect of each event exactly once, at the first delivery. This holds for
+// all writers, interrupted batches and operations, also while the consumer is split and merged.
+// A longer search:
 //
 //	go test -run EachEffectOnce ./ops -rapid.checks=300
 func TestEachEffectOnce(t *testing.T) {
@@ -238,12 +237,12 @@ func TestEachEffectOnce(t *testing.T) {
 		if !t.Run("history", func(t *testing.T) {
 			p := &effectsPlay{site: newSite(t), t: t, mailer: newMailer()}
 			options := append(policy(worker.FailDeadLetter), worker.WithBatchSize(batch), worker.WithMaxConsecutiveFailures(1))
-			workers := site{&pgtest.Database{URL: p.URL, DB: p.OpenMode(t, pgx.QueryExecModeCacheStatement)}, p.Operator} // a crash is theirs alone
+			workers := site{&pgtest.Database{URL: p.URL, DB: p.OpenMode(t, pgx.QueryExecModeCacheStatement)}, p.Operator} // a crash hits only their connections
 			for range 2 {
 				workers.work(t, p.mailer, options...)
 			}
 			await(t, "the consumer to have a checkpoint", func() bool { return p.count(t, `SELECT count(*) FROM consumer_checkpoints`) > 0 })
-			for i, n := 0, 1; i < len(history); i, n = i+n, 3-n { // one, and two at a time
+			for i, n := 0, 1; i < len(history); i, n = i+n, 3-n { // one step, then two at a time
 				var all sync.WaitGroup
 				for _, s := range history[i:min(i+n, len(history))] {
 					all.Go(func() {
@@ -276,8 +275,8 @@ func TestEachEffectOnce(t *testing.T) {
 	}
 }
 
-// finish lets the consumer handle all that it has not: it goes back to the beginning. Before
-// that it goes forward once, which is often too early for a history, as little is settled.
+// finish sets the consumer back to the beginning and lets it handle all events. Before that it
+// sets the consumer forward once. In a history, this is often refused, as little is settled.
 func (p *effectsPlay) finish(seen map[string]int) {
 	t := p.t
 	p.mailer.bad.Clear()
@@ -289,9 +288,9 @@ func (p *effectsPlay) finish(seen map[string]int) {
 	}
 	p.append(t, "last", 1)
 	head := p.count(t, `SELECT max(global_position) FROM events`)
-	// Every unit has all, and no late event is awaited.
+	// Every unit has handled all events, and no late event is awaited.
 	done := func() bool {
-		if _, err := p.RetryWhere(t.Context(), "c", ops.LetterFilter{}, 10_000, by); err != nil && !isRefusal(err) {
+		if _, err := p.RetryDeadLettersWhere(t.Context(), "c", ops.DeadLetterFilter{}, 10_000, by); err != nil && !isRefusal(err) {
 			t.Error(err)
 		}
 		return p.count(t, fmt.Sprintf(`SELECT count(*) FROM consumer_checkpoints WHERE split_at IS NULL AND last_position < %d`, head)) == 0 &&
@@ -319,7 +318,7 @@ func (p *effectsPlay) stood() (all string) {
 	return all
 }
 
-// judge looks that each event was first delivered as new, and then as replayed.
+// judge checks that each event was first delivered as new, and then as replayed.
 func (p *effectsPlay) judge(seen map[string]int) {
 	t := p.t
 	rows, err := p.DB.Query(`

@@ -18,7 +18,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Shipping cannot handle an order that has no customer.
+// Shipping cannot handle an order without a customer.
 type Shipping struct{}
 
 func (Shipping) Name() string { return "shipping_v1" }
@@ -31,7 +31,7 @@ func (Shipping) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) 
 	return err
 }
 
-// A consumer is stuck at an event. An operator lets it go on without.
+// A consumer is stuck at an event. An operator lets it continue without the event.
 func ExampleOperator_SkipEvent() {
 	ctx := context.Background()
 	t, drop := pgtest.Example()
@@ -41,7 +41,7 @@ func ExampleOperator_SkipEvent() {
 	eventStore := storepostgres.NewStore(storepostgres.DefaultStoreConfig())
 	appendOrders(ctx, d.DB, eventStore, "4710", "4711", "4712")
 
-	// A worker commits what comes before the event, tries it once more, and ends.
+	// A worker commits the events before it, tries the event once more, and stops.
 	err := workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Shipping{}}, worker.WithMaxConsecutiveFailures(2))
 	var stuck *worker.ConsumerError
 	if !errors.As(err, &stuck) {
@@ -68,8 +68,7 @@ func ExampleOperator_SkipEvent() {
 	// skip by ann: order 4711 has no customer
 }
 
-// What a change would do is shown first, and it is done only if nobody has moved the
-// consumer since.
+// An operator previews a change. The change is refused if the consumer has changed since.
 func ExampleOperator_Preview() {
 	ctx := context.Background()
 	t, drop := pgtest.Example()
@@ -90,7 +89,7 @@ func ExampleOperator_Preview() {
 	check(err)
 	fmt.Println(would[0].Kind, string(would[0].Detail))
 
-	check(o.Pause(ctx, seen.Name, by)) // somebody else is faster
+	check(o.Pause(ctx, seen.Name, by)) // another operator changes it first
 	fmt.Println(o.IfRevision(seen.Revision).Reset(ctx, seen.Name, 0, by) != nil)
 	// Output:
 	// reset {"to": 0, "from": 2, "events_again": 2, "dead_letters_deleted": 0, "open_ranges_forgotten": 0}
@@ -134,8 +133,8 @@ func (Invoices) Forget(ctx context.Context, tx *sql.Tx, _, order string) error {
 	return err
 }
 
-// The invoice of one order was wrong. Once the code is mended, its events are handled again,
-// and no mail is sent twice.
+// The invoice of one order was wrong. With the corrected code, the order's events are handled
+// again, and no mail is sent twice.
 func ExampleOperator_Replay() {
 	ctx := context.Background()
 	t, drop := pgtest.Example()

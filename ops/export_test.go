@@ -1,26 +1,26 @@
 package ops
 
-// ListSQL is the statement of a list, for those who look at its plan.
+// ListSQL returns the statement of List, to test its plan.
 func (o *Jobs) ListSQL(f Filter, limit int) (query string, args []any) { return o.listSQL(f, limit) }
 
-// OperationsSQL is that of Operations.
+// OperationsSQL returns the statement of Operations.
 func (o *Jobs) OperationsSQL(f OperationsFilter, limit int) (query string, args []any) {
 	return o.operationsSQL(f, limit)
 }
 
-// WorkersSQL is that of Workers.
+// WorkersSQL returns the statement of Workers.
 func (o *Jobs) WorkersSQL() string { return o.workersSQL() }
 
-// QueuesSQL is that of Queues.
+// QueuesSQL returns the statement of Queues.
 func (o *Jobs) QueuesSQL() string { return o.queuesSQL() }
 
-// ReadsSQL are the statements of what an Operator reads, by name, with the values of
-// their parameters as EXECUTE takes them, for those who look at their plans.
+// ReadsSQL returns the statements of an Operator's reads by name, to test their plans. The
+// second element has the parameters for EXECUTE.
 func (o *Operator) ReadsSQL() map[string][2]string {
-	filter := LetterFilter{EventType: "none"}
-	letters, _ := o.lettersSQL("c", filter, true, 10)
-	all, _ := o.lettersSQL("c", LetterFilter{}, true, 10)
-	matching, _ := o.matchingSQL("c", LetterFilter{}, 10)
+	filter := DeadLetterFilter{EventType: "none"}
+	letters, _ := o.deadLettersSQL("c", filter, true, 10)
+	all, _ := o.deadLettersSQL("c", DeadLetterFilter{}, true, 10)
+	matching, _ := o.matchingSQL("c", DeadLetterFilter{}, 10)
 	operations, _ := o.operationsSQL("", 1, 1)
 	operationsOf, _ := o.operationsSQL("c", 1, 1)
 	return map[string][2]string{
@@ -39,8 +39,8 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 	}
 }
 
-// RetryManySQL is the statement of RetryWhere.
+// RetryManySQL returns the statement of RetryDeadLettersWhere.
 func (o *Operator) RetryManySQL() string { return o.retryManySQL() }
 
-// DiscardManySQL is that of DiscardWhere.
+// DiscardManySQL returns the statement of DiscardWhere.
 func (o *Operator) DiscardManySQL() string { return o.discardManySQL() }

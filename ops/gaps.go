@@ -13,30 +13,30 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Gap is a range of positions without an event that a consumer went past.
+// Gap is a range of positions without an event that a consumer has passed.
 type Gap struct {
 	ID          int64     // grows
 	Consumer    string    // or a unit of it
-	Worker      uuid.UUID // that went past it; the zero UUID: an operator did
+	Worker      uuid.UUID // the worker that passed it; the zero UUID: an operator
 	First, Last int64
-	Missing     int64 // positions in it without an event
-	// State is "void" if no event can appear there, "open" while one can, and "late"
-	// if one has appeared and was handled.
+	Missing     int64 // number of positions in it without an event
+	// State is "void" if no event can appear in the range, and "open" while an event can
+	// appear. It is "late" if an event has appeared and was handled.
 	State       string
-	SkippedTo   int64 // where the consumer went
+	SkippedTo   int64 // the position to which the consumer moved on
 	FirstSeenAt time.Time
-	ClosedAt    *time.Time // nil: it is open
+	ClosedAt    *time.Time // nil: the gap is open
 }
 
-// GapFilter says which gaps. The zero GapFilter is all of them.
+// GapFilter selects gaps. The zero GapFilter selects all gaps.
 type GapFilter struct {
 	OnlyOpen bool
-	Before   int64 // only those with a lower ID; 0: all. For the next page, the last ID of this one.
+	Before   int64 // only gaps with a lower ID; 0: all. For the next page, the last ID of this page
 }
 
-// Gaps lists the gaps of a consumer and of its units, or of one unit, the newest
-// first. limit is 1 to 10,000. Closed ones are merged and deleted after a while, see
-// GapSkipRetention. For a unit that was replaced, give its name.
+// Gaps lists the gaps of a consumer and its units, or of one unit, the newest first. limit is 1
+// to 10,000. Closed gaps are merged, and deleted later, see GapSkipRetention. To list the gaps
+// of a unit that was replaced, pass the unit's name.
 func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit int) ([]Gap, error) {
 	err := errtext.Join(checkUnit(consumer), checkLimit(limit))
 	var all []Gap
@@ -57,8 +57,8 @@ func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit
 	return all, nil
 }
 
-// gapsSQL takes the newest of each unit by an index. With "= ANY" only the right one has
-// the rows in the order that is asked for.
+// gapsSQL reads the newest gaps of each unit through an index. With "= ANY", only this index
+// returns the rows in the required order.
 func (o *Operator) gapsSQL(onlyOpen bool) string {
 	open := ``
 	if onlyOpen {
@@ -74,7 +74,7 @@ FROM (` + o.namesSQL() + `) AS u CROSS JOIN LATERAL (
 ORDER BY g.id DESC LIMIT $3::bigint`
 }
 
-// namesSQL has the consumer $1, or the unit, and the units that the consumer has now.
+// namesSQL selects the consumer or unit $1, and the current units of the consumer.
 func (o *Operator) namesSQL() string {
 	return `SELECT $1::text AS name UNION SELECT consumer_name FROM ` + o.t.Checkpoints.SQL() + ` WHERE ` + unitsOf
 }

@@ -21,8 +21,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Each check plays a script on a real server; the command line may say
-	// otherwise.
+	// Each check plays a script on a real server. The command line may set another number of
+	// checks.
 	checks := "3"
 	if tier.IsLong() {
 		checks = "60"
@@ -35,8 +35,7 @@ const patience = pgtest.Patience
 
 var by = ops.By{Operator: "ann", Reason: "a test"}
 
-// await polls until done holds, and fails the test if it does not within a
-// time that only something stuck needs.
+// await polls until done returns true, and fails the test after a long time.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	if !pgtest.Poll(done) {
@@ -80,14 +79,14 @@ func (s site) count(t testing.TB, query string) (n int64) {
 	return n
 }
 
-// place gives the consumer "c" a checkpoint, by hand.
+// place gives the consumer "c" a checkpoint by SQL.
 func (s site) place(t testing.TB, position int64) {
 	t.Helper()
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', $1)
 		ON CONFLICT (consumer_name) DO UPDATE SET last_position = excluded.last_position`, position)
 }
 
-// settle writes the settled row as a frontier would.
+// settle writes the settled row, as a frontier does.
 func (s site) settle(t testing.TB, position int64) {
 	t.Helper()
 	s.Exec(t, `INSERT INTO consumer_checkpoints_settled (log, settled)
@@ -102,7 +101,7 @@ func (s site) open(t testing.TB, first, last int64) {
 		VALUES ('c', gen_random_uuid(), $1::bigint, $2::bigint, $2::bigint - $1::bigint + 1, 'open', $2::bigint, $2::bigint, '2020-02-02')`, first, last)
 }
 
-// spans shows the consumer's audit of a state as text, in order of position.
+// spans returns the consumer's audit in a state as text, in order of position.
 func (s site) spans(t testing.TB, state string) (spans string) {
 	t.Helper()
 	if err := s.DB.QueryRow(`SELECT coalesce(string_agg(gap_position || '-' || gap_end || '/' || missing, ' ' ORDER BY gap_position, id), '')
@@ -119,7 +118,7 @@ func (s site) expectSpans(t testing.TB, state, want string) {
 	}
 }
 
-// progress is the checkpoint and the revision of the consumer "c".
+// progress returns the checkpoint and the revision of the consumer "c".
 func (s site) progress(t testing.TB) (position, revision int64) {
 	t.Helper()
 	s.scan(t, `SELECT last_position, revision FROM consumer_checkpoints WHERE consumer_name = 'c'`, &position, &revision)
@@ -133,8 +132,7 @@ func (s site) expectProgress(t testing.TB, position, revision int64) {
 	}
 }
 
-// last returns the latest operation, and reads its detail into the given
-// value.
+// last returns the latest operation, and unmarshals its detail.
 func (s site) last(t testing.TB, detail any) ops.Operation {
 	t.Helper()
 	all, err := s.Operations(t.Context(), "", 1)
@@ -151,8 +149,8 @@ func newStore() *storepostgres.Store {
 	return storepostgres.NewStore(storepostgres.DefaultStoreConfig())
 }
 
-// begin appends n events of one aggregate and leaves the transaction open. It waits for
-// another that has the aggregate as long as for anything.
+// begin appends n events of one aggregate and leaves the transaction open. It waits up to
+// patience for another transaction that locks the aggregate.
 func (s site) begin(t testing.TB, aggregate string, n int) *sql.Tx {
 	t.Helper()
 	tx, err := s.DB.BeginTx(context.Background(), nil)
@@ -189,7 +187,7 @@ func end(t testing.TB, end func() error) {
 	}
 }
 
-// ledger is the consumer "c": it writes down what it is given.
+// ledger is the consumer "c", which records its deliveries.
 type ledger struct {
 	before func(e store.PersistedEvent) error
 }
@@ -213,7 +211,7 @@ func (s site) work(t testing.TB, c consumer.Consumer, opts ...worker.Option) (st
 	return s.workWith(t, c, func(*worker.Worker) {}, opts...)
 }
 
-// workWith is work. made is called before the worker runs.
+// workWith is work with a function made that is called before the worker runs.
 func (s site) workWith(t testing.TB, c consumer.Consumer, made func(*worker.Worker), opts ...worker.Option) (stop func()) {
 	t.Helper()
 	w := worker.New(s.DB, newStore(), []consumer.Consumer{c}, append([]worker.Option{

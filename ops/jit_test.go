@@ -14,7 +14,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// statements finds those of a connection that the server may compile.
+// statements finds the statements of a connection for which the server may use JIT.
 type statements struct {
 	mu       sync.Mutex
 	without  map[*pgx.Conn]bool // JIT, until the transaction ends
@@ -37,8 +37,9 @@ func (s *statements) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.
 
 func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// Lists and changes are not compiled by the server: on large tables that takes longer than they do.
-func TestNothingIsCompiled(t *testing.T) {
+// Lists and changes run without JIT: on large tables, compilation takes longer than the
+// statement.
+func TestStatementsRunWithoutJIT(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {

@@ -17,18 +17,17 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Jobs works on the jobs and queues of one set of tables. Any number of
-// goroutines may use it.
+// Jobs works on the jobs and queues of one set of tables. It is safe for concurrent use.
 type Jobs struct {
 	db    pgdriver.Pool
 	t     tables.Jobs
 	queue *queue.Queue
 	flows *flow.Client
-	dry   *rehearsal[JobsOperation] // nil: changes are made
+	dry   *dryRun[JobsOperation] // nil: changes are made
 }
 
-// NewJobs makes a Jobs. names has the JobsTable of the workers; nil is the
-// default. NewJobs does not touch the database.
+// NewJobs returns a Jobs. names has the JobsTable of the workers; nil is the default. NewJobs
+// does not access the database.
 func NewJobs(db *sql.DB, names *migrations.Config) (*Jobs, error) {
 	if db == nil {
 		return nil, errors.New("ops: db is nil: open the database of the jobs with sql.Open")
@@ -45,7 +44,7 @@ func NewJobs(db *sql.DB, names *migrations.Config) (*Jobs, error) {
 	return &Jobs{db: pgdriver.NewPool(db), t: t, queue: queue.New(t), flows: flows}, nil
 }
 
-// JobState is the state of a job. Those from JobCompleted on are final.
+// JobState is the state of a job. The states from JobCompleted on are final.
 type JobState string
 
 const (
@@ -55,34 +54,32 @@ const (
 	JobCompleted JobState = "completed"
 	JobFailed    JobState = "failed"
 	JobCancelled JobState = "cancelled"
-	JobExpired   JobState = "expired" // it was not claimed in time
-	JobSkipped   JobState = "skipped" // what it waited for did not end well
+	JobExpired   JobState = "expired" // no worker claimed it in time
+	JobSkipped   JobState = "skipped" // a job that it waited for did not end well
 )
 
 var (
 	unfinishedStates = []JobState{JobAvailable, JobRunning}
 	finishedStates   = []JobState{JobCompleted, JobFailed, JobCancelled, JobExpired, JobSkipped}
-	// unsuccessfulStates are those that Retry takes.
+	// unsuccessfulStates are the states of jobs that Retry accepts.
 	unsuccessfulStates = []JobState{JobFailed, JobCancelled, JobExpired, JobSkipped}
 )
 
-// AllQueues stands for all queues together, where a queue is paused, capped or
-// given a retention.
+// AllQueues stands for all queues together. PauseQueue, SetCap and SetRetention accept it.
 const AllQueues = "*"
 
 var (
-	// ErrNoJob reports that there is no job of an ID, neither unfinished nor
-	// finished.
-	ErrNoJob = errors.New("there is no such job: List shows those there are; a finished job is deleted when its retention is over")
+	// ErrNoJob reports that no unfinished or finished job has the ID.
+	ErrNoJob = errors.New("there is no such job: List lists the jobs; a finished job is deleted when its retention is over")
 
-	// ErrUnchanged reports a setting that is what it was.
+	// ErrUnchanged reports that a setting already has the value.
 	ErrUnchanged = errors.New("it is set so already")
 
 	// ErrRetried refuses the Retry of a job that was retried before.
 	ErrRetried = errors.New("it was retried before")
 )
 
-// JobStateError refuses an operation on a job in this state.
+// JobStateError refuses an operation on a job in state State.
 type JobStateError struct {
 	State JobState
 	why   string
@@ -90,15 +87,15 @@ type JobStateError struct {
 
 func (e *JobStateError) Error() string { return fmt.Sprintf("it is %s: %s", e.State, e.why) }
 
-// about is what an operation is about.
-type about struct {
+// target names the object of an operation.
+type target struct {
 	job      int64  // 0: none
 	queue    string // empty: none
 	schedule string // empty: none
 	run      int64  // of a flow; 0: none
 }
 
-func (a about) String() string {
+func (a target) String() string {
 	switch {
 	case a.job != 0:
 		return fmt.Sprintf("job %d", a.job)
@@ -114,9 +111,9 @@ func (a about) String() string {
 	return "jobs"
 }
 
-// change makes one operation, as [Operator] does on a consumer. do may fill in
-// what the operation is about.
-func (o *Jobs) change(ctx context.Context, kind Kind, a *about, by By, invalid error, do func(tx *sql.Tx) (detail any, err error)) error {
+// change runs one operation, as [Operator.change] does for a consumer. do may complete the
+// target.
+func (o *Jobs) change(ctx context.Context, kind Kind, a *target, by By, invalid error, do func(tx *sql.Tx) (detail any, err error)) error {
 	err := errtext.Join(invalid, by.check())
 	if err == nil {
 		err = audited(ctx, o.db, o.t.Changes, o.dry, func(tx *sql.Tx) (int64, error) {
@@ -136,8 +133,8 @@ func (o *Jobs) change(ctx context.Context, kind Kind, a *about, by By, invalid e
 	return nil
 }
 
-// record writes an operation down.
-func (o *Jobs) record(ctx context.Context, tx *sql.Tx, kind Kind, a about, by By, detail any) (id int64, err error) {
+// record inserts an operation.
+func (o *Jobs) record(ctx context.Context, tx *sql.Tx, kind Kind, a target, by By, detail any) (id int64, err error) {
 	text, err := json.Marshal(detail)
 	if err != nil {
 		return 0, err
@@ -157,7 +154,7 @@ RETURNING id, detail::text, created_at`, a.job, a.queue, string(kind), string(te
 	return id, nil
 }
 
-// explain adds the remedy to the error of a database that lacks the tables.
+// explain adds the remedy to an error about missing tables.
 func (o *Jobs) explain(err error) error {
 	if pgdriver.IsUndefined(err) {
 		return fmt.Errorf("%w: give NewJobs the JobsTable of the workers (it is %s), or call migrations.ApplyJobs: %w", migrations.ErrNotApplied, o.t.Jobs, err)
@@ -165,8 +162,8 @@ func (o *Jobs) explain(err error) error {
 	return err
 }
 
-// gaveUp says what keeps a row, if it was the context that ended the wait for it.
-func gaveUp(ctx context.Context, what, holder string, err error) error {
+// lockError names the holder of a row if the context ended the wait for the row.
+func lockError(ctx context.Context, what, holder string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("gave up waiting for %s, which %s: allow more time: %w", what, holder, err)
 	}
@@ -175,7 +172,7 @@ func gaveUp(ctx context.Context, what, holder string, err error) error {
 
 const maxQueueName = 1_000 // bytes; the index takes little more
 
-// checkQueue refuses what is no queue's name.
+// checkQueue checks the name of a queue.
 func checkQueue(name string) error { return checkText("the queue's name", name, maxQueueName) }
 
 func checkJob(id int64) error {

@@ -21,15 +21,15 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// jobsOperation is an operation, and the state in which a job must be for it; empty:
-// it is on a queue.
+// jobsOperation is an operation, and the state that a job must have for it. The state is empty
+// for an operation on a queue.
 type jobsOperation struct {
 	kind ops.Kind
 	in   ops.JobState
 	do   func(ctx context.Context, o *ops.Jobs, job int64, queue string, by ops.By) error
 }
 
-// everyJobs is each operation.
+// everyJobs is every operation of Jobs.
 var everyJobs = map[string]jobsOperation{
 	"pause": {ops.KindPause, "", func(ctx context.Context, o *ops.Jobs, _ int64, q string, by ops.By) error {
 		return o.PauseQueue(ctx, q, by)
@@ -78,7 +78,7 @@ var everyJobs = map[string]jobsOperation{
 	}},
 }
 
-// ready makes a queue and a job on which an operation is possible.
+// ready creates a queue, and a job that allows the operation.
 func (s jobsSite) ready(t testing.TB, name string) (id int64) {
 	t.Helper()
 	if name == "resume" || name == "no cap" || name == "no retention" {
@@ -90,7 +90,7 @@ func (s jobsSite) ready(t testing.TB, name string) (id int64) {
 	return id
 }
 
-// Every operation is recorded with who, why and when, and tells the workers.
+// Every operation is recorded with operator, reason and time, and notifies the workers.
 func TestEveryJobsOperationIsAudited(t *testing.T) {
 	t.Parallel()
 	for name, op := range everyJobs {
@@ -132,8 +132,8 @@ func TestEveryJobsOperationIsAudited(t *testing.T) {
 	}
 }
 
-// Refused, an operation leaves no trace.
-func TestWhatEveryJobsOperationRefuses(t *testing.T) {
+// A refused operation changes and records nothing.
+func TestEveryJobsOperationRefusesInvalidArguments(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	id := s.add(t, ops.JobAvailable)
@@ -152,7 +152,7 @@ func TestWhatEveryJobsOperationRefuses(t *testing.T) {
 		"a long queue":    {id, strings.Repeat("q", 1001), by, ops.ErrInvalid, "the queue's name has 1001 bytes", true, false},
 		"a NUL":           {id, "a\x00b", by, ops.ErrInvalid, `the queue's name "a\x00b"`, true, false},
 		"no job":          {0, "slow", by, ops.ErrInvalid, "the job's ID is 0", false, true},
-		"an unknown job":  {id + 9, "slow", by, ops.ErrNoJob, fmt.Sprintf("of job %d: there is no such job: List shows", id+9), false, true},
+		"an unknown job":  {id + 9, "slow", by, ops.ErrNoJob, fmt.Sprintf("of job %d: there is no such job: List lists", id+9), false, true},
 		"the largest one": {1<<63 - 2, "slow", by, ops.ErrNoJob, "there is no such job", false, true},
 	} {
 		for kind, op := range everyJobs {
@@ -171,7 +171,7 @@ func TestWhatEveryJobsOperationRefuses(t *testing.T) {
 	}
 }
 
-func TestNewJobsRefusesWhatCannotBe(t *testing.T) {
+func TestNewJobsRefusesInvalidNames(t *testing.T) {
 	t.Parallel()
 	_, err := ops.NewJobs(nil, nil)
 	says(t, err, "db is nil")
@@ -179,7 +179,7 @@ func TestNewJobsRefusesWhatCannotBe(t *testing.T) {
 	says(t, err, "JobsTable", `"a b"`)
 }
 
-func TestJobsElsewhere(t *testing.T) {
+func TestJobsWithOtherTableNames(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	names := migrations.Config{JobsTable: "infra.work"}
@@ -205,7 +205,7 @@ func TestJobsElsewhere(t *testing.T) {
 	}
 }
 
-// Each operation and list works with each driver and in each mode.
+// Each operation and list works with each driver and exec mode.
 func TestJobsDrivers(t *testing.T) {
 	t.Parallel()
 	pools := map[string]func(jobsSite) *sql.DB{"lib/pq": func(s jobsSite) *sql.DB { return s.OpenPQ(t) }}
@@ -248,7 +248,8 @@ func TestJobsDrivers(t *testing.T) {
 	}
 }
 
-// When the answer to COMMIT is lost, the error says so, and where to look.
+// When the answer to COMMIT is lost, the error names the outcome as unknown, and where to
+// check.
 func TestUnknownOutcomeOfAJobsOperation(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -283,8 +284,8 @@ func TestUnknownOutcomeOfAJobsOperation(t *testing.T) {
 	}
 }
 
-// An operation waits for whoever holds its row, as long as its context allows; the
-// server ends one that has fallen silent.
+// An operation waits for the holder of its row until its context ends. The server ends an idle
+// operation.
 func TestJobsOperationsWait(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)

@@ -11,25 +11,27 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Acknowledged says what Acknowledge did.
+// Acknowledged is the result of Acknowledge.
 type Acknowledged struct {
-	Jobs    int64     // how many failed jobs were acknowledged
+	Jobs    int64     // when the last of them failed; the zero Time: there were none
 	Through time.Time // when the last of them failed; the zero Time: there were none
 }
 
-// Acknowledge records that the failed jobs of a queue were seen. It acknowledges those that failed
-// at through or before; the zero Time takes all. pgfrontier status and doctor, and the overview of
-// the console, do not tell of them any more. They tell of the queue again when another job of it
-// fails. The jobs stay in the history, as they were: Queue.Failed counts them, List lists them,
-// Retry and Discard take them. Nothing takes an acknowledgement back.
+// Acknowledge records that an operator has seen the failed jobs of a queue. It acknowledges the
+// jobs that failed at or before through. The zero Time acknowledges all failed jobs. pgfrontier
+// status and doctor, and the overview of the console, then no longer report these jobs. They
+// report the queue again when another of its jobs fails. The acknowledged jobs stay in the
+// history: Queue.Failed counts them, List lists them, Retry and Discard accept them. An
+// acknowledgement cannot be undone.
 //
-// Each job is marked, and only those that are committed at this moment are. A failure that is
-// committed later is told, whenever it happened. For what [Jobs.Preview] has shown, pass the Through
-// that it has returned, to [Jobs.Confirmed]: jobs that fail in between then wait for the next time.
-// Jobs that somebody changes at this moment are passed over.
+// Acknowledge marks only the jobs whose failure is committed at this moment. A failure that is
+// committed later is reported, whatever its time. To acknowledge exactly the jobs that
+// [Jobs.Preview] has shown, pass the returned Through in [Jobs.Confirmed]. Jobs that failed in
+// between then remain unacknowledged. Jobs whose rows are locked at this moment are skipped.
 //
-// It is one operation. Its detail has how many jobs there were, when the last one failed, and a
-// digest of their IDs, so that Confirmed finds any difference.
+// All marks are one operation. The operation's detail has the number of jobs, the time of the
+// last failure, and a digest of the IDs. With the digest, Confirmed finds every difference from
+// a Preview.
 func (o *Jobs) Acknowledge(ctx context.Context, queue string, through time.Time, by By) (did Acknowledged, err error) {
 	invalid := checkQueue(queue)
 	if invalid == nil && queue == AllQueues {
@@ -38,7 +40,7 @@ func (o *Jobs) Acknowledge(ctx context.Context, queue string, through time.Time,
 	if !through.IsZero() && (through.Before(store.EarliestTime) || through.After(store.LatestTime)) {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: through is %v, allowed is %v to %v, or the zero Time", ErrInvalid, through, store.EarliestTime, store.LatestTime))
 	}
-	err = o.change(ctx, KindAcknowledge, &about{queue: queue}, by, invalid, func(tx *sql.Tx) (any, error) {
+	err = o.change(ctx, KindAcknowledge, &target{queue: queue}, by, invalid, func(tx *sql.Tx) (any, error) {
 		bound := "infinity"
 		if !through.IsZero() {
 			bound = through.UTC().Format(time.RFC3339Nano)
@@ -67,8 +69,8 @@ type acknowledgeDetail struct {
 	Digest  string     `json:"digest"`  // SHA-256 of their IDs
 }
 
-// acknowledgeSQL marks the jobs that nobody else has locked, and returns how many, when the last
-// one failed, and a digest of their IDs.
+// acknowledgeSQL marks the failed jobs whose rows are not locked. It returns their number, the
+// time of the last failure, and a digest of the IDs.
 func (o *Jobs) acknowledgeSQL() string {
 	return `
 WITH seen AS MATERIALIZED (

@@ -9,7 +9,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// fail makes a failed job that finished at a time of SQL.
+// fail creates a failed job. finished is an SQL expression.
 func (s jobsSite) fail(t testing.TB, finished string) int64 {
 	t.Helper()
 	id := s.add(t, ops.JobFailed)
@@ -17,8 +17,8 @@ func (s jobsSite) fail(t testing.TB, finished string) int64 {
 	return id
 }
 
-// Acknowledged jobs are the failed ones of the queue up to a time. They are counted, listed, retried
-// and discarded as before.
+// Acknowledge marks the failed jobs of the queue up to a time. They are counted, listed,
+// retried and discarded as before.
 func TestAcknowledge(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -82,14 +82,14 @@ func TestAcknowledge(t *testing.T) {
 	state("in the end", true, true)
 }
 
-// A failure that was not seen is not acknowledged: it is committed after the acknowledgement, though
-// the job had finished before others that were; it comes after the preview; or it is committed
-// between the preview and the change, which is refused.
+// A failure that was not shown is not acknowledged. It is committed after the acknowledgement,
+// though its job finished before others. Or it is committed after the preview. Or it is
+// committed between the preview and the change, which is then refused.
 func TestUnseenFailuresAreNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
-	// open makes a job fail in a transaction, whose end is returned.
+	// open fails a job in a transaction, and returns the transaction's Commit.
 	open := func() (commit func() error) {
 		t.Helper()
 		id := s.add(t, ops.JobFailed)
@@ -154,12 +154,12 @@ func TestUnseenFailuresAreNotAcknowledged(t *testing.T) {
 	commit = open()
 	gone := s.add(t, ops.JobFailed)
 	shown, through = preview()
-	s.Exec(t, `DELETE FROM jobs_history WHERE id = $1`, gone) // so that there are as many, and the last one is the same
+	s.Exec(t, `DELETE FROM jobs_history WHERE id = $1`, gone) // the number of jobs and the last failure stay the same
 	end(t, commit)
 	says(t, confirm(shown, through), "others than were shown")
 	left(2)
 
-	// What somebody else deletes at this moment is passed over, and is not waited for.
+	// Rows that another transaction deletes at this moment are skipped without a wait.
 	other, err := s.DB.BeginTx(ctx, nil)
 	if err != nil {
 		t.Fatal(err)

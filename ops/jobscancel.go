@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// lockedJob is an unfinished job while its row is locked by a transaction.
+// lockedJob is an unfinished job whose row the transaction has locked.
 type lockedJob struct {
 	State   JobState `json:"state"` // before the operation
 	Kind    string   `json:"kind"`
@@ -19,11 +19,11 @@ type lockedJob struct {
 	queue   string
 	due     bool
 	runAt   string
-	asked   sql.NullTime // when somebody asked its run to end
+	asked   sql.NullTime // when its run was asked to end
 }
 
-// lockJob waits for the row of an unfinished job. found is false if there is none:
-// it has finished, or never was.
+// lockJob waits for the row of an unfinished job. found is false if the job has finished or
+// does not exist.
 func (o *Jobs) lockJob(ctx context.Context, tx *sql.Tx, id int64) (j lockedJob, found bool, err error) {
 	err = tx.QueryRowContext(ctx, `
 SELECT state, kind, queue, attempt, run_at <= clock_timestamp(), to_json(run_at)#>>'{}', `+pgdriver.Time(`cancel_at`)+` FROM `+o.t.Jobs.SQL()+` WHERE id = $1::bigint FOR UPDATE`, id).
@@ -32,12 +32,12 @@ SELECT state, kind, queue, attempt, run_at <= clock_timestamp(), to_json(run_at)
 	case noRows(err):
 		return j, false, nil
 	case err != nil:
-		return j, false, gaveUp(ctx, "its row in "+o.t.Jobs.String(), "a transaction that ends the job keeps until its COMMIT", err)
+		return j, false, lockError(ctx, "its row in "+o.t.Jobs.String(), "a transaction that ends the job keeps until its COMMIT", err)
 	}
 	return j, true, nil
 }
 
-// finishedJob is what the table of operations keeps of a finished job.
+// finishedJob is a finished job as recorded in the table of operations.
 type finishedJob struct {
 	State      JobState  `json:"state"`
 	Kind       string    `json:"kind"`
@@ -48,8 +48,8 @@ type finishedJob struct {
 	queue      string
 }
 
-// finished reads a job of the history. It comes after lockJob: a job is in one of
-// the two tables, and never comes back under the same ID.
+// finished reads a job of the history. Call finished after lockJob. A job is in one of the two
+// tables, and never becomes unfinished again under the same ID.
 func (o *Jobs) finished(ctx context.Context, tx *sql.Tx, id int64) (j finishedJob, err error) {
 	err = tx.QueryRowContext(ctx, `
 SELECT state, kind, queue, attempt, `+pgdriver.Time(`finished_at`)+`, coalesce(code, ''), coalesce(error, '') FROM `+o.t.History.SQL()+` WHERE id = $1::bigint`, id).
@@ -59,18 +59,17 @@ SELECT state, kind, queue, attempt, `+pgdriver.Time(`finished_at`)+`, coalesce(c
 	case noRows(err):
 		return j, ErrNoJob
 	case err != nil:
-		return j, fmt.Errorf("look for it in the history: %w", err)
+		return j, fmt.Errorf("read it from the history: %w", err)
 	}
 	return j, nil
 }
 
-// Cancel ends a job that does not run: it is JobCancelled at once. One that runs is
-// asked to end: its context is cancelled. Then it is JobCancelled, unless its
-// handler returns nil all the same. Cancel returns the state in which the job is
-// now. It refuses a job that has finished, or was asked already, with a
-// [JobStateError].
+// Cancel cancels a job. A job that does not run is JobCancelled at once. If the job runs,
+// Cancel asks the run to end: its context is cancelled. The job is then JobCancelled, unless
+// its handler returns nil. Cancel returns the job's state after the call. It refuses a finished
+// job, and a job whose run was asked before, with a [JobStateError].
 func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now JobState, err error) {
-	a := about{job: id}
+	a := target{job: id}
 	err = o.change(ctx, KindCancel, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
 		j, found, err := o.lockJob(ctx, tx, id)
 		if err != nil {
@@ -96,7 +95,7 @@ func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now JobState, err e
 	return now, nil
 }
 
-// cancel cancels jobs that the transaction has locked in a state.
+// cancel cancels jobs in state in, which the transaction has locked.
 func (o *Jobs) cancel(ctx context.Context, tx *sql.Tx, in JobState, ids []int64) (now JobState, err error) {
 	if in == JobRunning {
 		return JobRunning, o.queue.AskAll(ctx, tx, ids)
@@ -104,27 +103,27 @@ func (o *Jobs) cancel(ctx context.Context, tx *sql.Tx, in JobState, ids []int64)
 	return JobCancelled, o.queue.CancelAll(ctx, tx, ids)
 }
 
-// CancelledJobs says what CancelAll did.
+// CancelledJobs is the result of CancelAll.
 type CancelledJobs struct {
 	Cancelled []int64 // they did not run
 	Asked     []int64 // their runs were asked to end
 }
 
-// maxJobs is how many jobs List returns, and CancelAll cancels, at most.
+// maxJobs is the largest limit of List and CancelAll.
 const maxJobs = 10_000
 
-// CancelAll cancels up to limit unfinished jobs, as Cancel does one: those that run
-// first, then the newest. limit is 1 to 10,000. Jobs that somebody changes at this
-// moment are passed over, and so are runs that were asked to end before. To cancel
-// all, call it until it returns none. The filter must not be empty.
+// CancelAll cancels up to limit unfinished jobs, as Cancel cancels one. Running jobs come
+// first, then the newest. limit is 1 to 10,000. Jobs whose rows are locked are skipped, and so
+// are runs that were asked to end before. To cancel all jobs of the filter, call CancelAll
+// until it returns none. The filter must not be empty.
 //
-// It is one operation: its detail has the filter and the IDs.
+// All cancellations are one operation. The operation's detail has the filter and the IDs.
 func (o *Jobs) CancelAll(ctx context.Context, f Filter, limit int, by By) (all CancelledJobs, err error) {
 	invalid := errtext.Join(f.check(unfinishedStates...), checkLimit(limit))
 	if invalid == nil && f.empty() {
 		invalid = fmt.Errorf("%w: the filter is empty, which is every job: name states, a kind, a queue or IDs", ErrInvalid)
 	}
-	err = o.change(ctx, KindCancel, &about{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
+	err = o.change(ctx, KindCancel, &target{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
 		all = CancelledJobs{[]int64{}, []int64{}} // in JSON, no null
 		for _, state := range []JobState{JobRunning, JobAvailable} {
 			left := limit - len(all.Asked) - len(all.Cancelled)
@@ -161,7 +160,7 @@ type cancelAllDetail struct {
 	Asked     []int64    `json:"asked_to_end"`
 }
 
-// lockJobs locks jobs of a state that nobody else has locked, the newest first.
+// lockJobs locks jobs in a state, the newest first. It skips locked rows.
 func (o *Jobs) lockJobs(ctx context.Context, tx *sql.Tx, f Filter, state JobState, limit int) ([]int64, error) {
 	var q jobsQuery
 	where := q.where(f, state)

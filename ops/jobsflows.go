@@ -11,14 +11,14 @@ import (
 )
 
 var (
-	// ErrNoFlowRun reports that there is no run of an ID.
-	ErrNoFlowRun = errors.New("there is no such run: FlowRuns lists those there are; a run that has ended is deleted when its retention is over")
+	// ErrNoFlowRun reports that no run has the ID.
+	ErrNoFlowRun = errors.New("there is no such run: FlowRuns lists the runs; a run that has ended is deleted when its retention is over")
 
-	// ErrFlowRunUnfinished refuses the retry of a run that goes on.
+	// ErrFlowRunUnfinished refuses the retry of a run that has not ended.
 	ErrFlowRunUnfinished = errors.New("it has not ended: wait for its end, or cancel it first")
 )
 
-// FlowRunEndedError refuses to cancel a run that has ended, or was cancelled before.
+// FlowRunEndedError refuses the cancellation of a run that has ended or was cancelled before.
 type FlowRunEndedError struct{ State flow.State }
 
 func (e *FlowRunEndedError) Error() string {
@@ -28,8 +28,7 @@ func (e *FlowRunEndedError) Error() string {
 	return fmt.Sprintf("it is %s: only a run that has not ended can be cancelled", e.State)
 }
 
-// FlowRuns lists runs of flows, the newest first, without their steps. limit is 1 to
-// 10,000.
+// FlowRuns lists runs of flows, the newest first, without their steps. limit is 1 to 10,000.
 func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.Run, error) {
 	all, err := o.flows.Runs(ctx, f, limit)
 	if err != nil {
@@ -38,9 +37,9 @@ func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.R
 	return all, nil
 }
 
-// Unadvanced reports whether runs of flows have not ended and no worker has advanced flows for a
-// minute: give flow.Advance() to the workers. It reports false to a role that may not read the
-// runs and the table of the sweep.
+// Unadvanced reports whether some runs of flows have not ended, but no worker has advanced
+// flows for a minute. Remedy: register flow.Advance() with the workers. Unadvanced is false for
+// a role that may not read the runs and the table of the sweep.
 func (o *Jobs) Unadvanced(ctx context.Context) (bool, error) {
 	unadvanced, err := o.queue.Unadvanced(ctx, o.db)
 	if err != nil {
@@ -49,7 +48,7 @@ func (o *Jobs) Unadvanced(ctx context.Context) (bool, error) {
 	return unadvanced, nil
 }
 
-// FlowRun returns a run of a flow with its steps; [flow.Run.DOT] draws it.
+// FlowRun returns a run of a flow with its steps. [flow.Run.DOT] draws the run.
 func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 	r, err := o.flows.Get(ctx, run)
 	if err != nil {
@@ -58,10 +57,10 @@ func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 	return r, nil
 }
 
-// CancelFlowRun ends a run, as [flow.Client.Cancel] does. It refuses one that has ended,
-// or was cancelled before, with a [FlowRunEndedError].
+// CancelFlowRun cancels a run, as [flow.Client.Cancel] does. It refuses a run that has ended or
+// was cancelled before with a [FlowRunEndedError].
 func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
-	return o.change(ctx, KindCancel, &about{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
+	return o.change(ctx, KindCancel, &target{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
 		r, err := o.lockFlowRun(ctx, tx, run)
 		if err != nil {
 			return nil, err
@@ -74,10 +73,10 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 	})
 }
 
-// RetryFlowRun makes a run that has ended go on from steps, or without names from those
-// whose failure made it fail, as [flow.Client.Retry] does.
+// RetryFlowRun continues a run that has ended, as [flow.Client.Retry] does. It restarts the
+// steps from. Without names, it restarts the steps whose failure made the run fail.
 func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...string) error {
-	return o.change(ctx, KindRetry, &about{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
+	return o.change(ctx, KindRetry, &target{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
 		r, err := o.lockFlowRun(ctx, tx, run)
 		if err != nil {
 			return nil, err
@@ -91,7 +90,7 @@ func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...strin
 	})
 }
 
-// lockedFlowRun is a run while its row is locked by a transaction.
+// lockedFlowRun is a run whose row the transaction has locked.
 type lockedFlowRun struct {
 	Run       int64      `json:"run"`
 	Flow      string     `json:"flow"`
@@ -110,7 +109,7 @@ SELECT flow, version, state, cancel_at IS NOT NULL FROM `+o.t.FlowRuns.SQL()+` W
 	case noRows(err):
 		return r, ErrNoFlowRun
 	case err != nil:
-		return r, gaveUp(ctx, "its row in "+o.t.FlowRuns.String(), "a statement that tells of its steps keeps for a moment", err)
+		return r, lockError(ctx, "its row in "+o.t.FlowRuns.String(), "a statement that tells of its steps keeps for a moment", err)
 	}
 	return r, nil
 }

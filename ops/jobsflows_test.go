@@ -21,7 +21,7 @@ type secondJob struct{}
 
 func (secondJob) Kind() string { return "second" }
 
-// Runs that have not ended are unadvanced if nobody has taken a turn for a minute, and a queue
+// Runs that have not ended are unadvanced if no worker has advanced flows for a minute. A queue
 // with due jobs is unserved if no worker names it.
 func TestUnadvancedAndUnserved(t *testing.T) {
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestUnadvancedAndUnserved(t *testing.T) {
 	expect("after the end of the run", false)
 }
 
-// An operator lists runs of flows, cancels one, and lets it go on from a step; that is
+// An operator lists runs of flows, cancels one and continues it from a step. Both changes are
 // recorded.
 func TestFlowRuns(t *testing.T) {
 	t.Parallel()
@@ -109,7 +109,7 @@ func TestFlowRuns(t *testing.T) {
 	if err := s.RetryFlowRun(ctx, run, by, "nosuch"); err == nil {
 		t.Error("it goes on from a step that it does not have")
 	}
-	s.stepIsRetriedByItsRun(t, run)
+	s.expectStepRefused(t, run)
 	if err := s.RetryFlowRun(ctx, run, by, "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -134,9 +134,9 @@ func TestFlowRuns(t *testing.T) {
 	}
 }
 
-// stepIsRetriedByItsRun checks that the finished job of a step is not retried by itself. Rerun
-// does it, and its preview names the run.
-func (s jobsSite) stepIsRetriedByItsRun(t *testing.T, run int64) {
+// expectStepRefused checks that Retry refuses the finished job of a step. Rerun accepts it, and
+// its preview names the run.
+func (s jobsSite) expectStepRefused(t *testing.T, run int64) {
 	t.Helper()
 	all, err := s.List(t.Context(), ops.Filter{Kind: "first", States: []ops.JobState{ops.JobCancelled}}, 10)
 	if err != nil || len(all) != 1 {

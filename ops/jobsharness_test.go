@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// jobsSite is a database with the tables of jobs, and an operator of them.
+// jobsSite is a database with the tables of jobs, and a Jobs.
 type jobsSite struct {
 	*pgtest.Database
 	*ops.Jobs
@@ -32,7 +32,7 @@ func jobsOperator(t testing.TB, db *sql.DB) *ops.Jobs {
 	return o
 }
 
-// value reads one value.
+// value returns the value of a query.
 func value[T any](t testing.TB, s jobsSite, query string, args ...any) (v T) {
 	t.Helper()
 	if err := s.DB.QueryRowContext(context.Background(), query, args...).Scan(&v); err != nil {
@@ -41,8 +41,7 @@ func value[T any](t testing.TB, s jobsSite, query string, args ...any) (v T) {
 	return v
 }
 
-// add inserts a job with everything that a job can have, in a state, and returns
-// its ID.
+// add inserts a job with every column set, in a state, and returns its ID.
 func (s jobsSite) add(t testing.TB, state ops.JobState) int64 {
 	t.Helper()
 	id := value[int64](t, s, `INSERT INTO jobs (kind, queue, priority, run_at, good_until, args, meta, attempt, failures, resets, max_attempts, max_resets, unique_key)
@@ -52,7 +51,7 @@ func (s jobsSite) add(t testing.TB, state ops.JobState) int64 {
 	return id
 }
 
-// put puts a job into a state, as workers would.
+// put changes the state of a job, as workers do.
 func (s jobsSite) put(t testing.TB, id int64, state ops.JobState) {
 	t.Helper()
 	switch state {
@@ -72,13 +71,13 @@ func (s jobsSite) later(t testing.TB, id int64) {
 	s.Exec(t, `UPDATE jobs SET run_at = clock_timestamp() + interval '1 hour' WHERE id = $1`, id)
 }
 
-// is shows the state of a job, empty if there is none.
+// is returns the state of a job, empty if there is no job.
 func (s jobsSite) is(t testing.TB, id int64) ops.JobState {
 	t.Helper()
 	return value[ops.JobState](t, s, `SELECT coalesce((SELECT state FROM jobs WHERE id = $1), (SELECT state FROM jobs_history WHERE id = $1), '')`, id)
 }
 
-// last returns the latest operation, and reads its detail into the given value.
+// last returns the latest operation, and unmarshals its detail.
 func (s jobsSite) last(t testing.TB, detail any) ops.JobsOperation {
 	t.Helper()
 	all, err := s.Operations(t.Context(), ops.OperationsFilter{}, 1)
@@ -91,7 +90,7 @@ func (s jobsSite) last(t testing.TB, detail any) ops.JobsOperation {
 	return all[0]
 }
 
-// traces counts what operations leave behind.
+// traces counts the rows that operations write.
 func (s jobsSite) traces(t testing.TB) int64 {
 	t.Helper()
 	return value[int64](t, s, `SELECT (SELECT count(*) FROM jobs_operations) + coalesce((SELECT count FROM jobs_changes), 0)`)
@@ -121,7 +120,7 @@ func (s jobsSite) list(t testing.TB, f ops.Filter, limit int) []ops.Job {
 	return all
 }
 
-// says fails the test unless an error is one line with these words.
+// says fails the test unless an error is one line and contains the words.
 func says(t testing.TB, err error, words ...string) {
 	t.Helper()
 	if err == nil {

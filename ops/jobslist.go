@@ -16,42 +16,42 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Job is a job as the tables have it.
+// Job is a job as stored in the tables.
 type Job struct {
 	ID          int64
 	Kind        string
 	Queue       string
 	State       JobState
 	Priority    int        // 1, the first, to 9
-	RunAt       time.Time  // the zero Time: never, it is infinity
+	RunAt       time.Time  // the zero Time: never, as it is infinity
 	GoodUntil   *time.Time // nil: it does not expire
 	Args        json.RawMessage
 	Meta        json.RawMessage // nil: none
 	UniqueKey   string          // of an unfinished job; empty: none
 	CreatedAt   time.Time
-	Attempt     int // runs so far
+	Attempt     int // number of runs
 	Failures    int
-	Resets      int // workers lost while it ran
+	Resets      int // number of workers that died while they ran it
 	MaxAttempts int // 0: its handler decides
 	MaxResets   int
-	Worker      uuid.UUID  // that runs it, or has finished it; the zero UUID: none
-	StartedAt   *time.Time // of its run, or its last; nil: it has not started
-	CancelAt    *time.Time // when somebody asked for its end; nil: nobody did
+	Worker      uuid.UUID  // that runs it or has finished it; the zero UUID: none
+	StartedAt   *time.Time // start of its current or last run; nil: it has not started
+	CancelAt    *time.Time // when an operator or a program asked its run to end; nil: not asked
 	FinishedAt  *time.Time // nil: it has not finished
-	// AcknowledgedAt is when an operator acknowledged that it has failed; nil: nobody did.
+	// AcknowledgedAt is when an operator acknowledged the failure; nil: not acknowledged.
 	AcknowledgedAt *time.Time
-	Code, Error    string // of how it finished, or of the latest run that did not finish it
+	Code, Error    string // of its end, or of the latest run that did not finish it
 	Result         json.RawMessage
 }
 
-// Filter says which jobs. The zero Filter is all of them.
+// Filter selects jobs. The zero Filter selects all jobs.
 type Filter struct {
 	States []JobState // empty: all
 	Kind   string     // empty: all
 	Queue  string     // empty: all
 
-	// After and Before bound the IDs: only jobs above After and below Before.
-	// 0 is no bound. For the next page, set Before to the last ID of this one.
+	// After and Before bound the IDs: a job's ID is above After and below Before. 0 is no
+	// bound. For the next page, set Before to the last ID of this page.
 	After, Before int64
 }
 
@@ -89,8 +89,8 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// jobsQuery gathers the parameters of a query. It has a condition only for what a
-// filter names, so that the planner knows which index serves it.
+// jobsQuery collects the parameters of a query. The query has conditions only for the fields
+// that a filter sets, so that the planner can choose the index for them.
 type jobsQuery struct{ args []any }
 
 func (q *jobsQuery) arg(kind string, value any) string {
@@ -98,8 +98,8 @@ func (q *jobsQuery) arg(kind string, value any) string {
 	return fmt.Sprintf("$%d::%s", len(q.args), kind)
 }
 
-// where are the conditions for a state, or for any if it is empty. The state is
-// part of the text: indexes have it in theirs.
+// where returns the conditions for state, or for all states if state is empty. The state is
+// part of the text, since the predicates of indexes contain it.
 func (q *jobsQuery) where(f Filter, state JobState) []string {
 	all := []string{`true`}
 	if state != "" {
@@ -120,8 +120,8 @@ func (q *jobsQuery) where(f Filter, state JobState) []string {
 	return all
 }
 
-// order keeps the planner from looking for the few jobs that run, in the order of
-// their IDs, among all those that wait.
+// order returns the ORDER BY. For running jobs, it keeps the planner from a scan in the order
+// of IDs through all waiting jobs.
 func order(state JobState) string {
 	if state == JobRunning {
 		return `id + 0 DESC`
@@ -135,10 +135,9 @@ const (
 	finished   = listed + `, NULL::text AS unique_key, finished_at, code, error, result, acknowledged_at`
 )
 
-// List lists jobs, finished or not, the newest first, as one snapshot shows them.
-// limit is 1 to 10,000. It reads what it returns and little more, unless the filter
-// has a kind or a queue of which there are few: then it looks through all that the
-// states and IDs leave.
+// List lists finished and unfinished jobs, the newest first, from one snapshot. limit is 1 to
+// 10,000. List reads little more than it returns. Exception: if the filter names a kind or a
+// queue with few jobs, List scans all jobs that match the states and IDs.
 func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
 	err := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit))
 	if err != nil {
@@ -217,18 +216,18 @@ func jsonOf(s sql.NullString) json.RawMessage {
 type Attempt struct {
 	Attempt     int // from 1
 	Worker      uuid.UUID
-	StartedAt   *time.Time // nil: it was claimed ahead, and never started
+	StartedAt   *time.Time // nil: it was prefetched and never started
 	EndedAt     time.Time
 	Outcome     string // "error", "snoozed", "released" or "lost"
 	Code, Error string
 }
 
-// maxAttempts is how many Attempts returns at most: one that is snoozed again and again has any
-// number.
+// maxAttempts is the largest result of Attempts. A job that is snoozed repeatedly has any
+// number of attempts.
 const maxAttempts = 1_000
 
-// Attempts lists the runs of a job that did not finish it, in their order, the latest
-// 1,000 at most. There are none of a job that is not there.
+// Attempts lists the runs of a job that did not finish it, in order. It returns the latest
+// 1,000 at most, and none for a job that does not exist.
 func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 	all, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (a Attempt, err error) {
 		var started sql.NullTime
@@ -245,26 +244,25 @@ FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt DESC LIMI
 	return all, nil
 }
 
-// JobsOperation is an operation on jobs or queues, as it was recorded.
+// JobsOperation is a recorded operation on jobs or queues.
 type JobsOperation struct {
 	ID     int64 // grows
-	Job    int64 // 0: it was on a queue, or on several jobs
+	Job    int64 // 0: the operation is on a queue, or on several jobs
 	Queue  string
 	Kind   Kind
-	Detail json.RawMessage // an object; what is in it depends on the kind
+	Detail json.RawMessage // an object, whose fields depend on Kind
 	By     By
 	At     time.Time // by the database's clock
 }
 
-// OperationsFilter says which operations. The zero OperationsFilter is all of them.
+// OperationsFilter selects operations. The zero OperationsFilter selects all operations.
 type OperationsFilter struct {
-	Job    int64  // also as what a retry made of another; 0: all
-	Queue  string // AllQueues: those on all queues together; empty: all
+	Job    int64  // operations on the job, and the retry that created it; 0: all
+	Queue  string // AllQueues: operations on AllQueues only; empty: all
 	Before int64  // only those with a lower ID; 0: all
 }
 
-// Operations lists operations on jobs and queues, the newest first. limit is 1 to
-// 10,000.
+// Operations lists operations on jobs and queues, the newest first. limit is 1 to 10,000.
 func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([]JobsOperation, error) {
 	err := checkLimit(limit)
 	if f.Queue != "" {
@@ -286,8 +284,8 @@ func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([
 	return all, nil
 }
 
-// operationsSQL looks for those on a job, and for the one that has made it, in an index of
-// their own each.
+// operationsSQL reads the operations on a job, and the operation that created the job, each
+// through its own index.
 func (o *Jobs) operationsSQL(f OperationsFilter, limit int) (query string, args []any) {
 	q := jobsQuery{}
 	where := `id < ` + q.arg("bigint", cmp.Or(f.Before, 1<<63-1))

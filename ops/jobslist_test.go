@@ -16,7 +16,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// A job is shown with all that it has, and a bare one without what it has not.
+// List shows every column of a job, and zero values for a job without optional columns.
 func TestListShowsJobs(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -48,7 +48,7 @@ func TestListShowsJobs(t *testing.T) {
 	}
 }
 
-// Pages have each job once, of each filter what it says.
+// The pages of List contain each job of a filter once.
 func TestListFilters(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -114,7 +114,7 @@ func TestOperationsOfJobs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.Exec(t, `INSERT INTO jobs_operations (operation, operator, reason) VALUES ('cancel', 'hand', 'made')`) // without all that may be NULL
+	s.Exec(t, `INSERT INTO jobs_operations (operation, operator, reason) VALUES ('cancel', 'hand', 'made')`) // optional columns are NULL
 	for _, c := range []struct {
 		f     ops.OperationsFilter
 		limit int
@@ -140,8 +140,8 @@ func TestOperationsOfJobs(t *testing.T) {
 	}
 }
 
-// Lists read what they return and little more, among 100,000 jobs. The few jobs of a
-// state that is rare are found also with the statistics of empty tables.
+// Among 100,000 jobs, lists read little more than they return. This holds for jobs of a rare
+// state also with the statistics of empty tables.
 func TestPlansOfLists(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -206,7 +206,7 @@ func TestPlansOfLists(t *testing.T) {
 	}
 }
 
-// The operations on one job, and the retry that has made it, are found among many.
+// Operations finds the operations on one job, and the retry that created it, through indexes.
 func TestPlansOfOperations(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -237,7 +237,7 @@ func TestPlansOfOperations(t *testing.T) {
 	}
 }
 
-// seqScans reports whether a plan reads a large table from its beginning to its end.
+// seqScans reports whether a plan scans a large table sequentially.
 func seqScans(plan pgtest.Plan) (found bool) {
 	plan.Walk(func(p pgtest.Plan) {
 		found = found || p.Type == "Seq Scan" && p.Rows+p.Removed > 1000

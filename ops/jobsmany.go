@@ -12,28 +12,30 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// maxMany is how many finished jobs one transaction changes at most: each takes some statements.
+// maxMany is the largest number of finished jobs that one transaction changes. Each job takes
+// several statements.
 const maxMany = 1_000
 
-// RetriedJobs says what RetryAll did.
+// RetriedJobs is the result of RetryAll.
 type RetriedJobs struct {
 	Jobs []int64 // that were retried, the newest first
 	As   []int64 // the new jobs, in the same order
 }
 
-// RetryAll runs up to limit finished jobs again, as Retry does one, the newest first. limit is 1
-// to 1,000. The filter takes jobs that failed, expired, were cancelled or skipped; if it names no
-// states, those that failed. Jobs that Retry refuses are passed over: those that were retried
-// before, and steps of flows. To retry all, call it until it returns none.
+// RetryAll retries up to limit finished jobs, as Retry retries one, the newest first. limit is
+// 1 to 1,000. The filter may select jobs that failed, expired, were cancelled or skipped. A
+// filter without states selects failed jobs. RetryAll skips the jobs that Retry refuses: jobs
+// that were retried before, and steps of flows. To retry all jobs of the filter, call RetryAll
+// until it returns none.
 //
-// All is one transaction. Each job has an operation of its own, as after Retry; one more has the
-// states, the kind, the queue, and how many there were.
+// All retries are one transaction. Each job has its own operation, as after Retry. One more
+// operation records the states, the kind, the queue, and the number of jobs.
 func (o *Jobs) RetryAll(ctx context.Context, f Filter, limit int, by By) (all RetriedJobs, err error) {
 	refused := `EXISTS (SELECT FROM ` + o.t.Operations.SQL() + ` AS p WHERE p.job_id = j.id AND p.detail->>'new_job' IS NOT NULL)
 	OR EXISTS (SELECT FROM ` + o.runsOfSteps() + `)`
 	as := []int64{}
-	ids, err := o.many(ctx, KindRetry, f, unsuccessfulStates, refused, limit, by, func(tx *sql.Tx, id int64) (string, any, error) {
-		d, err := o.again(ctx, tx, KindRetry, id)
+	ids, err := o.changeMany(ctx, KindRetry, f, unsuccessfulStates, refused, limit, by, func(tx *sql.Tx, id int64) (string, any, error) {
+		d, err := o.reenqueue(ctx, tx, KindRetry, id)
 		if err == nil {
 			as = append(as, d.NewJob)
 		}
@@ -45,23 +47,23 @@ func (o *Jobs) RetryAll(ctx context.Context, f Filter, limit int, by By) (all Re
 	return RetriedJobs{ids, as}, nil
 }
 
-// DiscardAll deletes up to limit finished jobs from the history, as Discard does one, the newest
-// first, and returns their IDs. limit is 1 to 1,000. If the filter names no states, it takes those
-// that failed. Steps of flows whose end the run has not noted yet are passed over. To discard all,
-// call it until it returns none.
+// DiscardAll deletes up to limit finished jobs from the history, as Discard deletes one, the
+// newest first. It returns their IDs. limit is 1 to 1,000. A filter without states selects
+// failed jobs. DiscardAll skips steps of flows whose end the run has not recorded yet. To
+// discard all jobs of the filter, call DiscardAll until it returns none.
 //
-// All is one transaction, recorded as that of RetryAll.
+// All deletions are one transaction, recorded as that of RetryAll.
 func (o *Jobs) DiscardAll(ctx context.Context, f Filter, limit int, by By) (ids []int64, err error) {
 	awaited := `EXISTS (SELECT FROM ` + o.t.FlowSteps.SQL() + ` AS s WHERE s.job_id = j.id AND s.state = 'enqueued')`
-	return o.many(ctx, KindDiscard, f, finishedStates, awaited, limit, by, func(tx *sql.Tx, id int64) (string, any, error) {
+	return o.changeMany(ctx, KindDiscard, f, finishedStates, awaited, limit, by, func(tx *sql.Tx, id int64) (string, any, error) {
 		d, err := o.discard(ctx, tx, id)
 		return d.queue, d, err
 	})
 }
 
-// many changes finished jobs, each by do, and records each. refused is an SQL condition for jobs j
-// that do would refuse.
-func (o *Jobs) many(ctx context.Context, kind Kind, f Filter, allowed []JobState, refused string, limit int, by By, do func(tx *sql.Tx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
+// changeMany applies do to finished jobs, and records each change. refused is an SQL condition
+// for the jobs j that do would refuse.
+func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []JobState, refused string, limit int, by By, do func(tx *sql.Tx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
 	invalid := f.check(allowed...)
 	switch {
 	case limit < 1 || limit > maxMany:
@@ -72,20 +74,20 @@ func (o *Jobs) many(ctx context.Context, kind Kind, f Filter, allowed []JobState
 	if len(f.States) == 0 {
 		f.States = []JobState{JobFailed}
 	}
-	err = o.change(ctx, kind, &about{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
+	err = o.change(ctx, kind, &target{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
 		found, err := o.finishedJobs(ctx, tx, f, refused, limit)
 		if err != nil {
 			return nil, err
 		}
-		ids = []int64{} // in JSON, no null
+		ids = []int64{} // [] in JSON, not null
 		for _, id := range found {
 			queue, detail, err := do(tx, id)
 			var state *JobStateError
 			if errors.Is(err, ErrNoJob) || errors.Is(err, ErrRetried) || errors.As(err, &state) {
-				continue // somebody else was faster
+				continue // another transaction has changed the job
 			}
 			if err == nil {
-				_, err = o.record(ctx, tx, kind, about{job: id, queue: queue}, by, detail)
+				_, err = o.record(ctx, tx, kind, target{job: id, queue: queue}, by, detail)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("job %d: %w", id, err)
@@ -103,10 +105,10 @@ func (o *Jobs) many(ctx context.Context, kind Kind, f Filter, allowed []JobState
 type manyDetail struct {
 	States []JobState `json:"states"`
 	Kind   string     `json:"kind,omitempty"`
-	Jobs   int        `json:"jobs"` // each has an operation of its own
+	Jobs   int        `json:"jobs"` // each has its own operation
 }
 
-// finishedJobs returns the newest jobs of the history that a filter takes and that are not refused.
+// finishedJobs returns the newest jobs of the history that match the filter and not refused.
 func (o *Jobs) finishedJobs(ctx context.Context, tx *sql.Tx, f Filter, refused string, limit int) ([]int64, error) {
 	var q jobsQuery
 	most := q.arg("bigint", limit)
@@ -118,7 +120,7 @@ func (o *Jobs) finishedJobs(ctx context.Context, tx *sql.Tx, f Filter, refused s
 	ids, err := pgdriver.QueryAll(ctx, tx, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) },
 		`SELECT id FROM (`+strings.Join(parts, ` UNION ALL `)+`) AS j ORDER BY id DESC LIMIT `+most, q.args...)
 	if err != nil {
-		return nil, fmt.Errorf("look for the jobs: %w", err)
+		return nil, fmt.Errorf("select the jobs: %w", err)
 	}
 	return ids, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// Many finished jobs are retried at once, as one would be, and each once.
+// RetryAll retries each finished job once, as Retry does.
 func TestRetryAll(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -74,7 +74,7 @@ func TestRetryAll(t *testing.T) {
 	}
 }
 
-// Those who retry the same jobs at the same time retry each once.
+// Concurrent RetryAll calls retry each job once.
 func TestRetryAllAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -95,8 +95,8 @@ func TestRetryAllAtOnce(t *testing.T) {
 	}
 }
 
-// Steps of flows are their runs' affair, and do not keep others from their turn.
-func TestManyLeaveStepsToTheirRuns(t *testing.T) {
+// RetryAll and DiscardAll skip steps of flows, and proceed to the next jobs.
+func TestRetryAllSkipsStepsOfFlows(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
@@ -126,7 +126,7 @@ func TestManyLeaveStepsToTheirRuns(t *testing.T) {
 	}
 }
 
-// Many finished jobs are deleted at once, with what they left.
+// DiscardAll deletes finished jobs with their attempts and logs.
 func TestDiscardAll(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)

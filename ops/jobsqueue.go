@@ -15,15 +15,15 @@ import (
 // Forever is the retention of finished jobs that are never deleted.
 const Forever = time.Duration(math.MaxInt64)
 
-// settings are those of a queue, while its row is locked by a transaction.
+// settings are the settings of a queue whose row the transaction has locked.
 type settings struct {
 	paused    *Pause
 	limit     *int
 	retention *time.Duration
 }
 
-// microsSQL is an interval in microseconds. One that is infinite, or longer than
-// Forever, is as long as that. least alone passes over NULL.
+// microsSQL is a retention in microseconds. An infinite retention, or one longer than Forever,
+// becomes Forever. The CASE is necessary since least ignores NULL.
 const microsSQL = `CASE WHEN retention IS NOT NULL THEN least(extract(epoch FROM retention) * 1000000, 9223372036854775)::bigint END`
 
 func retentionOf(micros sql.NullInt64) *time.Duration {
@@ -46,10 +46,9 @@ func capOf(n sql.NullInt64) *int {
 	return &limit
 }
 
-// set changes the settings of a queue. The row is there afterwards, whether or not
-// something is set.
+// set changes the settings of a queue, whose row it locks. It creates the row if it is missing.
 func (o *Jobs) set(ctx context.Context, kind Kind, queue string, by By, invalid error, do func(tx *sql.Tx, was settings) (detail any, err error)) error {
-	return o.change(ctx, kind, &about{queue: queue}, by, errtext.Join(checkQueue(queue), invalid), func(tx *sql.Tx) (any, error) {
+	return o.change(ctx, kind, &target{queue: queue}, by, errtext.Join(checkQueue(queue), invalid), func(tx *sql.Tx) (any, error) {
 		was, err := o.lockQueue(ctx, tx, queue)
 		if err != nil {
 			return nil, err
@@ -62,7 +61,7 @@ func (o *Jobs) lockQueue(ctx context.Context, tx *sql.Tx, queue string) (s setti
 	what, holder := "its row in "+o.t.Queues.String(), "a claim or another operator keeps for a moment"
 	_, err = tx.ExecContext(ctx, `INSERT INTO `+o.t.Queues.SQL()+` (name) VALUES ($1::text) ON CONFLICT (name) DO NOTHING`, queue)
 	if err != nil {
-		return s, gaveUp(ctx, what, holder, err)
+		return s, lockError(ctx, what, holder, err)
 	}
 	var since sql.NullTime
 	var by, reason sql.NullString
@@ -71,7 +70,7 @@ func (o *Jobs) lockQueue(ctx context.Context, tx *sql.Tx, queue string) (s setti
 SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, max_running, `+microsSQL+` FROM `+o.t.Queues.SQL()+` WHERE name = $1::text FOR NO KEY UPDATE`, queue).
 		Scan(&since, &by, &reason, &limit, &retention)
 	if err != nil {
-		return s, gaveUp(ctx, what, holder, err)
+		return s, lockError(ctx, what, holder, err)
 	}
 	return settings{pauseOf(since, by, reason), capOf(limit), retentionOf(retention)}, nil
 }
@@ -82,12 +81,11 @@ func (o *Jobs) update(ctx context.Context, tx *sql.Tx, what, change, queue strin
 	return err
 }
 
-// PauseQueue keeps the workers from claiming jobs of a queue, or of [AllQueues],
-// until ResumeQueue. What was claimed before runs on, and starts if it was claimed
-// ahead; so does what a claim takes that is under way. New jobs may be enqueued. A
-// queue need not have had a job yet. A queue that is paused by itself stays so when
-// AllQueues is resumed, and the reverse. If it is paused already, PauseQueue changes
-// nothing and returns [ErrPaused].
+// PauseQueue keeps the workers from claiming jobs of a queue, or of [AllQueues], until
+// ResumeQueue. Jobs that were claimed before run on, and prefetched jobs start. So do the jobs
+// of a claim in flight. New jobs may be enqueued. The queue may be new. A queue and AllQueues
+// are paused independently: to resume one does not resume the other. If the queue is already
+// paused, PauseQueue changes nothing and returns [ErrPaused].
 func (o *Jobs) PauseQueue(ctx context.Context, queue string, by By) error {
 	return o.set(ctx, KindPause, queue, by, nil, func(tx *sql.Tx, was settings) (any, error) {
 		if p := was.paused; p != nil {
@@ -97,8 +95,8 @@ func (o *Jobs) PauseQueue(ctx context.Context, queue string, by By) error {
 	})
 }
 
-// ResumeQueue lets the workers claim jobs of a paused queue again. It returns
-// [ErrNotPaused] if the queue is not paused.
+// ResumeQueue lets the workers claim jobs of a paused queue again. It returns [ErrNotPaused] if
+// the queue is not paused.
 func (o *Jobs) ResumeQueue(ctx context.Context, queue string, by By) error {
 	return o.set(ctx, KindResume, queue, by, nil, func(tx *sql.Tx, was settings) (any, error) {
 		if was.paused == nil {
@@ -109,14 +107,14 @@ func (o *Jobs) ResumeQueue(ctx context.Context, queue string, by By) error {
 }
 
 type queuePauseDetail struct {
-	Since *time.Time `json:"paused_since,omitempty"` // of a resume
+	Since *time.Time `json:"paused_since,omitempty"` // only in a resume
 }
 
-// SetCap lets at most limit jobs of a queue run at once in the whole cluster, those
-// that are claimed ahead included. For [AllQueues] it is the cap of all together,
-// beside those of single queues. What runs already runs on, even above a lower cap.
-// With 0 nothing starts, as if the queue were paused. RemoveCap removes the cap. If
-// it is limit already, SetCap returns [ErrUnchanged].
+// SetCap sets how many jobs of a queue may run at once in all workers. Prefetched jobs count.
+// The cap of [AllQueues] applies to all queues together, in addition to the caps of single
+// queues. Running jobs run on, even above a lower cap. With 0 no job starts, as if the queue
+// were paused. RemoveCap removes the cap. If the cap is already limit, SetCap returns
+// [ErrUnchanged].
 func (o *Jobs) SetCap(ctx context.Context, queue string, limit int, by By) error {
 	var invalid error
 	if limit < 0 || limit > math.MaxInt32 {
@@ -125,8 +123,8 @@ func (o *Jobs) SetCap(ctx context.Context, queue string, limit int, by By) error
 	return o.setCap(ctx, queue, &limit, by, invalid)
 }
 
-// RemoveCap lets any number of jobs of a queue run, or of [AllQueues] together. It
-// returns [ErrUnchanged] if there is no cap.
+// RemoveCap removes the cap of a queue, or of [AllQueues]. It returns [ErrUnchanged] if there
+// is no cap.
 func (o *Jobs) RemoveCap(ctx context.Context, queue string, by By) error {
 	return o.setCap(ctx, queue, nil, by, nil)
 }
@@ -140,10 +138,10 @@ func (o *Jobs) setCap(ctx context.Context, queue string, limit *int, by By, inva
 	})
 }
 
-// SetRetention keeps the finished jobs of a queue for that long, instead of as long
-// as the workers say. For [AllQueues] it is that of all queues without one of their
-// own. With [Forever] they are never deleted, with 0 at once. RemoveRetention
-// removes it. If it is d already, SetRetention returns [ErrUnchanged].
+// SetRetention sets how long the finished jobs of a queue are kept. It overrides the retention
+// of the workers. The retention of [AllQueues] applies to all queues without a retention of
+// their own. With [Forever], finished jobs are never deleted, with 0 at once. RemoveRetention
+// removes the setting. If the retention is already d, SetRetention returns [ErrUnchanged].
 func (o *Jobs) SetRetention(ctx context.Context, queue string, d time.Duration, by By) error {
 	var invalid error
 	if d < 0 || d%time.Microsecond != 0 && d != Forever {
@@ -152,9 +150,9 @@ func (o *Jobs) SetRetention(ctx context.Context, queue string, d time.Duration, 
 	return o.setRetention(ctx, queue, &d, by, invalid)
 }
 
-// RemoveRetention keeps the finished jobs of a queue for as long as that of
-// [AllQueues] says, or else the workers. It returns [ErrUnchanged] if the queue has
-// no retention of its own.
+// RemoveRetention removes the retention of a queue. The retention of [AllQueues] then applies,
+// or else that of the workers. RemoveRetention returns [ErrUnchanged] if the queue has no
+// retention.
 func (o *Jobs) RemoveRetention(ctx context.Context, queue string, by By) error {
 	return o.setRetention(ctx, queue, nil, by, nil)
 }
@@ -205,5 +203,5 @@ func unchanged[T any](what string, value *T) error {
 	return fmt.Errorf("%w: %s is %v", ErrUnchanged, what, *value)
 }
 
-// noRows reports whether a query had no row.
+// noRows reports whether a query returned no row.
 func noRows(err error) bool { return errors.Is(err, sql.ErrNoRows) }

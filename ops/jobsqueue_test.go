@@ -16,7 +16,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// A pause says who and why, for as long as it lasts, and only once.
+// A paused queue shows the operator and the reason until it is resumed. A second pause is
+// refused.
 func TestPauseQueue(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -135,7 +136,7 @@ func TestRetention(t *testing.T) {
 	if s.last(t, &detail); detail.From == nil || *detail.From != "876000h0m0s" || detail.To != nil {
 		t.Errorf("recorded %+v", detail)
 	}
-	s.Exec(t, `UPDATE jobs_queues SET retention = '1 mon 2 days'`) // by hand
+	s.Exec(t, `UPDATE jobs_queues SET retention = '1 mon 2 days'`) // by SQL
 	if got := s.queue(t, "slow").Retention; got == nil || *got != 32*24*time.Hour {
 		t.Errorf("a month and two days: %v", got)
 	}
@@ -145,8 +146,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// Of two who do the same at once, one is told that it is done already.
-func TestTwoOperatorsOfAQueueAtOnce(t *testing.T) {
+// Of two operators who change the same setting at once, one gets an error.
+func TestConcurrentChangesOfAQueue(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	const rounds, operators = 10, 4
@@ -178,7 +179,7 @@ func TestTwoOperatorsOfAQueueAtOnce(t *testing.T) {
 	}
 }
 
-// The list has what each queue has, and of all together.
+// Queues counts the jobs of each queue and of all together.
 func TestQueues(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -220,8 +221,8 @@ slow: 1 scheduled, 2 due, for 1h0m0s, 1 running, 2 failed, false
 	}
 }
 
-// Sequences that lie below the ids of their tables are found, shown and raised, each recorded;
-// what is as it should be stays, and so does what steps by two.
+// RaiseSequences raises sequences below the ids of their tables, and records each. It does not
+// change correct sequences, nor sequences that step by two.
 func TestRaiseSequences(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -275,7 +276,7 @@ func TestRaiseSequences(t *testing.T) {
 	found, err = jobs.Sequences(ctx)
 	check("after the preview", found, err)
 
-	// An open transaction that has enqueued a job may have drawn what is not seen yet.
+	// An open transaction that has enqueued a job may have drawn an id that is not visible yet.
 	tx, err := d.DB.Begin()
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +313,7 @@ func TestRaiseSequences(t *testing.T) {
 	if all, err := jobs.RaiseSequences(ctx, by); err != nil || len(all) > 0 {
 		t.Errorf("raised again: %v, %v", all, err)
 	}
-	// Those of two primaries step by two, past each other's ids.
+	// The sequences of two primaries step by two, each past the other's ids.
 	d.Exec(t, `ALTER SEQUENCE jobs_id_seq INCREMENT BY 2 RESTART WITH 1`)
 	none("a sequence that steps by two")
 }

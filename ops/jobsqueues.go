@@ -11,43 +11,43 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Count counts jobs, up to 10,000. One that is above says only that there are more.
+// Count is a number of jobs, up to 10,000. A higher Count means more than 10,000.
 type Count int
 
-const mostCounted = 10_000
+const maxCountedJobs = 10_000
 
-// String is the number, or that there are more.
+// String returns the number, or "more than 10000".
 func (c Count) String() string {
-	if c > mostCounted {
-		return fmt.Sprintf("more than %d", mostCounted)
+	if c > maxCountedJobs {
+		return fmt.Sprintf("more than %d", maxCountedJobs)
 	}
 	return fmt.Sprint(int(c))
 }
 
-// add sums up what two queues have.
-func (c *Count) add(n Count) { *c = min(*c+n, mostCounted+1) }
+// add adds n.
+func (c *Count) add(n Count) { *c = min(*c+n, maxCountedJobs+1) }
 
-// Queue is how a queue stands.
+// Queue is the state of a queue.
 type Queue struct {
-	Name      string         // [AllQueues]: of all together
+	Name      string         // [AllQueues]: all queues together
 	Paused    *Pause         // nil: it is not paused
 	Cap       *int           // nil: none
-	Retention *time.Duration // of finished jobs; nil: as AllQueues has it, or else the workers
+	Retention *time.Duration // of finished jobs; nil: that of AllQueues, or else of the workers
 
-	Scheduled Count // to be due later
+	Scheduled Count // due later
 	Due       Count
-	Running   Count // those that are claimed ahead included
-	Failed    Count // of the history
+	Running   Count // prefetched jobs included
+	Failed    Count // in the history
 
-	// Unacknowledged counts those of the failed ones that no Acknowledge has marked.
+	// Unacknowledged counts the failed jobs that Acknowledge has not marked.
 	Unacknowledged Count
 
-	OldestDue time.Duration // how long the first of the due ones has been due, by the database's clock; 0: none is
+	OldestDue time.Duration // how long the first due job has been due, by the database's clock; 0: no job is due
 }
 
-// Unserved lists queues with jobs that are due and that no worker claims from, by name, at most
-// 100. Paused queues are not among them. A worker whose queues are not known counts as one that
-// claims from any.
+// Unserved lists queues that have due jobs but no worker that claims from them, by name, at
+// most 100. Paused queues are left out. A worker whose queues are not known counts as a worker
+// of all queues.
 func (o *Jobs) Unserved(ctx context.Context) ([]string, error) {
 	queues, err := o.queue.Unserved(ctx, o.db)
 	if err != nil {
@@ -56,9 +56,9 @@ func (o *Jobs) Unserved(ctx context.Context) ([]string, error) {
 	return queues, nil
 }
 
-// Queues lists the queues that have unfinished or failed jobs, or settings, in order
-// of name, as one snapshot shows them. The first is always [AllQueues]. It counts
-// 10,001 jobs at most for each number, so it costs little however long queues are.
+// Queues lists the queues that have unfinished or failed jobs, or settings, in order of name,
+// from one snapshot. The first is always [AllQueues]. Queues counts at most 10,001 jobs for
+// each number, so its cost is bounded for long queues, too.
 func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
 	queues, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (q Queue, err error) {
 		var since sql.NullTime
@@ -85,7 +85,7 @@ func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
 	return queues, nil
 }
 
-// queuesSQL finds the names of queues by a step through an index for each.
+// queuesSQL finds the name of each queue by one index lookup.
 func (o *Jobs) queuesSQL() string {
 	var b strings.Builder
 	b.WriteString("\nWITH RECURSIVE ")
@@ -103,15 +103,15 @@ func (o *Jobs) queuesSQL() string {
 		names = append(names, `SELECT queue FROM `+name+` WHERE queue IS NOT NULL`)
 	}
 	count := func(from string) string {
-		return fmt.Sprintf("\n\t(SELECT count(*) FROM (%s LIMIT %d) AS counted)", from, mostCounted+1)
+		return fmt.Sprintf("\n\t(SELECT count(*) FROM (%s LIMIT %d) AS counted)", from, maxCountedJobs+1)
 	}
 	of := func(table, where string) string {
 		return `SELECT FROM ` + table + ` AS j WHERE ` + where + ` AND j.queue = n.name`
 	}
-	// Within a priority the index has the due ones first.
+	// Within a priority, the index has due jobs first.
 	lanes := func(due string) string {
 		return `SELECT FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (` +
-			of(o.t.Jobs.SQL(), `state = 'available'`) + ` AND priority = p::smallint AND run_at ` + due + ` statement_timestamp() ORDER BY run_at` + fmt.Sprintf(" LIMIT %d) AS lane", mostCounted+1)
+			of(o.t.Jobs.SQL(), `state = 'available'`) + ` AND priority = p::smallint AND run_at ` + due + ` statement_timestamp() ORDER BY run_at` + fmt.Sprintf(" LIMIT %d) AS lane", maxCountedJobs+1)
 	}
 	oldest := `
 	(SELECT coalesce(` + pgdriver.Age(`min(first.run_at)`) + `, 0)

@@ -10,34 +10,34 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Retry runs a job again, and returns the ID under which it runs.
+// Retry runs a job again, and returns the ID under which the job runs.
 //
-// A job that waits until it is due, for its first or its next attempt, becomes due
-// now. It keeps its ID, and what it has failed so far.
+// A job that waits for its first or its next attempt becomes due now. It keeps its ID and its
+// failed attempts.
 //
-// A job that failed, expired, or was cancelled or skipped, becomes a new job with a
-// new ID: its kind, arguments, queue, priority, meta and limits are the same, and it
-// is due now. Attempts are counted from 0. It has no unique key, even if the old
-// one had: it keeps no other job away, and none keeps it away. GoodUntil stays if
-// it lies ahead. The old job stays in the history. The operation's detail has the
-// new ID; Operations finds it by both.
+// A job that failed, expired, was cancelled or was skipped is copied to a new job with a new
+// ID, due now. The new job has the same kind, arguments, queue, priority, meta and limits. Its
+// attempts are counted from 0. It has no unique key, even if the old job had one, so neither
+// job excludes another. GoodUntil is kept if it lies ahead. The old job stays in the history.
+// The operation's detail has the new ID; Operations finds the operation by both IDs.
 //
-// Retry refuses what would run twice: a completed job, with a [JobStateError], and
-// one that was retried before, with [ErrRetried]. It refuses the finished job of a step of a
-// flow, of which RetryFlowRun runs what is needed: the run does not notice another job. Rerun
-// refuses none of these.
+// Retry refuses jobs whose effects would happen twice. It refuses a completed job with a
+// [JobStateError], and a job that was retried before with [ErrRetried]. It also refuses the
+// finished job of a step of a flow, since the run would not notice the new job: use
+// RetryFlowRun. Rerun refuses none of these.
 func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRetry, id, by)
 }
 
-// Rerun is Retry, also of a job that has completed, was retried before, or is a step of a
-// flow. Its effects may happen twice, and a run of a flow stays as it is.
+// Rerun is Retry without the refusals: it accepts jobs that have completed, were retried
+// before, or are steps of a flow. Their effects may happen twice. A run of a flow does not
+// notice the new job.
 func (o *Jobs) Rerun(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRerun, id, by)
 }
 
 func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64, err error) {
-	a := about{job: id}
+	a := target{job: id}
 	err = o.change(ctx, kind, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
 		j, found, err := o.lockJob(ctx, tx, id)
 		if err != nil {
@@ -45,9 +45,9 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 		}
 		if found {
 			a.queue, as = j.queue, id
-			return hastenDetail{j, j.runAt}, o.hasten(ctx, tx, id, j)
+			return makeDueDetail{j, j.runAt}, o.makeDue(ctx, tx, id, j)
 		}
-		d, err := o.again(ctx, tx, kind, id)
+		d, err := o.reenqueue(ctx, tx, kind, id)
 		a.queue, as = d.queue, d.NewJob
 		return d, err
 	})
@@ -57,8 +57,8 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 	return as, nil
 }
 
-// again makes a new job of a finished one.
-func (o *Jobs) again(ctx context.Context, tx *sql.Tx, kind Kind, id int64) (d jobRetryDetail, err error) {
+// reenqueue copies a finished job to a new job.
+func (o *Jobs) reenqueue(ctx context.Context, tx *sql.Tx, kind Kind, id int64) (d jobRetryDetail, err error) {
 	if d.finishedJob, err = o.finished(ctx, tx, id); err != nil {
 		return d, err
 	}
@@ -74,13 +74,13 @@ func (o *Jobs) again(ctx context.Context, tx *sql.Tx, kind Kind, id int64) (d jo
 	}
 	d.Before = before.as
 	if d.NewJob, err = o.queue.Again(ctx, tx, id); noRows(err) {
-		err = ErrNoJob // somebody has removed it meanwhile
+		err = ErrNoJob // another transaction has removed it
 	}
 	return d, err
 }
 
-// hasten makes a job due that is not.
-func (o *Jobs) hasten(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) error {
+// makeDue makes a waiting job due now.
+func (o *Jobs) makeDue(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) error {
 	switch {
 	case j.State == JobRunning:
 		return &JobStateError{j.State, "let its run end, or Cancel it, and retry it then"}
@@ -90,15 +90,15 @@ func (o *Jobs) hasten(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) er
 	return o.queue.Hasten(ctx, tx, id)
 }
 
-// retry is what was made of a job before. The zero retry is nothing.
+// retry is the latest retry of a job. The zero retry means that the job was not retried.
 type retry struct {
 	as int64
 	at time.Time
 	by string
 }
 
-// retried returns the latest retry of a job. Two who retry the same one take turns, by a
-// lock that only they know.
+// retried returns the latest retry of a job. Concurrent retries of one job wait for each other,
+// by an advisory lock.
 func (o *Jobs) retried(ctx context.Context, tx *sql.Tx, id int64) (r retry, err error) {
 	if _, err := exec(ctx, tx, "wait for others who retry it", `SELECT pg_advisory_xact_lock(hashtextextended($1::text, $2::bigint))`, "retry of "+o.t.Jobs.String(), id); err != nil {
 		return r, err
@@ -107,62 +107,61 @@ func (o *Jobs) retried(ctx context.Context, tx *sql.Tx, id int64) (r retry, err 
 SELECT (detail->>'new_job')::bigint, `+pgdriver.Time(`created_at`)+`, operator FROM `+o.t.Operations.SQL()+`
 WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LIMIT 1`, id).Scan(&r.as, &r.at, &r.by)
 	if err != nil && !noRows(err) {
-		return r, fmt.Errorf("look whether it was retried: %w", err)
+		return r, fmt.Errorf("read whether it was retried: %w", err)
 	}
 	return r, nil
 }
 
-// runOf returns the run of a flow that a finished job is a step of, 0 if it is none, or its run
-// was removed. A step's id has that of the run in its upper bits.
+// runOf returns the run of a flow whose step a finished job is. It is 0 if the job is no step,
+// or if its run was removed. The upper bits of a step's id are the run's id.
 func (o *Jobs) runOf(ctx context.Context, tx *sql.Tx, id int64) (run int64, err error) {
 	err = tx.QueryRowContext(ctx, `
 SELECT r.id FROM `+o.t.History.SQL()+` AS j CROSS JOIN LATERAL (SELECT r.id FROM `+o.runsOfSteps()+`) AS r WHERE j.id = $1::bigint`, id).Scan(&run)
 	if err != nil && !noRows(err) {
-		return 0, fmt.Errorf("look for its run of a flow: %w", err)
+		return 0, fmt.Errorf("read its run of a flow: %w", err)
 	}
 	return run, nil
 }
 
-// runsOfSteps are the runs r whose step a job j is, as FROM names them. Meta of a user may have
-// anything under this name.
+// runsOfSteps is a FROM item for the runs r that have job j as a step. The metadata of a user
+// may hold any value under the key flow_step.
 func (o *Jobs) runsOfSteps() string {
 	return o.t.FlowRuns.SQL() + ` AS r JOIN ` + o.t.FlowSteps.SQL() + ` AS s ON r.id = s.id >> 30
 	AND s.id = CASE WHEN j.meta->>'flow_step' ~ '^[1-9][0-9]{0,18}$' THEN
 		CASE WHEN (j.meta->>'flow_step')::numeric <= 9223372036854775807 THEN (j.meta->>'flow_step')::bigint END END`
 }
 
-// mayRetry refuses a job that has completed or was retried, and one that a run of a flow has.
+// mayRetry refuses a job that has completed, was retried, or is a step of a flow.
 func mayRetry(f finishedJob, before retry, run int64) error {
 	switch {
 	case run != 0:
-		return &JobStateError{f.State, fmt.Sprintf("it is a step of run %d of a flow, which would not notice another job: once the run has ended, RetryFlowRun runs it again from the steps that failed, or that you name; Rerun runs this job again all the same, effects included", run)}
+		return &JobStateError{f.State, fmt.Sprintf("it is a step of run %d of a flow, which would not notice another job: once the run has ended, RetryFlowRun runs it again from the steps that failed, or that you name; Rerun runs this job again, with its effects", run)}
 	case f.State == JobCompleted:
-		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again all the same, effects included", f.FinishedAt.Format(time.RFC3339))}
+		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again, with its effects", f.FinishedAt.Format(time.RFC3339))}
 	case before.as != 0:
-		return fmt.Errorf("%w: as job %d, at %s by %s: look at that one; Rerun runs this one again all the same", ErrRetried, before.as, before.at.UTC().Format(time.RFC3339), errtext.Value(before.by))
+		return fmt.Errorf("%w: as job %d, at %s by %s: see that job; Rerun runs this one again", ErrRetried, before.as, before.at.UTC().Format(time.RFC3339), errtext.Value(before.by))
 	}
 	return nil
 }
 
-type hastenDetail struct {
+type makeDueDetail struct {
 	lockedJob
 	Due string `json:"was_due"`
 }
 
 type jobRetryDetail struct {
 	finishedJob
-	Before int64 `json:"retried_before_as,omitempty"` // the latest job that was made of it
-	Run    int64 `json:"flow_run,omitempty"`          // that it is a step of, and that does not notice
+	Before int64 `json:"retried_before_as,omitempty"` // the latest job that was copied from it
+	Run    int64 `json:"flow_run,omitempty"`          // the run whose step it is; the run does not notice the new job
 	NewJob int64 `json:"new_job"`
 }
 
-// Discard deletes a finished job from the history, with its attempts and what its
-// handler has logged. The operation's detail keeps its kind, state, code and error,
-// and neither its arguments nor its result. An unfinished job is refused with a
-// [JobStateError]: Cancel it first. So is a step's whose end its run has not noted yet: the
-// run would fail.
+// Discard deletes a finished job from the history, with its attempts and its log. The
+// operation's detail keeps the job's kind, state, code and error, but not its arguments or
+// result. Discard refuses an unfinished job with a [JobStateError]: Cancel it first. It also
+// refuses a step of a flow whose end the run has not recorded yet, since the run would fail.
 func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
-	a := about{job: id}
+	a := target{job: id}
 	return o.change(ctx, KindDiscard, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
 		j, found, err := o.lockJob(ctx, tx, id)
 		if err != nil {
@@ -187,7 +186,7 @@ func (o *Jobs) discard(ctx context.Context, tx *sql.Tx, id int64) (d jobDiscardD
 		return d, err
 	}
 	if awaited {
-		return d, &JobStateError{d.State, "it is a step of a flow, whose run has not noted its end yet: try again in some seconds, and see that a worker with flow.Advance runs"}
+		return d, &JobStateError{d.State, "it is a step of a flow, whose run has not recorded its end yet: try again in some seconds, and see that a worker with flow.Advance runs"}
 	}
 	for _, s := range []struct {
 		what, query string
@@ -202,17 +201,17 @@ func (o *Jobs) discard(ctx context.Context, tx *sql.Tx, id int64) (d jobDiscardD
 		}
 	}
 	if d.rows == 0 {
-		return d, ErrNoJob // somebody else was faster
+		return d, ErrNoJob // another transaction has discarded it
 	}
 	return d, nil
 }
 
-// awaitedByFlow reports whether the run of a flow has not noted yet that the job of one of its
-// steps has ended.
+// awaitedByFlow reports whether the job is a step of a flow whose end the run has not recorded
+// yet.
 func (o *Jobs) awaitedByFlow(ctx context.Context, tx *sql.Tx, id int64) (awaited bool, err error) {
 	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM `+o.t.FlowSteps.SQL()+` WHERE job_id = $1::bigint AND state = 'enqueued')`, id).Scan(&awaited)
 	if err != nil {
-		return false, fmt.Errorf("look whether a run of a flow waits for it: %w", err)
+		return false, fmt.Errorf("read whether a run of a flow waits for it: %w", err)
 	}
 	return awaited, nil
 }

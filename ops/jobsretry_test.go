@@ -20,9 +20,8 @@ var (
 	finished   = []ops.JobState{ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired, ops.JobSkipped}
 )
 
-// A cancelled job has in the history all that the job had, but its key and its
-// claim.
-func TestCancelledJobsKeepWhatTheyWere(t *testing.T) {
+// A cancelled job keeps in the history all its columns but the unique key and the claim.
+func TestCancelledJobsKeepTheirColumns(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	id := s.add(t, ops.JobAvailable)
@@ -103,7 +102,7 @@ func TestCancelAll(t *testing.T) {
 		_, err := s.CancelAll(ctx, ops.Filter{Queue: "slow"}, limit, by)
 		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
 	}
-	// Of each two, the first is available, the second runs.
+	// Of each two jobs, the first is available and the second runs.
 	for _, step := range []struct {
 		f                ops.Filter
 		limit            int
@@ -132,7 +131,7 @@ func TestCancelAll(t *testing.T) {
 	}
 }
 
-// A finished job runs again as a new one, which is what the old one was.
+// A retry of a finished job creates a job with the same columns.
 func TestRetryOfAFinishedJob(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -190,7 +189,7 @@ func TestRetryOfAFinishedJob(t *testing.T) {
 	}
 }
 
-// A job that waits until it is due is due now, and stays what it is.
+// A retry of a waiting job makes it due now, and changes nothing else.
 func TestRetryOfAnUnfinishedJob(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -220,7 +219,7 @@ func TestRetryOfAnUnfinishedJob(t *testing.T) {
 	}
 }
 
-// However many retry a job at once, it is retried once.
+// Concurrent retries of a job retry it once.
 func TestRetriedOnce(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -290,8 +289,8 @@ func TestDiscardJob(t *testing.T) {
 	}
 }
 
-// What settles a job while an operator waits for it, the operator sees.
-func TestOperationsSeeWhatHappenedMeanwhile(t *testing.T) {
+// An operation that waits for a job's row sees the state after the wait.
+func TestOperationsSeeStateAfterWait(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	for name, c := range map[string]struct {

@@ -21,27 +21,27 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// hand is a worker of jobs, whose statements the test executes.
-type hand struct {
+// jobsWorker is a worker of jobs whose statements the test executes.
+type jobsWorker struct {
 	*queue.Queue
 	s     jobsSite
 	id    uuid.UUID
 	claim int64
 }
 
-func newHand(t testing.TB, s jobsSite) *hand {
+func newJobsWorker(t testing.TB, s jobsSite) *jobsWorker {
 	t.Helper()
 	n, err := tables.ParseJobs("", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hand{queue.New(n), s, uuid.New(), rand.Int64()}
+	h := &jobsWorker{queue.New(n), s, uuid.New(), rand.Int64()}
 	s.Exec(t, `INSERT INTO jobs_workers (worker_id) VALUES ($1::uuid)`, h.id.String())
 	return h
 }
 
-// take claims up to limit jobs, as the caps allow.
-func (h *hand) take(t testing.TB, name string, limit int) []queue.Job {
+// claimJobs claims up to limit jobs within the caps.
+func (h *jobsWorker) claimJobs(t testing.TB, name string, limit int) []queue.Job {
 	tx, err := h.s.DB.BeginTx(context.Background(), nil)
 	if err != nil {
 		t.Error(err)
@@ -65,16 +65,16 @@ func (h *hand) take(t testing.TB, name string, limit int) []queue.Job {
 	return jobs
 }
 
-// What an operator sets binds the next claim.
+// Settings of an operator apply to the next claim.
 func TestOperationsBindClaims(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
-	h := newHand(t, s)
+	h := newJobsWorker(t, s)
 	ctx := t.Context()
 	s.Exec(t, `INSERT INTO jobs (kind, queue) SELECT 'k', 'q' FROM generate_series(1, 20)`)
 	expect := func(what string, limit, want int) {
 		t.Helper()
-		if jobs := h.take(t, "q", limit); len(jobs) != want {
+		if jobs := h.claimJobs(t, "q", limit); len(jobs) != want {
 			t.Errorf("%s: %d jobs are claimed, want %d", what, len(jobs), want)
 		}
 	}
@@ -112,8 +112,8 @@ func TestOperationsBindClaims(t *testing.T) {
 	}
 }
 
-// settle ends runs as a worker does: those whose row somebody has locked, it tries again.
-func (h *hand) settle(t *testing.T, ends []queue.End) {
+// settle ends runs as a worker does. It tries locked rows again.
+func (h *jobsWorker) settle(t *testing.T, ends []queue.End) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); len(ends) > 0; {
 		settled, err := h.Settle(context.Background(), h.s.DB, ends)
@@ -136,8 +136,8 @@ func (h *hand) settle(t *testing.T, ends []queue.End) {
 	}
 }
 
-// Whatever operators and workers do at once, each job is in one place, and each that
-// has gone, or has come, is in the table of operations.
+// Operators and workers act at once. Each job is in exactly one table, and the table of
+// operations has each job that was deleted or created.
 func TestOperatorsAmongWorkers(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -146,17 +146,17 @@ func TestOperatorsAmongWorkers(t *testing.T) {
 	began := time.Now()
 	retried := make([]atomic.Int64, 3)
 	var discarded atomic.Int64
-	over := func() bool { // after a second, and what is judged below has happened
+	over := func() bool { // after a second, and after the events judged below
 		lasts, came := time.Since(began), retried[0].Load()+retried[1].Load()+retried[2].Load()
 		return lasts > patience || lasts > time.Second && came > 0 && discarded.Load() > 0
 	}
 	var all sync.WaitGroup
 	for range 3 {
-		h := newHand(t, s)
+		h := newJobsWorker(t, s)
 		all.Go(func() {
 			for !over() {
 				var ends []queue.End
-				for _, j := range h.take(t, "q", 1+rand.IntN(5)) {
+				for _, j := range h.claimJobs(t, "q", 1+rand.IntN(5)) {
 					delay := rand.Int64N(20_000)
 					to := []queue.State{queue.Completed, queue.Failed, queue.Available}[rand.IntN(3)]
 					ends = append(ends, queue.End{Run: j.Run, To: to, Delay: &delay, Counts: true, Outcome: queue.Erred})
@@ -216,14 +216,14 @@ func TestOperatorsAmongWorkers(t *testing.T) {
 	}
 }
 
-// Jobs have failed. An operator looks why, and runs them again.
+// Jobs have failed. An operator reads the error, and retries them.
 func ExampleJobs_Retry() {
 	ctx := context.Background()
 	t, drop := pgtest.Example()
 	defer drop()
 	d := pgtest.Empty(t)
 	check(migrations.ApplyJobs(ctx, d.DB, nil))
-	// Workers have left this behind.
+	// Workers have stored this job.
 	d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, code, error)
 		VALUES (nextval('jobs_id_seq'), 'welcome', 'mail', 5, now(), '{"UserID": 7}', now(), 15, 15, 0, 5, 'failed', 'SMTP', 'the relay refuses')`)
 

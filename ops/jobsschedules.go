@@ -11,18 +11,18 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// ErrNoSchedule reports that there is no schedule of a name.
-var ErrNoSchedule = errors.New("there is no such schedule: Schedules lists those there are; a program that has it makes its row when it starts")
+// ErrNoSchedule reports that no schedule has the name.
+var ErrNoSchedule = errors.New("there is no such schedule: Schedules lists the schedules; a program with the schedule creates its row at its start")
 
-// ScheduleInfo is a schedule of package jobs/schedule.
+// ScheduleInfo is the state of a schedule of package jobs/schedule.
 type ScheduleInfo struct {
 	Name   string
-	Next   time.Time // the next tick; zero: none is to come
-	Last   time.Time // the latest tick that a process has come to; zero: none yet
+	Next   time.Time // the next tick; zero: there is none
+	Last   time.Time // the latest tick that a process has handled; zero: none yet
 	Paused *Pause    // nil: it is not paused
-	// Overdue is how long ago the next tick was, by the database's clock. More than some
-	// seconds: no process that runs has this schedule, or its job cannot be enqueued. That is
-	// so of a paused schedule, too: processes that have it let its ticks pass in time.
+	// Overdue is how long ago the next tick was, by the database's clock. If it is more than
+	// some seconds, no running process has the schedule, or its job cannot be enqueued. This
+	// also holds for a paused schedule, since processes drop its ticks in time.
 	Overdue time.Duration
 }
 
@@ -51,9 +51,9 @@ FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
 	return all, nil
 }
 
-// PauseSchedule lets the ticks of a schedule pass without a job, until
-// ResumeSchedule: nothing is enqueued for them later. If it is paused already,
-// PauseSchedule changes nothing and returns [ErrPaused].
+// PauseSchedule drops the ticks of a schedule until ResumeSchedule. No job is enqueued for them
+// later. If the schedule is already paused, PauseSchedule changes nothing and returns
+// [ErrPaused].
 func (o *Jobs) PauseSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindPause, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
 		if paused != nil {
@@ -65,8 +65,9 @@ SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::tex
 	})
 }
 
-// ResumeSchedule lets a schedule that is paused enqueue jobs again, from the first tick
-// after now on, also if no process ran while it was paused. It returns [ErrNotPaused] if it is not paused.
+// ResumeSchedule resumes a paused schedule. The schedule enqueues jobs from the first tick
+// after now on, also if no process ran during the pause. ResumeSchedule returns [ErrNotPaused]
+// if the schedule is not paused.
 func (o *Jobs) ResumeSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindResume, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
 		if paused == nil {
@@ -78,8 +79,8 @@ SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, resumed_at = clock
 	})
 }
 
-// RemoveSchedule forgets a schedule that no program has any more. A process that still
-// runs it makes its row again within seconds.
+// RemoveSchedule removes the row of a schedule that no program has any more. A process that
+// still runs the schedule creates the row again within seconds.
 func (o *Jobs) RemoveSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindRetire, name, by, func(tx *sql.Tx, _ *Pause) (any, error) {
 		_, err := exec(ctx, tx, "remove", `DELETE FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text`, name)
@@ -89,12 +90,12 @@ func (o *Jobs) RemoveSchedule(ctx context.Context, name string, by By) error {
 
 type scheduleDetail struct {
 	Schedule string     `json:"schedule"`
-	Since    *time.Time `json:"paused_since,omitempty"` // of a resume
+	Since    *time.Time `json:"paused_since,omitempty"` // only in a resume
 }
 
-// onSchedule changes a schedule, whose row it locks.
+// onSchedule changes a schedule whose row it locks.
 func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do func(tx *sql.Tx, paused *Pause) (any, error)) error {
-	return o.change(ctx, kind, &about{schedule: name}, by, checkText("the schedule's name", name, maxQueueName), func(tx *sql.Tx) (any, error) {
+	return o.change(ctx, kind, &target{schedule: name}, by, checkText("the schedule's name", name, maxQueueName), func(tx *sql.Tx) (any, error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
 		err := tx.QueryRowContext(ctx, `
@@ -103,7 +104,7 @@ SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason FROM `+o.t.Sched
 		case noRows(err):
 			return nil, ErrNoSchedule
 		case err != nil:
-			return nil, gaveUp(ctx, "its row in "+o.t.Schedules.String(), "a process or another operator keeps for a moment", err)
+			return nil, lockError(ctx, "its row in "+o.t.Schedules.String(), "a process or another operator keeps for a moment", err)
 		}
 		return do(tx, pauseOf(since, by, reason))
 	})

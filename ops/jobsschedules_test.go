@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// A pause of a schedule says who and why; a schedule that no program has is overdue,
-// and can be removed.
+// A paused schedule shows the operator and the reason. A schedule that no program has is
+// overdue, and can be removed.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)

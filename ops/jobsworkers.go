@@ -12,9 +12,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Workers lists the workers of jobs that are registered, in order of their heartbeats, the
-// latest first. The row of a worker that died is removed as [Operator.Workers] says. What is of
-// consumers is empty, and Able has kinds of jobs.
+// Workers lists the registered workers of jobs in order of their heartbeats, the latest first.
+// [Operator.Workers] says when the row of a dead worker is removed. The fields about consumers
+// are empty. Able has the kinds of jobs.
 func (o *Jobs) Workers(ctx context.Context) ([]Worker, error) {
 	all, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {
 		var age, timeout int64

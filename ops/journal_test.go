@@ -14,12 +14,12 @@ import (
 type entry struct {
 	before, after, revision int64
 	handled                 []int64
-	replayed                []int64  // of those
+	replayed                []int64  // of the handled ones
 	kind                    ops.Kind // empty: a batch
 	detail                  []byte
 }
 
-// keepJournal writes down each transaction that changes a checkpoint.
+// keepJournal records each transaction that changes a checkpoint.
 func (s *stage) keepJournal(t *testing.T) {
 	s.Exec(t, `CREATE TABLE journal (tx BIGINT PRIMARY KEY, before BIGINT, after BIGINT, revision BIGINT)`)
 	s.Exec(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -56,8 +56,8 @@ func (s *stage) journal(t *testing.T) (all []entry) {
 	return all
 }
 
-// judge follows the journal. due are the events that the consumer has passed
-// and neither handled nor skipped yet.
+// judge follows the journal. due are the events that the consumer has passed, and neither
+// handled nor skipped.
 func (s *stage) judge(t *testing.T) {
 	events := s.positions(t)
 	var at int64

@@ -15,36 +15,35 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Consumer is how a consumer stands. Of one that is split, the fields sum up its
-// units.
+// Consumer is the state of a consumer. If the consumer is split, the fields sum up its units.
 type Consumer struct {
 	Name     string
-	Position int64 // the checkpoint; of the unit that is least far
-	HeadLag  int64 // positions above it, up to the highest visible event
-	// OldestAge is how long the first event above Position has been waiting, by the
-	// database's clock, 0 if there is none. Of a consumer that names types or is split, that
-	// event may be none of its own, or of the unit's: its own is no older. Which types it
-	// names, only its code knows.
+	Position int64 // the checkpoint; of a split consumer, the lowest of its units
+	HeadLag  int64 // number of positions above Position, up to the highest visible event
+	// OldestAge is how long the first event above Position has been waiting, by the database's
+	// clock. It is 0 if there is no event. If the consumer names types or is split, this event
+	// may belong to another type or unit. The first event of its own is then no older. Only the
+	// consumer's code knows its types.
 	OldestAge   time.Duration
-	Revision    int64     // another one after every change of its progress; of one that is split, also of its units'
-	UpdatedAt   time.Time // of the last change
-	Paused      *Pause    // nil: it is not paused, or not all of its units are
-	Worker      uuid.UUID // that it is assigned to; the zero UUID: none, or several
-	OpenRanges  int64     // ranges of positions that it passed while they were in doubt
+	Revision    int64     // it changes with every change of the progress, also of the progress of a unit
+	UpdatedAt   time.Time // when the progress last changed
+	Paused      *Pause    // nil: at least one of its units is not paused
+	Worker      uuid.UUID // its worker; the zero UUID: none, or several
+	OpenRanges  int64     // ranges of positions that it has passed in doubt
 	DeadLetters int64
 
-	Scope *Scope // of the code that runs it, or has run it last; of one that is split, of its first unit; nil: not recorded
+	Scope *Scope // of the code that runs it, or ran it last; if it is split, of its first unit; nil: not recorded
 
-	Units  []Unit // of a consumer that is split, in order; none: it is not
-	Wanted int    // partitions that the workers are to make of it; 0: it stays as it is
-	Fixed  int    // partitions that an operator has fixed, see Partition; 0: none
+	Units  []Unit // of a split consumer, in order; empty: it is not split
+	Wanted int    // number of partitions to which the workers are changing it; 0: no change
+	Fixed  int    // number of partitions fixed by an operator, see Partition; 0: none
 }
 
-// Unit is a part of a consumer that is split.
+// Unit is a part of a split consumer.
 type Unit struct {
-	Name        string // "totals_v1#400-7ff": Pause, Resume and SkipEvent take it
+	Name        string // "totals_v1#400-7ff", as Pause, Resume and SkipEvent take it
 	Partition   string // "400-7ff"
-	Key         string // that it is split by; empty: the aggregate's id
+	Key         string // name of the key by which it is split; empty: the aggregate's id
 	Position    int64
 	HeadLag     int64
 	OldestAge   time.Duration
@@ -55,8 +54,7 @@ type Unit struct {
 	DeadLetters int64
 }
 
-// Consumers lists the consumers that have ever run, in order of name, as one
-// snapshot shows them.
+// Consumers lists the consumers that have ever run, in order of name, from one snapshot.
 func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 	rows, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (r consumerRow, err error) {
 		var since sql.NullTime
@@ -92,14 +90,15 @@ FROM ` + o.t.Checkpoints.SQL() + ` AS c LEFT JOIN ` + o.t.Assignments.SQL() + ` 
 ORDER BY split_part(c.consumer_name, '#', 1) COLLATE "C", c.consumer_name COLLATE "C"`
 }
 
-// consumerRow is the row of a consumer, or of a unit of one.
+// consumerRow is the row of a consumer or of a unit.
 type consumerRow struct {
 	Consumer
-	split bool // it is no unit
+	split bool // the row is a consumer's, not a unit's
 	key   string
 }
 
-// consumersOf sums up the units of each consumer, which follow its own row.
+// consumersOf sums up the units of each consumer. The rows of the units follow the consumer's
+// own row.
 func consumersOf(rows []consumerRow) (all []Consumer) {
 	for _, r := range rows {
 		name, slots, ok := partition.Parse(r.Name)
@@ -136,7 +135,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 	return all
 }
 
-// revision is that of a consumer whose own row has the revision own.
+// revision returns the revision of a consumer whose own row has the revision own.
 func (c *Consumer) revision(own int64) int64 {
 	rows := []revised{{c.Name, own}}
 	for _, u := range c.Units {
@@ -145,7 +144,7 @@ func (c *Consumer) revision(own int64) int64 {
 	return revisionOf(rows)
 }
 
-// Kind is what an operation does.
+// Kind is the kind of an operation.
 type Kind string
 
 const (
@@ -157,54 +156,54 @@ const (
 	KindDiscard Kind = "discard" // a dead letter
 	KindReplay  Kind = "replay"  // an aggregate
 	KindRetire  Kind = "retire"
-	// KindScope is a worker's: a build runs the consumer that selects other types than the
-	// one before. KindReplayTypes delivers what was passed for that.
+	// A worker records KindScope when its build selects other types than the build before.
+	// KindReplayTypes delivers the events that were passed without the types.
 	KindScope       Kind = "scope"
 	KindReplayTypes Kind = "replay types"
-	// KindPartition fixes the number of partitions. KindSplit and KindMerge are a
-	// worker's: it has replaced units of a consumer.
+	// KindPartition fixes the number of partitions. A worker records KindSplit and KindMerge
+	// when it has replaced units of a consumer.
 	KindPartition Kind = "partition"
 	KindSplit     Kind = "split"
 	KindMerge     Kind = "merge"
-	KindRaise     Kind = "raise"     // a sequence that lay below its table's ids
+	KindRaise     Kind = "raise"     // a sequence that was below its table's ids
 	KindTerminate Kind = "terminate" // a session that held the consumers back
 	KindDrain     Kind = "drain"     // a worker
-	KindRepair    Kind = "repair"    // by a worker: a checkpoint set back that a handler had committed
+	KindRepair    Kind = "repair"    // by a worker, which set back a checkpoint that a handler had committed
 )
 
-// These are on jobs and queues; so are KindPause and KindResume of a queue or a
-// schedule, KindRetire of a schedule, KindRetry and KindDiscard of a job. KindCancel and
-// KindRetry are on runs of flows too: their detail has the run.
+// These are operations on jobs and queues. KindPause and KindResume also apply to a queue or a
+// schedule, KindRetire to a schedule, KindRetry and KindDiscard to a job. KindCancel and
+// KindRetry also apply to runs of flows: their detail has the run.
 const (
 	KindCap       Kind = "cap"
 	KindRetention Kind = "retention"
 	KindCancel    Kind = "cancel"
-	KindRerun     Kind = "rerun" // a retry that was insisted on
-	// KindAcknowledge is on the failed jobs of a queue: somebody has seen them.
+	KindRerun     Kind = "rerun" // a retry that ignores the refusals
+	// KindAcknowledge is on the failed jobs of a queue, which an operator has seen.
 	KindAcknowledge Kind = "acknowledge"
 )
 
-// Operation is an operation as it was recorded.
+// Operation is a recorded operation.
 type Operation struct {
-	ID       int64  // grows, also from one consumer to the other
+	ID       int64  // grows over all consumers
 	Consumer string // or a unit of it; empty: of none, as of KindTerminate and KindDrain
 	Kind     Kind
-	Detail   json.RawMessage // an object; what is in it depends on the kind
+	Detail   json.RawMessage // an object, whose fields depend on Kind
 	By       By
 	At       time.Time // by the database's clock
 }
 
-// maxOperations is how many Operations returns at most.
+// maxOperations is the largest limit of Operations.
 const maxOperations = 10_000
 
-// Operations lists the latest operations on a consumer, the newest first. If
-// consumer is empty, it lists those on all consumers. limit is 1 to 10,000.
+// Operations lists the latest operations on a consumer, the newest first. If consumer is empty,
+// Operations lists the operations on all consumers. limit is 1 to 10,000.
 func (o *Operator) Operations(ctx context.Context, consumer string, limit int) ([]Operation, error) {
 	return o.OperationsBefore(ctx, consumer, 0, limit)
 }
 
-// OperationsBefore is Operations, of those with a lower ID than before only: for the next
-// page, the last ID of this one. 0 is no bound.
+// OperationsBefore lists the operations with an ID below before, as Operations does. For the
+// next page, pass the last ID of this page. 0 is no bound.
 func (o *Operator) OperationsBefore(ctx context.Context, consumer string, before int64, limit int) ([]Operation, error) {
 	if before == 0 {
 		before = math.MaxInt64
@@ -234,13 +233,13 @@ func scanOperation(rows *sql.Rows) (op Operation, err error) {
 	return op, err
 }
 
-// operationsSQL takes the newest, of a consumer by an index. Its units of the past are known
-// from their operations only: a step through the index finds each name. Other names may lie
-// between those of the units, as collations pass over signs.
+// operationsSQL reads the newest operations, of a consumer through an index. Former units are
+// known only from their operations: one index lookup finds each name. Other names may lie
+// between those of the units, since collations ignore punctuation.
 func (o *Operator) operationsSQL(consumer string, before int64, limit int) (query string, args []any) {
 	columns := `
 SELECT o.id, o.consumer_name, o.operation, coalesce(o.detail, '{}')::text, o.operator, o.reason, ` + pgdriver.Time(`o.created_at`) + ` FROM `
-	const lastUnit = `greatest($3::text || '#fff-fff', $3::text || '#999-999')` // whether letters or digits come first
+	const lastUnit = `greatest($3::text || '#fff-fff', $3::text || '#999-999')` // the higher of the two, since collations order letters and digits differently
 	table := o.t.Operations.SQL()
 	if consumer == "" {
 		return columns + table + ` AS o WHERE o.id < $1::bigint ORDER BY o.id DESC LIMIT $2::bigint`, []any{before, limit}

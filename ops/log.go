@@ -16,23 +16,23 @@ import (
 // ErrNoEvent reports that no event is visible at a position.
 var ErrNoEvent = errors.New("no event is there: its transaction was rolled back, or is open")
 
-// Log is how far the log is.
+// Log is the state of the log.
 type Log struct {
 	Head    int64 // the highest position of a visible event
 	Settled int64 // every position up to it is visible, or void
-	// Safe is up to where consumers may read: at least Settled, and what the worker with the
-	// latest heartbeat told with it.
+	// Safe is the position up to which consumers may read. It is at least Settled. It is the
+	// value of the latest heartbeat of a worker if that is higher.
 	Safe int64
-	// Open counts the transactions that have drawn positions and have not ended.
+	// Open counts the open transactions that have drawn positions.
 	Open       int
-	OldestOpen time.Duration // the age of the oldest of them; 0: there is none, or this role may not see it
+	OldestOpen time.Duration // age of the oldest of them; 0: there is none, or this role may not see the age
 }
 
-// Log returns how far the log is. Its figures come one after the other, so a higher
-// one may be older.
+// Log returns the state of the log. It reads the fields one after the other, so a higher field
+// may be older.
 func (o *Operator) Log(ctx context.Context) (l Log, err error) {
 	fail := func(err error) (Log, error) {
-		return Log{}, errtext.Of(fmt.Errorf("ops: look how far the log is: %w", explain(err)))
+		return Log{}, errtext.Of(fmt.Errorf("ops: read the state of the log: %w", explain(err)))
 	}
 	if l.Settled, err = frontier.Settled(ctx, o.db, sequenced{o.t}, o.t.Settled); err != nil {
 		return fail(err)
@@ -58,13 +58,12 @@ SELECT coalesce((SELECT max(` + positionColumn + `) FROM ` + o.t.Events.SQL() + 
 	FROM ` + o.t.Nodes.SQL() + ` ORDER BY heartbeat_at > clock_timestamp(), heartbeat_at DESC LIMIT 1), 0)`
 }
 
-// Blocker is a transaction that may hold the consumers back.
+// Blocker is an open transaction that may hold the consumers back.
 type Blocker = frontier.OpenTransaction
 
-// Blockers returns the transactions that have drawn positions of the log and have
-// not ended, the oldest first: what they may append is above what is settled. Those that
-// are young are no trouble. queries asks for the text of each one's latest statement,
-// which may hold values of users.
+// Blockers returns the open transactions that have drawn positions of the log, the oldest
+// first. Positions that they may still append are above Settled. A young transaction is normal.
+// queries asks for the text of the latest statement of each, which may contain users' values.
 func (o *Operator) Blockers(ctx context.Context, queries bool) ([]Blocker, error) {
 	all, err := frontier.OpenTransactions(ctx, o.db, sequenced{o.t}, queries)
 	if err != nil {
@@ -73,19 +72,19 @@ func (o *Operator) Blockers(ctx context.Context, queries bool) ([]Blocker, error
 	return all, nil
 }
 
-// Terminate ends the session of a blocker, which rolls its transaction back, as
-// pg_terminate_backend does, if it is still in that transaction: [ErrNoBlocker] otherwise.
-// The operation is recorded with an empty Consumer. The role must be a member of
-// pg_signal_backend, or of the session's role. A prepared transaction has no session.
+// Terminate ends the session of a blocker with pg_terminate_backend, which rolls its
+// transaction back. If the session is no longer in that transaction, Terminate returns
+// [ErrNoBlocker]. The operation is recorded with an empty Consumer. The role must be a member
+// of pg_signal_backend, or of the session's role. A prepared transaction has no session.
 func (o *Operator) Terminate(ctx context.Context, b Blocker, by By) error {
 	err := by.check()
 	switch {
 	case b.PID == 0:
 		err = errtext.Join(err, fmt.Errorf("%w: a prepared transaction has no session: %s", ErrInvalid, b.Remedy()))
 	case b.Start == nil && b.State == "disabled":
-		err = errtext.Join(err, fmt.Errorf("%w: track_activities is off for session %d, so nobody sees since when it is in its transaction, and another could be hit: set it to on", ErrInvalid, b.PID))
+		err = errtext.Join(err, fmt.Errorf("%w: track_activities is off for session %d, so the start of its transaction is unknown, and a later transaction could be ended: set it to on", ErrInvalid, b.PID))
 	case b.Start == nil || b.BackendStart == nil:
-		err = errtext.Join(err, fmt.Errorf("%w: this role may not see since when session %d is in its transaction, so another could be hit: GRANT pg_read_all_stats to it", ErrInvalid, b.PID))
+		err = errtext.Join(err, fmt.Errorf("%w: this role may not see the start of the transaction of session %d, so a later transaction could be ended: GRANT pg_read_all_stats to it", ErrInvalid, b.PID))
 	}
 	if err == nil {
 		err = o.terminate(ctx, b, by)
@@ -96,8 +95,8 @@ func (o *Operator) Terminate(ctx context.Context, b Blocker, by By) error {
 	return nil
 }
 
-// terminate decides on its own whether a preview is confirmed: nobody can take the end of a
-// session back.
+// terminate calls accept itself, before it ends the session, since the end of a session cannot
+// be rolled back.
 func (o *Operator) terminate(ctx context.Context, b Blocker, by By) error {
 	dry := o.dry
 	if dry != nil && dry.accept != nil {
@@ -121,8 +120,8 @@ func (o *Operator) terminate(ctx context.Context, b Blocker, by By) error {
 	})
 }
 
-// mayEnd reports an error if the session of a blocker is not in its transaction any more, or
-// the server would refuse this role to end it.
+// mayEnd returns an error if the session is no longer in the blocker's transaction, or if the
+// server would not let this role end it.
 func mayEnd(ctx context.Context, tx *sql.Tx, b Blocker) error {
 	may, err := session(ctx, tx, b, `CASE
 	WHEN (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN true
@@ -156,8 +155,8 @@ type terminateDetail struct {
 	Start       time.Time `json:"transaction_start"`
 }
 
-// Event returns the event at a position, with its payload. It returns [ErrNoEvent] if
-// none is visible there.
+// Event returns the event at a position, with its payload. It returns [ErrNoEvent] if no event
+// is visible there.
 func (o *Operator) Event(ctx context.Context, position int64) (store.PersistedEvent, error) {
 	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithEventsTable(o.t.Events.String())))
 	all, err := log.ReadRanges(ctx, o.db, []store.Range{{First: position, Last: position}}, 1)

@@ -11,24 +11,24 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Next is the event that a consumer, or a unit of it, gets next.
+// Next is the next event of a consumer or of a unit.
 type Next struct {
 	Consumer   string // or a unit of it
 	Checkpoint int64
-	// Position is what SkipEvent takes if the consumer is stuck there, or paused. 0: there is no event for it at the moment, and
-	// the rest is zero.
+	// Position is the argument for SkipEvent if the consumer is stuck there, or paused. If it
+	// is 0, there is no next event at the moment, and the other fields are zero.
 	Position      int64
-	Late          bool // it has appeared below the checkpoint
+	Late          bool // it has become visible below the checkpoint
 	EventID       uuid.UUID
 	EventType     string
 	AggregateType string
 	AggregateID   string
 }
 
-// Next returns the event that a consumer gets next, of each of its units if it is split,
-// or of one unit. That is the first late one, or else the first above the
-// checkpoint. It may be one that the consumer passes by: of a type that it does
-// not name, or of another unit. [Operator.Event] has the payload.
+// Next returns the next event of a consumer, of each of its units if it is split, or of one
+// unit. The next event is the first late one, or else the first above the checkpoint. It may be
+// an event that the consumer skips, since it has another type or belongs to another unit.
+// [Operator.Event] has the payload.
 func (o *Operator) Next(ctx context.Context, consumer string) ([]Next, error) {
 	err := checkUnit(consumer)
 	var all []Next
@@ -41,7 +41,7 @@ func (o *Operator) Next(ctx context.Context, consumer string) ([]Next, error) {
 		err = ErrNoCheckpoint
 	}
 	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: look for the next event of consumer %s: %w", errtext.Value(consumer), explain(err)))
+		return nil, errtext.Of(fmt.Errorf("ops: read the next event of consumer %s: %w", errtext.Value(consumer), explain(err)))
 	}
 	return all, nil
 }

@@ -16,17 +16,16 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Operator works on the consumers of one set of tables. Any number of
-// goroutines may use it.
+// Operator works on the consumers of one set of tables. It is safe for concurrent use.
 type Operator struct {
 	db       pgdriver.Pool
 	t        tables.Tables
-	dry      *rehearsal[Operation] // nil: changes are made
-	revision *int64                // that a consumer must have; nil: any
+	dry      *dryRun[Operation] // nil: changes are committed
+	revision *int64             // revision that the consumer must have; nil: any
 }
 
-// New makes an Operator. names are the tables as the workers and the event
-// store name them; nil is all defaults. New does not touch the database.
+// New returns an Operator. names are the tables of the workers and the event store; nil is all
+// defaults. New does not access the database.
 func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
 	if db == nil {
 		return nil, errors.New("ops: db is nil: open the database of the workers with sql.Open")
@@ -38,10 +37,10 @@ func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
 	return &Operator{db: pgdriver.NewPool(db), t: t}, nil
 }
 
-// positionColumn orders the events.
+// positionColumn is the column of events that orders the log.
 const positionColumn = "global_position"
 
-// sequenced names the log's column of positions for the frontier.
+// sequenced is a log that names its column of positions, for package frontier.
 type sequenced struct{ tables.Tables }
 
 func (s sequenced) PositionColumn() (table, column string) { return s.Events.SQL(), positionColumn }
@@ -61,18 +60,18 @@ func tablesOf(c *migrations.Config) (tables.Tables, error) {
 	}.OrDefault(), "")
 }
 
-// idleLimit, in milliseconds, is after what silence the server ends a change:
-// an operator whose connection has died must not hold a consumer.
+// idleLimit is the time without a statement, in milliseconds, after which the server ends a
+// change. So an operator whose connection has died does not hold a consumer.
 const idleLimit = "15000"
 
-// change makes one operation on the units of a consumer, or on one unit: choose
-// returns those that it is for, do checks and changes one of them, and returns what
-// the table of operations is to know of it.
+// change runs one operation on the units of a consumer, or on one unit. choose returns the
+// units to change. do checks and changes one unit, and returns the detail for the table of
+// operations.
 func (o *Operator) change(ctx context.Context, kind Kind, name string, by By, choose func(tx *sql.Tx, units []locked) ([]locked, error), do func(tx *sql.Tx, at locked) (detail any, err error)) error {
 	return o.operate(ctx, kind, name, errtext.Join(checkUnit(name), by.check()), func(tx *sql.Tx) (id int64, err error) {
 		units, err := o.lock(ctx, tx, name)
 		if err == nil {
-			err = o.unmoved(ctx, tx, name)
+			err = o.checkRevision(ctx, tx, name)
 		}
 		if err == nil {
 			units, err = choose(tx, units)
@@ -102,9 +101,9 @@ func (o *Operator) operate(ctx context.Context, kind Kind, name string, invalid 
 	return nil
 }
 
-// audited runs the transaction of one operation, and tells the workers. do
-// returns the ID of the operation's row. A rehearsal is rolled back instead.
-func audited[T any](ctx context.Context, db pgdriver.Pool, news ident.Table, dry *rehearsal[T], do func(tx *sql.Tx) (id int64, err error)) error {
+// audited runs the transaction of one operation, and notifies the workers. do returns the ID of
+// the operation's row. A dry run is rolled back.
+func audited[T any](ctx context.Context, db pgdriver.Pool, news ident.Table, dry *dryRun[T], do func(tx *sql.Tx) (id int64, err error)) error {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
@@ -132,8 +131,8 @@ func audited[T any](ctx context.Context, db pgdriver.Pool, news ident.Table, dry
 	return nil
 }
 
-// record raises the revision, which every change of a consumer's progress
-// does, and writes the operation down. A retired consumer has no row any more.
+// record raises the revision, as every change of a consumer's progress does, and inserts the
+// operation. A retired consumer has no row to raise.
 func (o *Operator) record(ctx context.Context, tx *sql.Tx, kind Kind, consumer string, by By, detail any) (id int64, err error) {
 	text, err := json.Marshal(detail)
 	if err != nil {
@@ -158,7 +157,7 @@ RETURNING id, detail::text, created_at`, consumer, string(kind), string(text), b
 	return id, nil
 }
 
-// exec runs a statement of an operation. what says what it is for.
+// exec executes a statement of an operation. what is its purpose, for the error.
 func exec(ctx context.Context, tx *sql.Tx, what, query string, args ...any) (rows int64, err error) {
 	result, err := tx.ExecContext(ctx, query, args...)
 	if err == nil {

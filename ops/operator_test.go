@@ -23,7 +23,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// every is each operation, on the consumer "c" as full makes it.
+// every is every operation on the consumer "c" that full creates.
 var every = map[ops.Kind]func(ctx context.Context, o *ops.Operator, consumer string, by ops.By) error{
 	ops.KindPause: func(ctx context.Context, o *ops.Operator, c string, by ops.By) error { return o.Pause(ctx, c, by) },
 	ops.KindResume: func(ctx context.Context, o *ops.Operator, c string, by ops.By) error {
@@ -43,8 +43,8 @@ var every = map[ops.Kind]func(ctx context.Context, o *ops.Operator, consumer str
 	},
 }
 
-// full makes a consumer on which every operation is possible: paused or not,
-// at position 2 of 5, the first event a dead letter.
+// full creates a consumer that allows every operation: paused or not, at position 2 of 5, with
+// the first event as a dead letter.
 func full(t testing.TB, paused bool) site {
 	s := newSite(t)
 	s.append(t, "a", 5)
@@ -57,8 +57,8 @@ func full(t testing.TB, paused bool) site {
 	return s
 }
 
-// Every operation raises the revision by one, is recorded with who, why and
-// when, and tells the workers; refused, it leaves no trace.
+// Every operation raises the revision by one, is recorded with operator, reason and time, and
+// notifies the workers. A refused operation changes and records nothing.
 func TestEveryOperationIsAudited(t *testing.T) {
 	t.Parallel()
 	for kind, operate := range every {
@@ -100,7 +100,7 @@ func TestEveryOperationIsAudited(t *testing.T) {
 	}
 }
 
-func TestWhatEveryOperationRefuses(t *testing.T) {
+func TestEveryOperationRefusesInvalidArguments(t *testing.T) {
 	t.Parallel()
 	s := full(t, false)
 	ctx := t.Context()
@@ -131,7 +131,7 @@ func TestWhatEveryOperationRefuses(t *testing.T) {
 	s.expectUntouched(t, 2)
 }
 
-// expectUntouched: the consumer "c" is where it was put, and nothing was
+// expectUntouched checks that the consumer "c" is at the position and that no operation was
 // recorded.
 func (s site) expectUntouched(t testing.TB, position int64) {
 	t.Helper()
@@ -141,7 +141,7 @@ func (s site) expectUntouched(t testing.TB, position int64) {
 	}
 }
 
-func TestNewRefusesWhatCannotBe(t *testing.T) {
+func TestNewRefusesInvalidNames(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	if _, err := ops.New(nil, nil); err == nil || !strings.Contains(err.Error(), "db is nil") {
@@ -193,7 +193,7 @@ func TestOtherNames(t *testing.T) {
 	readAll(t, o, 8)
 }
 
-// readAll reads all that there is to read, with an event at a position.
+// readAll calls every read.
 func readAll(t *testing.T, o *ops.Operator, position int64) {
 	t.Helper()
 	ctx := t.Context()
@@ -210,13 +210,13 @@ func readAll(t *testing.T, o *ops.Operator, position int64) {
 	_, blockers := o.Blockers(ctx, true)
 	_, workers := o.Workers(ctx)
 	_, stopped := o.StoppedWorkers(ctx)
-	_, letters := o.FilterDeadLetters(ctx, "c", ops.LetterFilter{AggregateType: "Order", EventType: "Happened", Error: "o", OlderThan: time.Hour, After: 1}, true, 10)
+	_, letters := o.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{AggregateType: "Order", EventType: "Happened", Error: "o", OlderThan: time.Hour, After: 1}, true, 10)
 	if err := errors.Join(gaps, blockers, workers, stopped, letters); err != nil {
 		t.Error(err)
 	}
 }
 
-// Each operation, refusal and list works with each driver and in each mode.
+// Each operation, refusal and list works with each driver and exec mode.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	pools := map[string]func(site) *sql.DB{"lib/pq": func(s site) *sql.DB { return s.OpenPQ(t) }}
@@ -262,13 +262,16 @@ func TestDrivers(t *testing.T) {
 			}
 			s.letter(t, 4, "a", 2)
 			readAll(t, o, 5)
-			if all, err := o.Preview(func(o *ops.Operator) error { _, err := o.RetryWhere(ctx, "c", ops.LetterFilter{}, 10, by); return err }); err != nil || len(all) != 1 {
+			if all, err := o.Preview(func(o *ops.Operator) error {
+				_, err := o.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{}, 10, by)
+				return err
+			}); err != nil || len(all) != 1 {
 				t.Errorf("the preview of a retry: %+v, %v", all, err)
 			}
-			if n, err := o.RetryWhere(ctx, "c", ops.LetterFilter{EventType: "Happened"}, 10, by); err != nil || n != 1 {
+			if n, err := o.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{EventType: "Happened"}, 10, by); err != nil || n != 1 {
 				t.Errorf("retried %d, %v", n, err)
 			}
-			if with, err := o.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, true, 10); err != nil || len(with) != 1 || string(with[0].Payload) != `{}` {
+			if with, err := o.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{}, true, 10); err != nil || len(with) != 1 || string(with[0].Payload) != `{}` {
 				t.Errorf("with payload: %+v, %v", with, err)
 			}
 			letters, err := o.DeadLetters(ctx, "")
@@ -283,7 +286,7 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// An operation waits for the batch in hand, as long as its context allows.
+// An operation waits for the batch in flight until its context ends.
 func TestWaitsForTheRow(t *testing.T) {
 	t.Parallel()
 	s := full(t, false)
@@ -320,9 +323,9 @@ func TestWaitsForTheRow(t *testing.T) {
 	s.expectProgress(t, 5, 2)
 }
 
-// Of two who do the same at once, one is told that it is done already; all
-// that is done is recorded.
-func TestTwoOperatorsAtOnce(t *testing.T) {
+// Of two operators who make the same change at once, one gets an error. Every committed change
+// is recorded.
+func TestConcurrentChangesOfAConsumer(t *testing.T) {
 	t.Parallel()
 	s := full(t, false)
 	const rounds, operators = 10, 4
@@ -359,7 +362,7 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 // cutConn loses the answer to a COMMIT, or the COMMIT.
 type cutConn struct {
 	net.Conn
-	after *atomic.Bool // the server gets it
+	after *atomic.Bool // the server receives the COMMIT
 	sent  atomic.Bool
 }
 
@@ -369,7 +372,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 			_ = c.Close()
 			return 0, net.ErrClosed
 		}
-		c.sent.Store(true) // before: who reads may be another goroutine, and faster
+		c.sent.Store(true) // before the write, since another goroutine may read the answer first
 	}
 	return c.Conn.Write(b)
 }
@@ -383,7 +386,8 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// When the answer to COMMIT is lost, the error says so, and where to look.
+// When the answer to COMMIT is lost, the error names the outcome as unknown, and where to
+// check.
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	s := full(t, false)
@@ -424,7 +428,7 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// An operator whose connection dies silently does not hold the consumer.
+// The server ends an operation whose connection has died.
 func TestServerEndsAnIdleOperation(t *testing.T) {
 	t.Parallel()
 	s := full(t, false)
@@ -444,8 +448,8 @@ func TestServerEndsAnIdleOperation(t *testing.T) {
 	}
 }
 
-// An operation waits for a batch that holds the consumer's row, whatever lock_timeout the
-// role has. One that a statement_timeout ends names the remedy.
+// An operation waits for a batch that holds the consumer's row, whatever lock_timeout the role
+// has. If a statement_timeout ends the wait, the error has the remedy.
 func TestOperationWaitsBeyondLockTimeout(t *testing.T) {
 	t.Parallel()
 	s := full(t, false)

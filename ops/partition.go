@@ -9,13 +9,13 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 )
 
-// Partition fixes the number of a consumer's partitions, 1 to 256; 0: it is again
-// what the workers' code wishes for. The workers change it while they run. What
-// their code wishes does not count then, nor do programs from before there were
-// partitions: those run no part of a consumer that is split.
+// Partition fixes the number of a consumer's partitions, 1 to 256. With 0, the partition demand
+// of the workers' code applies again. The workers change the number of partitions while they
+// run. While a number is fixed, the demand of the code does not apply, also that of builds
+// without partition support. These builds run no unit of a split consumer.
 //
-// Fix 1 before going back to such a program, and before the consumer gets another
-// key. Wait until [Operator.Consumers] shows no units.
+// Fix 1 before you deploy such a build, and before you change the consumer's key. Wait until
+// [Operator.Consumers] shows no units.
 func (o *Operator) Partition(ctx context.Context, consumer string, n int, by By) error {
 	var invalid error
 	if n < 0 || n > partition.MaxCount {
@@ -24,7 +24,7 @@ func (o *Operator) Partition(ctx context.Context, consumer string, n int, by By)
 	return o.operate(ctx, KindPartition, consumer, errtext.Join(checkConsumer(consumer), invalid, by.check()), func(tx *sql.Tx) (int64, error) {
 		_, _, err := o.lockOwn(ctx, tx, consumer)
 		if err == nil {
-			err = o.unmoved(ctx, tx, consumer)
+			err = o.checkRevision(ctx, tx, consumer)
 		}
 		if err != nil {
 			return 0, err

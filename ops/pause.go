@@ -10,10 +10,9 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// Pause keeps the workers from handling events of a consumer, until Resume. A
-// batch in hand is finished first. If the consumer is paused already, Pause
-// changes nothing and returns [ErrPaused]. Of a consumer that is split, consumer
-// may name one unit. Units that are paused are not merged.
+// Pause keeps the workers from handling events of a consumer, until Resume. A batch in flight
+// is finished first. If the consumer is already paused, Pause changes nothing and returns
+// [ErrPaused]. consumer may name one unit of a split consumer. Paused units are not merged.
 func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
 	running := func(_ *sql.Tx, units []locked) ([]locked, error) {
 		first := units[0].paused
@@ -31,9 +30,8 @@ WHERE consumer_name = $1::text`, at.consumer, by.Operator, by.Reason)
 	})
 }
 
-// Resume lets a paused consumer go on from where it is. It returns
-// ErrNotPaused if the consumer is not paused. Of a consumer that is split, consumer
-// may name one unit.
+// Resume lets a paused consumer continue from its checkpoint. It returns ErrNotPaused if the
+// consumer is not paused. consumer may name one unit of a split consumer.
 func (o *Operator) Resume(ctx context.Context, consumer string, by By) error {
 	paused := func(_ *sql.Tx, units []locked) ([]locked, error) {
 		units = slices.DeleteFunc(units, func(at locked) bool { return at.paused == nil })
@@ -56,5 +54,5 @@ func pausedError(p *Pause) error {
 
 type pauseDetail struct {
 	Position int64      `json:"position"`
-	Since    *time.Time `json:"paused_since,omitempty"` // of a resume
+	Since    *time.Time `json:"paused_since,omitempty"` // only in a resume
 }

@@ -8,66 +8,67 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Preview is an exact dry run. It calls change with an Operator whose changes are
-// rolled back, and returns what each would record, with no ID, in order. It refuses what
-// the change would refuse. Each begins from what there is, not from what the one before it
-// would leave: preview one at a time. Others may move the consumer before the change is
-// made: [Operator.IfRevision] refuses it then.
+// Preview is an exact dry run. It calls change with an Operator that rolls each change back,
+// and returns the operations that would be recorded, without IDs, in order. It returns the
+// error that the change would return. Each change of several begins from the current state, not
+// from the state that the one before would leave: preview one change at a time. The consumer
+// may move between Preview and the change: [Operator.IfRevision] then refuses the change.
 //
-// Meanwhile it holds what the change would hold: it waits for the batch that a worker
-// has in hand, and the consumer waits for it.
+// Preview takes the locks of the change. It waits for the batch that a worker runs, and the
+// consumer waits for Preview.
 func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) {
 	p := *o
-	p.dry = &rehearsal[Operation]{}
+	p.dry = &dryRun[Operation]{}
 	if err := change(&p); err != nil {
 		return nil, err
 	}
 	return p.dry.recorded, nil
 }
 
-// Preview is an exact dry run, as [Operator.Preview] is. If the change makes a job, what
-// it returns and the detail of the operation name a job that was rolled back: the one that
-// is made later has another ID.
+// Preview is an exact dry run, as [Operator.Preview] is. If the change creates a job, Preview
+// returns the ID of a job that was rolled back. The change itself creates a job with another
+// ID.
 func (o *Jobs) Preview(change func(o *Jobs) error) ([]JobsOperation, error) {
 	p := *o
-	p.dry = &rehearsal[JobsOperation]{}
+	p.dry = &dryRun[JobsOperation]{}
 	if err := change(&p); err != nil {
 		return nil, err
 	}
 	return p.dry.recorded, nil
 }
 
-// Confirmed makes a change if accept takes what it records, which is what
-// [Operator.Preview] has shown or not. An error of accept undoes the change and is
-// wrapped by what Confirmed returns. Nobody moves the consumer in between. Of several changes,
-// accept is asked about each, in its transaction.
+// Confirmed runs a change, and commits it if accept returns nil for the recorded operations.
+// accept compares these with the result of [Operator.Preview], for example. An error of accept
+// rolls the change back; Confirmed returns an error that wraps it. The consumer cannot move in
+// between. If there are several changes, accept is called for each, in the transaction of that
+// change.
 //
-// [Operator.IfRevision] does not fit a consumer that runs: every batch changes its revision.
-// With Confirmed its dead letters can be discarded exactly as they were shown.
+// [Operator.IfRevision] does not suit a running consumer, since every batch changes its
+// revision. Confirmed can discard exactly the dead letters that were shown.
 func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorded []Operation) error) error {
 	p := *o
-	p.dry = &rehearsal[Operation]{accept: accept}
+	p.dry = &dryRun[Operation]{accept: accept}
 	return change(&p)
 }
 
-// Confirmed makes a change if accept takes what it records, as [Operator.Confirmed] does. Of
-// a retry, the ID of the new job is another one than Preview has shown.
+// Confirmed runs a change, and commits it if accept returns nil, as [Operator.Confirmed] does.
+// A retry creates a job with another ID than Preview has shown.
 func (o *Jobs) Confirmed(change func(o *Jobs) error, accept func(recorded []JobsOperation) error) error {
 	p := *o
-	p.dry = &rehearsal[JobsOperation]{accept: accept}
+	p.dry = &dryRun[JobsOperation]{accept: accept}
 	return change(&p)
 }
 
-// rehearsal keeps what operations would have recorded.
-type rehearsal[T any] struct {
+// dryRun keeps the operations that would be recorded.
+type dryRun[T any] struct {
 	recorded []T
-	accept   func(recorded []T) error // nil: every change is undone
+	accept   func(recorded []T) error // nil: every change is rolled back
 }
 
-func (r *rehearsal[T]) add(operation T) { r.recorded = append(r.recorded, operation) }
+func (r *dryRun[T]) add(operation T) { r.recorded = append(r.recorded, operation) }
 
-// judge asks whether what an operation has recorded may stay.
-func (r *rehearsal[T]) judge(do func(tx *sql.Tx) (int64, error)) func(tx *sql.Tx) (int64, error) {
+// judge wraps do. It calls accept with the recorded operations, and returns its error.
+func (r *dryRun[T]) judge(do func(tx *sql.Tx) (int64, error)) func(tx *sql.Tx) (int64, error) {
 	return func(tx *sql.Tx) (int64, error) {
 		r.recorded = nil
 		id, err := do(tx)
@@ -78,8 +79,8 @@ func (r *rehearsal[T]) judge(do func(tx *sql.Tx) (int64, error)) func(tx *sql.Tx
 	}
 }
 
-// run does an operation and undoes it. One that fails leaves nothing.
-func (r *rehearsal[T]) run(tx *sql.Tx, do func(tx *sql.Tx) (int64, error)) error {
+// run calls do and rolls its changes back. If do fails, its operations are not kept.
+func (r *dryRun[T]) run(tx *sql.Tx, do func(tx *sql.Tx) (int64, error)) error {
 	before := len(r.recorded)
 	if _, err := do(tx); err != nil {
 		r.recorded = r.recorded[:before]
@@ -88,28 +89,28 @@ func (r *rehearsal[T]) run(tx *sql.Tx, do func(tx *sql.Tx) (int64, error)) error
 	return tx.Rollback()
 }
 
-// MovedError refuses a change that was decided on an old view of a consumer.
+// MovedError refuses a change if the consumer has changed since the operator decided.
 type MovedError struct {
-	Decided  int64 // the revision that it was decided on
-	Revision int64 // of the consumer now
+	Decided  int64 // the revision at the operator's decision
+	Revision int64 // the consumer's revision now
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("it was decided on revision %d, and the consumer has revision %d now: a worker or an operator has moved it since, look again", e.Decided, e.Revision)
+	return fmt.Sprintf("it was decided on revision %d, and the consumer has revision %d now: a worker or an operator has moved it since: read it again and decide again", e.Decided, e.Revision)
 }
 
-// IfRevision returns an Operator that refuses a change with a [MovedError] unless the
-// consumer, or the unit that is named, has this revision: that of [Consumer] or [Unit].
-// Every batch of a worker changes it, so this is for consumers that are paused or
-// stuck. It holds for one change: that changes the revision, too.
+// IfRevision returns an Operator that refuses a change with a [MovedError] unless the consumer
+// has this revision. If the change names a unit, its revision counts. [Consumer] and [Unit]
+// have the revision. Every batch of a worker changes the revision, so IfRevision suits
+// consumers that are paused or stuck. It suits one change, which changes the revision, too.
 func (o *Operator) IfRevision(revision int64) *Operator {
 	p := *o
 	p.revision = &revision
 	return &p
 }
 
-// unmoved checks the revision of a consumer whose rows are locked.
-func (o *Operator) unmoved(ctx context.Context, tx *sql.Tx, name string) error {
+// checkRevision checks the revision of a consumer whose rows are locked.
+func (o *Operator) checkRevision(ctx context.Context, tx *sql.Tx, name string) error {
 	if o.revision == nil {
 		return nil
 	}

@@ -17,12 +17,12 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// told is an operation without what differs each time: its ID and when it was.
+// told formats an operation without its ID and time.
 func told(consumer string, kind ops.Kind, by ops.By, detail []byte) string {
 	return fmt.Sprintf("%s of %s by %v: %s", kind, consumer, by, detail)
 }
 
-// dump shows all rows of tables.
+// dump returns all rows of tables as text.
 func dump(t testing.TB, scan func(query string, into ...any), tables ...string) (all string) {
 	t.Helper()
 	for _, table := range tables {
@@ -35,7 +35,7 @@ func dump(t testing.TB, scan func(query string, into ...any), tables ...string) 
 
 var consumerTables = []string{"events", "worker_nodes", "consumer_assignments", "consumer_checkpoints", "consumer_gap_skips", "consumer_dead_letters", "consumer_operations", "consumer_checkpoints_changes", "consumer_checkpoints_settled"}
 
-// drawConsumer makes a state of the consumer "c", whole or in two units.
+// drawConsumer creates a random state of the consumer "c", whole or in two units.
 func drawConsumer(rt *rapid.T, t *testing.T, s site) {
 	s.Exec(t, `TRUNCATE `+strings.Join(consumerTables, `, `))
 	position := rapid.Int64Range(0, 9)
@@ -80,7 +80,7 @@ func drawConsumer(rt *rapid.T, t *testing.T, s site) {
 	}
 }
 
-// revisionOf returns the revision that the list of consumers has for one, or for a unit.
+// revisionOf returns the revision of a consumer or a unit from the list of consumers.
 func revisionOf(rt *rapid.T, o *ops.Operator, name string) int64 {
 	all, err := o.Consumers(context.Background())
 	if err != nil {
@@ -99,7 +99,7 @@ func revisionOf(rt *rapid.T, o *ops.Operator, name string) int64 {
 	return 0
 }
 
-// twice is a check of two cases: one costs little.
+// twice runs check two times, since the setup costs more than a check.
 func twice(check func(rt *rapid.T)) func(rt *rapid.T) {
 	return func(rt *rapid.T) {
 		check(rt)
@@ -107,11 +107,11 @@ func twice(check func(rt *rapid.T)) func(rt *rapid.T) {
 	}
 }
 
-// A preview changes nothing and says exactly what then happens, also if that is an
-// error. A longer search:
+// Preview changes nothing, and returns exactly the operations or the error of the change. A
+// longer search:
 //
 //	go test -run Preview ./ops -rapid.checks=1500
-func TestPreviewIsWhatThenHappens(t *testing.T) {
+func TestPreviewMatchesChange(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	ctx := t.Context()
@@ -121,7 +121,7 @@ func TestPreviewIsWhatThenHappens(t *testing.T) {
 		consumer := rapid.SampledFrom([]string{"c", "c", "c", "c#000-7ff"}).Draw(rt, "consumer")
 		position := rapid.Int64Range(-1, 9).Draw(rt, "position")
 		limit := rapid.IntRange(1, 3).Draw(rt, "limit")
-		f := ops.LetterFilter{EventType: rapid.SampledFrom([]string{"", "T0", "T1"}).Draw(rt, "type")}
+		f := ops.DeadLetterFilter{EventType: rapid.SampledFrom([]string{"", "T0", "T1"}).Draw(rt, "type")}
 		name := rapid.SampledFrom([]string{"pause", "resume", "reset", "skip", "retry", "discard", "retry where", "discard where", "partition", "retire", "replay"}).Draw(rt, "change")
 		aggregate := fmt.Sprint("a", rapid.IntRange(0, 8).Draw(rt, "aggregate"))
 		var n int64
@@ -140,7 +140,7 @@ func TestPreviewIsWhatThenHappens(t *testing.T) {
 			case "discard":
 				err = o.DiscardDeadLetter(ctx, consumer, position, by)
 			case "retry where":
-				n, err = o.RetryWhere(ctx, consumer, f, limit, by)
+				n, err = o.RetryDeadLettersWhere(ctx, consumer, f, limit, by)
 			case "discard where":
 				n, err = o.DiscardWhere(ctx, consumer, f, limit, by)
 			case "partition":
@@ -160,7 +160,8 @@ func TestPreviewIsWhatThenHappens(t *testing.T) {
 			rt.Fatalf("the preview of %s changed\n%s\ninto\n%s", name, before, after)
 		}
 
-		// Of the revision that there is, the same; of another one, refused.
+		// With the current revision, Preview returns the same. With another revision, it
+		// refuses.
 		revision := revisionOf(rt, s.Operator, consumer)
 		again, err := s.IfRevision(revision).Preview(change)
 		if fmt.Sprint(err) != fmt.Sprint(foreseen) || len(again) != len(preview) {
@@ -206,7 +207,7 @@ func TestPreviewIsWhatThenHappens(t *testing.T) {
 	expectSeen(t, seen, 11)
 }
 
-// expectSeen fails the test if a longer run has not come to every change.
+// expectSeen fails the test if a longer run has not reached every change.
 func expectSeen(t *testing.T, seen map[string]int, changes int) {
 	t.Helper()
 	all := 0
@@ -221,8 +222,9 @@ func expectSeen(t *testing.T, seen map[string]int, changes int) {
 
 var jobsTables = []string{"jobs", "jobs_history", "jobs_queues", "jobs_operations", "jobs_changes", "jobs_attempts", "jobs_schedules"}
 
-// The same of jobs, but for the IDs of new ones: a sequence takes no number back.
-func TestPreviewOfJobsIsWhatThenHappens(t *testing.T) {
+// Preview of jobs returns the operations of the change, except for the IDs of new jobs, since a
+// sequence does not roll back.
+func TestPreviewOfJobsMatchesChange(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
@@ -316,7 +318,8 @@ func TestPreviewOfJobsIsWhatThenHappens(t *testing.T) {
 	expectSeen(t, seen, 14)
 }
 
-// What fails within a preview is not foretold, and what comes after it is.
+// In a preview of several changes, a change that fails records nothing, and later changes are
+// recorded.
 func TestPreviewOfSeveral(t *testing.T) {
 	t.Parallel()
 	s := full(t, false)
@@ -346,8 +349,8 @@ func TestPreviewOfSeveral(t *testing.T) {
 	}
 }
 
-// One that fails at its second unit foretells nothing of its first.
-func TestPreviewOfAHalf(t *testing.T) {
+// A change that fails at its second unit records nothing for its first unit.
+func TestPreviewOfChangeFailingAtSecondUnit(t *testing.T) {
 	t.Parallel()
 	s, _, _ := splitSite(t, "")
 	s.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$`)
@@ -363,7 +366,7 @@ func TestPreviewOfAHalf(t *testing.T) {
 	}
 }
 
-// Of runs of flows, too.
+// Preview of flow runs changes nothing, and returns the operations or the error of the change.
 func TestPreviewOfFlowRuns(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
@@ -380,7 +383,7 @@ func TestPreviewOfFlowRuns(t *testing.T) {
 		}
 	}
 	for _, change := range []func(o *ops.Jobs) error{
-		func(o *ops.Jobs) error { return o.RetryFlowRun(ctx, started.Run, by) }, // refused: it goes on
+		func(o *ops.Jobs) error { return o.RetryFlowRun(ctx, started.Run, by) }, // refused: the run has not ended
 		func(o *ops.Jobs) error { return o.CancelFlowRun(ctx, started.Run, by) },
 		func(o *ops.Jobs) error { return o.RetryFlowRun(ctx, started.Run, by, "first") },
 	} {

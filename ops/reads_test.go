@@ -26,7 +26,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// What holds the log back is shown while it does.
+// Blockers shows a transaction while it holds the log back.
 func TestLogAndBlockers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -42,7 +42,7 @@ func TestLogAndBlockers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = idle.Rollback() }()
-	if _, err := idle.Exec(`SELECT txid_current()`); err != nil { // it has drawn nothing
+	if _, err := idle.Exec(`SELECT txid_current()`); err != nil { // it has drawn no position
 		t.Fatal(err)
 	}
 	tx := s.begin(t, "open", 1)
@@ -77,8 +77,8 @@ func TestLogAndBlockers(t *testing.T) {
 	}
 }
 
-// A preview refuses what the server would refuse to this role.
-func TestTerminateWithoutTheRight(t *testing.T) {
+// Preview of Terminate refuses if the server would refuse this role.
+func TestTerminateWithoutPrivilege(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	ctx, by := t.Context(), ops.By{Operator: "ann", Reason: "an import that nobody waits for"}
@@ -140,8 +140,8 @@ func TestTerminateWithoutTheRight(t *testing.T) {
 	}
 }
 
-// The session that was shown is ended, once, if it is still in that transaction, by who may,
-// and only then it is recorded. A preview ends nothing.
+// Terminate ends the session that was shown once, if the session is still in that transaction
+// and the role has the right. Only then is the operation recorded. Preview ends no session.
 func TestTerminate(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -185,7 +185,7 @@ func TestTerminate(t *testing.T) {
 		"prepared":       {prepared, by, ops.ErrInvalid},
 		"another":        {other, by, ops.ErrNoBlocker},
 		"the next one":   {next, by, ops.ErrNoBlocker}, // of the same session
-		"an heir":        {heir, by, ops.ErrNoBlocker}, // of the process id
+		"an heir":        {heir, by, ops.ErrNoBlocker}, // a session with the same process id
 	} {
 		if err := s.Terminate(ctx, c.b, c.by); !errors.Is(err, c.want) || !lives(tx) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
@@ -204,7 +204,7 @@ func TestTerminate(t *testing.T) {
 	if err != nil || count() != 1 {
 		t.Fatalf("%v, %d operations, want 1", err, count())
 	}
-	await(t, "the session to end", func() bool { // its client hears of that before it has left the server
+	await(t, "the session to end", func() bool { // the client sees the end before the server process has exited
 		return !lives(tx) && s.count(t, fmt.Sprint(`SELECT count(*) FROM pg_stat_activity WHERE pid = `, b.PID)) == 0
 	})
 	if err := s.Terminate(ctx, b, by); !errors.Is(err, ops.ErrNoBlocker) || count() != 1 {
@@ -218,7 +218,7 @@ func TestWorkers(t *testing.T) {
 	a, b := uuid.New(), uuid.New()
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, heartbeat_timeout, hostname, pid, build, protocol, consumers, status)
 		VALUES ($1, now() - interval '1 minute', '90 s', 'h', 7, 'b1', 3, '{c,"d e"}', '{"Leader": true}')`, a)
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, partitions) VALUES ($1, now() + interval '1 hour', '[]')`, b) // of another library, and its clock
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, partitions) VALUES ($1, now() + interval '1 hour', '[]')`, b) // of another library with a wrong clock
 	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('d e', $1), ('c', $1)`, a)
 	all, err := s.Workers(t.Context())
 	if err != nil || len(all) != 2 {
@@ -232,8 +232,8 @@ func TestWorkers(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 
-	// One that has a row again has not stopped, and one that stopped long ago is not told, whatever
-	// became of the clock.
+	// StoppedWorkers omits a worker that has a row again. It also omits a worker that stopped
+	// long ago, whatever the clock does.
 	s.Exec(t, `INSERT INTO consumer_past_workers (worker_id, stopped_at, how) VALUES ($1, clock_timestamp(), 'dead')`, a)
 	s.Exec(t, `INSERT INTO consumer_past_workers (worker_id, stopped_at, how, declared_by, hostname, pid, build, started_at)
 		SELECT gen_random_uuid(), at, 'dead', $1::uuid, 'h', 8, 'b2', '-infinity' FROM unnest(ARRAY['-infinity', clock_timestamp() - interval '16 min', clock_timestamp() - interval '14 min', clock_timestamp() + interval '16 min', 'infinity']) AS at`, a)
@@ -250,7 +250,7 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// in is the consumer "c" in partitions.
+// partitioned is the consumer "c" in partitions.
 type in struct {
 	ledger
 	parts consumer.Partitions
@@ -258,8 +258,9 @@ type in struct {
 
 func (i *in) Partitions() consumer.Partitions { return i.parts }
 
-// What workers wish for is what their code says. One is no wish, and an old program says nothing.
-func TestWishesOfWorkers(t *testing.T) {
+// Workers shows the partition demand of the workers' code. It omits a demand of one partition.
+// A build without partition support reports nothing.
+func TestPartitionDemandOfWorkers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for _, p := range []consumer.Partitions{{Count: 1}, {Count: 4}, {Count: 4, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string { return e.AggregateID })}} {
@@ -314,7 +315,7 @@ func TestGaps(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c#000-7ff', 20)`) // it is back
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c#000-7ff', 20)`) // the unit exists again
 	if got, want := list("c", ops.GapFilter{}, 2), "c#000-7ff 12-12/1 late false; c 7-9/2 void false; "; got != want {
 		t.Errorf("with a unit: %q, want %q", got, want)
 	}
@@ -323,8 +324,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// Next is what SkipEvent takes, for a consumer and each of its units.
-func TestNextIsWhatSkipEventTakes(t *testing.T) {
+// SkipEvent accepts the result of Next, for a consumer and each of its units.
+func TestSkipEventAcceptsNext(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	ctx := t.Context()
@@ -371,7 +372,7 @@ func TestNextIsWhatSkipEventTakes(t *testing.T) {
 	}
 }
 
-func TestConsumersAreAsLateAsTheirFirstEvent(t *testing.T) {
+func TestOldestAgeIsThatOfFirstEvent(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
@@ -392,7 +393,7 @@ func TestConsumersAreAsLateAsTheirFirstEvent(t *testing.T) {
 	}
 }
 
-// filtered makes letters: at 1 to 6 of the aggregates a, b, a, b, c, c.
+// filtered creates dead letters at 1 to 6, of the aggregates a, b, a, b, c, c.
 func filtered(t *testing.T) site {
 	s := newSite(t)
 	s.append(t, "x", 6)
@@ -411,18 +412,18 @@ func TestFilterDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := filtered(t)
 	for name, c := range map[string]struct {
-		f     ops.LetterFilter
+		f     ops.DeadLetterFilter
 		limit int
 		want  string
 	}{
-		"all":            {ops.LetterFilter{}, 10, "1 2 3 4 5 6"},
-		"a page":         {ops.LetterFilter{After: 2}, 3, "3 4 5"},
-		"a type":         {ops.LetterFilter{EventType: "Paid", AggregateType: "Order"}, 10, "2 3"},
-		"another type":   {ops.LetterFilter{AggregateType: "Invoice"}, 10, ""},
-		"an error":       {ops.LetterFilter{Error: "0% o"}, 10, "5"},
-		"no pattern":     {ops.LetterFilter{Error: "%"}, 10, "5"},
-		"an age":         {ops.LetterFilter{OlderThan: time.Hour}, 10, "2 3"},
-		"all conditions": {ops.LetterFilter{AggregateType: "Order", EventType: "Paid", Error: "boom", OlderThan: time.Minute, After: 1}, 10, "3"},
+		"all":            {ops.DeadLetterFilter{}, 10, "1 2 3 4 5 6"},
+		"a page":         {ops.DeadLetterFilter{After: 2}, 3, "3 4 5"},
+		"a type":         {ops.DeadLetterFilter{EventType: "Paid", AggregateType: "Order"}, 10, "2 3"},
+		"another type":   {ops.DeadLetterFilter{AggregateType: "Invoice"}, 10, ""},
+		"an error":       {ops.DeadLetterFilter{Error: "0% o"}, 10, "5"},
+		"no pattern":     {ops.DeadLetterFilter{Error: "%"}, 10, "5"},
+		"an age":         {ops.DeadLetterFilter{OlderThan: time.Hour}, 10, "2 3"},
+		"all conditions": {ops.DeadLetterFilter{AggregateType: "Order", EventType: "Paid", Error: "boom", OlderThan: time.Minute, After: 1}, 10, "3"},
 	} {
 		for _, payload := range []bool{false, true} {
 			all, err := s.FilterDeadLetters(t.Context(), "c", c.f, payload, c.limit)
@@ -438,53 +439,53 @@ func TestFilterDeadLetters(t *testing.T) {
 			}
 		}
 	}
-	for says, f := range map[string]ops.LetterFilter{"LetterFilter.Error": {Error: "\x00"}, "may be below 0": {OlderThan: -1}} {
+	for says, f := range map[string]ops.DeadLetterFilter{"DeadLetterFilter.Error": {Error: "\x00"}, "may be below 0": {OlderThan: -1}} {
 		_, err := s.FilterDeadLetters(t.Context(), "c", f, false, 1)
-		if _, bulk := s.RetryWhere(t.Context(), "c", f, 1, by); !errors.Is(err, ops.ErrInvalid) || !errors.Is(bulk, ops.ErrInvalid) || !strings.Contains(err.Error(), says) {
+		if _, bulk := s.RetryDeadLettersWhere(t.Context(), "c", f, 1, by); !errors.Is(err, ops.ErrInvalid) || !errors.Is(bulk, ops.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%+v: %v, %v", f, err, bulk)
 		}
 	}
 }
 
-// Many letters are one transaction, and one operation that counts them.
+// A change of many dead letters is one transaction and one operation with their number.
 func TestManyDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := filtered(t)
 	ctx := t.Context()
-	n, err := s.RetryWhere(ctx, "c", ops.LetterFilter{EventType: "Paid", After: 2}, 10, by) // 3 of a
+	n, err := s.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{EventType: "Paid", After: 2}, 10, by) // 3 of a
 	if err != nil || n != 2 || s.letters(t) != "1 a true; 2 b false; 3 a true; 4 b false; 5 c false; 6 c false; " {
 		t.Errorf("retried %d, %v: %s", n, err, s.letters(t))
 	}
 	var d struct {
-		Filter    ops.LetterFilter
+		Filter    ops.DeadLetterFilter
 		Letters   int64
 		Positions []int64
 	}
 	if op := s.last(t, &d); op.Kind != ops.KindRetry || d.Letters != 2 || d.Filter.EventType != "Paid" || d.Filter.After != 2 {
 		t.Errorf("recorded %+v, %+v", op, d)
 	}
-	if n, err = s.DiscardWhere(ctx, "c", ops.LetterFilter{Error: "boom"}, 1, by); err != nil || n != 1 {
+	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{Error: "boom"}, 1, by); err != nil || n != 1 {
 		t.Errorf("discarded %d, %v", n, err)
 	}
-	if n, err = s.DiscardWhere(ctx, "c", ops.LetterFilter{After: 2}, 10, by); err != nil || n != 4 || s.letters(t) != "2 b false; " {
+	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{After: 2}, 10, by); err != nil || n != 4 || s.letters(t) != "2 b false; " {
 		t.Errorf("discarded %d, %v: %s", n, err, s.letters(t))
 	}
 	if op := s.last(t, &d); op.Kind != ops.KindDiscard || d.Letters != 4 || fmt.Sprint(d.Positions) != "[3 4 5 6]" {
 		t.Errorf("recorded %+v, %+v", op, d)
 	}
 	s.expectProgress(t, 9, 3)
-	if n, err = s.DiscardWhere(ctx, "c", ops.LetterFilter{After: 2}, 10, by); n != 0 || !errors.Is(err, ops.ErrNoDeadLetter) {
+	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{After: 2}, 10, by); n != 0 || !errors.Is(err, ops.ErrNoDeadLetter) {
 		t.Errorf("discarded %d, %v", n, err)
 	}
 	s.expectProgress(t, 9, 3)
 
-	// Of aggregates with one id, those of the type only.
+	// Of aggregates with the same id, only those of the type are retried.
 	named := newSite(t)
 	named.place(t, 9)
 	named.letter(t, 1, "a", 1)
 	named.letter(t, 2, "a", 1)
 	named.Exec(t, `UPDATE consumer_dead_letters SET aggregate_type = 'Invoice' WHERE global_position = 2`)
-	if n, err = named.RetryWhere(ctx, "c", ops.LetterFilter{AggregateType: "Invoice"}, 10, by); err != nil || n != 1 || named.letters(t) != "1 a false; 2 a true; " {
+	if n, err = named.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{AggregateType: "Invoice"}, 10, by); err != nil || n != 1 || named.letters(t) != "1 a false; 2 a true; " {
 		t.Errorf("retried %d, %v: %s", n, err, named.letters(t))
 	}
 
@@ -492,26 +493,26 @@ func TestManyDeadLetters(t *testing.T) {
 	split.letter(t, 6, high, 1)
 	split.letter(t, 7, high, 0)
 	split.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#800-fff' WHERE consumer_name = 'c'`)
-	if all, err := split.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, false, 10); err != nil || len(all) != 3 || all[2].Partition != "800-fff" {
+	if all, err := split.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{}, false, 10); err != nil || len(all) != 3 || all[2].Partition != "800-fff" {
 		t.Errorf("of units: %+v, %v", all, err)
 	}
-	// Units take turns in the log: the first letters are not those of the first unit.
+	// The units' positions interleave: the first dead letters are not those of the first unit.
 	split.Exec(t, `UPDATE consumer_dead_letters SET global_position = 2 WHERE global_position = 7`)
 	split.letter(t, 3, low, 1)
 	split.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#000-7ff' WHERE consumer_name = 'c'`)
-	if n, err = split.DiscardWhere(ctx, "c", ops.LetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.1 8:5.1" {
+	if n, err = split.DiscardWhere(ctx, "c", ops.DeadLetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.1 8:5.1" {
 		t.Errorf("discarded %d, %v: %s", n, err, split.stands(t))
 	}
-	if all, err := split.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, false, 10); err != nil || len(all) != 2 || all[0].Position != 3 || all[1].Position != 6 {
+	if all, err := split.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{}, false, 10); err != nil || len(all) != 2 || all[0].Position != 3 || all[1].Position != 6 {
 		t.Errorf("after the first two: %+v, %v", all, err)
 	}
-	if n, err = split.RetryWhere(ctx, "c", ops.LetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.2 8:5.2" {
+	if n, err = split.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.2 8:5.2" {
 		t.Errorf("retried %d, %v: %s", n, err, split.stands(t))
 	}
 }
 
-// Reads take what they return and little more, whatever the planner knows of tables
-// with 100,000 rows.
+// With 100,000 rows, reads read little more than they return, whatever the planner's statistics
+// say.
 func TestPlansOfReads(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -542,7 +543,7 @@ func TestPlansOfReads(t *testing.T) {
 			for name, read := range s.ReadsSQL() {
 				most := 60.0
 				switch name {
-				case "consumers": // it counts the dead letters: half of them are the consumer's
+				case "consumers": // it counts the dead letters, half of which are the consumer's
 					most += float64(n)
 				case "letters of a filter":
 					most += float64(n) / 2
@@ -555,9 +556,9 @@ func TestPlansOfReads(t *testing.T) {
 	}
 }
 
-// Changes of 10,000 dead letters go through an index for each, and read their list once, also
-// in a table that nobody has analyzed.
-func TestPlansOfManyLetters(t *testing.T) {
+// Changes of 10,000 dead letters do an index lookup for each, and unnest their list once, also
+// in a table without statistics.
+func TestPlansOfManyDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	n := tier.Amount(3_000, 10_000)
@@ -588,7 +589,7 @@ func TestPlansOfManyLetters(t *testing.T) {
 	}
 }
 
-// Whatever time another program wrote into a column, every list is read, and every list is JSON.
+// Lists succeed, and marshal to JSON, whatever times another program has stored.
 func TestListsWithFarTimes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -634,7 +635,7 @@ func TestListsWithFarTimes(t *testing.T) {
 		"Consumers":          func() (any, error) { return s.Consumers(ctx) },
 		"Operations":         func() (any, error) { return s.Operator.Operations(ctx, "", 10) },
 		"consumer's":         func() (any, error) { return s.Operator.Operations(ctx, "c", 10) },
-		"DeadLetters":        func() (any, error) { return s.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, true, 10) },
+		"DeadLetters":        func() (any, error) { return s.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{}, true, 10) },
 		"Gaps":               func() (any, error) { return s.Gaps(ctx, "c", ops.GapFilter{}, 10) },
 		"Workers":            func() (any, error) { return s.Workers(ctx) },
 		"Event":              func() (any, error) { return s.Event(ctx, 2) },

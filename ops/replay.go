@@ -13,32 +13,34 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// Replay lets a consumer handle all events of one aggregate again that it has passed, in
-// order. If the consumer is a [consumer.Forgetter], it is called first, in the transaction of the
-// first event. [consumer.Delivery] has Replay set for events whose effects it has had.
+// Replay lets a consumer handle all events of one aggregate again that the consumer has passed,
+// in order. If the consumer is a [consumer.Forgetter], Forget is called first, in the
+// transaction of the first event. [consumer.Delivery] has Replay set for events whose effects
+// the consumer has had.
 //
-// The events go through the dead letters, a transaction each: the worker that runs the
-// consumer takes turns with what is new. New events of the aggregate wait behind them.
-// DeadLetters lists them with Replay set. They are dead letters only once one has failed.
-// Those that the aggregate has already are tried again in their place.
+// The events become dead letters, each handled in its own transaction. The consumer's worker
+// alternates between them and new events. New events of the aggregate wait behind the replayed
+// events. DeadLetters lists the replayed events with Replay set; this does not mean that they
+// have failed. The aggregate's existing dead letters are retried in their order.
 //
-// It returns [ErrNoEvents] if the consumer has passed none, and [ErrInvalid] for a
-// consumer with a key of its own, see [consumer.ByKey]: only its code knows the order. So it
-// does for a unit that does not have the aggregate. Of a consumer with types, the types are not
-// known here: events of others become dead letters.
+// Replay returns [ErrNoEvents] if the consumer has passed no event of the aggregate. It returns
+// [ErrInvalid] for a consumer with its own key, see [consumer.ByKey], since only the consumer's
+// code knows the key. It also returns ErrInvalid for a unit to which the aggregate does not
+// belong. Replay does not know which types a consumer names: events of other types become dead
+// letters.
 func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregateID string, by By) error {
 	if invalid := errtext.Join(checkText("aggregateType", aggregateType, maxAggregate), checkText("aggregateID", aggregateID, maxAggregate)); invalid != nil {
 		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindReplay, errtext.Value(consumer), invalid))
 	}
 	of := func(tx *sql.Tx, units []locked) ([]locked, error) {
-		if err := o.keyless(ctx, tx, units[0]); err != nil {
+		if err := o.refuseOwnKey(ctx, tx, units[0]); err != nil {
 			return nil, err
 		}
 		units, err := unitOf(units, event{AggregateID: aggregateID})
 		if err != nil {
 			return nil, err
 		}
-		// Of a unit that was named, too: another one goes through these events in its own time.
+		// This also refuses a named unit: another unit reads these events at its own pace.
 		if _, slots, _ := partition.Parse(units[0].consumer); !slots.Has(partition.Slot(aggregateID)) {
 			return nil, fmt.Errorf("%w: the aggregate is of another unit than %s: name the consumer", ErrInvalid, errtext.Value(units[0].consumer))
 		}
@@ -54,7 +56,7 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 INSERT INTO `+o.t.DeadLetters.SQL()+` AS l (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at, replay, forget)
 SELECT $1::text, e.`+positionColumn+`, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type, 0, clock_timestamp(), true, true
 FROM `+o.t.Events.SQL()+` AS e
-WHERE e.aggregate_type = $2::text AND e.aggregate_id = $3::text AND e.`+positionColumn+` <= $4::bigint AND `+o.certain()+`
+WHERE e.aggregate_type = $2::text AND e.aggregate_id = $3::text AND e.`+positionColumn+` <= $4::bigint AND `+o.notInDoubt()+`
 ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.retry_at, replay = true, forget = true, updated_at = clock_timestamp()`,
 			at.consumer, aggregateType, aggregateID, at.position)
 		if err == nil && d.Events == 0 {
@@ -64,18 +66,20 @@ ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.r
 	})
 }
 
-// certain is an SQL condition for an event e that the unit $1 has not passed in doubt: one
-// that has appeared since is still to be delivered, late.
-func (o *Operator) certain() string {
+// notInDoubt returns an SQL condition for an event e that the unit $1 has not passed in doubt.
+// An event that was passed in doubt and has become visible since is still to be delivered,
+// late.
+func (o *Operator) notInDoubt() string {
 	return `NOT EXISTS (
 	SELECT FROM ` + o.t.GapSkips.SQL() + ` AS s
 	WHERE s.consumer_name = $1::text AND s.state = 'open' AND s.gap_position <= e.` + positionColumn + ` AND s.gap_end >= e.` + positionColumn + `)`
 }
 
-// maxAggregate is the longest type or id of an aggregate, in bytes: an index has both.
+// maxAggregate is the maximum length of an aggregate's type or id, in bytes. Both must fit into
+// an index.
 const maxAggregate = 2_704
 
-// replayDetail is what the table of operations keeps of a replay.
+// replayDetail is a replay as recorded in the table of operations.
 type replayDetail struct {
 	AggregateType string `json:"aggregate_type"`
 	AggregateID   string `json:"aggregate_id"`
@@ -83,15 +87,15 @@ type replayDetail struct {
 	Events        int64  `json:"events"`
 }
 
-// keyless refuses a consumer that keeps events in order by a key of its own, as far as
-// the database knows.
-func (o *Operator) keyless(ctx context.Context, tx *sql.Tx, at locked) error {
+// refuseOwnKey refuses a consumer that keeps events in order by its own key, as far as the
+// database knows.
+func (o *Operator) refuseOwnKey(ctx context.Context, tx *sql.Tx, at locked) error {
 	key := at.key
 	if key == "" {
 		err := tx.QueryRowContext(ctx, `
 SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+o.t.Nodes.SQL(), partition.Consumer(at.consumer)).Scan(&key)
 		if err != nil {
-			return fmt.Errorf("look for a key of its own: %w", err)
+			return fmt.Errorf("read its key: %w", err)
 		}
 	}
 	if key != "" {
@@ -100,22 +104,24 @@ SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+o.t.Nodes.SQL(), p
 	return nil
 }
 
-// mostTypes bounds the events that ReplayTypes takes: each is a transaction of its own, which
-// writes the list of those that are left.
-const mostTypes = 5_000
+// maxReplayed is the maximum number of events that ReplayTypes accepts. Each event is one
+// transaction, which writes the list of the remaining ones.
+const maxReplayed = 5_000
 
-// ReplayTypes lets a consumer handle the events of aggregate types that it has passed
-// because the code that ran it did not name the types, see [consumer.ScopedConsumer]. Which
-// these are, the table of operations tells: none comes twice. So that the events of an
-// aggregate come in order, those of it that were handled come again, too, as Replay does
-// it. [consumer.Delivery] has Replay set for these only. Left out are events before the
-// consumer's start, those that it passed before tables of version 6, and those whose
-// positions were in doubt when the code changed.
+// ReplayTypes lets a consumer handle events of aggregate types that it has passed because its
+// code did not name the types, see [consumer.ScopedConsumer]. The table of operations records
+// these types, so no event comes twice. To keep the order within an aggregate, the aggregate's
+// handled events are also replayed, as by Replay. Only these have Replay set in
+// [consumer.Delivery].
 //
-// It returns [ErrNoEvents] if the consumer has passed none in this way, [ErrInvalid] if the
-// code that runs it does not name a type, if it has passed more than 5,000,
-// and for a consumer with a key of its own, see [consumer.ByKey]: only its code knows the
-// order.
+// ReplayTypes leaves out events before the consumer's start, and events that the consumer
+// passed before version 6 of the tables. It also leaves out events whose positions were in
+// doubt when the code changed.
+//
+// ReplayTypes returns [ErrNoEvents] if the consumer has passed no such event. It returns
+// [ErrInvalid] if the code that runs the consumer does not name a type, or if there are more
+// than 5,000 events. It also returns ErrInvalid for a consumer with its own key, see
+// [consumer.ByKey], since only the consumer's code knows the key.
 func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string, by By) error {
 	var invalid error
 	if len(types) == 0 {
@@ -132,9 +138,9 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 	}
 	missed := map[string][]int64{} // positions, by unit
 	choose := func(tx *sql.Tx, units []locked) ([]locked, error) {
-		err := o.keyless(ctx, tx, units[0])
+		err := o.refuseOwnKey(ctx, tx, units[0])
 		if err == nil {
-			err = o.selected(ctx, tx, name, types)
+			err = o.checkSelected(ctx, tx, name, types)
 		}
 		if err != nil {
 			return nil, err
@@ -156,7 +162,7 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 	})
 }
 
-// noneMissed is ErrNoEvents of ReplayTypes.
+// noneMissed is the ErrNoEvents of ReplayTypes.
 type noneMissed struct{}
 
 func (noneMissed) Error() string {
@@ -165,15 +171,15 @@ func (noneMissed) Error() string {
 
 func (noneMissed) Unwrap() error { return ErrNoEvents }
 
-// typesDetail is what the table of operations keeps of ReplayTypes.
+// typesDetail is a ReplayTypes as recorded in the table of operations.
 type typesDetail struct {
 	scope.Given
-	Events int64 `json:"events"` // that come
-	Missed int   `json:"missed"` // of these, how many for the first time
+	Events int64 `json:"events"` // number of events to deliver
+	Missed int   `json:"missed"` // number of these that are delivered for the first time
 }
 
-// selected refuses types that the code does not select which runs a consumer.
-func (o *Operator) selected(ctx context.Context, tx *sql.Tx, name string, types []string) error {
+// checkSelected refuses types that the consumer's code does not select.
+func (o *Operator) checkSelected(ctx context.Context, tx *sql.Tx, name string, types []string) error {
 	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (text string, err error) {
 		err = rows.Scan(&text)
 		return text, err
@@ -199,7 +205,8 @@ SELECT coalesce(scope::text, '') FROM `+o.t.Checkpoints.SQL()+` WHERE split_at I
 	return nil
 }
 
-// steps reads what has decided since the consumer began which events were delivered.
+// steps reads the operations since the consumer's start that decided which events were
+// delivered.
 func (o *Operator) steps(ctx context.Context, tx *sql.Tx, name string) (steps []scope.Step, err error) {
 	type row struct{ unit, kind, detail string }
 	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r row, err error) {
@@ -213,7 +220,7 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'rese
 	}
 	for _, r := range rows {
 		if Kind(r.kind) == KindRetire {
-			steps = nil // it began anew
+			steps = nil // a new consumer of the same name
 			continue
 		}
 		_, slots, _ := partition.Parse(r.unit)
@@ -238,7 +245,8 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'rese
 	return steps, nil
 }
 
-// missed are the positions of the events of types that a unit has passed unselected.
+// missed returns the positions of the events of types that a unit has passed without selecting
+// them.
 func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []string, steps []scope.Step) (positions []int64, err error) {
 	named, err := json.Marshal(types)
 	if err != nil || len(steps) == 0 {
@@ -253,13 +261,13 @@ func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []st
 		if slot := partition.Slot(e.AggregateID); slots.Has(slot) && scope.Missed(steps, slot, e.AggregateType, e.Position) {
 			positions = append(positions, e.Position)
 		}
-		if len(positions) > mostTypes {
-			err = fmt.Errorf("%w: it has passed more than %d events: give the types to a consumer of their own that begins with the first event; after a Reset these events would count as a replay", ErrInvalid, mostTypes)
+		if len(positions) > maxReplayed {
+			err = fmt.Errorf("%w: it has passed more than %d events: give the types to a consumer of their own that begins with the first event; after a Reset these events would count as a replay", ErrInvalid, maxReplayed)
 		}
 		return struct{}{}, err
 	}, `
 SELECT `+positionColumn+`, aggregate_type, aggregate_id FROM `+o.t.Events.SQL()+` AS e
-WHERE aggregate_type = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND `+positionColumn+` <= $3::bigint AND `+o.certain()+`
+WHERE aggregate_type = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND `+positionColumn+` <= $3::bigint AND `+o.notInDoubt()+`
 	AND `+positionColumn+` > (SELECT coalesce(scope_since, last_position) FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text)
 	AND NOT EXISTS (
 		SELECT FROM `+o.t.GapSkips.SQL()+` AS s
@@ -271,7 +279,7 @@ ORDER BY `+positionColumn, at.consumer, string(named), at.position)
 	return positions, nil
 }
 
-// giveTypes puts the aggregates of events that a unit has missed among the letters.
+// giveTypes adds the aggregates of the missed events to the dead letters.
 func (o *Operator) giveTypes(ctx context.Context, tx *sql.Tx, at locked, types []string, missed []int64) (d typesDetail, err error) {
 	d = typesDetail{Given: scope.Given{Types: types, To: at.position}, Missed: len(missed)}
 	positions, err := json.Marshal(missed)
@@ -288,7 +296,7 @@ FROM `+o.t.Events.SQL()+` AS e JOIN (
 	SELECT DISTINCT m.aggregate_type, m.aggregate_id FROM `+o.t.Events.SQL()+` AS m
 	WHERE m.`+positionColumn+` = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)::bigint))
 ) AS of ON of.aggregate_type = e.aggregate_type AND of.aggregate_id = e.aggregate_id
-WHERE e.`+positionColumn+` <= $3::bigint AND `+o.certain()+`
+WHERE e.`+positionColumn+` <= $3::bigint AND `+o.notInDoubt()+`
 ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.retry_at, replay = true, forget = true, updated_at = clock_timestamp()`,
 		at.consumer, string(positions), at.position)
 	return d, err

@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// forgetter is a ledger that forgets aggregates: it writes down that it does.
+// forgetter is a ledger that forgets aggregates, and records each Forget.
 type forgetter struct {
 	ledger
 	forgets func() error
@@ -36,7 +36,7 @@ func (f *forgetter) Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggre
 	return err
 }
 
-// delivered is what the ledger has, in order: -1 is a Forget, and r follows what was replayed.
+// delivered returns the ledger in order: -1 is a Forget, and r marks a replayed event.
 func (s site) delivered(t testing.TB) (all string) {
 	s.scan(t, `SELECT coalesce(string_agg(position || CASE WHEN replay AND position > 0 THEN 'r' ELSE '' END, ' ' ORDER BY id), '') FROM ledger`, &all)
 	return all
@@ -55,8 +55,7 @@ func (s site) awaitNoLetters(t testing.TB) {
 	await(t, "no letter to be left", func() bool { return s.count(t, `SELECT count(*) FROM consumer_dead_letters`) == 0 })
 }
 
-// All events of one aggregate come again, and no others, after the consumer has
-// forgotten it.
+// After Forget, all events of the aggregate are delivered again, and no others.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -82,8 +81,8 @@ func TestReplay(t *testing.T) {
 	s.awaitDelivered(t, "1 2 3 4 5 6 -1 1r 2r 3r 6r 7")
 }
 
-// New events of the aggregate wait behind those that are replayed, and their effects are
-// still to be had. Nothing of that is a dead letter.
+// New events of the aggregate wait behind the replayed ones, and are not marked as replayed.
+// None counts as a dead letter.
 func TestReplayKeepsOrder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -97,7 +96,7 @@ func TestReplayKeepsOrder(t *testing.T) {
 		case replays.Load() && e.GlobalPosition == 1:
 			s.append(t, "a", 1)
 			s.append(t, "b", 1)
-		case replays.Load() && e.GlobalPosition == 2: // the new ones are next
+		case replays.Load() && e.GlobalPosition == 2: // the new events are next
 			await(t, "the new events to be safe", func() bool { return w.Status().Safe >= 5 })
 		case replays.Load() && e.GlobalPosition == 3:
 			all, err := s.DeadLetters(t.Context(), "c")
@@ -139,8 +138,8 @@ func TestReplayKeepsOrder(t *testing.T) {
 	}
 }
 
-// What is replayed is nothing to be discarded with all dead letters.
-func TestReplayIsNoDeadLetter(t *testing.T) {
+// DiscardWhere does not discard events that wait for a replay.
+func TestDiscardWhereKeepsReplayedEvents(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
@@ -148,16 +147,17 @@ func TestReplayIsNoDeadLetter(t *testing.T) {
 	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := s.DiscardWhere(t.Context(), "c", ops.LetterFilter{AggregateType: "Order"}, 10, by); !errors.Is(err, ops.ErrNoDeadLetter) {
+	if n, err := s.DiscardWhere(t.Context(), "c", ops.DeadLetterFilter{AggregateType: "Order"}, 10, by); !errors.Is(err, ops.ErrNoDeadLetter) {
 		t.Errorf("discarded %d, %v", n, err)
 	}
-	if all, err := s.FilterDeadLetters(t.Context(), "c", ops.LetterFilter{}, false, 10); err != nil || len(all) != 3 || !all[0].Replay {
+	if all, err := s.FilterDeadLetters(t.Context(), "c", ops.DeadLetterFilter{}, false, 10); err != nil || len(all) != 3 || !all[0].Replay {
 		t.Errorf("listed %+v, %v", all, err)
 	}
 }
 
-// One that fails is a dead letter, with those behind it; another attempt goes on there.
-func TestReplayThatFails(t *testing.T) {
+// A replayed event that fails becomes a dead letter, with the events behind it. A retry
+// continues there.
+func TestFailingReplayIsDeadLetter(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]int64{"at the first": 1, "later": 2, "in Forget": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -201,8 +201,8 @@ func TestReplayThatFails(t *testing.T) {
 	}
 }
 
-// An aggregate whose first event is a dead letter is forgotten before that, too. So is one
-// that is replayed again in the middle.
+// Forget is called before a dead letter that is the aggregate's first event, and before a
+// replay that is repeated in the middle.
 func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -230,8 +230,8 @@ func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
 	s.awaitNoLetters(t)
 }
 
-// What the consumer has not passed is not replayed. What it was given late is, and what another
-// one has in doubt, or among its dead letters.
+// Replay omits events above the checkpoint. It includes events that were delivered late, and
+// events that another consumer has in doubt or as dead letters.
 func TestReplayEndsAtTheCheckpoint(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -253,8 +253,8 @@ func TestReplayEndsAtTheCheckpoint(t *testing.T) {
 	s.awaitDelivered(t, "-1 1r 2r 3")
 }
 
-// The effect of what an operator lets a consumer go on without was not had.
-func TestEffectsOfWhatIsLeftOut(t *testing.T) {
+// An event that an operator skips or discards is later delivered without Replay.
+func TestSkippedEventIsNotMarkedReplay(t *testing.T) {
 	t.Parallel()
 	for name, leaveOut := range map[string]func(t *testing.T, s site) error{
 		"discarded": func(t *testing.T, s site) error {
@@ -263,7 +263,7 @@ func TestEffectsOfWhatIsLeftOut(t *testing.T) {
 		},
 		"discarded by a filter": func(t *testing.T, s site) error {
 			s.letter(t, 2, "a", 1)
-			_, err := s.DiscardWhere(t.Context(), "c", ops.LetterFilter{}, 10, by)
+			_, err := s.DiscardWhere(t.Context(), "c", ops.DeadLetterFilter{}, 10, by)
 			return err
 		},
 		"skipped late": func(t *testing.T, s site) error {
@@ -287,8 +287,8 @@ func TestEffectsOfWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-// A Forget that commits ends the worker. All letters are back, also those whose mark it has
-// taken off: the next attempt forgets the aggregate first, and goes through all events.
+// A Forget that commits stops the worker. All dead letters are restored, also those whose mark
+// was removed. The next attempt calls Forget first, and then handles all events.
 func TestForgetThatCommits(t *testing.T) {
 	t.Parallel()
 	for name, discard := range map[string]bool{"then it is tried again": false, "then the first is discarded": true} {
@@ -321,7 +321,7 @@ func TestForgetThatCommits(t *testing.T) {
 	}
 }
 
-// committer commits in Forget what is the worker's.
+// committer commits the worker's transaction in Forget.
 type committer struct {
 	forgetter
 	commits bool
@@ -335,9 +335,9 @@ func (c *committer) Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggre
 	return c.forgetter.Forget(ctx, tx, aggregateType, aggregateID)
 }
 
-// The effect of an event that was skipped, or is a dead letter, is had when that is
-// replayed; of one that is discarded, the consumer goes on without.
-func TestReplayOfWhatWasNotHandled(t *testing.T) {
+// A skipped event or a dead letter that is replayed is delivered without Replay. A discarded
+// one is not delivered.
+func TestReplayOfUnhandledEvents(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 4)
@@ -366,9 +366,9 @@ func TestReplayOfWhatWasNotHandled(t *testing.T) {
 	s.awaitDelivered(t, "1 1r 2 3 4 1r 2r 3r 4r")
 }
 
-// An event that has appeared behind the consumer is still to be delivered, late: a replay
-// leaves it alone, and its effect was not had.
-func TestEffectsOfDoubts(t *testing.T) {
+// A replay omits an event that appeared behind the consumer: it is delivered late, without
+// Replay.
+func TestReplayOmitsDoubts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 1)
@@ -418,8 +418,8 @@ func TestReplayRefuses(t *testing.T) {
 	s.expectUntouched(t, 2)
 }
 
-// A unit does not have the events of an aggregate that is another unit's. That one may not have
-// handled them yet, and would after it.
+// Replay refuses a unit to which the aggregate does not belong. The owning unit may not have
+// handled the events, and would handle them after the replay.
 func TestReplayInAnotherUnit(t *testing.T) {
 	t.Parallel()
 	s, low, high := splitSite(t, "")
@@ -435,9 +435,9 @@ func TestReplayInAnotherUnit(t *testing.T) {
 	}
 }
 
-// A worker refuses to replay what only its code knows to be wrong: a type that the consumer
-// does not take, and a key of its own.
-func TestReplayThatOnlyCodeRefuses(t *testing.T) {
+// A worker refuses a replay if only its code knows that it is wrong: a type that the consumer
+// does not select, or a consumer with its own key.
+func TestWorkerRefusesReplay(t *testing.T) {
 	t.Parallel()
 	for says, c := range map[string]consumer.Consumer{"AggregateTypes": &ofOthers{}, `its key "customer"`: &ofCustomers{}} {
 		t.Run(says, func(t *testing.T) {
@@ -470,8 +470,8 @@ func (*ofCustomers) Partitions() consumer.Partitions {
 	return consumer.Partitions{Count: 1, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string { return e.AggregateID })}
 }
 
-// What a build passed because it did not name a type comes once it is named, in the order of
-// each aggregate, once. What was handled before comes again only with what was not.
+// ReplayTypes delivers each event that a build passed without its type, once, in the order of
+// its aggregate. Handled events are replayed only together with passed ones.
 func TestReplayTypes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -515,7 +515,7 @@ func TestReplayTypes(t *testing.T) {
 	stop()
 	build("Order", "Other")
 	passes("d", 1)                                           // 8
-	if err := s.Reset(t.Context(), "c", 6, by); err != nil { // 7 comes by that
+	if err := s.Reset(t.Context(), "c", 6, by); err != nil { // this also delivers 7
 		t.Fatal(err)
 	}
 	await(t, "it to be back", func() bool {
@@ -529,7 +529,7 @@ func TestReplayTypes(t *testing.T) {
 		t.Errorf("delivered %q", got)
 	}
 	stop()
-	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 0`) // as if nothing was given
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 0`) // as if no event was delivered
 	s.Exec(t, `DELETE FROM consumer_operations WHERE operation IN ('replay types', 'reset')`)
 	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 8, scope_since = 8`)
 	if err := s.ReplayTypes(t.Context(), "c", []string{"Order"}, by); !errors.Is(err, ops.ErrNoEvents) {

@@ -11,30 +11,29 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 )
 
-// Reset sets a consumer to a position. It goes on with the first event above.
+// Reset sets a consumer to a position. The consumer continues with the first event above it.
 //
-// Backwards, the events above the position are handled again. What the
-// consumer's handler did for them before is not undone: [consumer.Delivery] has Replay
-// set for those whose effects it has had. Its dead letters above the position are
-// deleted. So are its records of positions in doubt above it: they are found again.
-// The operation's detail says how many events come again, or 100,000 if there are more;
-// of a consumer with types, those of other types count, too.
+// Backwards, the events above the position are handled again. The handler's earlier changes are
+// not undone: [consumer.Delivery] has Replay set for events whose effects the consumer has had.
+// The consumer's dead letters above the position are deleted. So are its records of positions
+// in doubt above it; the consumer finds these again. The operation's detail has the number of
+// events to handle again, or 100,000 if there are more. If the consumer names types, the number
+// includes events of other types.
 //
-// Forwards, the events up to the position are not handled. The position may
-// not exceed what is known to be settled: events that appear below it later
-// would be lost. A [NotSettledError] says how far that is. Positions in doubt
-// that the consumer has passed before stay, and so do its dead letters. The
-// operation's detail says how many events were crossed. The audit of skipped
-// positions has those without an event, under the nil worker.
+// Forwards, the events up to the position are not handled. The position may not exceed the
+// settled position, since events that appear below the position later would be lost. A
+// [NotSettledError] has the settled position. Positions in doubt that the consumer has passed
+// stay, and so do its dead letters. The operation's detail has the number of crossed events.
+// The audit of skipped positions records the positions without an event, under the nil worker.
 //
-// A consumer that is split goes back with all units that are beyond the position,
-// and forward only above the furthest. consumer may also name one unit.
+// Backwards, a split consumer resets all units above the position. Forwards, the position must
+// be above that of all units. consumer may also name one unit.
 func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) error {
 	moved := func(_ *sql.Tx, units []locked) ([]locked, error) {
 		if to < 0 {
 			return nil, fmt.Errorf("%w: position %d is below 0, which is the beginning", ErrInvalid, to)
 		}
-		if to <= furthest(units) { // backwards: who has not come so far stays
+		if to <= furthest(units) { // backwards: units below the position stay
 			units = slices.DeleteFunc(units, func(at locked) bool { return at.position <= to })
 		}
 		if len(units) == 0 {
@@ -70,11 +69,11 @@ type backDetail struct {
 	Events      int64 `json:"events_again"`
 }
 
-// mostAgain bounds what is counted while the consumer waits.
-const mostAgain = 100_000
+// maxCounted bounds the count of events, since the consumer waits for it.
+const maxCounted = 100_000
 
-// back forgets what is remembered of the positions above to. Of an open range
-// that straddles it, the lower part stays.
+// back deletes the records of positions above to. Of an open range that contains to, the lower
+// part stays.
 func (o *Operator) back(ctx context.Context, tx *sql.Tx, at locked, to int64) (d backDetail, err error) {
 	d = backDetail{From: at.position, To: to}
 	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
@@ -83,7 +82,7 @@ func (o *Operator) back(ctx context.Context, tx *sql.Tx, at locked, to int64) (d
 	if err := tx.QueryRowContext(ctx, `
 SELECT count(*) FROM (
 	SELECT FROM `+o.t.Events.SQL()+` WHERE `+positionColumn+` > $1::bigint AND `+positionColumn+` <= $2::bigint LIMIT $3::int
-) AS again`, to, at.position, mostAgain).Scan(&d.Events); err != nil {
+) AS again`, to, at.position, maxCounted).Scan(&d.Events); err != nil {
 		return d, fmt.Errorf("count the events in (%d, %d]: %w", to, at.position, err)
 	}
 	if d.OpenRanges, err = exec(ctx, tx, "forget the open ranges above the position", `
@@ -108,9 +107,9 @@ type forwardDetail struct {
 	Void    int64 `json:"void"`
 }
 
-// forward counts what lies between the checkpoint and to, and audits what has
-// no event. What is settled was read first: whatever does not show in a later
-// snapshot never will.
+// forward counts the positions between the checkpoint and to, and audits those without an
+// event. The settled position is read first: a settled position without an event in a later
+// snapshot is void.
 func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64) (d forwardDetail, err error) {
 	d = forwardDetail{From: at.position, To: to}
 	if d.Settled, err = frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled); err != nil {
@@ -132,8 +131,8 @@ func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64)
 	return d, err
 }
 
-// cross looks at the positions in (from, to]: how many have an event, and
-// which are the first and the last without one.
+// cross returns how many positions in (from, to] have an event, and the first and the last
+// position without one.
 func (o *Operator) cross(ctx context.Context, tx *sql.Tx, from, to int64) (events, first, last int64, err error) {
 	var highest int64 // with an event
 	err = tx.QueryRowContext(ctx, `
@@ -157,14 +156,14 @@ FROM (
 	return events, first, last, nil
 }
 
-// skipped are positions without an event that an operation goes past.
+// skipped are positions without an event that an operation crosses.
 type skipped struct {
 	first, last, missing int64
 	state                string // "void" or "open"
-	to                   int64  // where the operation goes
+	to                   int64  // the new checkpoint
 }
 
-// audit records them under the nil worker: an operator is none.
+// audit records the skipped positions under the nil worker, since an operator is not a worker.
 func (o *Operator) audit(ctx context.Context, tx *sql.Tx, consumer string, s skipped) error {
 	_, err := exec(ctx, tx, "audit the positions without an event", `
 INSERT INTO `+o.t.GapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,

@@ -17,7 +17,7 @@ type resetDetail struct {
 	DeadLetters             int64 `json:"dead_letters_deleted"`
 }
 
-func TestResetBackwardsForgetsWhatLiesAbove(t *testing.T) {
+func TestResetBackwardsDeletesRecordsAbove(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		to      int64
@@ -69,9 +69,8 @@ func TestResetBackwardsForgetsWhatLiesAbove(t *testing.T) {
 	}
 }
 
-// An operator sees how much comes again. More than can be counted at once are as many as
-// are counted.
-func TestResetSaysHowManyEventsComeAgain(t *testing.T) {
+// The operation's detail has the number of events to handle again, up to the maximum count.
+func TestResetCountsEventsToHandleAgain(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
@@ -89,7 +88,7 @@ func TestResetSaysHowManyEventsComeAgain(t *testing.T) {
 	}
 }
 
-func TestResetForwardsAuditsWhatItCrosses(t *testing.T) {
+func TestResetForwardsAuditsGaps(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		from, to int64
@@ -119,7 +118,7 @@ func TestResetForwardsAuditsWhatItCrosses(t *testing.T) {
 			if c.from > 0 {
 				s.open(t, 1, 1) // stays
 			}
-			s.letter(t, 1, "a", 1) // likewise
+			s.letter(t, 1, "a", 1) // stays
 			if err := s.Reset(t.Context(), "c", c.to, by); err != nil {
 				t.Fatal(err)
 			}
@@ -155,11 +154,11 @@ func TestResetRefuses(t *testing.T) {
 			t.Errorf("to %d: %v", to, err)
 		}
 	}
-	refuse(4, 0) // no frontier has ever run
+	refuse(4, 0) // no frontier has run
 	s.settle(t, 7)
 	refuse(8, 7)
 	refuse(9_000_000_000_000_000_000, 7)
-	// A sequence that begins again has settled nothing yet.
+	// The settled position is unknown after the sequence was reset.
 	s.Exec(t, `ALTER SEQUENCE events_global_position_seq RESTART WITH 100`)
 	refuse(4, 0)
 	if err := s.Reset(t.Context(), "c", 3, by); !errors.Is(err, ops.ErrAtPosition) {
@@ -171,7 +170,7 @@ func TestResetRefuses(t *testing.T) {
 	s.expectUntouched(t, 3)
 }
 
-// The events above the position, and no others, are handled again.
+// A reset backwards delivers again exactly the events above the position.
 func TestResetBackwardsBesideAWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -186,7 +185,7 @@ func TestResetBackwardsBesideAWorker(t *testing.T) {
 	s.awaitHandled(t, "1 2 3 4 5 6 5 6 7")
 }
 
-// The events that were crossed, and no others, are not handled.
+// A reset forwards skips exactly the crossed events.
 func TestResetForwardsBesideAWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -204,12 +203,12 @@ func TestResetForwardsBesideAWorker(t *testing.T) {
 	if err := s.Reset(t.Context(), "c", 6, by); err != nil {
 		t.Fatal(err)
 	}
-	s.expectSpans(t, "void", "4-5/2 4-5/2") // the worker's, and ours
+	s.expectSpans(t, "void", "4-5/2 4-5/2") // the worker's, and the operator's
 	s.work(t, &ledger{})
 	s.awaitHandled(t, "7 8")
 }
 
-// A late event below the new position is delivered once; one above it comes
+// A late event below the new position is delivered once. A late event above it is delivered
 // again, whether it was delivered before or not.
 func TestResetAndLateEvents(t *testing.T) {
 	t.Parallel()
@@ -234,15 +233,14 @@ func TestResetAndLateEvents(t *testing.T) {
 	end(t, high.Commit)
 	s.awaitHandled(t, "2 5 4 4 5 1 3")
 	await(t, "no position to be open", func() bool { return s.spans(t, "open") == "" })
-	// A new life of the consumer: nothing is left of what was late.
+	// After a reset to 0, no late event remains.
 	if err := s.Reset(t.Context(), "c", 0, by); err != nil {
 		t.Fatal(err)
 	}
 	s.awaitHandled(t, "2 5 4 4 5 1 3 1 2 3 4 5")
 }
 
-// A forward reset goes past the settled events only, and keeps watch over what
-// was in doubt before.
+// A reset forwards crosses settled events only, and keeps the open ranges.
 func TestResetForwardsKeepsOpenRanges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

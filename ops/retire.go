@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// RegisteredError refuses a Retire of a consumer that a worker has code for.
+// RegisteredError refuses a Retire of a consumer for which a worker has code.
 type RegisteredError struct {
 	Worker    uuid.UUID
 	Host      string
@@ -27,19 +27,19 @@ func (e *RegisteredError) Error() string {
 		e.Worker, errtext.Value(e.Host), e.PID, e.Heartbeat.Format(time.RFC3339), e.table, e.Worker)
 }
 
-// Retire removes a consumer for good: its checkpoint, its dead letters, its
-// rows of the audit, its assignment, and its name in the registrations of dead
-// workers. The operations on it stay, with this one as the last. If a worker
-// brings a consumer of this name again, that begins as a new one.
+// Retire removes a consumer: its checkpoint, its dead letters, its rows of the audit, its
+// assignment, and its name in the registrations of dead workers. Its operations stay; the last
+// one is Retire. If a worker registers a consumer of this name again, it starts as a new
+// consumer.
 //
-// Retire refuses with a [RegisteredError] while a worker has code for the
-// consumer. A worker whose last heartbeat is older than a day is dead: that is
-// the longest HeartbeatTimeout.
+// Retire refuses with a [RegisteredError] while a worker has code for the consumer. A worker
+// whose last heartbeat is older than a day is dead, since a day is the longest
+// HeartbeatTimeout.
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 	return o.operate(ctx, KindRetire, consumer, errtext.Join(checkConsumer(consumer), by.check()), func(tx *sql.Tx) (int64, error) {
 		units, err := o.lock(ctx, tx, consumer)
 		if err == nil {
-			err = o.unmoved(ctx, tx, consumer)
+			err = o.checkRevision(ctx, tx, consumer)
 		}
 		if err == nil {
 			err = o.unregistered(ctx, tx, consumer)
@@ -55,9 +55,9 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 	})
 }
 
-// unregistered returns a *RegisteredError for the worker with the latest
-// heartbeat of those that have code for a consumer. One of another library does
-// not say what it has code for, and would begin the consumer again.
+// unregistered returns a *RegisteredError if workers have code for the consumer. The error
+// names the worker with the latest heartbeat. A worker of another library does not report its
+// code and might start the consumer again, so it counts as having code.
 func (o *Operator) unregistered(ctx context.Context, tx *sql.Tx, consumer string) error {
 	e := RegisteredError{table: o.t.Nodes.SQL()}
 	err := tx.QueryRowContext(ctx, `
@@ -68,7 +68,7 @@ ORDER BY heartbeat_at DESC LIMIT 1`, consumer).Scan(&e.Worker, &e.Host, &e.PID, 
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look for workers that have code for it: %w", err)
+		return fmt.Errorf("read the workers that have code for it: %w", err)
 	}
 	e.Heartbeat = e.Heartbeat.UTC()
 	return &e
@@ -80,7 +80,7 @@ type retireDetail struct {
 	DeadLetters int64 `json:"dead_letters_deleted"`
 }
 
-// remove deletes the rows of the consumer, and of all units that it ever had.
+// remove deletes the rows of the consumer, and of all its present and former units.
 func (o *Operator) remove(ctx context.Context, tx *sql.Tx, consumer string, position int64) (d retireDetail, err error) {
 	d.Position = position
 	const its = ` WHERE consumer_name = $1::text OR ` + unitsOf

@@ -11,15 +11,15 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// leftOf counts the rows about the consumer "c" in every table that has some.
+// leftOf counts the rows of the consumer "c" in every table.
 const leftOf = `SELECT (SELECT count(*) FROM consumer_checkpoints WHERE consumer_name = 'c')
 	+ (SELECT count(*) FROM consumer_assignments WHERE consumer_name = 'c')
 	+ (SELECT count(*) FROM consumer_gap_skips WHERE consumer_name = 'c')
 	+ (SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'c')
 	+ (SELECT count(*) FROM worker_nodes WHERE 'c' = ANY (consumers))`
 
-// While a worker has code for a consumer, it is not retired. Afterwards nothing
-// of it is left but the operations, and nothing of others has changed.
+// Retire refuses while a worker has code for the consumer. Afterwards only the consumer's
+// operations are left, and other consumers are unchanged.
 func TestRetire(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -37,7 +37,7 @@ func TestRetire(t *testing.T) {
 		}
 	}
 	stop()
-	other := uuid.New() // of another library, and silent for almost as long as one that lives may be
+	other := uuid.New() // of another library, at almost the longest HeartbeatTimeout
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES ($1, clock_timestamp() - interval '23 hours')`, other)
 	if err := s.Retire(t.Context(), "c", by); !errors.As(err, &registered) || registered.Worker != other {
 		t.Fatalf("while a worker runs that may have code for it: %v", err)

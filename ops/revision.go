@@ -13,9 +13,10 @@ type revised struct {
 }
 
 // revisionOf returns the revision of a consumer with these rows, its own row first and its
-// units in order. One row has its own. Of several it is a number made of all names and
-// revisions: each slot's revision grows for ever, so no list of these comes twice. Their
-// sum may, since a merge of units lowers it. 52 bits are a whole number in JSON everywhere.
+// units in order. The revision of one row is the row's. For several rows it is a hash of all
+// names and revisions. The revision of each slot only grows, so no list of revisions occurs
+// twice. A sum would not do, since a merge of units lowers the sum. The hash has 52 bits, since
+// JSON parsers represent 52 bits exactly.
 func revisionOf(rows []revised) int64 {
 	switch len(rows) {
 	case 0:

@@ -2,9 +2,9 @@ package ops
 
 import "testing"
 
-// A merge of two units lowers the sum of all revisions, and batches raise it again. What was
-// decided before the merge must not fit then.
-func TestRevisionOfUnitsNeverComesBack(t *testing.T) {
+// A merge of two units lowers the sum of all revisions, and batches raise the sum again. A
+// decision from before the merge must not match then.
+func TestRevisionOfUnitsNeverRepeats(t *testing.T) {
 	own := revised{"c", 7}
 	split := revisionOf([]revised{own, {"c#000-3ff", 20}, {"c#400-7ff", 20}, {"c#800-fff", 20}})
 	merged := revisionOf([]revised{own, {"c#000-7ff", 40}, {"c#800-fff", 20}})

@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// failing is a consumer that cannot handle the aggregate "bad", until mended.
+// failing returns a consumer that cannot handle the aggregate "bad" until mended is set.
 func failing() (c *ledger, mended *atomic.Bool) {
 	mended = new(atomic.Bool)
 	return &ledger{before: func(e store.PersistedEvent) error {
@@ -22,14 +22,14 @@ func failing() (c *ledger, mended *atomic.Bool) {
 	}}, mended
 }
 
-// policy makes a worker give up at the first failure, and look for news so
-// seldom that it must be told of operations.
+// policy makes a worker give up at the first failure, and poll so rarely that only a
+// notification can wake it.
 func policy(p worker.FailurePolicy) []worker.Option {
 	return []worker.Option{worker.WithFailurePolicy(p), worker.WithMaxConsecutiveFailures(1), worker.WithPollInterval(time.Hour), worker.WithMaxPollInterval(time.Hour)}
 }
 
-// A paused consumer stays where it is until it is resumed.
-func TestPauseHoldsAWorkerBack(t *testing.T) {
+// A paused consumer does not move until it is resumed.
+func TestPauseStopsConsumer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 2)
@@ -39,7 +39,7 @@ func TestPauseHoldsAWorkerBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.append(t, "a", 2)
-	s.awaitSettled(t, 4) // the worker has seen the events for long
+	s.awaitSettled(t, 4) // the worker has long seen the events
 	if got := s.handled(t); got != "1 2" {
 		t.Fatalf("while paused, handled %s", got)
 	}
@@ -49,9 +49,9 @@ func TestPauseHoldsAWorkerBack(t *testing.T) {
 	s.awaitHandled(t, "1 2 3 4")
 }
 
-// A consumer that has paused itself at an event it cannot handle goes on
-// without it, or with it once it can.
-func TestAfterAWorkerHasPaused(t *testing.T) {
+// A consumer that has paused itself at a failing event continues without the event, or with it
+// once it can.
+func TestResumeAfterWorkerPaused(t *testing.T) {
 	t.Parallel()
 	for name, skip := range map[string]bool{"skip": true, "mend": false} {
 		t.Run(name, func(t *testing.T) {
@@ -85,8 +85,8 @@ func TestAfterAWorkerHasPaused(t *testing.T) {
 	}
 }
 
-// Dead letters: a retry has them handled, in order, a discard frees their
-// aggregate, a reset below them brings their events again.
+// A retry handles dead letters in order. A discard unblocks their aggregate. A reset below them
+// delivers their events again.
 func TestDeadLettersOfAWorker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -17,27 +17,26 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// move is what happens at once: a writer and two operators do something.
+// move is one step of a script: a writer and two operators act at once.
 type move struct {
 	write     int // index of writes
 	operate   [2]int
 	amount    int  // of events
-	where     int  // which position, of those that come into question, in percent
+	where     int  // which of the possible positions, in percent
 	settle    bool // raise the settled row afterwards
-	changeOwn bool // stop the worker that came first; another runs already
+	changeOwn bool // stop the first worker; another runs already
 }
 
-// writes and operations are what scripts are made of. Operations that come
-// too late are refused, which is part of the game.
+// writes and operations are the steps of scripts. An operation that comes too late is refused,
+// and the script goes on.
 var (
 	writes = []string{"append", "append", "roll back", "hold", "hold long", "hold long", "commit held", "commit held and skip", "roll back held"}
 	deeds  = []string{"nothing", "reset back", "back and forth", "skip", "skip late", "skip anything", "pause or resume", "letters"}
 )
 
-// TestScripts plays random scripts of writers and operators beside running
-// workers. In the end the journal of all changes of the checkpoint is read
-// from its beginning: every event must have been handled once for each time
-// that the consumer went over it, or skipped by a recorded operation. A longer
+// TestScripts plays random scripts of writers and operators beside running workers. At the end,
+// it reads the journal of all changes of the checkpoint. Every event must have been handled
+// once for each time that the consumer passed it, or skipped by a recorded operation. A longer
 // search:
 //
 //	go test -run TestScripts ./ops -rapid.checks=500
@@ -75,7 +74,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// evenly draws a number below n, each as often: the ranges of rapid prefer their ends.
+// evenly draws a number below n with equal probability. The ranges of rapid prefer their ends.
 func evenly(t *rapid.T, n int, what string) (drawn int) {
 	for _, bit := range rapid.SliceOfN(rapid.Bool(), 10, 10).Draw(t, what) {
 		drawn <<= 1
@@ -86,16 +85,16 @@ func evenly(t *rapid.T, n int, what string) (drawn int) {
 	return drawn * n >> 10
 }
 
-// stage is where a script is played.
+// stage is the database and the workers of a script.
 type stage struct {
 	site
 	held  []held
-	stale sync.Map // the virtual transactions that were reported to stay open
+	stale sync.Map // the virtual transactions that were reported as stale
 	mu    sync.Mutex
 	seen  map[string]int
 }
 
-// held is a transaction that stays open, and the lowest position it drew.
+// held is an open transaction, and the lowest position that it drew.
 type held struct {
 	tx    *sql.Tx
 	first int64
@@ -156,8 +155,8 @@ func (s *stage) write(t *testing.T, what string, move, amount int) {
 	}
 }
 
-// commitAndSkip skips an event before a worker can deliver it: the consumer is paused, and the
-// skip is first in the queue for the checkpoint when the event appears.
+// commitAndSkip skips an event before a worker can deliver it. The consumer is paused, and the
+// skip is first in the lock queue of the checkpoint when the event appears.
 func (s *stage) commitAndSkip(t *testing.T, h held) {
 	if err := s.tally(s.Pause(t.Context(), "c", by)); err != nil {
 		t.Fatal(err)
@@ -181,8 +180,8 @@ func (s *stage) commitAndSkip(t *testing.T, h held) {
 	}
 }
 
-// hold begins a transaction that stays open; long: until the workers go on
-// past its positions.
+// hold begins a transaction that stays open. If long is set, hold waits until the workers have
+// passed its positions.
 func (s *stage) hold(t *testing.T, aggregate string, amount int, long bool) {
 	h := held{tx: s.begin(t, aggregate, amount)}
 	if err := h.tx.QueryRow(`SELECT min(global_position) FROM events WHERE aggregate_id = $1::text`, aggregate).Scan(&h.first); err != nil {
@@ -202,8 +201,8 @@ func (s *stage) hold(t *testing.T, aggregate string, amount int, long bool) {
 	}
 }
 
-// settleNow raises the settled row as far as it is true: nobody draws a
-// position at the moment, and nobody else holds one.
+// settleNow raises the settled row as far as it is correct. No transaction draws a position
+// meanwhile.
 func (s *stage) settleNow(t *testing.T) {
 	settled := s.count(t, `SELECT coalesce(max(global_position), 0) FROM events`)
 	for _, h := range s.held {
@@ -212,7 +211,7 @@ func (s *stage) settleNow(t *testing.T) {
 	s.settle(t, max(settled, s.count(t, `SELECT coalesce(max(settled), 0) FROM consumer_checkpoints_settled`)))
 }
 
-// operate does something that is possible at the moment it is thought of.
+// operate runs an operation that is possible at the moment of the choice.
 func (s *stage) operate(what string, percent int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -248,7 +247,7 @@ func (s *stage) operate(what string, percent int) error {
 	return nil
 }
 
-// skip skips an event that has not failed: while the consumer is paused.
+// skip pauses the consumer, and skips an event that has not failed.
 func (s *stage) skip(ctx context.Context, position int64) error {
 	if err := s.tally(s.Pause(ctx, "c", by)); err != nil {
 		return err
@@ -256,7 +255,7 @@ func (s *stage) skip(ctx context.Context, position int64) error {
 	return errors.Join(s.tally(s.SkipEvent(ctx, "c", position, by)), s.tally(s.Resume(ctx, "c", by)))
 }
 
-// letterDeed makes a dead letter of no event, and discards it.
+// letterDeed creates a dead letter without an event, and discards it.
 func (s *stage) letterDeed(ctx context.Context, position int64) error {
 	position = -1 - position
 	_, err := s.DB.ExecContext(ctx, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
@@ -267,10 +266,10 @@ func (s *stage) letterDeed(ctx context.Context, position int64) error {
 	return s.tally(s.DiscardDeadLetter(ctx, "c", position, by))
 }
 
-// tally passes on only the errors that cannot be.
+// tally returns only unexpected errors.
 func (s *stage) tally(err error) error {
 	var notNext *ops.NotNextError
-	var notStuck *ops.NotStuckError // another has resumed it
+	var notStuck *ops.NotStuckError // another operation has resumed it
 	var beyond *ops.NotSettledError
 	if err == nil {
 		return nil
@@ -289,7 +288,7 @@ func (s *stage) tally(err error) error {
 	return err
 }
 
-// finish ends what is open and waits until the consumer has nothing to do.
+// finish ends open transactions and waits until the consumer is idle.
 func (s *stage) finish(t *testing.T) {
 	for i, h := range s.held {
 		if i%2 == 0 {

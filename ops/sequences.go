@@ -13,14 +13,14 @@ import (
 	"github.com/pgfrontier/worker/internal/serial"
 )
 
-// Sequence is a sequence that lies below an id which its table, or the table's history, has
-// already: after a switch to a logical replica, a restore in part, or TRUNCATE ... RESTART
-// IDENTITY. Ids come again until [Jobs.RaiseSequences] raises it.
+// Sequence is a sequence that is below an id in its table or in the table's history. Causes are
+// a switch to a logical replica, a partial restore, or TRUNCATE ... RESTART IDENTITY. The
+// sequence issues ids again until [Jobs.RaiseSequences] raises it.
 type Sequence struct {
 	Table    string
 	Sequence string
-	Last     int64 // id that it has drawn; 0: none
-	Highest  int64 // id that the tables have
+	Last     int64 // last id that it has issued; 0: none
+	Highest  int64 // highest id in the tables
 }
 
 func (s Sequence) String() string {
@@ -34,12 +34,12 @@ func sequencesOf(found []serial.Behind) (all []Sequence) {
 	return all
 }
 
-// errRaised ends the transaction of a raise that is not needed.
-var errRaised = errors.New("somebody has raised it meanwhile")
+// errRaised rolls the transaction back if the sequence does not need to be raised.
+var errRaised = errors.New("another operator has raised it")
 
-// raise raises each sequence that lies below an id. add keeps what a rehearsal would record,
-// and change makes one operation.
-func raise(ctx context.Context, db pgdriver.Pool, all []serial.Serial, rehearsed bool, add func(detail json.RawMessage), change func(do func(tx *sql.Tx) (detail any, err error)) error) (raised []Sequence, err error) {
+// raise raises each sequence that is below an id. add keeps the operation of a dry run, and
+// change runs one operation.
+func raise(ctx context.Context, db pgdriver.Pool, all []serial.Serial, dry bool, add func(detail json.RawMessage), change func(do func(tx *sql.Tx) (detail any, err error)) error) (raised []Sequence, err error) {
 	for _, s := range all {
 		found, err := serial.Find(ctx, db, s)
 		switch {
@@ -47,12 +47,12 @@ func raise(ctx context.Context, db pgdriver.Pool, all []serial.Serial, rehearsed
 			return raised, fmt.Errorf("ops: raise the sequences: %w", explain(err))
 		case len(found) == 0:
 			continue
-		case rehearsed:
+		case dry:
 			detail, err := json.Marshal(found[0])
 			if err != nil {
 				return raised, err
 			}
-			add(detail) // it cannot be recorded and undone: setval stands
+			add(detail) // setval cannot be rolled back, so a dry run must not call it
 		default:
 			err := change(func(tx *sql.Tx) (any, error) {
 				was, err := s.Raise(ctx, tx)
@@ -76,8 +76,8 @@ func raise(ctx context.Context, db pgdriver.Pool, all []serial.Serial, rehearsed
 	return raised, nil
 }
 
-// Sequences returns the sequences of the tables of jobs that lie below an id. Of one that
-// this role may not read it knows nothing.
+// Sequences returns the sequences of the tables of jobs that are below an id. It omits
+// sequences that this role may not read.
 func (o *Jobs) Sequences(ctx context.Context) ([]Sequence, error) {
 	found, err := serial.Find(ctx, o.db, serial.Jobs(o.t)...)
 	if err != nil {
@@ -86,13 +86,13 @@ func (o *Jobs) Sequences(ctx context.Context) ([]Sequence, error) {
 	return sequencesOf(found), nil
 }
 
-// RaiseSequences raises the sequences that Sequences returns to the highest id, each in a
-// transaction of its own, and returns them as they were. Whoever writes to the table waits
-// meanwhile. It takes the owner of the tables, and changes nothing that is as it should
-// be.
+// RaiseSequences raises the sequences that Sequences returns to the highest id, each in its own
+// transaction. It returns the sequences as they were. Writers to a table wait while its
+// sequence is raised. The role must own the tables. RaiseSequences does not change a correct
+// sequence.
 //
-// Jobs that were enqueued under an id of the history before stay as they are: the worker
-// that runs one says how to mend it.
+// Jobs that were enqueued under an id of the history stay as they are. The error of the worker
+// that runs such a job has the remedy.
 func (o *Jobs) RaiseSequences(ctx context.Context, by By) ([]Sequence, error) {
 	if err := by.check(); err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: raise the sequences: %w", err))
@@ -100,14 +100,14 @@ func (o *Jobs) RaiseSequences(ctx context.Context, by By) ([]Sequence, error) {
 	raised, err := raise(ctx, o.db, serial.Jobs(o.t), o.dry != nil && o.dry.accept == nil, func(detail json.RawMessage) {
 		o.dry.add(JobsOperation{Kind: KindRaise, Detail: detail, By: by, At: time.Now().UTC()})
 	}, func(do func(tx *sql.Tx) (any, error)) error {
-		return o.change(ctx, KindRaise, &about{}, by, nil, do)
+		return o.change(ctx, KindRaise, &target{}, by, nil, do)
 	})
 	return raised, errtext.Of(err)
 }
 
-// Sequences returns the sequences of the tables of consumers that lie below an id, as
-// [Jobs.Sequences] does. The one of the log is the frontier's: a worker does not start with
-// it below a position.
+// Sequences returns the sequences of the tables of consumers that are below an id, as
+// [Jobs.Sequences] does. It omits the sequence of the log: a worker does not start if that is
+// below a position.
 func (o *Operator) Sequences(ctx context.Context) ([]Sequence, error) {
 	found, err := serial.Find(ctx, o.db, serial.Consumers(o.t)...)
 	if err != nil {

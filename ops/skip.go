@@ -13,19 +13,18 @@ import (
 	"github.com/pgfrontier/worker/internal/liveness"
 )
 
-// SkipEvent lets a consumer go on without the event at which it is stuck. That
-// is the first event above its checkpoint, or a late one: the consumer has
-// passed its position in doubt, and the event has appeared since. SkipEvent
-// refuses any other with a [NotNextError], which names the event that comes
-// next. While a worker runs the consumer and says that it is not stuck there, it refuses
-// with a [NotStuckError]: the next event may be an innocent one of the same batch. Of a
-// consumer that is paused, or that nobody runs, it skips the next event whatever that is.
+// SkipEvent lets a consumer continue without the event at which it is stuck. This event is the
+// first above its checkpoint, or a late event. SkipEvent refuses any other event with a
+// [NotNextError], which names the next event. If the worker of the consumer reports that the
+// consumer is not stuck there, SkipEvent refuses with a [NotStuckError]. The next event may
+// then be a good event of the failing batch. If the consumer is paused, or no worker runs it,
+// SkipEvent skips the next event without this check.
 //
-// Positions without an event in between are audited: as void where that is
-// proven, otherwise as open. An event that still appears at an open one is
-// delivered late.
+// Positions without an event between the checkpoint and the event are audited: as void if this
+// is proven, otherwise as open. An event that appears later at an open position is delivered
+// late.
 //
-// Of a consumer that is split by a key of its own, consumer names the unit.
+// If a consumer is split by its own key, consumer must name the unit.
 func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int64, by By) error {
 	stuck := func(tx *sql.Tx, units []locked) ([]locked, error) {
 		if len(units) == 1 || position < 1 {
@@ -44,16 +43,16 @@ func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int6
 			detail, err = o.skipLate(ctx, tx, at, position)
 		}
 		if err == nil && at.paused == nil {
-			err = o.refuseInnocent(ctx, tx, at.consumer, position)
+			err = o.refuseNotStuck(ctx, tx, at.consumer, position)
 		}
 		return detail, err
 	})
 }
 
-// refuseInnocent refuses a position where the worker that runs the unit says that it is not stuck.
-// A worker that has some trouble and names no position does not know where. Earlier builds do not
-// say.
-func (o *Operator) refuseInnocent(ctx context.Context, tx *sql.Tx, unit string, position int64) error {
+// refuseNotStuck refuses a position if the unit's worker reports that the unit is not stuck
+// there. A worker with a condition but without a position does not know where the unit is
+// stuck. Earlier builds do not report it.
+func (o *Operator) refuseNotStuck(ctx context.Context, tx *sql.Tx, unit string, position int64) error {
 	e := NotStuckError{Position: position}
 	var age int64
 	err := tx.QueryRowContext(ctx, `
@@ -71,13 +70,13 @@ LIMIT 1`, unit, position).Scan(&e.Worker, &e.Stuck, &age)
 	case noRows(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look where it is stuck: %w", err)
+		return fmt.Errorf("read where it is stuck: %w", err)
 	}
 	e.Ago = time.Duration(max(age, 0)) * time.Microsecond
 	return &e
 }
 
-// event is what is shown of an event, and kept of one that was skipped.
+// event is an event as shown, and as recorded if it was skipped.
 type event struct {
 	Position      int64     `json:"position"`
 	AggregateType string    `json:"aggregate_type"`
@@ -96,7 +95,8 @@ type skipDetail struct {
 
 func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
 	d.From = at.position
-	// Read first: what is settled and does not show in a later snapshot is void.
+	// The settled position is read first: a settled position without an event in a later
+	// snapshot is void.
 	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
 	if err != nil {
 		return d, err
@@ -125,8 +125,8 @@ func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position
 	return d, o.move(ctx, tx, at.consumer, position)
 }
 
-// skipLate splits the open range around the position, which closes as if its
-// event had been delivered.
+// skipLate splits the open range around the position. The position closes as if its event had
+// been delivered.
 func (o *Operator) skipLate(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
 	d.From, d.Late = at.position, true
 	if position < 1 { // no event is there, and the statement's position - 1 might not be a bigint
@@ -164,7 +164,7 @@ WHERE part.first <= part.last`, at.consumer, position, uuid.Nil.String())
 	return d, nil
 }
 
-// notNext completes e with what the consumer handles next: late events first.
+// notNext completes e with the event that the consumer handles next. Late events come first.
 func (o *Operator) notNext(ctx context.Context, tx *sql.Tx, at locked, e NotNextError) error {
 	next, err := o.firstLate(ctx, tx, at.consumer)
 	if err == nil && next.Position == 0 {
@@ -180,16 +180,14 @@ func (o *Operator) notNext(ctx context.Context, tx *sql.Tx, at locked, e NotNext
 
 const eventColumns = `e.` + positionColumn + `, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type`
 
-// eventAfter returns the first visible event above a position, the zero event
-// if there is none.
+// eventAfter returns the first visible event above a position, or the zero event.
 func (o *Operator) eventAfter(ctx context.Context, tx *sql.Tx, position int64) (event, error) {
 	return scanEvent(tx.QueryRowContext(ctx, `
 SELECT `+eventColumns+` FROM `+o.t.Events.SQL()+` AS e
 WHERE e.`+positionColumn+` > $1::bigint ORDER BY e.`+positionColumn+` LIMIT 1`, position))
 }
 
-// firstLate returns the first event that is visible in the consumer's open
-// ranges.
+// firstLate returns the first visible event in the consumer's open ranges.
 func (o *Operator) firstLate(ctx context.Context, tx *sql.Tx, consumer string) (event, error) {
 	return scanEvent(tx.QueryRowContext(ctx, `
 SELECT `+eventColumns+`
@@ -207,7 +205,7 @@ func scanEvent(row *sql.Row) (e event, err error) {
 		return event{}, nil
 	}
 	if err != nil {
-		return event{}, fmt.Errorf("look for the next event: %w", err)
+		return event{}, fmt.Errorf("read the next event: %w", err)
 	}
 	return e, nil
 }

@@ -101,7 +101,7 @@ func TestSkipLateSplitsTheRange(t *testing.T) {
 	}
 }
 
-func TestSkipRefusesWhatIsNotNext(t *testing.T) {
+func TestSkipRefusesOtherThanNext(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 2) // 1, 2
@@ -129,13 +129,13 @@ func TestSkipRefusesWhatIsNotNext(t *testing.T) {
 	s.open(t, 3, 4)
 	refuse(3, 0, true, "no event has appeared there yet")
 	refuse(2, 0, false, "it has been passed")
-	s.open(t, 2, 2) // appeared: it comes before all that is new
+	s.open(t, 2, 2) // it has appeared, and comes before new events
 	refuse(7, 2, false, "the next event is at position 2")
 	s.expectSpans(t, "open", "2-2/1 3-4/2")
 	s.expectUntouched(t, 6)
 }
 
-// A consumer that fails at an event goes on without it, on time or late.
+// A consumer that fails at an event continues without it, whether the event is late or not.
 func TestSkipBesideAWorker(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"the next event": false, "a late event": true} {
@@ -190,9 +190,9 @@ func TestSkipBesideAWorker(t *testing.T) {
 	}
 }
 
-// Of a consumer that a worker runs, SkipEvent takes the event at which that worker says that it
-// is stuck. A worker that says nothing of it, or has some other trouble, may be stuck anywhere.
-func TestSkipTakesWhatIsStuck(t *testing.T) {
+// For a running consumer, SkipEvent accepts the event at which its worker reports it stuck. A
+// worker that reports nothing, or another condition, may be stuck at any event.
+func TestSkipRefusesUnlessStuck(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
@@ -235,8 +235,9 @@ func TestSkipTakesWhatIsStuck(t *testing.T) {
 	}
 }
 
-// A worker that has just gone on from one failing event to the next has not said so yet.
-func TestSkipAfterAnother(t *testing.T) {
+// A worker that has just moved from one failing event to the next has not reported the next one
+// yet.
+func TestSkipTwoEventsInARow(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 2)
@@ -251,8 +252,8 @@ func TestSkipAfterAnother(t *testing.T) {
 	}
 }
 
-// What was in doubt below a skipped event is watched like any other: it is
-// delivered if it appears, and ends as void if it does not.
+// Positions in doubt below a skipped event are still watched. Their events are delivered if
+// they appear; otherwise the positions become void.
 func TestSkipOverPositionsInDoubt(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -275,10 +276,10 @@ func TestSkipOverPositionsInDoubt(t *testing.T) {
 	s.expectSpans(t, "void", "2-2/1")
 }
 
-// What is settled is read before the event that comes next. Between the two, an
-// event may appear in the gap and become settled: the earlier look at what is
-// settled does not call it void, and the later one at the events finds it.
-func TestSkipDoesNotTakeWhatHasJustAppearedForVoid(t *testing.T) {
+// SkipEvent reads the settled position before the next event. Between the two reads, an event
+// may appear in the gap and become settled. The earlier settled position does not make it void,
+// and the later read finds it.
+func TestSkipDoesNotMarkAppearedEventVoid(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 2)           // 1, 2
@@ -305,7 +306,7 @@ func TestSkipDoesNotTakeWhatHasJustAppearedForVoid(t *testing.T) {
 	s.expectUntouched(t, 2)
 }
 
-// hold keeps everybody else from a table until the transaction ends.
+// hold locks a table until the transaction ends.
 func (s site) hold(t *testing.T, table string) *sql.Tx {
 	t.Helper()
 	tx, err := s.DB.Begin()

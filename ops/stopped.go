@@ -14,18 +14,18 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// WorkerEnd says how a worker stopped.
+// WorkerEnd is how a worker stopped.
 type WorkerEnd string
 
-// How workers stop.
+// A worker stops in one of four ways.
 const (
-	WorkerStopped WorkerEnd = "stopped" // as its program asked: by Stop, or the end of the context of Start
-	WorkerFailed  WorkerEnd = "failed"  // its Start returned an error, which its program has
-	WorkerDrained WorkerEnd = "drained" // as an operator asked, by DrainWorker; its process may still be there
+	WorkerStopped WorkerEnd = "stopped" // by its program: by Stop, or the end of the context of Start
+	WorkerFailed  WorkerEnd = "failed"  // its Start returned an error to its program
+	WorkerDrained WorkerEnd = "drained" // by an operator with DrainWorker; its process may still run
 	WorkerDead    WorkerEnd = "dead"    // it sent no heartbeat for twice its HeartbeatTimeout, and another worker removed its row
 )
 
-// StoppedWorker is a worker without a row.
+// StoppedWorker is a worker that has stopped or died, and whose row was removed.
 type StoppedWorker struct {
 	ID         uuid.UUID
 	Host       string
@@ -37,9 +37,9 @@ type StoppedWorker struct {
 	DeclaredBy uuid.UUID // of [WorkerDead]: the worker that removed the row; otherwise the zero UUID
 }
 
-// StoppedWorkers lists the workers that stopped within the last 15 minutes, the latest first. A
-// worker whose row was removed by hand, or by a build from before there was this list, is missing.
-// So is one that has a row again.
+// StoppedWorkers lists the workers that stopped within the last 15 minutes, the latest first.
+// It omits workers whose row was removed by hand or by a build without StoppedWorkers. It also
+// omits workers that have registered again.
 func (o *Operator) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) {
 	all, err := stoppedWorkers(ctx, o.db, o.t.Stopped, o.t.Nodes)
 	if err != nil {
@@ -48,8 +48,8 @@ func (o *Operator) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) 
 	return all, nil
 }
 
-// StoppedWorkers lists the workers of jobs that stopped, as [Operator.StoppedWorkers] does those of
-// consumers.
+// StoppedWorkers lists the workers of jobs that stopped, as [Operator.StoppedWorkers] lists
+// those of consumers.
 func (o *Jobs) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) {
 	all, err := stoppedWorkers(ctx, o.db, o.t.Stopped, o.t.Workers)
 	if err != nil {

@@ -13,27 +13,28 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Operations take a consumer. While that is split, they change its units, each as
-// if it were a consumer. Those that are for one unit take the name of that, too.
+// An operation takes the name of a consumer. If the consumer is split, the operation changes
+// its units, each as if it were a consumer. Operations on one unit also take the name of a
+// unit.
 
-// locked is a unit's progress while its row is locked by a transaction.
+// locked is the progress of a unit whose row the transaction has locked.
 type locked struct {
 	consumer string // the unit's name: that of the consumer, if it is not split
 	position int64
 	paused   *Pause
-	key      string // that it is split by; empty: the aggregate's id
+	key      string // name of the key by which it is split; empty: the aggregate's id
 	effects  delivered.Borders
 }
 
 // unitsOf is an SQL condition for the units of the split consumer $1.
 const unitsOf = `left(consumer_name, length($1::text) + 1) = $1::text || '#'`
 
-// lock waits for the rows of a consumer's units, or of one unit, and reads them, in
-// order of name. What else depends on the progress is read afterwards: this
-// statement's snapshot may be older than what a row's last owner has committed.
+// lock waits for the rows of a consumer's units, or of one unit, and reads them in order of
+// name. Read other tables that depend on the progress after lock. The snapshot of lock may be
+// older than the last commit to a row.
 //
-// The consumer's own row comes first. Who splits or merges locks it, too, so the
-// units stay as they are.
+// lock takes the consumer's own row first. Splits and merges lock this row, too, so the units
+// do not change.
 func (o *Operator) lock(ctx context.Context, tx *sql.Tx, name string) ([]locked, error) {
 	consumer := partition.Consumer(name)
 	own, split, err := o.lockOwn(ctx, tx, consumer)
@@ -70,7 +71,7 @@ FROM `+o.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY con
 	return units, nil
 }
 
-// lockOwn waits for the consumer's own row. split reports that it is no unit.
+// lockOwn waits for the consumer's own row. split reports whether the consumer is split.
 func (o *Operator) lockOwn(ctx context.Context, tx *sql.Tx, consumer string) (at locked, split bool, err error) {
 	at.consumer = consumer
 	var since sql.NullTime
@@ -104,7 +105,7 @@ func furthest(units []locked) int64 {
 	return slices.MaxFunc(units, func(a, b locked) int { return int(min(max(a.position-b.position, -1), 1)) }).position
 }
 
-// unitOf returns the unit that has the key of an event.
+// unitOf returns the unit to which the key of an event belongs.
 func unitOf(units []locked, e event) ([]locked, error) {
 	if len(units) == 1 {
 		return units, nil
@@ -121,10 +122,10 @@ func unitOf(units []locked, e event) ([]locked, error) {
 	return nil, fmt.Errorf("no unit has slot %03x of aggregate %s", slot, errtext.Value(e.AggregateID))
 }
 
-// withLetter returns the unit that has a dead letter at a position.
-func (o *Operator) withLetter(ctx context.Context, tx *sql.Tx, units []locked, position int64) ([]locked, error) {
+// withDeadLetter returns the unit that has a dead letter at a position.
+func (o *Operator) withDeadLetter(ctx context.Context, tx *sql.Tx, units []locked, position int64) ([]locked, error) {
 	for i, u := range units {
-		_, err := o.letter(ctx, tx, u.consumer, position)
+		_, err := o.deadLetter(ctx, tx, u.consumer, position)
 		if err == nil {
 			return units[i : i+1], nil
 		} else if !errors.Is(err, ErrNoDeadLetter) {

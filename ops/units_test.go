@@ -15,8 +15,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// splitSite is the consumer "c" in two units: at position 3 with a dead letter, and
-// at 5, of aggregates in both, each with its slot.
+// splitSite returns the consumer "c" in two units. The units are at positions 3 and 5, each
+// with a dead letter of one of its aggregates.
 func splitSite(t *testing.T, key string) (s site, low, high string) {
 	s = newSite(t)
 	for i := 0; low == "" || high == ""; i++ {
@@ -39,7 +39,7 @@ func splitSite(t *testing.T, key string) (s site, low, high string) {
 	return s, low, high
 }
 
-// stands shows the units: position, revision and whether they are paused.
+// stands returns the units as text: position, revision and whether they are paused.
 func (s site) stands(t *testing.T) string {
 	t.Helper()
 	var text string
@@ -120,9 +120,9 @@ func TestOperationsOnUnits(t *testing.T) {
 	}
 }
 
-// What is done to a consumer changes nothing of one with a similar name, the same units, and rows
-// at the same positions.
-func TestOperationsLeaveOthersAlone(t *testing.T) {
+// Operations on a consumer change nothing of a consumer with a similar name, the same units,
+// and rows at the same positions.
+func TestOperationsChangeOneConsumerOnly(t *testing.T) {
 	t.Parallel()
 	s, low, _ := splitSite(t, "")
 	s.letter(t, 2, low, 1)
@@ -149,8 +149,8 @@ func TestOperationsLeaveOthersAlone(t *testing.T) {
 		func() error { return s.Resume(ctx, "c_1", by) },
 		func() error { return s.RetryDeadLetters(ctx, "c_1", 1, by) },
 		func() error { return s.DiscardDeadLetter(ctx, "c_1", 1, by) },
-		func() error { _, err := s.RetryWhere(ctx, "c_1", ops.LetterFilter{}, 1, by); return err },
-		func() error { _, err := s.DiscardWhere(ctx, "c_1", ops.LetterFilter{}, 1, by); return err },
+		func() error { _, err := s.RetryDeadLettersWhere(ctx, "c_1", ops.DeadLetterFilter{}, 1, by); return err },
+		func() error { _, err := s.DiscardWhere(ctx, "c_1", ops.DeadLetterFilter{}, 1, by); return err },
 		func() error { return s.SkipEvent(ctx, "c_1", 2, by) },
 		func() error { return s.Replay(ctx, "c_1", "Order", low, by) },
 		func() error { return s.Reset(ctx, "c_1", 8, by) },
@@ -172,9 +172,9 @@ func TestOperationsLeaveOthersAlone(t *testing.T) {
 	}
 }
 
-// A split consumer has what its units have together: all dead letters, a pause if all are paused,
-// and a worker if one has all.
-func TestConsumersAreWhatAllUnitsAre(t *testing.T) {
+// Consumers shows a split consumer with all dead letters of its units. It is paused if all
+// units are paused, and has a worker if one worker has all units.
+func TestSplitConsumerHasDeadLettersOfUnits(t *testing.T) {
 	t.Parallel()
 	s, _, high := splitSite(t, "")
 	s.letter(t, 5, high, 1)
@@ -195,8 +195,7 @@ func TestConsumersAreWhatAllUnitsAre(t *testing.T) {
 	expect(true, uuid.Nil)
 }
 
-// A reset that meets a split changes the units that come of it, not those that it saw
-// before.
+// A reset that waits for a split changes the new units, not the replaced ones.
 func TestResetWaitsForASplit(t *testing.T) {
 	t.Parallel()
 	s, _, _ := splitSite(t, "")
@@ -229,7 +228,7 @@ func TestResetWaitsForASplit(t *testing.T) {
 	}
 }
 
-// An operation waits for the batch that a unit has in hand, and begins where that has ended.
+// An operation waits for the batch of a unit, and starts from the position after the batch.
 func TestResetWaitsForTheBatchOfAUnit(t *testing.T) {
 	t.Parallel()
 	s, low, _ := splitSite(t, "")
@@ -259,8 +258,9 @@ func TestResetWaitsForTheBatchOfAUnit(t *testing.T) {
 	}
 }
 
-// A consumer is paused when all of its units are, and a worker's when all of them are.
-func TestAConsumerIsWhatAllItsUnitsAre(t *testing.T) {
+// A consumer is paused when all of its units are, and has a worker when one worker has all of
+// them.
+func TestConsumerIsPausedIfAllUnitsAre(t *testing.T) {
 	t.Parallel()
 	s, _, high := splitSite(t, "")
 	s.letter(t, 5, high, 1)
@@ -289,8 +289,8 @@ func TestAConsumerIsWhatAllItsUnitsAre(t *testing.T) {
 	}
 }
 
-// Names with the signs of patterns are those of one consumer only.
-func TestUnitsOfANameLikeIt(t *testing.T) {
+// Names that contain SQL wildcards match one consumer only.
+func TestUnitsOfNamesWithWildcards(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, split_at, paused_at) VALUES ('a_c', now(), now()), ('abc', now(), now())`)
@@ -311,7 +311,7 @@ func TestUnitsOfANameLikeIt(t *testing.T) {
 	}
 }
 
-func TestSkipTakesTheUnitOfAnotherKey(t *testing.T) {
+func TestSkipNeedsUnitWithOwnKey(t *testing.T) {
 	t.Parallel()
 	s, _, _ := splitSite(t, "customer")
 	if err := s.SkipEvent(t.Context(), "c", 4, by); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), "customer") {

@@ -23,44 +23,44 @@ type Worker struct {
 	PID      int
 	Build    string
 	Protocol int
-	// HeartbeatAge is by the database's clock. Below 0, the heartbeat lies in the future: that
-	// clock was set back, and the worker has sent none since.
+	// HeartbeatAge is the age of the last heartbeat, by the database's clock. It is below 0 if
+	// that clock was set back and the worker has sent no heartbeat since.
 	HeartbeatAge time.Duration
-	// HeartbeatTimeout is the age at which the others count it as dead. 0: its program is of an
-	// earlier version, which does not say.
+	// HeartbeatTimeout is the age of a heartbeat from which on other workers treat the worker
+	// as dead. It is 0 for a worker of an earlier version, which does not report it.
 	HeartbeatTimeout time.Duration
 	CreatedAt        time.Time // when it registered
-	// DrainRequested is when an operator asked it to drain, by the database's clock. The zero
-	// time: nobody has.
+	// DrainRequested is when an operator asked the worker to drain, by the database's clock.
+	// The zero time means no request.
 	DrainRequested time.Time
-	// Leader reports whether it assigned the consumers, at its last heartbeat.
+	// Leader reports whether the worker was the leader at its last heartbeat.
 	Leader bool
-	Able   []string // consumers that it has code for, or kinds of jobs; nil: it does not say, as it is of another library
-	// Wishes are what its code wishes for where that is not one partition, by consumer. Nil: it
-	// says nothing of partitions, as its program is from before there were any.
+	Able   []string // consumers or kinds of jobs for which it has code; nil: not reported, as by another library
+	// Wishes is the partition demand of the worker's code, by consumer. Consumers with a demand
+	// of one partition are left out. It is nil for a build without partition support.
 	Wishes map[string]Wish
-	// Scopes are what its code selects of the log, by consumer; one that is not there: it
-	// does not say.
+	// Scopes is the selection of the worker's code, by consumer. A consumer is missing if the
+	// worker does not report its selection.
 	Scopes    map[string]Scope
-	Consumers []string        // consumers and units that are assigned to it
-	Status    json.RawMessage // what it said of itself at its last heartbeat, as Worker.Status; nil: nothing
+	Consumers []string        // its consumers and units
+	Status    json.RawMessage // its Worker.Status at its last heartbeat; nil: none
 }
 
-// Wish is what a worker's code wishes for the partitions of a consumer.
+// Wish is the partition demand of a worker's code for a consumer.
 type Wish struct {
 	Count int
-	Key   string // its name; empty: the aggregate's id
+	Key   string // name of the key; empty: the aggregate's id
 }
 
-// Scope is what a consumer's code selects. Of workers that differ in it, those with the
-// highest version, and of these those with the most types, run the consumer.
+// Scope is the part of the log that a consumer's code selects. If workers differ, those with
+// the highest version run the consumer, and of these those with the most types.
 type Scope struct {
-	Types   []string // of aggregates; none: all
+	Types   []string // aggregate types; empty: all
 	Version int      // of the code, see [consumer.Versioned]
 }
 
-// details reads what a worker's row says of its consumers. Of another library it may be
-// anything.
+// details parses the column details of a worker's row. A worker of another library may have
+// stored any text.
 func (w *Worker) details(text string) {
 	var told map[string]struct {
 		Wish
@@ -80,9 +80,9 @@ func (w *Worker) details(text string) {
 	}
 }
 
-// Workers lists the workers that are registered, in order of their heartbeats, the
-// latest first. The row of a worker that died stays for twice its HeartbeatTimeout at least. Then the
-// leader, or a worker that registers, removes the row.
+// Workers lists the registered workers in order of their heartbeats, the latest first. The row
+// of a dead worker stays for at least twice its HeartbeatTimeout. Then the leader, or a worker
+// that registers, removes the row.
 func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	sets := map[int64][]string{}
 	all, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {
@@ -115,7 +115,7 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	return all, nil
 }
 
-// namesOf are the names of a list, a line each: no name of a consumer has two lines.
+// namesOf splits a list with one name a line. No name of a consumer contains a line break.
 func namesOf(list string) []string {
 	if list == "" {
 		return []string{}
@@ -123,8 +123,8 @@ func namesOf(list string) []string {
 	return strings.Split(list, "\n")
 }
 
-// workersSQL has what a worker has code for once for all that have code for the same: a
-// hundred workers may have code for a thousand consumers. The first of them has it.
+// workersSQL returns equal lists of consumers once, in the row of the first worker that has the
+// list. A hundred workers may have code for the same thousand consumers.
 func (o *Operator) workersSQL() string {
 	return `
 SELECT n.worker_id, coalesce(n.hostname, ''), coalesce(n.pid, 0), coalesce(n.build, ''), coalesce(n.protocol, 0),

@@ -67,7 +67,7 @@ func (a *app) about(ctx context.Context, name string) (d dossier, err error) {
 	if d.next, err = o.Next(ctx, d.Name); err != nil {
 		return d, err
 	}
-	if d.letters, err = o.FilterDeadLetters(ctx, d.Name, ops.LetterFilter{}, false, recent); err != nil {
+	if d.letters, err = o.FilterDeadLetters(ctx, d.Name, ops.DeadLetterFilter{}, false, recent); err != nil {
 		return d, err
 	}
 	d.operations, err = o.Operations(ctx, d.Name, recent)

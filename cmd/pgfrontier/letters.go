@@ -19,7 +19,7 @@ func (a *app) lettersVerbs() *cobra.Command {
 }
 
 // filtered gives a verb the flags of a filter for letters.
-func filtered(c *cobra.Command, f *ops.LetterFilter) {
+func filtered(c *cobra.Command, f *ops.DeadLetterFilter) {
 	c.Flags().SortFlags = false
 	c.Flags().StringVar(&f.AggregateType, "aggregate-type", "", "only those of this type of aggregate")
 	c.Flags().StringVar(&f.EventType, "event-type", "", "only those of this type of event")
@@ -28,7 +28,7 @@ func filtered(c *cobra.Command, f *ops.LetterFilter) {
 }
 
 func (a *app) lettersListVerb() *cobra.Command {
-	var f ops.LetterFilter
+	var f ops.DeadLetterFilter
 	var limit int
 	var payload bool
 	c := &cobra.Command{
@@ -49,7 +49,7 @@ func (a *app) lettersListVerb() *cobra.Command {
 	return c
 }
 
-func (a *app) letters(ctx context.Context, consumer string, f ops.LetterFilter, payload bool, limit int) ([]ops.DeadLetter, error) {
+func (a *app) letters(ctx context.Context, consumer string, f ops.DeadLetterFilter, payload bool, limit int) ([]ops.DeadLetter, error) {
 	o, err := a.operator(ctx)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (a *app) lettersShowVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := a.letters(ctx, args[0], ops.LetterFilter{After: position - 1}, payload, 1)
+			all, err := a.letters(ctx, args[0], ops.DeadLetterFilter{After: position - 1}, payload, 1)
 			if err != nil {
 				return err
 			}
@@ -158,8 +158,8 @@ func (a *app) lettersRetryVerb() *cobra.Command {
 	return a.lettersChange("retry", "ask for another attempt", "Asks for another attempt at the letter at a position, or at all that the filters\ntake, and at all others of the same aggregates: they are handled in order.", "",
 		func(ctx context.Context, o *ops.Operator, consumer string, position int64, by ops.By) error {
 			return o.RetryDeadLetters(ctx, consumer, position, by)
-		}, func(ctx context.Context, o *ops.Operator, consumer string, f ops.LetterFilter, limit int, by ops.By) (int64, error) {
-			return o.RetryWhere(ctx, consumer, f, limit, by)
+		}, func(ctx context.Context, o *ops.Operator, consumer string, f ops.DeadLetterFilter, limit int, by ops.By) (int64, error) {
+			return o.RetryDeadLettersWhere(ctx, consumer, f, limit, by)
 		})
 }
 
@@ -167,7 +167,7 @@ func (a *app) lettersDiscardVerb() *cobra.Command {
 	return a.lettersChange("discard", "go on without the events", "Removes the letter at a position, or all that the filters take: the consumer does\nnot handle their events.", "The letters are deleted, and the consumer does not handle their events.",
 		func(ctx context.Context, o *ops.Operator, consumer string, position int64, by ops.By) error {
 			return o.DiscardDeadLetter(ctx, consumer, position, by)
-		}, func(ctx context.Context, o *ops.Operator, consumer string, f ops.LetterFilter, limit int, by ops.By) (int64, error) {
+		}, func(ctx context.Context, o *ops.Operator, consumer string, f ops.DeadLetterFilter, limit int, by ops.By) (int64, error) {
 			return o.DiscardWhere(ctx, consumer, f, limit, by)
 		})
 }
@@ -175,15 +175,15 @@ func (a *app) lettersDiscardVerb() *cobra.Command {
 // lettersChange is a verb that changes one dead letter, or many.
 func (a *app) lettersChange(name, does, long, final string,
 	one func(ctx context.Context, o *ops.Operator, consumer string, position int64, by ops.By) error,
-	where func(ctx context.Context, o *ops.Operator, consumer string, f ops.LetterFilter, limit int, by ops.By) (int64, error)) *cobra.Command {
-	var f ops.LetterFilter
+	where func(ctx context.Context, o *ops.Operator, consumer string, f ops.DeadLetterFilter, limit int, by ops.By) (int64, error)) *cobra.Command {
+	var f ops.DeadLetterFilter
 	var all bool
 	var limit int
 	c := &cobra.Command{
 		Use: name + " " + lettersUse, Short: does, Long: long, Args: cobra.RangeArgs(1, 2), ValidArgsFunction: a.consumerNames,
 		Example: fmt.Sprintf("  pgfrontier letters %s totals_v1 1234 --reason \"the customer is there now\"\n  pgfrontier letters %s totals_v1 --error timeout --reason \"it answers\"", name, name),
 		RunE: a.verb(func(ctx context.Context, args []string) error {
-			conditions := f != (ops.LetterFilter{})
+			conditions := f != (ops.DeadLetterFilter{})
 			if len(args) == 2 {
 				position, err := positionOf(args[1])
 				if err != nil {

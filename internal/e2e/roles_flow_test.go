@@ -269,7 +269,7 @@ func (f *flow) readsAll(t *testing.T, o *ops.Operator, lettersThere int) {
 	f.must(t, err)
 	_, err = o.StoppedWorkers(t.Context())
 	f.must(t, err)
-	if letters, err := o.FilterDeadLetters(t.Context(), "c", ops.LetterFilter{OlderThan: time.Microsecond}, true, 10); err != nil || len(letters) != lettersThere {
+	if letters, err := o.FilterDeadLetters(t.Context(), "c", ops.DeadLetterFilter{OlderThan: time.Microsecond}, true, 10); err != nil || len(letters) != lettersThere {
 		t.Errorf("%+v, %v", letters, err)
 	}
 }

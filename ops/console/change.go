@@ -36,16 +36,16 @@ type change struct {
 	Name     string // of the consumer or its unit, the queue or the schedule; the ID of the worker
 	Place    string `json:",omitempty"` // where that worker runs, once it is looked up
 	Kind     ops.Kind
-	Position int64             `json:",omitempty"` // of the event or letter, where to reset to, or the ID of the job or the run
-	Number   *int64            `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
-	Type     string            `json:",omitempty"` // of the aggregate to replay
-	ID       string            `json:",omitempty"`
-	From     string            `json:",omitempty"` // the step from which a run goes on; empty: from what failed
-	All      bool              `json:",omitempty"` // dead letters that Filter takes
-	Filter   *ops.LetterFilter `json:",omitempty"`
-	Jobs     *ops.Filter       `json:",omitempty"` // finished jobs, if the change is of many
-	Through  string            `json:",omitempty"` // when the last job failed that the preview of an acknowledgement has shown
-	Older    string            `json:"-"`
+	Position int64                 `json:",omitempty"` // of the event or letter, where to reset to, or the ID of the job or the run
+	Number   *int64                `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
+	Type     string                `json:",omitempty"` // of the aggregate to replay
+	ID       string                `json:",omitempty"`
+	From     string                `json:",omitempty"` // the step from which a run goes on; empty: from what failed
+	All      bool                  `json:",omitempty"` // dead letters that Filter takes
+	Filter   *ops.DeadLetterFilter `json:",omitempty"`
+	Jobs     *ops.Filter           `json:",omitempty"` // finished jobs, if the change is of many
+	Through  string                `json:",omitempty"` // when the last job failed that the preview of an acknowledgement has shown
+	Older    string                `json:"-"`
 	Reason   string
 	Revision int64  // of the consumer when the form was drawn, if it is for one that stands still
 	Shown    string // identifies what the preview has shown
@@ -442,7 +442,7 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err
 		return o.Partition(ctx, a.Name, int(min(*a.Number, 1<<30)), by)
 	case ops.KindRetry:
 		if a.All {
-			_, err = o.RetryWhere(ctx, a.Name, *a.Filter, maxLetters, by)
+			_, err = o.RetryDeadLettersWhere(ctx, a.Name, *a.Filter, maxLetters, by)
 			return err
 		}
 		return o.RetryDeadLetters(ctx, a.Name, a.Position, by)

@@ -131,7 +131,7 @@ func consumerOf(s *snapshot, name string) (p consumerPage, err error) {
 // lettersPage are dead letters of a consumer.
 type lettersPage struct {
 	Consumer  string
-	Filter    ops.LetterFilter
+	Filter    ops.DeadLetterFilter
 	Older     string `json:"-"`
 	Letters   []ops.DeadLetter
 	Next      int64       `json:",omitempty"` // the key of the next page; 0: this is the last
@@ -165,8 +165,8 @@ func (p lettersPage) heading() string {
 	return "Dead letters of " + p.Consumer
 }
 
-func letterFilter(q query) ops.LetterFilter {
-	return ops.LetterFilter{AggregateType: q.Get("aggregate"), EventType: q.Get("type"), Error: q.Get("error"), OlderThan: q.duration("older"), After: q.int("after")}
+func letterFilter(q query) ops.DeadLetterFilter {
+	return ops.DeadLetterFilter{AggregateType: q.Get("aggregate"), EventType: q.Get("type"), Error: q.Get("error"), OlderThan: q.duration("older"), After: q.int("after")}
 }
 
 func (c *Console) letters(ctx context.Context, q query, _ Grant) (any, error) {
@@ -201,7 +201,7 @@ func (p letterPage) heading() string {
 
 func (c *Console) letter(ctx context.Context, q query, g Grant) (any, error) {
 	name, position := q.Get("consumer"), q.int("position")
-	found, err := c.consumers.FilterDeadLetters(ctx, name, ops.LetterFilter{After: max(position-1, 0)}, false, 1)
+	found, err := c.consumers.FilterDeadLetters(ctx, name, ops.DeadLetterFilter{After: max(position-1, 0)}, false, 1)
 	if err != nil {
 		return nil, err
 	}

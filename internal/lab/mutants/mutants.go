@@ -129,7 +129,8 @@ var handledMutants = []Mutant{
 		Name:    "settled-after",
 		Mistake: "skipping an event reads what is settled after the event, because it is fresher then",
 		Edits: []Edit{
-			{"ops/skip.go", `	// Read first: what is settled and does not show in a later snapshot is void.
+			{"ops/skip.go", `	// The settled position is read first: a settled position without an event in a later
+	// snapshot is void.
 	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
 	if err != nil {
 		return d, err
@@ -148,7 +149,7 @@ var handledMutants = []Mutant{
 	}
 `},
 		},
-		Test: Test{"./ops", "TestSkipDoesNotTakeWhatHasJustAppearedForVoid"},
+		Test: Test{"./ops", "TestSkipDoesNotMarkAppearedEventVoid"},
 	},
 	{
 		Name:    "late-together",

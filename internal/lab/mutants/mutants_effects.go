@@ -27,7 +27,7 @@ var effectsMutants = []Mutant{
 		Name:    "effects-of-doubts",
 		Mistake: "what lies below the position was handled, doubts and dead letters too",
 		Edits:   []Edit{{"ops/effects.go", `Pass(slots, at.key, at.position, pending)`, `Pass(slots, at.key, at.position, pending[:0])`}},
-		Test:    Test{"./ops", "TestEffectsOfDoubts"},
+		Test:    Test{"./ops", "TestReplayOmitsDoubts"},
 	},
 	{
 		Name:    "effects-stay-excepted",
@@ -65,7 +65,7 @@ var effectsMutants = []Mutant{
 		Name:    "replay-of-doubts",
 		Mistake: "a replay has all events of the aggregate below the position, also those that are still to come late",
 		Edits:   []Edit{{"ops/replay.go", `s.state = 'open' AND s.gap_position`, `s.state = 'never' AND s.gap_position`}},
-		Test:    Test{"./ops", "TestEffectsOfDoubts"},
+		Test:    Test{"./ops", "TestReplayOmitsDoubts"},
 	},
 	{
 		Name:    "forgets-at-each-event",

@@ -15,42 +15,42 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// DeadLetter is an event that a consumer could not handle, or a later event of
-// the same aggregate, which waits behind it. For a consumer with a key of its own, see
-// [consumer.ByKey], it is one of the same key.
+// DeadLetter is an event that a consumer could not handle, or a later event of the same
+// aggregate that waits behind such an event. For a consumer with its own key, see
+// [consumer.ByKey], the events have the same key.
 type DeadLetter struct {
 	Consumer      string
-	Partition     string // the part of a consumer that is split, as in [consumer.Delivery]; empty: it is not
+	Partition     string // part of a split consumer, as in [consumer.Delivery]; empty: it is not split
 	Position      int64
 	AggregateType string
 	AggregateID   string
-	Key           string // of the consumer's own; empty: the aggregate
+	Key           string // the consumer's own key; empty: it has none, and the aggregate keeps the order
 	EventID       uuid.UUID
 	EventType     string
-	Error         string     // of the last attempt; empty if it was never tried
-	Attempts      int        // 0 if it was never tried
-	Replay        bool       // it waits for the replay of its aggregate: nothing has failed
-	RetryAt       *time.Time // when the retry was asked for that has not ended yet; nil: none was
+	Error         string     // of the last attempt; empty: never tried
+	Attempts      int        // 0: never tried
+	Replay        bool       // it waits for the replay of its aggregate, and has not failed
+	RetryAt       *time.Time // when the pending retry was asked for; nil: no retry is pending
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
-	// Payload and Metadata are the event's, if they were asked for; nil if the event
-	// is not in the log any more.
+	// Payload and Metadata are the event's, if the caller asked for them. They are nil if the
+	// event is no longer in the log.
 	Payload  []byte
 	Metadata json.RawMessage
 }
 
-// DeadLetters lists the dead letters of a consumer, in order of position. If
-// consumer is empty, it lists those of all consumers, in order of name.
+// DeadLetters lists the dead letters of a consumer, in order of position. If consumer is empty,
+// DeadLetters lists the dead letters of all consumers, in order of name.
 func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
 	var err error
 	var all []DeadLetter
-	query, args := o.allLettersSQL(), []any(nil)
+	query, args := o.allDeadLettersSQL(), []any(nil)
 	if consumer != "" {
-		query, args = o.lettersSQL(consumer, LetterFilter{}, false, math.MaxInt)
+		query, args = o.deadLettersSQL(consumer, DeadLetterFilter{}, false, math.MaxInt)
 		err = checkConsumer(consumer)
 	}
 	if err == nil {
-		all, err = pgdriver.ReadAll(ctx, o.db, scanLetter, query, args...)
+		all, err = pgdriver.ReadAll(ctx, o.db, scanDeadLetter, query, args...)
 	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters: %w", explain(err)))
@@ -58,7 +58,7 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 	return all, nil
 }
 
-func (o *Operator) allLettersSQL() string {
+func (o *Operator) allDeadLettersSQL() string {
 	return `
 SELECT consumer_name, global_position, aggregate_type, aggregate_id, coalesce(order_key, ''), event_id, event_type,
 	error, attempts, replay, retry_at, created_at, updated_at, NULL::bytea, NULL::text
@@ -66,15 +66,15 @@ FROM ` + o.t.DeadLetters.SQL() + `
 ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`
 }
 
-// RetryDeadLetters asks for another attempt at the dead letter at a position
-// and at all others of the same aggregate or key, since they are handled in order.
-// The worker that runs the consumer removes those that succeed. At the first
-// that fails, it withdraws the request and keeps the new error.
-// RetryDeadLetters returns [ErrNoDeadLetter] if there is none at the position.
+// RetryDeadLetters asks for another attempt at the dead letter at a position, and at all others
+// of the same aggregate or key, since they are handled in order. The consumer's worker removes
+// the dead letters that succeed. At the first failure, the worker withdraws the request and
+// stores the new error. RetryDeadLetters returns [ErrNoDeadLetter] if there is no dead letter
+// at the position.
 func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
-	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withLetter(ctx, tx, units, position) }
+	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withDeadLetter(ctx, tx, units, position) }
 	return o.change(ctx, KindRetry, consumer, by, with, func(tx *sql.Tx, at locked) (any, error) {
-		l, err := o.letter(ctx, tx, at.consumer, position)
+		l, err := o.deadLetter(ctx, tx, at.consumer, position)
 		if err != nil {
 			return nil, err
 		}
@@ -86,13 +86,13 @@ WHERE consumer_name = $1::text AND (order_type, order_id) = (
 	})
 }
 
-// DiscardDeadLetter removes the dead letter at a position: the consumer will
-// not handle its event. The operation's detail keeps the letter. It returns
-// [ErrNoDeadLetter] if there is none at the position.
+// DiscardDeadLetter removes the dead letter at a position. The consumer will not handle its
+// event. The operation's detail keeps the dead letter. DiscardDeadLetter returns
+// [ErrNoDeadLetter] if there is no dead letter at the position.
 func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, position int64, by By) error {
-	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withLetter(ctx, tx, units, position) }
+	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withDeadLetter(ctx, tx, units, position) }
 	return o.change(ctx, KindDiscard, consumer, by, with, func(tx *sql.Tx, at locked) (any, error) {
-		l, err := o.letter(ctx, tx, at.consumer, position)
+		l, err := o.deadLetter(ctx, tx, at.consumer, position)
 		if err != nil {
 			return nil, err
 		}
@@ -105,8 +105,8 @@ DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_
 	})
 }
 
-// letter is what the table of operations keeps of a dead letter.
-type letter struct {
+// deadLetter is a dead letter as recorded in the table of operations.
+type deadLetter struct {
 	event
 	Error    string `json:"error"`
 	Attempts int    `json:"attempts"`
@@ -114,10 +114,10 @@ type letter struct {
 
 type retryDetail struct {
 	event
-	Letters int64 `json:"letters"` // of the aggregate, or the key
+	Letters int64 `json:"letters"` // of the aggregate or key
 }
 
-func (o *Operator) letter(ctx context.Context, tx *sql.Tx, consumer string, position int64) (l letter, err error) {
+func (o *Operator) deadLetter(ctx context.Context, tx *sql.Tx, consumer string, position int64) (l deadLetter, err error) {
 	var text sql.NullString
 	err = tx.QueryRowContext(ctx, `
 SELECT global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts
@@ -128,7 +128,7 @@ FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_positio
 	case errors.Is(err, sql.ErrNoRows):
 		return l, fmt.Errorf("position %d: %w", position, ErrNoDeadLetter)
 	case err != nil:
-		return l, fmt.Errorf("look for the dead letter at position %d: %w", position, err)
+		return l, fmt.Errorf("read the dead letter at position %d: %w", position, err)
 	}
 	return l, nil
 }

@@ -52,7 +52,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("of all consumers: %+v, %v", all, err)
 	}
 
-	// The whole aggregate, whichever of its letters is named, and no other.
+	// A retry takes the dead letters of the whole aggregate, and of no other.
 	if err := s.RetryDeadLetters(t.Context(), "c", 7, by); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-func TestListsThatCannotBe(t *testing.T) {
+func TestListsRefuseInvalidArguments(t *testing.T) {
 	t.Parallel()
 	nobody, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
 	if err != nil {

@@ -14,33 +14,32 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// LetterFilter says which dead letters of a consumer. The zero LetterFilter is all
-// of them.
-type LetterFilter struct {
+// DeadLetterFilter selects dead letters of a consumer. The zero DeadLetterFilter selects all of them.
+type DeadLetterFilter struct {
 	AggregateType string        `json:"aggregate_type,omitempty"` // empty: all
 	EventType     string        `json:"event_type,omitempty"`     // empty: all
-	Error         string        `json:"error,omitempty"`          // that the error contains; empty: all, also those without one
+	Error         string        `json:"error,omitempty"`          // a part of the error; empty: all, also without an error
 	OlderThan     time.Duration `json:"older_than,omitempty"`     // by the database's clock; 0: all
-	After         int64         `json:"after,omitempty"`          // only those above this position, for the next page
+	After         int64         `json:"after,omitempty"`          // only those above this position; for the next page, the last position of this page
 }
 
-func (f LetterFilter) check() error {
+func (f DeadLetterFilter) check() error {
 	var all []error
 	for what, text := range map[string]string{"AggregateType": f.AggregateType, "EventType": f.EventType, "Error": f.Error} {
 		if text != "" {
-			all = append(all, checkText("LetterFilter."+what, text, maxFilter))
+			all = append(all, checkText("DeadLetterFilter."+what, text, maxFilter))
 		}
 	}
 	if f.OlderThan < 0 || f.After < 0 {
-		all = append(all, fmt.Errorf("%w: LetterFilter.OlderThan is %v and After %d, neither may be below 0", ErrInvalid, f.OlderThan, f.After))
+		all = append(all, fmt.Errorf("%w: DeadLetterFilter.OlderThan is %v and After %d, neither may be below 0", ErrInvalid, f.OlderThan, f.After))
 	}
 	return errtext.Join(all...)
 }
 
 const maxFilter = 2_704 // bytes, as an aggregate type may have
 
-// where are the conditions of the filter for l, from parameter n on.
-func (f LetterFilter) where(n int) (conditions string, args []any) {
+// where returns the conditions of the filter for l. Parameters begin at n.
+func (f DeadLetterFilter) where(n int) (conditions string, args []any) {
 	var b strings.Builder
 	add := func(condition string, arg any) {
 		args = append(args, arg)
@@ -65,15 +64,15 @@ func (f LetterFilter) where(n int) (conditions string, args []any) {
 	return b.String(), args
 }
 
-// FilterDeadLetters lists dead letters of a consumer, of its units, or of one unit, in
-// order of position. payload asks for what their events carry. limit is 1 to 10,000.
-// With conditions it may read all letters of the consumer.
-func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f LetterFilter, payload bool, limit int) ([]DeadLetter, error) {
+// FilterDeadLetters lists dead letters of a consumer and its units, or of one unit, in order of
+// position. payload asks for Payload and Metadata. limit is 1 to 10,000. With conditions,
+// FilterDeadLetters may read all dead letters of the consumer.
+func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f DeadLetterFilter, payload bool, limit int) ([]DeadLetter, error) {
 	err := errtext.Join(checkUnit(consumer), f.check(), checkLimit(limit))
 	var all []DeadLetter
 	if err == nil {
-		query, args := o.lettersSQL(consumer, f, payload, limit)
-		all, err = pgdriver.ReadAll(ctx, o.db, scanLetter, query, args...)
+		query, args := o.deadLettersSQL(consumer, f, payload, limit)
+		all, err = pgdriver.ReadAll(ctx, o.db, scanDeadLetter, query, args...)
 	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters of consumer %s: %w", errtext.Value(consumer), explain(err)))
@@ -81,7 +80,7 @@ func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f Let
 	return all, nil
 }
 
-func (o *Operator) lettersSQL(consumer string, f LetterFilter, payload bool, limit int) (query string, args []any) {
+func (o *Operator) deadLettersSQL(consumer string, f DeadLetterFilter, payload bool, limit int) (query string, args []any) {
 	conditions, more := f.where(3)
 	carried := `NULL::bytea, NULL::text`
 	join := ``
@@ -103,7 +102,7 @@ FROM (
 ORDER BY l.global_position`, append([]any{consumer, limit}, more...)
 }
 
-func scanLetter(rows *sql.Rows) (l DeadLetter, err error) {
+func scanDeadLetter(rows *sql.Rows) (l DeadLetter, err error) {
 	var text, metadata sql.NullString
 	var retry sql.NullTime
 	err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.Key, &l.EventID, &l.EventType,
@@ -119,17 +118,17 @@ func scanLetter(rows *sql.Rows) (l DeadLetter, err error) {
 	return l, err
 }
 
-// RetryWhere asks for another attempt at up to limit dead letters of a consumer that
-// the filter takes, the first ones, and at all others of their aggregates or keys, as
-// RetryDeadLetters does for one. limit is 1 to 10,000. It returns how many were
-// asked for, and [ErrNoDeadLetter] if the filter takes none. It is one operation for each
-// unit: its detail has the filter and the number.
-func (o *Operator) RetryWhere(ctx context.Context, consumer string, f LetterFilter, limit int, by By) (n int64, err error) {
+// RetryDeadLettersWhere asks for another attempt at dead letters of a consumer, as RetryDeadLetters does
+// for one. It takes the first limit dead letters of the filter, and all others of their
+// aggregates or keys. limit is 1 to 10,000. RetryDeadLettersWhere returns the number of dead letters, and
+// [ErrNoDeadLetter] if the filter selects none. It records one operation for each unit, whose
+// detail has the filter and the number.
+func (o *Operator) RetryDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
 	return o.where(ctx, KindRetry, consumer, f, limit, by, o.retryManySQL())
 }
 
-// retryManySQL goes through an index for each letter, whatever the planner knows: a join of the
-// letters with themselves takes minutes for 10,000 of them.
+// retryManySQL does an index lookup for each dead letter, whatever the planner's statistics
+// say. A self-join of the dead letters takes minutes for 10,000 of them.
 func (o *Operator) retryManySQL() string {
 	return `
 UPDATE ` + o.t.DeadLetters.SQL() + ` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
@@ -145,32 +144,32 @@ WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
 	) AS l))`
 }
 
-// DiscardWhere removes up to limit dead letters of a consumer that the filter takes, the
-// first ones: the consumer will not handle their events. limit is 1 to 10,000. It returns how
-// many, and [ErrNoDeadLetter] if the filter takes none. It is one operation for each
-// unit: its detail has the filter, the number and the positions. The letters
-// themselves are gone.
-func (o *Operator) DiscardWhere(ctx context.Context, consumer string, f LetterFilter, limit int, by By) (n int64, err error) {
+// DiscardWhere removes the first limit dead letters of a consumer that the filter selects. The
+// consumer will not handle their events. limit is 1 to 10,000. DiscardWhere returns the number
+// of dead letters, and [ErrNoDeadLetter] if the filter selects none. It records one operation
+// for each unit, whose detail has the filter, the number and the positions. The dead letters
+// themselves are not kept.
+func (o *Operator) DiscardWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
 	return o.where(ctx, KindDiscard, consumer, f, limit, by, o.discardManySQL())
 }
 
-// discardManySQL reads the list once. In a condition of the rows it would be read for each of
-// them.
+// discardManySQL unnests the list once. In a condition of the rows, PostgreSQL would unnest the
+// list for each row.
 func (o *Operator) discardManySQL() string {
 	return `
 DELETE FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(SELECT unnest($2::text::bigint[])))`
 }
 
-// whereDetail is what the table of operations keeps of an operation on many letters.
+// whereDetail is an operation on many dead letters as recorded in the table of operations.
 type whereDetail struct {
-	Filter    LetterFilter `json:"filter"`
-	Letters   int64        `json:"letters"`
-	Positions []int64      `json:"positions,omitempty"` // of those that were discarded
+	Filter    DeadLetterFilter `json:"filter"`
+	Letters   int64            `json:"letters"`
+	Positions []int64          `json:"positions,omitempty"` // of the discarded dead letters
 }
 
-// where changes the first letters, by position, that a filter takes of all units. change is
-// the statement for the consumer $1 and the positions $2.
-func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f LetterFilter, limit int, by By, change string) (n int64, err error) {
+// where changes the first dead letters, by position, that the filter selects in all units.
+// change is the statement for the consumer $1 and the positions $2.
+func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f DeadLetterFilter, limit int, by By, change string) (n int64, err error) {
 	if invalid := errtext.Join(f.check(), checkLimit(limit)); invalid != nil {
 		return 0, errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(consumer), invalid))
 	}
@@ -182,7 +181,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Lett
 			query, args := o.matchingSQL(at.consumer, f, limit)
 			positions, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (p int64, err error) { return p, rows.Scan(&p) }, query, args...)
 			if err != nil {
-				return nil, fmt.Errorf("look for the dead letters: %w", err)
+				return nil, fmt.Errorf("select the dead letters: %w", err)
 			}
 			found[at.consumer], all = positions, append(all, positions...)
 		}
@@ -194,7 +193,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Lett
 			}
 		}
 		if len(with) == 0 {
-			return nil, fmt.Errorf("the filter takes none: %w", ErrNoDeadLetter)
+			return nil, fmt.Errorf("the filter selects none: %w", ErrNoDeadLetter)
 		}
 		return with, nil
 	}
@@ -220,7 +219,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Lett
 	return n, nil
 }
 
-func (o *Operator) matchingSQL(unit string, f LetterFilter, limit int) (query string, args []any) {
+func (o *Operator) matchingSQL(unit string, f DeadLetterFilter, limit int) (query string, args []any) {
 	conditions, more := f.where(3)
 	return `
 SELECT l.global_position FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[$1::text]) AND NOT l.replay` + conditions + `
