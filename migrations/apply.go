@@ -15,22 +15,22 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Apply creates or upgrades the tables of the worker and of the event store,
-// in one transaction. Any number of processes may call it, at every start.
-// When there is nothing to do, it takes no lock that could wait for a running
-// transaction. It never changes tables of a newer version, and returns
-// [ErrNewerVersion] if this program may not run beside them.
+// Apply creates or upgrades the tables of the worker and of the event store, in one
+// transaction. Several processes may call Apply at once, at every start. If the tables are up
+// to date, Apply takes no lock that could wait for a running transaction. It never changes
+// tables of a newer version. It returns [ErrNewerVersion] if this program may not run beside
+// them.
 //
-// Tables of eventsalsa/worker and pupsourcing are upgraded in place, while
-// their processes run. Apply refuses a table of the same name that it cannot
-// upgrade, and names all that the table lacks.
+// Apply upgrades tables of eventsalsa/worker and pupsourcing in place, while their processes
+// run. Apply refuses a table of the same name that it cannot upgrade. The error names every
+// missing column and index.
 //
-// An upgrade waits for transactions that use the tables, such as that of pg_dump, until
-// ctx ends. The workers wait behind each try, which lasts a second. The error, and
-// warnings to [slog.Default] while it waits, name the transactions in the way. While the database
-// cannot be reached, also at a wrong address, Apply tries again until ctx ends, and warns of each
-// failure: give ctx a deadline. On a large events
-// table it holds up appends while it builds a missing index: see [StoreSQL].
+// An upgrade waits until ctx ends for transactions that use the tables, such as that of
+// pg_dump. Each try lasts a second; the workers wait behind the try. The error, and warnings to
+// [slog.Default], name the transactions that hold the locks. While the database cannot be
+// reached, also at a wrong address, Apply tries again until ctx ends, and warns of each
+// failure. So give ctx a deadline. If a large events table lacks an index, appends wait while
+// Apply builds the index: see [StoreSQL].
 func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
 
 func apply(ctx context.Context, db *sql.DB, c *Config) error {
@@ -41,7 +41,7 @@ func apply(ctx context.Context, db *sql.DB, c *Config) error {
 	return s.ensure(ctx, db)
 }
 
-// ensure applies what is missing.
+// ensure creates or upgrades the tables. It waits while the database cannot be reached.
 func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("migrations: db is nil")
@@ -53,7 +53,7 @@ func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 
 // ensureOn is ensure on a database that can be reached.
 func (s schema) ensureOn(ctx context.Context, db *sql.DB) error {
-	var inTheWay error // as of the latest try
+	var inTheWay error // of the latest try
 	for tries, waits := 1, 0; ; tries++ {
 		done, err := s.applied(ctx, db)
 		if err != nil && ctx.Err() != nil && inTheWay != nil {
@@ -62,16 +62,16 @@ func (s schema) ensureOn(ctx context.Context, db *sql.DB) error {
 		if done || err != nil {
 			return err
 		}
-		// Transactions that use the tables take their locks in other orders.
+		// Transactions that use the tables may take their locks in another order.
 		err = s.once(ctx, db)
-		if errors.Is(err, errTurn) && pgdriver.IsTimeLimit(err) && backoff.Sleep(ctx, 50*time.Millisecond) {
+		if errors.Is(err, errLockWait) && pgdriver.IsTimeLimit(err) && backoff.Sleep(ctx, 50*time.Millisecond) {
 			tries--
-			continue // the role has a statement_timeout, and its turn may come yet
+			continue // a statement_timeout of the role ended the wait for the lock
 		}
 		if pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
 			tries, waits = tries-1, waits+1
 			inTheWay = s.inTheWay(ctx, db, err)
-			if waits&(waits-1) == 0 { // more and more seldom
+			if waits&(waits-1) == 0 { // at the 1st, 2nd, 4th, 8th wait and so on
 				slog.WarnContext(ctx, "migrations wait for transactions", "err", inTheWay)
 			}
 			if backoff.Sleep(ctx, backoff.Session(waits)) {
@@ -87,13 +87,14 @@ func (s schema) ensureOn(ctx context.Context, db *sql.DB) error {
 	}
 }
 
-// deadlocks is how often Apply begins again after PostgreSQL has sacrificed it.
+// deadlocks is how often Apply tries again after PostgreSQL has chosen it as a deadlock's
+// victim.
 const deadlocks = 5
 
-// once applies everything in one transaction.
+// once applies all statements in one transaction.
 func (s schema) once(ctx context.Context, db *sql.DB) error {
-	// READ COMMITTED whatever the default is: a look after waiting for the lock
-	// must see what its last holder did.
+	// The transaction is READ COMMITTED, whatever the default is. A read after a wait for the
+	// lock must see the changes of the lock's last holder.
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return fmt.Errorf("migrations: cannot begin: %w", err)
@@ -108,12 +109,12 @@ func (s schema) once(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// lock makes appliers take turns: CREATE ... IF NOT EXISTS fails when two of
-// them race. Being the transaction's, it works behind a pooler, too.
+// lock serializes the appliers, since concurrent CREATE ... IF NOT EXISTS statements fail. The
+// lock belongs to the transaction, so it works behind a pooler, too.
 //
-// The lock_timeout of the role does not end this wait. The statements that follow wait for
-// a second at most, or for the lock_timeout of the role if that is shorter: heartbeats and
-// batches queue behind a statement that waits to change their table.
+// The role's lock_timeout does not end this wait. The following statements wait for at most a
+// second, or for the role's lock_timeout if that is shorter. Heartbeats and batches queue
+// behind a statement that waits to change their table.
 const lock = `
 WITH before AS MATERIALIZED (
 	SELECT role, set_config('lock_timeout', '0', true) AS lock FROM (SELECT current_setting('lock_timeout') AS role OFFSET 0) AS before
@@ -122,8 +123,8 @@ WITH before AS MATERIALIZED (
 )
 SELECT set_config('lock_timeout', CASE WHEN role::interval > '0' AND role::interval < '1s' THEN role ELSE '1s' END, true) FROM turn`
 
-// inTheWay returns the end of a wait for a lock, with the transactions that held locks of
-// the tables all the while.
+// inTheWay returns end, an error of a wait for a lock. It adds the transactions that held locks
+// of the tables during the whole wait.
 func (s schema) inTheWay(ctx context.Context, db *sql.DB, end error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -134,7 +135,7 @@ func (s schema) inTheWay(ctx context.Context, db *sql.DB, end error) error {
 	return fmt.Errorf("%w: in the way is %s: let its application end the transaction, or SELECT pg_terminate_backend(pid)", end, strings.Join(who, ", "))
 }
 
-// holders takes a JSON array of tables.
+// holders selects the transactions with locks of the tables in a JSON array.
 const holders = `
 SELECT DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction, see pg_prepared_xacts') || coalesce(' (application_name ' || quote_ident(a.application_name) || ', ' || a.state || ')', '')
 FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
@@ -142,12 +143,12 @@ WHERE l.locktype = 'relation' AND l.granted AND l.database = (SELECT oid FROM pg
 AND l.relation IN (SELECT to_regclass(x.name)::oid FROM json_array_elements_text($1::text::json) AS x(name))
 AND l.pid IS DISTINCT FROM pg_backend_pid() AND coalesce(a.xact_start < clock_timestamp() - interval '1 second', true) ORDER BY 1`
 
-// errTurn is what an applier fails with whose turn did not come.
-var errTurn = errors.New("migrations: cannot wait for other processes that apply them")
+// errLockWait reports that the wait for the other appliers failed.
+var errLockWait = errors.New("migrations: cannot wait for other processes that apply them")
 
 func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	if _, err := tx.ExecContext(ctx, lock); err != nil {
-		return fmt.Errorf("%w: %w", errTurn, err)
+		return fmt.Errorf("%w: %w", errLockWait, err)
 	}
 	if done, err := s.applied(ctx, tx); done || err != nil {
 		return err
@@ -162,7 +163,8 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	if err != nil {
 		return err
 	}
-	// One by one: the extended protocol takes a single statement at a time.
+	// The statements are executed one by one: the extended protocol takes a single statement at
+	// a time.
 	for _, statement := range slices.Concat(statements, statementsOf(s.beside), s.ownStatements()) {
 		if _, err := tx.ExecContext(ctx, statement); pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
 			return fmt.Errorf("migrations: cannot lock the tables: %w", err)
@@ -173,7 +175,7 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	if done, err := s.applied(ctx, tx); done || err != nil {
 		return err
 	}
-	faults, _, err := s.look(ctx, tx, s.beside...)
+	faults, _, err := s.inspect(ctx, tx, s.beside...)
 	if err == nil && len(faults) > 0 {
 		return cannotUpgrade(faults)
 	}
@@ -181,19 +183,19 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 }
 
 func cannotUpgrade(faults []string) error {
-	return fmt.Errorf("migrations: cannot upgrade what another program has made: %s: choose other table names, or change it to fit", strings.Join(faults, "; "))
+	return fmt.Errorf("migrations: cannot upgrade tables of another program: %s: choose other table names, or change the tables to fit", strings.Join(faults, "; "))
 }
 
-// applied reports whether everything is there already.
+// applied reports whether all tables are up to date.
 func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
-	faults, v, err := s.look(ctx, q, s.beside...)
+	faults, v, err := s.inspect(ctx, q, s.beside...)
 	switch {
 	case err != nil:
 		return false, err
 	case v.oldest > s.version:
 		return false, s.newer(v)
 	case v.applied > s.version && len(faults) > 0:
-		return false, fmt.Errorf("%w: the database has version %d, this program %d, and it lacks something: %s: apply the migrations of a newer program with these table names", ErrNewerVersion, v.applied, s.version, strings.Join(faults, "; "))
+		return false, fmt.Errorf("%w: the database has version %d, this program %d, and it lacks: %s: apply the migrations of a newer program with these table names", ErrNewerVersion, v.applied, s.version, strings.Join(faults, "; "))
 	case v.applied > s.version:
 		return true, nil
 	case len(faults) > 0 || v.applied < s.version:
@@ -203,8 +205,8 @@ func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
 	return err == nil && len(missing) == 0, err
 }
 
-// checkShapes refuses what has a table's name and is none, and tables that lack
-// what every version had.
+// checkShapes refuses a relation that has a table's name but is no table. It also refuses a
+// table without a column that every version had.
 func (s schema) checkShapes(ctx context.Context, q Querier) error {
 	tables := slices.Concat(s.own, s.beside)
 	faults, err := filter(ctx, q, taken, sqlNames(tables))
@@ -221,19 +223,19 @@ func (s schema) checkShapes(ctx context.Context, q Querier) error {
 	return err
 }
 
-// checkPlaces refuses to put new tables in front of old ones: without a schema
-// tables are found anywhere in the search path but created in its first schema,
-// and the old ones' checkpoints would be out of sight.
+// checkPlaces refuses to create tables that would hide older ones. Tables without a schema are
+// found anywhere in the search path but created in its first schema. Then the older tables and
+// their checkpoints would no longer be found.
 func (s schema) checkPlaces(ctx context.Context, q Querier) error {
-	hidden, err := filter(ctx, q, elsewhere, sqlNames(slices.Concat(s.own, s.beside)))
+	hidden, err := filter(ctx, q, misplaced, sqlNames(slices.Concat(s.own, s.beside)))
 	if err == nil && len(hidden) > 0 {
 		err = fmt.Errorf("migrations: %s found through the search path, but not in its first schema, where new tables would go: give the table names their schema, as in \"infra.worker_nodes\"", strings.Join(hidden, ", "))
 	}
 	return err
 }
 
-// createSchemas returns statements for the schemas that do not exist. Even
-// where one does, CREATE SCHEMA IF NOT EXISTS demands the right to create it.
+// createSchemas returns statements for the schemas that do not exist. CREATE SCHEMA IF NOT
+// EXISTS needs the right to create a schema even if the schema exists.
 func (s schema) createSchemas(ctx context.Context, q Querier) ([]string, error) {
 	missing, err := filter(ctx, q, noSchema, schemasOf(slices.Concat(s.own, s.beside)))
 	for i, name := range missing {

@@ -20,12 +20,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	slog.SetDefault(slog.New(slog.NewTextHandler(io.MultiWriter(os.Stderr, &said), nil)))
+	slog.SetDefault(slog.New(slog.NewTextHandler(io.MultiWriter(os.Stderr, &logged), nil)))
 	pgtest.Main(m)
 }
 
-// said is what all tests log.
-var said pgtest.Lines
+// logged collects the log of all tests.
+var logged pgtest.Lines
 
 var custom = migrations.Config{
 	WorkerNodesTable:         "infra.nodes",
@@ -68,7 +68,7 @@ func TestApplyWithEveryDriverAndMode(t *testing.T) {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			d := pgtest.Empty(t)
 			db := open(d, t)
-			db.SetMaxOpenConns(1) // it needs no second one
+			db.SetMaxOpenConns(1) // Apply needs no second one
 			if err := migrations.Check(t.Context(), db, &custom); !errors.Is(err, migrations.ErrNotApplied) {
 				t.Fatalf("Check of an empty database: %v", err)
 			}
@@ -80,12 +80,12 @@ func TestApplyWithEveryDriverAndMode(t *testing.T) {
 	}
 }
 
-// Processes that start together apply together.
-func TestApplyByManyAtOnce(t *testing.T) {
+// Apply succeeds in processes that start at the same time.
+func TestConcurrentApply(t *testing.T) {
 	t.Parallel()
 	for _, c := range []*migrations.Config{nil, &custom} {
 		d := pgtest.Empty(t)
-		// REPEATABLE READ would look at the version as it was before waiting.
+		// With REPEATABLE READ, Apply would read the version from before its wait.
 		d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$`)
 		start := make(chan struct{})
 		errs := make([]error, 16)
@@ -111,7 +111,7 @@ func TestApplyByManyAtOnce(t *testing.T) {
 	}
 }
 
-// A process that starts while the database is away waits for it, and logs that.
+// Apply waits while the database is away, and logs the wait.
 func TestApplyWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -125,7 +125,7 @@ func TestApplyWaitsForTheDatabase(t *testing.T) {
 	go func() { ended <- migrations.Apply(t.Context(), db, nil) }()
 	go func() { gaveUp <- migrations.ApplyJobs(ctx, db, nil) }()
 	for {
-		if text := said.String(); strings.Count(text, "migrations wait for the database") > 1 && strings.Count(text, name) > 1 {
+		if text := logged.String(); strings.Count(text, "migrations wait for the database") > 1 && strings.Count(text, name) > 1 {
 			break
 		}
 		select {
@@ -145,8 +145,7 @@ func TestApplyWaitsForTheDatabase(t *testing.T) {
 	complete(t, d.DB)
 }
 
-// older are the documented tables of earlier versions, in whichever way they
-// were made.
+// older are the documented tables of earlier versions.
 const older = `
 CREATE TABLE worker_nodes (worker_id UUID PRIMARY KEY, heartbeat_at TIMESTAMPTZ NOT NULL, created_at TIMESTAMPTZ NOT NULL, updated_at TIMESTAMPTZ NOT NULL);
 CREATE INDEX idx_heartbeat ON worker_nodes (heartbeat_at);
@@ -176,7 +175,7 @@ func TestOlderTablesAreUpgradedInPlace(t *testing.T) {
 			d := pgtest.Empty(t)
 			d.Exec(t, older)
 			upgrade(t, d)
-			d.Exec(t, `ALTER INDEX idx_heartbeat RENAME TO worker_nodes_heartbeat_at_idx`) // theirs serves
+			d.Exec(t, `ALTER INDEX idx_heartbeat RENAME TO worker_nodes_heartbeat_at_idx`) // the existing index is used
 			complete(t, d.DB)
 			equal(t, "rows", list(t, d.DB, `
 SELECT 'node ' || protocol || (consumers IS NULL)::text FROM worker_nodes
@@ -189,7 +188,7 @@ UNION ALL SELECT 'event ' || global_position FROM events`),
 	}
 }
 
-// version3 makes today's tables those of version 3, with rows.
+// version3 changes the current tables to those of version 3, with rows.
 const version3 = `
 ALTER TABLE worker_nodes DROP COLUMN partitions;
 ALTER TABLE consumer_assignments DROP COLUMN partitions;
@@ -203,9 +202,9 @@ INSERT INTO consumer_checkpoints (consumer_name, revision, paused_at, paused_by,
 INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 7, 'Order', 'o7', gen_random_uuid(), 'E', 1);
 `
 
-// The rows of consumers that are not split look as before, and programs of
-// version 3 go on to write them.
-func TestPartitionsLeaveRowsAsTheyWere(t *testing.T) {
+// An upgrade leaves the rows of unsplit consumers unchanged, and programs of version 3 can
+// still write them.
+func TestUpgradeLeavesRowsUnchanged(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, version3)
@@ -240,7 +239,7 @@ UNION SELECT 'letters ' || coalesce(order_key, '-') || order_type || order_id FR
 	}
 }
 
-// version4 makes today's tables those of version 4, with rows.
+// version4 changes the current tables to those of version 4, with rows.
 const version4 = `
 ALTER TABLE consumer_checkpoints DROP COLUMN effects;
 ALTER TABLE consumer_dead_letters DROP COLUMN replay, DROP COLUMN forget;
@@ -249,8 +248,8 @@ INSERT INTO consumer_checkpoints (consumer_name, last_position, revision) VALUES
 INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 7, 'Order', 'o7', gen_random_uuid(), 'E', 1);
 `
 
-// A consumer of version 4 has had the effects up to its checkpoint, as one that was never
-// set back, and its dead letters have failed. Programs of that version go on to write.
+// After the upgrade, a consumer of version 4 has had the effects up to its checkpoint. Its dead
+// letters count as failed, not as replayed. Programs of version 4 can still write the rows.
 func TestEffectsOfVersion4(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -270,7 +269,7 @@ UNION SELECT global_position || ' ' || replay || ' ' || forget FROM consumer_dea
 	equal(t, "the versions", list(t, d.DB, `SELECT version || ' ' || applied FROM consumer_checkpoints_schema`), []string{fmt.Sprintf("2 %d", migrations.Version)})
 }
 
-// runFiles runs the generated texts as migration tools do: each as one string.
+// runFiles executes each generated text as one string, as migration tools do.
 func runFiles(t *testing.T, db *sql.DB, c *migrations.Config) {
 	t.Helper()
 	for _, f := range []func(*migrations.Config) (string, error){migrations.StoreSQL, migrations.SQL} {
@@ -374,9 +373,9 @@ func with(t *testing.T, d *pgtest.Database, setting, value string) *sql.DB {
 	return db
 }
 
-// A start of a process must not queue behind a long transaction, with everybody
-// else behind it.
-func TestApplyWaitsForNobodyWhenThereIsNothingToDo(t *testing.T) {
+// If the tables are up to date, Apply does not wait for a long transaction, so no other process
+// waits behind it.
+func TestApplyTakesNoLocksIfUpToDate(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	tx, err := d.DB.BeginTx(t.Context(), nil)
@@ -407,9 +406,10 @@ func TestApplyWaitsForNobodyWhenThereIsNothingToDo(t *testing.T) {
 	}
 }
 
-// An upgrade beside a long transaction, such as pg_dump's, lets others have the tables between its
-// tries, and names the transaction if ctx ends before it. Afterwards it succeeds.
-func TestApplyDoesNotHoldUpOthersBesideALongTransaction(t *testing.T) {
+// An upgrade beside a long transaction, such as that of pg_dump, releases its locks between its
+// tries. If ctx ends first, the error names the transaction. After the transaction, the upgrade
+// succeeds.
+func TestApplyReleasesLocksBetweenTries(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	dumper := fmt.Sprint("dump", time.Now().UnixNano())
@@ -427,14 +427,14 @@ func TestApplyDoesNotHoldUpOthersBesideALongTransaction(t *testing.T) {
 	applied := make(chan error, 1)
 	go func() { applied <- migrations.Apply(ctx, d.DB, nil) }()
 	heartbeats := with(t, d, "lock_timeout", "4000") // milliseconds
-	for range 3 {                                    // each waits for the end of one try at most
+	for range 3 {                                    // each waits for one try at most
 		pgtest.AwaitBlockedFor(t, d.DB, 100*time.Millisecond)
 		if _, err := heartbeats.ExecContext(t.Context(), `UPDATE worker_nodes SET heartbeat_at = clock_timestamp()`); err != nil {
 			t.Fatalf("a heartbeat waits behind the upgrade: %v", err)
 		}
 	}
 	cancel()
-	if text := said.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "(application_name "+dumper+", idle in transaction)") {
+	if text := logged.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "(application_name "+dumper+", idle in transaction)") {
 		t.Errorf("Apply has logged %q", text)
 	}
 	if err := <-applied; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "(application_name "+dumper+", idle in transaction)") || strings.Contains(err.Error(), "\n") {
@@ -451,7 +451,7 @@ func TestApplyDoesNotHoldUpOthersBesideALongTransaction(t *testing.T) {
 	complete(t, d.DB)
 }
 
-func TestMissingIndexesAreNoticed(t *testing.T) {
+func TestCheckFindsMissingIndexes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `DROP INDEX events_aggregate_type_global_position_idx`)
@@ -494,14 +494,14 @@ func TestApplyWithoutTheRightToCreateSchemas(t *testing.T) {
 	apply(t, db, &c)
 }
 
-// Tables without a schema must not be created in front of the old ones, whose
-// checkpoints would be out of sight.
+// Apply refuses to create tables without a schema that would hide older ones and their
+// checkpoints.
 func TestApplyHidesNoTables(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE SCHEMA app`)
 	db := with(t, d, "search_path", "app,public")
-	apply(t, db, nil) // nothing to do
+	apply(t, db, nil) // the tables are up to date
 	d.Exec(t, `UPDATE consumer_checkpoints_schema SET applied = 1`)
 	err := migrations.Apply(t.Context(), db, nil)
 	if err == nil || !strings.Contains(err.Error(), `"consumer_checkpoints"`) || !strings.Contains(err.Error(), "schema") {
@@ -529,9 +529,9 @@ func TestNamesTakenByOthers(t *testing.T) {
 	}
 }
 
-// A process that applies the tables waits for another one that does, whatever time limits
-// its role has. The statements that follow wait for a second at most.
-func TestApplyTakesTurnsUnderTimeLimitsOfTheRole(t *testing.T) {
+// Apply waits for a concurrent Apply whatever time limits the role has. Its later statements
+// wait for at most a second.
+func TestConcurrentApplyUnderTimeLimits(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"lock_timeout", "statement_timeout"} {
 		t.Run(setting, func(t *testing.T) {

@@ -13,14 +13,12 @@ import (
 )
 
 var (
-	// ErrNotApplied reports that tables are missing or older than this program.
-	// Call Apply, for those of jobs ApplyJobs, or run the SQL that cmd/migrate-gen
-	// writes.
+	// ErrNotApplied reports that tables are missing or older than this program. Call Apply, or
+	// ApplyJobs for the tables of jobs, or execute the SQL of cmd/migrate-gen.
 	ErrNotApplied = errors.New("migrations: the tables are missing or out of date")
 
-	// ErrNewerVersion reports that a newer version of this library has
-	// upgraded the tables, and that this program may not run beside them.
-	// Deploy the newer version.
+	// ErrNewerVersion reports that a newer version of this library has upgraded the tables, and
+	// that this program may not run beside them. Deploy the newer version.
 	ErrNewerVersion = errors.New("migrations: the tables belong to a newer version")
 )
 
@@ -29,12 +27,11 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Check reports whether this program may use the worker's tables. It returns
-// nil if they exist with every column; [ErrNotApplied], with all that is
-// missing, if not; and [ErrNewerVersion] if a newer version has upgraded them
-// and programs of this version may not run beside it. Any other error means
-// that the tables could not be read: the server cannot be reached, or denies
-// access.
+// Check returns nil if this program may use the worker's tables: all exist, with every column.
+// It returns [ErrNotApplied] with the list of missing tables, columns and indexes. It returns
+// [ErrNewerVersion] if a newer version has upgraded the tables and programs of this version may
+// not run beside them. Any other error means that Check could not read the catalog: the server
+// cannot be reached, or denies access.
 func Check(ctx context.Context, q Querier, c *Config) error { return errtext.Of(check(ctx, q, c)) }
 
 func check(ctx context.Context, q Querier, c *Config) error {
@@ -46,7 +43,7 @@ func check(ctx context.Context, q Querier, c *Config) error {
 }
 
 func (s schema) check(ctx context.Context, q Querier) error {
-	faults, v, err := s.look(ctx, q)
+	faults, v, err := s.inspect(ctx, q)
 	switch {
 	case err != nil:
 		return err
@@ -64,15 +61,15 @@ func (s schema) newer(v versions) error {
 	return fmt.Errorf("%w: the database has version %d, which needs programs of version %d or later, and this program has version %d: update the program", ErrNewerVersion, v.applied, v.oldest, s.version)
 }
 
-// versions are what the database has recorded, 0 where it has not.
+// versions are the versions recorded in the database, 0 if none is recorded.
 type versions struct {
-	oldest  int // of the programs that may run
+	oldest  int // version of the oldest programs that may run
 	applied int // of the tables
 }
 
-// look returns what is missing of the own tables and of more, and the versions. Of the other tables it demands only the columns: programs may append
-// events in ways of their own.
-func (s schema) look(ctx context.Context, q Querier, more ...table) (faults []string, v versions, err error) {
+// inspect returns the versions, and the faults of the own tables and of more. Of more it checks
+// only the columns, since programs may append events in other ways.
+func (s schema) inspect(ctx context.Context, q Querier, more ...table) (faults []string, v versions, err error) {
 	missing, err := filter(ctx, q, noTable, sqlNames(slices.Concat(s.own, more)))
 	if err != nil {
 		return nil, v, err
@@ -88,7 +85,7 @@ func (s schema) look(ctx context.Context, q Querier, more ...table) (faults []st
 	if slices.Contains(missing, s.record.SQL()) {
 		return faults, v, nil
 	}
-	// The second column came later, and may not be there yet.
+	// The second column was added later, and may be missing.
 	recorded, err := column[int](ctx, q, `
 SELECT n FROM `+s.record.SQL()+` AS v, LATERAL (VALUES (1, v.version), (2, coalesce((to_jsonb(v)->>'applied')::int, v.version))) AS x(i, n) ORDER BY i`)
 	if err == nil && len(recorded) == 2 {
@@ -97,16 +94,16 @@ SELECT n FROM `+s.record.SQL()+` AS v, LATERAL (VALUES (1, v.version), (2, coale
 	return faults, v, err
 }
 
-// Each takes a JSON array of names and returns some of them, in the same order:
-// those without a table, those that something else has, those without a schema,
-// and those without a schema in their name whose table is not where a new one
-// would be created.
+// Each query takes a JSON array of names and returns some of them, in the same order. noTable
+// returns the names without a table. taken returns the names of other relations. noSchema
+// returns the schemas that do not exist. misplaced returns the names without a schema whose
+// table is not where a new one would be created.
 const (
 	namesOf   = `SELECT x.name FROM json_array_elements_text($1::text::json) WITH ORDINALITY AS x(name, n) WHERE `
 	noTable   = namesOf + `NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = to_regclass(x.name) AND c.relkind IN ('r', 'p')) ORDER BY n`
 	taken     = namesOf + `EXISTS (SELECT FROM pg_class c WHERE c.oid = to_regclass(x.name) AND c.relkind NOT IN ('r', 'p')) ORDER BY n`
 	noSchema  = namesOf + `NOT EXISTS (SELECT FROM pg_namespace s WHERE s.nspname = x.name) ORDER BY n`
-	elsewhere = namesOf + `strpos(x.name, '.') = 0 AND EXISTS (SELECT FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace
+	misplaced = namesOf + `strpos(x.name, '.') = 0 AND EXISTS (SELECT FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace
  WHERE c.oid = to_regclass(x.name) AND s.nspname <> current_schema()) ORDER BY n`
 )
 

@@ -34,7 +34,7 @@ func TestCheckNamesEveryMissingTable(t *testing.T) {
 	}
 }
 
-// What cannot be looked at is not reported as missing.
+// Check does not report a table as missing if it cannot read the catalog.
 func TestCheckWithoutAServer(t *testing.T) {
 	t.Parallel()
 	nobody, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
@@ -71,7 +71,7 @@ func brokenTx(t *testing.T, db *sql.DB) *sql.Tx {
 	return tx
 }
 
-func TestHostileNamesReachNoServer(t *testing.T) {
+func TestInvalidNamesReachNoServer(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	c := migrations.Config{EventsTable: `events"; DROP TABLE events; --`}

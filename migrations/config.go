@@ -1,6 +1,6 @@
-// Package migrations creates the tables of the worker and of the event store,
-// and upgrades older ones in place. It gives them as SQL text for any
-// migration tool, writes them as a file, or applies them to a database.
+// Package migrations creates the tables of the worker and of the event store, and upgrades
+// older ones in place. It returns them as SQL text for any migration tool, writes a file, or
+// applies them to a database.
 package migrations
 
 import (
@@ -10,36 +10,35 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// Version is the version of the tables that this package creates. It grows
-// with every change of them. A table beside the checkpoints records it.
+// Version is the version of the tables that this package creates. It grows with every change of
+// the tables. A table beside the checkpoints records it.
 const Version = 6
 
-// oldest is the version of the oldest programs that may run beside these tables.
-// It is kept there too: so an old process that restarts after an upgrade goes on.
-// It grows only when such a program would go wrong, and all must be stopped.
+// oldest is the version of the oldest programs that may run beside these tables. The database
+// records it, too, so an older process can restart after an upgrade. oldest grows only if such
+// a program would go wrong. Then all older programs must be stopped before the upgrade.
 const oldest = 2
 
-// Config says where the SQL goes and how the tables are named. A name is
-// "table" or "schema.table"; an empty one is the default. A table without a
-// schema is found, and created, through the search path.
+// Config names the output file and the tables. A name is "table" or "schema.table"; an empty
+// one is the default. A table without a schema is found, and created, through the search path.
 type Config struct {
-	OutputFolder   string // created if need be; empty: the current one
+	OutputFolder   string // created if missing; empty: the current folder
 	OutputFilename string // a plain file name
 
 	WorkerNodesTable         string // default "worker_nodes"
 	ConsumerAssignmentsTable string // default "consumer_assignments"
-	ConsumerCheckpointsTable string // default "consumer_checkpoints"; "_token", "_settled", "_changes" and "_schema" are put beside it; "consumer_dead_letters" and "consumer_operations" replace its "_checkpoints"
+	ConsumerCheckpointsTable string // default "consumer_checkpoints"; tables with the suffixes "_token", "_settled", "_changes" and "_schema" are created beside it; in "consumer_dead_letters" and "consumer_operations" the suffix replaces "_checkpoints"
 	ConsumerGapSkipsTable    string // default "consumer_gap_skips"
 	LeaderElectionTable      string // default "worker_leader_election"
 
 	EventsTable         string // default "events"
 	AggregateHeadsTable string // default "aggregate_heads"
 
-	JobsTable string // default "jobs"; "_history", "_attempts" and others are put beside it
+	JobsTable string // default "jobs"; tables with the suffixes "_history", "_attempts" and others are created beside it
 }
 
-// DefaultConfig returns the default names, and migrations/001_worker_tables.sql
-// as the file to write.
+// DefaultConfig returns the default names, and migrations/001_worker_tables.sql as the output
+// file.
 func DefaultConfig() Config {
 	d := tables.Default
 	return Config{
@@ -56,7 +55,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// tables validates the configuration; a nil one is all defaults.
+// tables validates the names; a nil Config is all defaults.
 func (c *Config) tables() (tables.Tables, error) {
 	if c == nil {
 		c = &Config{}
@@ -76,9 +75,8 @@ func (c *Config) tables() (tables.Tables, error) {
 	return t, nil
 }
 
-// storeAlone returns a table of the event store that the configuration names,
-// if it names none of the worker's. In a Config that was not made by
-// DefaultConfig, a default that is spelled out is a name too.
+// storeAlone returns a configured table of the event store if the Config names no table of the
+// worker. Unless DefaultConfig made the Config, a name counts also if it equals the default.
 func (c *Config) storeAlone() string {
 	d := DefaultConfig()
 	if c == nil {

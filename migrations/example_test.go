@@ -9,8 +9,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Apply creates the tables, and upgrades older ones. Each process may call it at
-// its start.
+// Apply creates the tables, and upgrades older ones. Each process may call Apply at its start.
 func ExampleApply() {
 	t, drop := pgtest.Example()
 	defer drop()
@@ -18,7 +17,7 @@ func ExampleApply() {
 
 	config := migrations.DefaultConfig()
 	config.EventsTable = "shop_events" // another name than the default
-	for range 2 {                      // the second time there is nothing to do
+	for range 2 {                      // the second call changes nothing
 		if err := migrations.Apply(ctx, db, &config); err != nil {
 			log.Panic(err)
 		}

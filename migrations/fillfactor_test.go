@@ -6,8 +6,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// While nothing that dies can be removed, the checkpoints of many consumers seldom leave their
-// pages: each time costs a look at all entries that the index has of the consumer.
+// While vacuum can remove no row version, the checkpoints of many consumers rarely leave their
+// pages. Each move to another page makes later reads of the index slower.
 func TestCheckpointsStayOnTheirPages(t *testing.T) {
 	t.Parallel()
 	const consumers, rounds = 64, 20

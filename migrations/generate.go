@@ -13,12 +13,12 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// GeneratePostgres writes SQL(c), the worker's tables, to
-// OutputFolder/OutputFilename, and creates the folder if need be. It replaces
-// an earlier file of its own, and no other.
+// GeneratePostgres writes SQL(c), the worker's tables, to OutputFolder/OutputFilename, and
+// creates the folder if it is missing. It replaces an earlier file of its own, and no other
+// file.
 //
-// It refuses a Config that names tables of the event store alone: the function
-// of this name in eventsalsa/store and pupsourcing/store writes those.
+// GeneratePostgres refuses a Config that names only tables of the event store. The functions of
+// this name in eventsalsa/store and pupsourcing/store write the store's tables.
 func GeneratePostgres(c *Config) error {
 	if table := c.storeAlone(); table != "" {
 		return fmt.Errorf("migrations: GeneratePostgres writes the worker's tables, and the Config names %q, a table of the event store, and none of the worker's: call GenerateStore for the event store's tables; for the worker's, leave EventsTable and AggregateHeadsTable at their defaults", table)
@@ -26,12 +26,11 @@ func GeneratePostgres(c *Config) error {
 	return generate(c, SQL)
 }
 
-// GenerateStore writes StoreSQL(c) as GeneratePostgres does. Give it a file
-// name of its own.
+// GenerateStore writes StoreSQL(c), as GeneratePostgres writes SQL(c). Use another file name.
 func GenerateStore(c *Config) error { return generate(c, StoreSQL) }
 
-// GenerateJobs writes JobsSQL(c), the tables of jobs, as GeneratePostgres does. Give
-// it a file name of its own.
+// GenerateJobs writes JobsSQL(c), the tables of jobs, as GeneratePostgres writes SQL(c). Use
+// another file name.
 func GenerateJobs(c *Config) error { return generate(c, JobsSQL) }
 
 func generate(c *Config, content func(*Config) (string, error)) error {
@@ -68,7 +67,7 @@ func generate(c *Config, content func(*Config) (string, error)) error {
 	return nil
 }
 
-// causeOf is err without the path, which may be long.
+// causeOf returns err without the path, which may be long.
 func causeOf(err error) error {
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
 		return path.Err
@@ -76,8 +75,8 @@ func causeOf(err error) error {
 	return err
 }
 
-// write replaces what begins with text's first line, and nothing else: worker
-// and store tables given the same name would overwrite each other.
+// write replaces a file that begins with text's first line, and no other file. Otherwise the
+// tables of the worker and of the store would overwrite each other in a file of the same name.
 func write(root *os.Root, name, text string) error {
 	old, err := root.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -52,8 +52,7 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// What a program for another library's generator asks for is not answered with
-// other tables.
+// GeneratePostgres refuses a Config that was written for another library's generator.
 func TestGeneratePostgresRefusesTheStoresTables(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -87,7 +86,7 @@ func TestGeneratePostgresRefusesTheStoresTables(t *testing.T) {
 	}
 }
 
-func TestGenerateReplacesNothingElse(t *testing.T) {
+func TestGenerateReplacesOnlyItsFile(t *testing.T) {
 	t.Parallel()
 	c := migrations.DefaultConfig()
 	c.OutputFolder = t.TempDir()

@@ -13,23 +13,21 @@ import (
 	"github.com/pgfrontier/worker/internal/rights"
 )
 
-// Roles names the database roles of a deployment. A name is taken as it is,
-// with its capital letters; an empty one is left out. A role that appears
-// twice gets the privileges of both.
+// Roles names the database roles of a deployment. A name is quoted, so its capital letters are
+// kept; an empty name is left out. A role that appears twice gets the privileges of both.
 type Roles struct {
-	// Writer appends events with package store/postgres, and nothing else. An
-	// application that also reads streams is a Reader too.
+	// Writer appends events with package store/postgres, and needs no more. An application that
+	// also reads streams must be a Reader, too.
 	Writer string
-	// Worker runs consumers. What their handlers do comes on top.
+	// Worker runs consumers. Grant the privileges of the consumers' handlers separately.
 	Worker string
-	// Operator does all that package ops does, and calls Check.
+	// Operator runs all operations of package ops, and calls Check.
 	Operator string
-	// Reader reads events, and how consumers stand.
+	// Reader reads events, and the state of the consumers.
 	Reader string
 }
 
-// DefaultRoles returns event_writer, event_worker, event_operator and
-// event_reader.
+// DefaultRoles returns event_writer, event_worker, event_operator and event_reader.
 func DefaultRoles() Roles {
 	return Roles{Writer: "event_writer", Worker: "event_worker", Operator: "event_operator", Reader: "event_reader"}
 }
@@ -40,9 +38,9 @@ const grantsHeader = `-- What the database roles may do. ` + madeBy + `--
 -- roles that log in be members: CREATE ROLE <role>; GRANT <role> TO <login>.
 `
 
-// Grants returns the privileges that the roles need, as SQL text. They are no
-// more than the statements need, on whole tables, so that an upgrade may add
-// columns. The text can be run again. The roles must exist.
+// Grants returns the privileges of the roles as SQL text. The privileges are those that the
+// statements need, but for whole tables, so that an upgrade may add columns. The text can be
+// executed again. The roles must exist.
 func Grants(c *Config, r Roles) (string, error) {
 	s, err := newSchema(c)
 	if err != nil {
@@ -57,8 +55,9 @@ func Grants(c *Config, r Roles) (string, error) {
 	})
 }
 
-// grantStats lets a role see what the sessions of others do. The tables' owner may lack the right
-// to grant that. The statement then warns, so that a transaction of the whole text goes on.
+// grantStats grants a role the right to see the sessions of other roles. The tables' owner may
+// lack the right to grant that. The statement then warns instead of failing, so that a
+// transaction of the whole text goes on.
 func grantStats(role string) string {
 	grant := "GRANT pg_read_all_stats TO " + ident.Quote(role)
 	return do("\n\t" + grant + ";\nEXCEPTION WHEN insufficient_privilege THEN\n\tRAISE WARNING '%', " +
@@ -67,7 +66,7 @@ func grantStats(role string) string {
 
 // grantee is a role of a deployment.
 type grantee struct {
-	what, name string // name is empty for one that is left out
+	what, name string // an empty name is left out
 	does       string
 	needs      []rights.Need
 	more       string // statements
@@ -92,8 +91,8 @@ func (s schema) grantText(header, setting string, roles []grantee) (string, erro
 	return b.String(), nil
 }
 
-// checkRole refuses what is no role's name. PostgreSQL takes "public" for
-// everybody even within quotes.
+// checkRole refuses an invalid name of a role. PostgreSQL reads "public" as all roles even
+// within quotes.
 func checkRole(name string) error {
 	switch {
 	case len(name) > maxName:
@@ -106,8 +105,7 @@ func checkRole(name string) error {
 	return nil
 }
 
-// grants returns the statements that give a role what it needs: of schemas, of
-// tables, of sequences.
+// grants returns the GRANT statements for a role: of schemas, of tables, of sequences.
 func (s schema) grants(needs []rights.Need, role string) []string {
 	var schemas, tables, sequences []string
 	privileges := map[string][]string{}
@@ -138,8 +136,8 @@ func (s schema) grants(needs []rights.Need, role string) []string {
 	return slices.Concat(schemas, tables, sequences)
 }
 
-// grantSchema lets a role find tables. Those without a schema were made in the
-// first one of the search path.
+// grantSchema lets a role find tables. Tables without a schema were created in the first schema
+// of the search path.
 func grantSchema(name, role string) string {
 	if name != "" {
 		return fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", ident.Quote(name), ident.Quote(role))
@@ -164,7 +162,7 @@ const (
 )
 
 func (s schema) writerNeeds() []rights.Need {
-	returned := []string{positionColumn, "aggregate_version", "metadata", "created_at"} // by INSERT
+	returned := []string{positionColumn, "aggregate_version", "metadata", "created_at"} // read by RETURNING
 	return slices.Concat(
 		need(s.Events, "INSERT"),
 		[]rights.Need{{Table: s.Events.SQL(), Privilege: "SELECT", Columns: returned}},
@@ -172,12 +170,12 @@ func (s schema) writerNeeds() []rights.Need {
 		need(s.Heads, "SELECT", "INSERT", "UPDATE"))
 }
 
-// workerNeeds are those that Start checks, of whole tables.
+// workerNeeds returns the privileges that Start checks, for whole tables.
 func (s schema) workerNeeds() []rights.Need {
 	return whole(append(rights.Worker(s.Tables, true, true), rights.Log(s.Events.SQL(), positionColumn, true)...))
 }
 
-// whole are needs of whole tables instead of columns.
+// whole drops the columns of needs, so that they are for whole tables.
 func whole(all []rights.Need) []rights.Need {
 	for i := range all {
 		all[i].Columns = nil

@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Names that hold quotes, dollars and semicolons stay names.
+// Role names with quotes, dollars and semicolons are quoted.
 func TestGrantsQuoteNames(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -39,8 +39,8 @@ SELECT c.oid::regclass::text FROM pg_class AS c JOIN pg_roles AS r ON r.rolname 
 WHERE c.relkind = 'r' AND c.relnamespace::regnamespace::text IN ('public', 'infra', 'progress', 'audit', 'log') AND NOT has_table_privilege(r.oid, c.oid, 'SELECT')`), nil)
 }
 
-// The owner of the tables, who is nothing else, runs the text in one transaction. What takes a
-// superuser is left to one, in a warning.
+// The owner of the tables, without other rights, runs the text in one transaction. A grant that
+// needs a superuser becomes a warning.
 func TestGrantsByTheOwner(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -108,7 +108,7 @@ WHERE c.relkind = 'r' AND NOT c.relnamespace::regnamespace::text LIKE ANY ('{inf
 		[]string{"consumer_gap_skips", custom.ConsumerCheckpointsTable, custom.ConsumerCheckpointsTable + "_dead_letters"})
 }
 
-func TestJobsGrantsOfNobody(t *testing.T) {
+func TestJobsGrantsWithoutRoles(t *testing.T) {
 	t.Parallel()
 	text, err := migrations.JobsGrants(nil, migrations.JobsRoles{})
 	if err != nil || strings.Contains(text, "GRANT ") && strings.Contains(text, "\nGRANT") || strings.Contains(text, "EXECUTE") {
@@ -124,7 +124,7 @@ func TestJobsGrantsOfNobody(t *testing.T) {
 	}
 }
 
-func TestGrantsOfNobody(t *testing.T) {
+func TestGrantsWithoutRoles(t *testing.T) {
 	t.Parallel()
 	text, err := migrations.Grants(nil, migrations.Roles{})
 	if err != nil || strings.Contains(text, "\nGRANT") || strings.Contains(text, "EXECUTE") {

@@ -9,15 +9,15 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// JobsVersion is the version of the tables of jobs, as [Version] is that of the
-// worker's.
+// JobsVersion is the version of the tables of jobs, as [Version] is that of the worker's
+// tables.
 const JobsVersion = 4
 
-// oldestJobs is for the tables of jobs what oldest is for the worker's.
+// oldestJobs is the version of the oldest programs that may run beside the tables of jobs.
 const oldestJobs = 1
 
-// ApplyJobs creates or upgrades the tables of package jobs, in one transaction,
-// as [Apply] does those of the worker. Neither needs the other's.
+// ApplyJobs creates or upgrades the tables of package jobs, in one transaction, as [Apply] does
+// those of the worker. The two sets of tables do not need each other.
 func ApplyJobs(ctx context.Context, db *sql.DB, c *Config) error {
 	s, err := newJobsSchema(c)
 	if err == nil {
@@ -26,8 +26,8 @@ func ApplyJobs(ctx context.Context, db *sql.DB, c *Config) error {
 	return errtext.Of(err)
 }
 
-// CheckJobs reports whether this program may use the tables of package jobs, as
-// [Check] does of the worker's.
+// CheckJobs returns nil if this program may use the tables of package jobs. Its errors are
+// those of [Check].
 func CheckJobs(ctx context.Context, q Querier, c *Config) error {
 	s, err := newJobsSchema(c)
 	if err == nil {
@@ -60,7 +60,7 @@ func (c *Config) jobs() (tables.Jobs, error) {
 	return n, nil
 }
 
-// newJobsSchema validates the configuration and lays out the tables of jobs.
+// newJobsSchema validates the names and returns the tables of jobs.
 func newJobsSchema(c *Config) (schema, error) {
 	n, err := c.jobs()
 	if err != nil {
@@ -71,22 +71,22 @@ func newJobsSchema(c *Config) (schema, error) {
 	return s, checkDistinct(s.own)
 }
 
-// passed are the columns that a finished job keeps.
-var passed = []string{
+// finishedColumns are the columns that a finished job keeps.
+var finishedColumns = []string{
 	"id BIGINT NOT NULL", "kind TEXT NOT NULL", "queue TEXT NOT NULL", "priority SMALLINT NOT NULL",
 	"run_at TIMESTAMPTZ NOT NULL", "good_until TIMESTAMPTZ", "args JSONB NOT NULL", "meta JSONB", "created_at TIMESTAMPTZ NOT NULL",
 	"attempt INT NOT NULL", "failures INT NOT NULL", "resets INT NOT NULL", "max_attempts INT", "max_resets INT NOT NULL",
 	"claimed_by UUID", "claim BIGINT", "claimed_at TIMESTAMPTZ", "started_at TIMESTAMPTZ", "cancel_at TIMESTAMPTZ",
 }
 
-// hot are the storage parameters of the table that every claim and every end of a
-// job changes: room for updates beside the row, and vacuum long before a tenth of
-// it is dead.
+// hot are the storage parameters of the table that every claim and every end of a job changes.
+// They leave room for updates on the page, and start vacuum long before a tenth of the table is
+// dead.
 const hot = "fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, " +
 	"autovacuum_analyze_scale_factor = 0.1, autovacuum_analyze_threshold = 5000"
 
-// jobsTables are the tables of jobs in order of creation. Unfinished and finished
-// jobs live apart: what is claimed from stays small.
+// jobsTables returns the tables of jobs in order of creation. Unfinished and finished jobs have
+// separate tables, so that the table of claims stays small.
 func jobsTables(n tables.Jobs) []table {
 	return []table{
 		{
@@ -103,8 +103,8 @@ func jobsTables(n tables.Jobs) []table {
 				"claimed_by UUID", "claim BIGINT", "claimed_at TIMESTAMPTZ", "started_at TIMESTAMPTZ", "cancel_at TIMESTAMPTZ",
 				"unique_key TEXT", "until_start BOOLEAN NOT NULL DEFAULT false", "awaited BOOLEAN NOT NULL DEFAULT false",
 			},
-			// Whatever ends a run must clear the claim: a claim that stays would let a
-			// worker that comes back finish what others run.
+			// Every end of a run must clear the claim. Otherwise a worker that comes back could
+			// finish a run of another worker.
 			checks: []string{"(state = 'running') = (claim IS NOT NULL) AND (state = 'running') = (claimed_by IS NOT NULL)"},
 			with:   hot,
 			key:    "id", serial: "id",
@@ -117,10 +117,10 @@ func jobsTables(n tables.Jobs) []table {
 		},
 		{
 			Table: n.History, comment: "the jobs that have finished",
-			columns: append([]string{"state TEXT NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped'))"}, append(passed,
+			columns: append([]string{"state TEXT NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped'))"}, append(finishedColumns,
 				"finished_at "+now, "code TEXT", "error TEXT", "result JSONB")...),
 			key:     "id",
-			changes: []string{"ADD COLUMN IF NOT EXISTS acknowledged_at TIMESTAMPTZ"}, // of a failed job: an operator has seen it
+			changes: []string{"ADD COLUMN IF NOT EXISTS acknowledged_at TIMESTAMPTZ"}, // when an operator acknowledged a failed job
 			indexes: []index{
 				{on: "queue, finished_at"},
 				{on: "queue, state, id", where: "state <> 'completed'", as: "unsuccessful"},                // for operators
@@ -163,7 +163,7 @@ func jobsTables(n tables.Jobs) []table {
 			key: "id", serial: "id",
 			indexes: []index{
 				{on: "job_id, id"},
-				{on: "((detail->>'new_job')::bigint), id", where: "detail->>'new_job' IS NOT NULL", as: "made"}, // jobs by retries
+				{on: "((detail->>'new_job')::bigint), id", where: "detail->>'new_job' IS NOT NULL", as: "made"}, // finds the retry that created a job
 			},
 		},
 		{
@@ -226,7 +226,7 @@ func jobsTables(n tables.Jobs) []table {
 			checks: []string{"state <> 'enqueued' OR job_id IS NOT NULL AND finished_at IS NULL"},
 			with:   "fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05",
 			key:    "id",
-			// No index knows states: the end of a step stays on its page.
+			// No index contains the state, so the update at a step's end stays on its page.
 			indexes: []index{{on: "job_id", where: "job_id IS NOT NULL"}},
 		},
 		{

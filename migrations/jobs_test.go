@@ -16,7 +16,7 @@ var jobsTables = []string{
 	"jobs_once", "jobs_operations", "jobs_past_workers", "jobs_queues", "jobs_schedules", "jobs_schema", "jobs_token", "jobs_wanted", "jobs_workers",
 }
 
-// The tables of jobs need none of the worker's, and the reverse.
+// The tables of jobs and of the worker do not need each other.
 func TestApplyJobs(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -42,7 +42,7 @@ jobs_history: jobs_history_unsuccessful_idx (queue, state, id) WHERE (state <> '
 jobs_history: jobs_history_unacknowledged_idx (queue) WHERE ((state = 'failed'::text) AND (acknowledged_at IS NULL))
 `), "\n"))
 	equal(t, "version", list(t, d.DB, `SELECT version || ' of ' || applied FROM jobs_schema`), []string{fmt.Sprint("1 of ", migrations.JobsVersion)})
-	d.Exec(t, `ALTER TABLE jobs_history DROP acknowledged_at; UPDATE jobs_schema SET applied = 3`) // as before
+	d.Exec(t, `ALTER TABLE jobs_history DROP acknowledged_at; UPDATE jobs_schema SET applied = 3`) // as in version 3
 	if err := migrations.CheckJobs(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) || !strings.Contains(err.Error(), "acknowledged_at") {
 		t.Errorf("with the tables of version 3: %v", err)
 	}
@@ -57,9 +57,9 @@ jobs_history: jobs_history_unacknowledged_idx (queue) WHERE ((state = 'failed'::
 	}
 }
 
-// What claims and ends of jobs change stays small and is vacuumed soon; what they
-// look for is in the indexes of their names.
-func TestJobsTableIsMadeForChange(t *testing.T) {
+// The columns that claims and ends of jobs change are in no index, and the table is vacuumed
+// early. The columns that they search are in the indexes of their names.
+func TestJobsTableStorage(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
@@ -77,8 +77,7 @@ jobs: jobs_good_until_idx (good_until) WHERE ((good_until IS NOT NULL) AND (stat
 	}
 }
 
-// A claim belongs to a job that runs, and to no other: nobody can finish what is
-// not his.
+// Only a running job has a claim.
 func TestClaimAndStateAgree(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -100,8 +99,8 @@ func TestClaimAndStateAgree(t *testing.T) {
 	d.Exec(t, `INSERT INTO jobs (kind, state, claim, claimed_by) VALUES ('k', 'running', 1, `+me+`), ('k', 'available', NULL, NULL)`)
 }
 
-// Another name moves all of them.
-func TestJobsTablesElsewhere(t *testing.T) {
+// Another name moves all tables of jobs.
+func TestJobsTablesWithOtherName(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	c := &migrations.Config{JobsTable: "infra.work"}

@@ -9,15 +9,15 @@ import (
 	"github.com/pgfrontier/worker/internal/rights"
 )
 
-// JobsRoles names the database roles of a deployment of jobs, as [Roles] does of
-// consumers.
+// JobsRoles names the database roles of a deployment of jobs, as [Roles] does for consumers.
 type JobsRoles struct {
-	// Client enqueues jobs, looks what becomes of them, and cancels them. A handler,
-	// or a consumer, that enqueues jobs is a Client too, and so is a Scheduler.
+	// Client enqueues jobs, reads their outcomes, and cancels jobs. A handler or a consumer
+	// that enqueues jobs must be a Client, too, and so must a Scheduler.
 	Client string
-	// Worker runs jobs, and advances flows. What their handlers do comes on top.
+	// Worker runs jobs, and advances flows. Grant the privileges of the jobs' handlers
+	// separately.
 	Worker string
-	// Operator does all that ops.Jobs does, and calls CheckJobs.
+	// Operator runs all operations of ops.Jobs, and calls CheckJobs.
 	Operator string
 	// Reader reads all tables of jobs, arguments and results included.
 	Reader string
@@ -28,12 +28,12 @@ func DefaultJobsRoles() JobsRoles {
 	return JobsRoles{Client: "job_client", Worker: "job_worker", Operator: "job_operator", Reader: "job_reader"}
 }
 
-// JobsGrants returns the privileges that the roles need on the tables of jobs, as
-// SQL text, like [Grants].
+// JobsGrants returns the privileges of the roles on the tables of jobs as SQL text, like
+// [Grants].
 //
-// A worker keeps notes of the events for which consumers have enqueued jobs, until
-// those are settled. So it reads how far the consumers are, if their tables are
-// there when the text is run.
+// A worker keeps a record of the events for which consumers have enqueued jobs, until the
+// events are settled. Therefore a worker reads the checkpoints of the consumers, if their
+// tables exist when the text is executed.
 func JobsGrants(c *Config, r JobsRoles) (string, error) {
 	s, err := newJobsSchema(c)
 	if err != nil {
@@ -55,7 +55,7 @@ func JobsGrants(c *Config, r JobsRoles) (string, error) {
 	})
 }
 
-// emitters lets a role read the tables of consumers that are there, where they are.
+// emitters grants a role SELECT on the existing tables of consumers.
 func emitters(needs []rights.Need, role string) string {
 	var b strings.Builder
 	b.WriteString("\n-- To see how far consumers are that enqueue jobs, if there are any.\n")

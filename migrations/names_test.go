@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Names in older databases must be met again: the rule may not change.
-func TestLongNamesAreCutAlwaysTheSame(t *testing.T) {
+// The rule for long names must not change, since databases contain names made by it.
+func TestLongNamesAreCutDeterministically(t *testing.T) {
 	t.Parallel()
 	for table, want := range map[string]string{
 		"l":                     "l_pkey",
@@ -26,8 +26,8 @@ func TestLongNamesAreCutAlwaysTheSame(t *testing.T) {
 	}
 }
 
-// drawConfig draws names that are likely to be long, to differ only at their
-// end, and to look like the names derived from each other.
+// drawConfig draws names that are likely to be long, to differ only at their end, and to look
+// like names derived from each other.
 func drawConfig(t *rapid.T) migrations.Config {
 	schema := rapid.SampledFrom([]string{"", "", "", "infra.", "public.", "Other."})
 	stem := rapid.SampledFrom([]string{"a", "Worker", "select", strings.Repeat("long", 13), strings.Repeat("l", 60)})
@@ -50,8 +50,7 @@ func drawConfig(t *rapid.T) migrations.Config {
 	}
 }
 
-// created reads the names of what the text creates, with their schemas, from
-// the text alone.
+// created returns the names that the text creates, with their schemas.
 func created(text string) []string {
 	var all []string
 	schema := ""
@@ -71,7 +70,7 @@ func created(text string) []string {
 	return all
 }
 
-func TestNamesNeverMeet(t *testing.T) {
+func TestNamesNeverCollide(t *testing.T) {
 	t.Parallel()
 	accepted := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -95,8 +94,8 @@ func TestNamesNeverMeet(t *testing.T) {
 
 func checkNames(t *rapid.T, text string) {
 	names := created(text)
-	// Fourteen tables; constraints are among the indexes. A lease's table of our
-	// own needs no index beside its key.
+	// There are fourteen tables, and constraints are among the indexes. A new table of the
+	// lease needs no index beside its key.
 	if want := 14 + len(indexes) + 1; len(names) != want {
 		t.Fatalf("found %d names, not %d: %q", len(names), want, names)
 	}
@@ -114,7 +113,7 @@ func checkNames(t *rapid.T, text string) {
 	}
 }
 
-// The server takes the text of whatever is accepted, and has every table then.
+// Every accepted set of names yields a text that the server executes.
 func TestAcceptedNamesRun(t *testing.T) {
 	tier.Checks(t, 40, 100)
 	d := pgtest.Empty(t)
@@ -152,7 +151,7 @@ func TestAcceptedNamesRun(t *testing.T) {
 	}
 }
 
-func TestNamesThatMeetAreRefused(t *testing.T) {
+func TestCollidingNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		config migrations.Config
@@ -191,7 +190,7 @@ func TestNamesThatMeetAreRefused(t *testing.T) {
 	}
 }
 
-func TestHostileNamesAreRefused(t *testing.T) {
+func TestInvalidNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	for field, set := range map[string]func(*migrations.Config, string){
 		"WorkerNodesTable":         func(c *migrations.Config, s string) { c.WorkerNodesTable = s },

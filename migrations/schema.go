@@ -8,23 +8,21 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// schema is tables that have a version together, and those beside them that have
-// none.
+// schema is a set of tables with one version, and the tables beside them without a version.
 type schema struct {
 	tables.Tables // of the worker and of its log
 	own, beside   []table
 	edition
 }
 
-// edition is a version of tables, and where it is recorded.
+// edition is a version of tables, and the table that records it.
 type edition struct {
 	record          ident.Table
 	version, oldest int    // as [Version] and oldest are
-	remedy          string // for tables that are not as they should be
+	remedy          string // for tables that are not up to date
 }
 
-// newSchema validates the configuration and lays out the tables of the worker and
-// of the event store.
+// newSchema validates the names and returns the tables of the worker and of the event store.
 func newSchema(c *Config) (schema, error) {
 	n, err := c.tables()
 	if err != nil {
@@ -37,15 +35,14 @@ func newSchema(c *Config) (schema, error) {
 
 const now = "TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()"
 
-// stamps gives tables that were made elsewhere the defaults our inserts rely on.
+// stamps sets defaults on which inserts rely, in tables that another program created.
 var stamps = []string{
 	"ALTER COLUMN created_at SET DEFAULT clock_timestamp()",
 	"ALTER COLUMN updated_at SET DEFAULT clock_timestamp()",
 }
 
-// workerTables are the worker's tables in order of creation. Columns are those
-// that every version had; what came later is in changes, so that older tables
-// get it too.
+// workerTables returns the worker's tables in order of creation. columns are those that every
+// version had. Later columns are in changes, so that older tables get them, too.
 func workerTables(n tables.Tables) []table {
 	return []table{
 		{
@@ -59,11 +56,11 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS protocol INT NOT NULL DEFAULT 1",
 				"ADD COLUMN IF NOT EXISTS build TEXT",
 				"ADD COLUMN IF NOT EXISTS status JSONB",
-				"ADD COLUMN IF NOT EXISTS partitions JSONB", // null: a program from before there were any
+				"ADD COLUMN IF NOT EXISTS partitions JSONB", // null: a build without partition support
 				"ADD COLUMN IF NOT EXISTS heartbeat_interval INTERVAL",
-				"ADD COLUMN IF NOT EXISTS draining BOOLEAN NOT NULL DEFAULT false", // it finishes the batches in hand, and is dealt nothing
-				"ADD COLUMN IF NOT EXISTS heartbeat_timeout INTERVAL",              // null: a program that does not say, and is judged by that of the others
-				"ADD COLUMN IF NOT EXISTS drain_requested_at TIMESTAMPTZ",          // by an operator
+				"ADD COLUMN IF NOT EXISTS draining BOOLEAN NOT NULL DEFAULT false", // the worker finishes its batches in flight, and gets no assignment
+				"ADD COLUMN IF NOT EXISTS heartbeat_timeout INTERVAL",              // null: a build that does not report it; the timeout of the other workers applies
+				"ADD COLUMN IF NOT EXISTS drain_requested_at TIMESTAMPTZ",          // when an operator asked it to drain
 				"ALTER COLUMN heartbeat_at SET DEFAULT clock_timestamp()",
 			}, stamps...),
 			indexes: []index{{on: "heartbeat_at"}},
@@ -73,10 +70,10 @@ func workerTables(n tables.Tables) []table {
 			Table: n.Assignments, comment: "which worker runs which consumer",
 			columns: []string{"consumer_name TEXT NOT NULL", "worker_id UUID NOT NULL", "created_at " + now, "updated_at " + now},
 			key:     "consumer_name",
-			// A worker's row may go before its assignments, or during a batch.
+			// A worker's row may be removed before its assignments, or during a batch.
 			changes: append([]string{
 				"DROP CONSTRAINT IF EXISTS " + ident.Quote(givenName(n.Assignments.Name, "_worker_id_fkey")),
-				"ADD COLUMN IF NOT EXISTS partitions INT", // of the consumer, as the leader wants it; null: as they are
+				"ADD COLUMN IF NOT EXISTS partitions INT", // of the consumer, set by the leader; null: no change
 			}, stamps...),
 			indexes: []index{{on: "worker_id"}},
 		},
@@ -84,23 +81,23 @@ func workerTables(n tables.Tables) []table {
 			Table: n.Checkpoints, comment: "how far each consumer has come; revision grows with every change of it",
 			columns: []string{"consumer_name TEXT NOT NULL", "last_position BIGINT NOT NULL DEFAULT 0", "created_at " + now, "updated_at " + now},
 			key:     "consumer_name",
-			// The next version of a row mostly stays on its page, beside few other rows: a row
-			// that leaves its page has another entry in the index, and each new entry is compared
-			// with all those that an old snapshot keeps.
+			// A new version of a row usually stays on its page, beside few other rows. A row
+			// that moves to another page gets another entry in the index. Each new entry is
+			// compared with all entries that an old snapshot keeps.
 			with: "fillfactor = 10",
 			changes: append([]string{
 				"ADD COLUMN IF NOT EXISTS revision BIGINT NOT NULL DEFAULT 0",
 				"ADD COLUMN IF NOT EXISTS paused_at TIMESTAMPTZ",
 				"ADD COLUMN IF NOT EXISTS paused_by TEXT",
 				"ADD COLUMN IF NOT EXISTS paused_reason TEXT",
-				// While a consumer is split, its own row is no unit. It stays paused,
-				// so that no program from before there were partitions runs it.
+				// While a consumer is split, its own row is no unit. The row stays paused, so
+				// that no build without partition support runs it.
 				"ADD COLUMN IF NOT EXISTS split_at TIMESTAMPTZ CHECK (split_at IS NULL OR paused_at IS NOT NULL)",
 				"ADD COLUMN IF NOT EXISTS partitions INT", // fixed by an operator
 				"ADD COLUMN IF NOT EXISTS partition_key TEXT NOT NULL DEFAULT ''",
-				"ADD COLUMN IF NOT EXISTS effects JSONB NOT NULL DEFAULT '[]'", // of which events the effects were had: package internal/delivered
-				"ADD COLUMN IF NOT EXISTS scope JSONB",                         // what the code selects that runs it: package internal/scope; null: not recorded
-				"ADD COLUMN IF NOT EXISTS scope_since BIGINT",                  // from which position on that is known
+				"ADD COLUMN IF NOT EXISTS effects JSONB NOT NULL DEFAULT '[]'", // events whose effects were had: package internal/delivered
+				"ADD COLUMN IF NOT EXISTS scope JSONB",                         // selection of the consumer's code: package internal/scope; null: not recorded
+				"ADD COLUMN IF NOT EXISTS scope_since BIGINT",                  // the position from which on scope is recorded
 			}, stamps...),
 		},
 		{
@@ -116,7 +113,7 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS gap_end BIGINT",
 				"ADD COLUMN IF NOT EXISTS missing BIGINT",
 				"ADD COLUMN IF NOT EXISTS state TEXT NOT NULL DEFAULT 'void' CHECK (state IN ('void', 'open', 'late'))",
-				"ADD COLUMN IF NOT EXISTS closed_at TIMESTAMPTZ DEFAULT now()", // the rows that are there are closed
+				"ADD COLUMN IF NOT EXISTS closed_at TIMESTAMPTZ DEFAULT now()", // the existing rows are closed
 				"ALTER COLUMN created_at SET DEFAULT clock_timestamp()",
 			},
 			fixes:   []fix{{"closed_at", "DROP DEFAULT"}},
@@ -131,13 +128,13 @@ func workerTables(n tables.Tables) []table {
 			},
 			key: "consumer_name, global_position",
 			changes: []string{
-				"ADD COLUMN IF NOT EXISTS order_key TEXT", // of the consumer's own; null: the aggregate
+				"ADD COLUMN IF NOT EXISTS order_key TEXT", // the consumer's own key; null: the aggregate
 				"ADD COLUMN IF NOT EXISTS order_type TEXT NOT NULL GENERATED ALWAYS AS (CASE WHEN order_key IS NULL THEN aggregate_type ELSE '' END) STORED",
 				"ADD COLUMN IF NOT EXISTS order_id TEXT NOT NULL GENERATED ALWAYS AS (coalesce(order_key, aggregate_id)) STORED",
-				"ADD COLUMN IF NOT EXISTS replay BOOLEAN NOT NULL DEFAULT false", // waits for the replay of an aggregate: nothing has failed
+				"ADD COLUMN IF NOT EXISTS replay BOOLEAN NOT NULL DEFAULT false", // waits for the replay of an aggregate, and has not failed
 				"ADD COLUMN IF NOT EXISTS forget BOOLEAN NOT NULL DEFAULT false", // the consumer forgets the aggregate first
 			},
-			// Programs from before there were keys search by the aggregate.
+			// Builds without keys search by the aggregate.
 			indexes: []index{{on: "consumer_name, aggregate_type, aggregate_id, global_position", as: "aggregate_position"}, {on: "consumer_name, order_type, order_id, global_position", as: "order_position"}, {on: "consumer_name, retry_at, global_position", where: "retry_at IS NOT NULL", as: "retry_at"}},
 		},
 		{
@@ -154,9 +151,9 @@ func workerTables(n tables.Tables) []table {
 			Table: n.Leader, comment: "the lease of the leader, where no session lock can be used",
 			columns: []string{"name TEXT NOT NULL", "worker_id UUID", "term BIGINT NOT NULL DEFAULT 0", "acquired_at TIMESTAMPTZ", "expires_at TIMESTAMPTZ"},
 			key:     "name",
-			// eventsalsa/worker has a table of this name with other columns.
-			// Both libraries' leases have room in it, each in rows of its own:
-			// a process of theirs that still runs is not disturbed.
+			// eventsalsa/worker has a table of this name with other columns. The leases of both
+			// libraries fit into the table, each in its own rows. A process of
+			// eventsalsa/worker that still runs is not disturbed.
 			changes: []string{
 				"ADD COLUMN IF NOT EXISTS name TEXT",
 				"ADD COLUMN IF NOT EXISTS worker_id UUID",
@@ -165,7 +162,7 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS expires_at TIMESTAMPTZ",
 			},
 			fixes:   []fix{{"lease_key", "SET DEFAULT gen_random_uuid()::text"}, {"leader_id", "DROP NOT NULL"}, {"expires_at", "DROP NOT NULL"}},
-			indexes: []index{{on: "name", unique: true}}, // theirs; ours has a primary key
+			indexes: []index{{on: "name", unique: true}}, // for eventsalsa/worker; the own lease has a primary key
 		},
 		tokenTable(n.Token),
 		{
@@ -179,8 +176,8 @@ func workerTables(n tables.Tables) []table {
 			key:     `"only"`,
 		},
 		{
-			// Programs of version 2 know the first column only, and demand that
-			// it is their own version.
+			// Programs of version 2 know only the first column, and require that it equals
+			// their own version.
 			Table: n.Version, comment: versionComment,
 			columns: []string{onlyRow, "version INT NOT NULL"},
 			key:     `"only"`,
@@ -189,7 +186,7 @@ func workerTables(n tables.Tables) []table {
 	}
 }
 
-// stoppedTable is the table of the workers whose rows are gone.
+// stoppedTable returns the table of the workers whose rows are gone.
 func stoppedTable(name ident.Table) table {
 	return table{
 		Table: name, comment: "the workers that have stopped, for a while; nobody judges by it who lives",
@@ -201,7 +198,7 @@ func stoppedTable(name ident.Table) table {
 	}
 }
 
-// tokenTable is the table of an incarnation's token.
+// tokenTable returns the table of an incarnation's token.
 func tokenTable(name ident.Table) table {
 	return table{
 		Table: name, comment: "unlogged, so that crash recovery and promotion empty it: then positions may be issued again",
@@ -213,7 +210,7 @@ func tokenTable(name ident.Table) table {
 
 const versionComment = "version is that of the oldest programs that may run, applied that of the tables"
 
-// onlyRow is a key that admits one row.
+// onlyRow is a key column that permits one row.
 const onlyRow = `"only" BOOLEAN NOT NULL DEFAULT true CHECK ("only")`
 
 func storeTables(n tables.Tables) []table {
@@ -239,8 +236,8 @@ func storeTables(n tables.Tables) []table {
 	}
 }
 
-// recordVersion never lowers a version: an older program must not undo what a
-// newer one has recorded.
+// recordVersion never lowers a version: an older program must not undo the record of a newer
+// one.
 func (s schema) recordVersion() string {
 	return fmt.Sprintf(`INSERT INTO %[1]s AS v (version, applied) VALUES (%[2]d, %[3]d)
 ON CONFLICT ("only") DO UPDATE SET version = EXCLUDED.version, applied = EXCLUDED.applied

@@ -206,7 +206,7 @@ var checks = []string{
 	`consumer_checkpoints_schema: CHECK ("only")`,
 }
 
-// versionQuery shows the oldest program that may run, and the tables' version.
+// versionQuery returns the version of the oldest program that may run, and the tables' version.
 const versionQuery = `SELECT version || ' of ' || applied FROM consumer_checkpoints_schema`
 
 // complete fails unless the database has exactly the default tables.

@@ -7,15 +7,15 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// shape is what an existing table needs.
+// shape is what an existing table must have.
 type shape struct {
 	Table   string   `json:"table"`
 	Columns []string `json:"columns"`
-	Key     []string `json:"key"` // has a unique index; empty: the columns are all that is asked for
+	Key     []string `json:"key"` // columns that need a unique index; empty: none
 }
 
-// shapes returns the tables' shapes: as this program needs them, or as far as
-// it cannot bring them about in a table that exists.
+// shapes returns the shapes of tables: as this program needs them if whole, otherwise only the
+// parts that Apply cannot add to an existing table.
 func shapes(tables []table, whole bool) []shape {
 	all := make([]shape, len(tables))
 	for i, t := range tables {
@@ -31,10 +31,9 @@ func shapes(tables []table, whole bool) []shape {
 	return all
 }
 
-// Both take a JSON array of shapes and say of each table that exists what it
-// lacks. A column that the worker does not know, and that wants a value, is a
-// fault too: every INSERT would fail. So would every ON CONFLICT without a
-// unique index.
+// Both queries take a JSON array of shapes and return the faults of each existing table. An
+// unknown column that needs a value is a fault, too, since every INSERT would fail. So is a
+// missing unique index, since every ON CONFLICT would fail.
 const (
 	shapesOf = `
 WITH shape AS (
@@ -73,15 +72,15 @@ SELECT fault FROM (
 ) AS found ORDER BY n, k`
 )
 
-// missingIndex names an index, and tells what is as good.
+// missingIndex names an index and describes equivalent ones.
 type missingIndex struct {
 	Index  string `json:"index"`
 	Table  string `json:"table"`
-	On     string `json:"on"` // empty: nothing else is
+	On     string `json:"on"` // empty: only this name will do
 	Unique bool   `json:"unique"`
 }
 
-// missingIndexes returns the names of those that are missing.
+// missingIndexes returns the names of the missing indexes.
 func missingIndexes(ctx context.Context, q Querier, tables []table) ([]string, error) {
 	var all []missingIndex
 	for _, t := range tables {

@@ -12,33 +12,33 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// table describes a table, enough to create it and to upgrade an older one.
+// table is a table definition, from which a table is created or upgraded.
 type table struct {
 	ident.Table
 	comment  string
 	unlogged bool
 	columns  []string
-	checks   []string // of several columns
+	checks   []string // constraints over several columns
 	with     string   // storage parameters
 	key      string   // columns of the primary key
-	serial   string   // the column with a sequence of its own, if any
+	serial   string   // the column with its own sequence; empty: none
 	unique   []string // columns of each unique constraint
 	changes  []string // ALTER TABLE actions; each safe to repeat
 	fixes    []fix
-	indexes  []index // created unless there is an equivalent one
+	indexes  []index // an equivalent index of any name is enough
 }
 
-// fix is an ALTER COLUMN action that follows the changes. It is left out where
-// the table has no such column.
+// fix is an ALTER COLUMN action that follows the changes. It is skipped if the table has no
+// such column.
 type fix struct{ column, action string }
 
 type index struct {
 	on, where string
 	unique    bool
-	as        string // in its name instead of the columns, where these are too many
+	as        string // part of the name instead of the columns; empty: the columns
 }
 
-// statements returns what creates or upgrades the table, each safe to repeat.
+// statements returns the statements that create or upgrade the table. Each is safe to repeat.
 func (t table) statements() []string {
 	statements := []string{t.create()}
 	if len(t.changes) > 0 {
@@ -53,8 +53,8 @@ func (t table) statements() []string {
 	return statements
 }
 
-// outdated is an SQL condition: a change would change something. ALTER TABLE takes an ACCESS
-// EXCLUSIVE lock also where it changes nothing.
+// outdated returns an SQL condition: at least one change is missing. ALTER TABLE takes an
+// ACCESS EXCLUSIVE lock even if it changes nothing.
 func (t table) outdated() string {
 	var columns, defaults, constraints []string
 	for _, c := range t.changes {
@@ -90,7 +90,7 @@ func (t table) outdated() string {
 	return strings.Join(any, " OR ")
 }
 
-// unfixed selects the column of a fix, if the fix would change something.
+// unfixed selects the column of a fix if the fix would change something.
 func (t table) unfixed(f fix) string {
 	is := map[string]string{"DROP DEFAULT": "atthasdef", "DROP NOT NULL": "attnotnull"}[f.action]
 	if is == "" {
@@ -100,8 +100,8 @@ func (t table) unfixed(f fix) string {
     SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped AND %s`, ident.Literal(t.SQL()), ident.Literal(f.column), is)
 }
 
-// createIndex builds no second index where there is an equivalent one, under
-// whatever name. One with a condition is known by its name alone.
+// createIndex creates an index unless there is an equivalent one under any name. For an index
+// with a condition, only the name counts.
 func (t table) createIndex(i index) string {
 	kind, where := "INDEX", ""
 	if i.unique {
@@ -112,23 +112,23 @@ func (t table) createIndex(i index) string {
 	}
 	create := fmt.Sprintf("CREATE %s IF NOT EXISTS %s ON %s (%s)%s", kind, ident.Quote(t.indexName(i)), t.SQL(), i.on, where)
 	if i.where != "" {
-		// CREATE INDEX locks the table also where it creates nothing.
+		// CREATE INDEX locks the table even if it creates nothing.
 		name := ident.Table{Schema: t.Schema, Name: t.indexName(i)}.SQL()
 		return do(fmt.Sprintf("IF to_regclass(%s) IS NULL THEN %s; END IF;", ident.Literal(name), create))
 	}
 	return do(fmt.Sprintf("IF NOT EXISTS (%s\n) THEN %s; END IF;", equivalent(ident.Literal(t.SQL()), ident.Literal(i.on), strconv.FormatBool(i.unique)), create))
 }
 
-// equivalent selects the indexes of a table that are as good as one on these
-// columns. Its arguments are SQL.
+// equivalent selects the indexes of a table that are equivalent to one on these columns. Its
+// arguments are SQL.
 func equivalent(table, columns, unique string) string {
 	return fmt.Sprintf(`
     SELECT FROM pg_index AS i WHERE i.indrelid = to_regclass(%s) AND i.indisvalid AND (i.indisunique OR NOT %s)
     AND split_part(pg_get_indexdef(i.indexrelid), ' USING ', 2) = 'btree (' || %s || ')'`, table, unique, columns)
 }
 
-// do makes a statement of PL/pgSQL. No line within the body may end with a
-// semicolon: there, some migration tools take a statement for complete.
+// do returns a DO statement of PL/pgSQL. No line within the body may end with a semicolon,
+// since some migration tools end a statement there.
 func do(body string) string {
 	quote := "$do$"
 	for n := 1; strings.Contains(body, quote); n++ {
@@ -165,14 +165,13 @@ func (t table) indexName(i index) string {
 
 func (t table) sequenceName() string { return givenName(t.Name, "_"+t.serial+"_seq") }
 
-// givenName is the name that PostgreSQL gives to a serial column's sequence, or
-// to a constraint: too long a table name is cut.
+// givenName returns the name that PostgreSQL gives to a serial column's sequence or to a
+// constraint. PostgreSQL cuts a long table name.
 func givenName(table, suffix string) string {
 	return table[:min(len(table), maxName-len(suffix))] + suffix
 }
 
-// columnNames returns the columns that every version had, and those that came
-// later.
+// columnNames returns the columns that every version had, and the later ones.
 func (t table) columnNames() (base, later []string) {
 	for _, c := range t.changes {
 		if added, ok := strings.CutPrefix(c, "ADD COLUMN IF NOT EXISTS "); ok {
@@ -187,18 +186,18 @@ func (t table) columnNames() (base, later []string) {
 	return base, later
 }
 
-// columnName is what a column's definition begins with.
+// columnName returns the column's name from its definition.
 func columnName(definition string) string {
 	return strings.Trim(strings.Fields(definition)[0], `"`)
 }
 
 func columnsPart(columns string) string { return strings.ReplaceAll(columns, ", ", "_") }
 
-// maxName is the longest identifier PostgreSQL keeps whole, in bytes.
+// maxName is the maximum length of a PostgreSQL identifier, in bytes.
 const maxName = 63
 
-// relationName is table_suffix; if that is too long, the table's name is cut
-// and a hash of the whole put in its place, so that two never meet.
+// relationName returns table_suffix. If that is too long, the table's name is cut and followed
+// by a hash of the whole name, so that two names never collide.
 func relationName(table, suffix string) string {
 	whole := table + "_" + suffix
 	if len(whole) <= maxName {
@@ -209,8 +208,8 @@ func relationName(table, suffix string) string {
 	return table[:maxName-len(tail)] + tail
 }
 
-// relation is a name taken in a schema: tables, indexes and sequences share
-// one space there.
+// relation is a name that is used in a schema: tables, indexes and sequences share one
+// namespace.
 type relation struct {
 	ident.Table
 	what string
@@ -231,9 +230,8 @@ func (t table) relations() []relation {
 	return all
 }
 
-// checkDistinct refuses names that meet: CREATE ... IF NOT EXISTS would take
-// one relation for the other and say nothing. A name without a schema may be
-// in any schema.
+// checkDistinct refuses names that collide: CREATE ... IF NOT EXISTS would silently take one
+// relation for the other. A name without a schema may be in any schema.
 func checkDistinct(tables []table) error {
 	var seen []relation
 	for _, t := range tables {

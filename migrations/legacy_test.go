@@ -13,9 +13,9 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// peerRows are what a peer's processes leave behind: consumers without a
-// worker, those of workers that are gone, a lease and a skipped gap.
-const peerRows = `
+// legacyRows are the rows that processes of a legacy library leave behind. These are consumers
+// without a worker, consumers of workers that are gone, a lease and a skipped gap.
+const legacyRows = `
 INSERT INTO worker_nodes (worker_id) VALUES ('11111111-1111-1111-1111-111111111111');
 INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('a', NULL), ('b', '11111111-1111-1111-1111-111111111111');
 INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('a', 7), ('b', 42);
@@ -30,8 +30,8 @@ const olderLease = `
 ALTER TABLE worker_leader_election DROP CONSTRAINT worker_leader_election_leader_id_fkey;
 ALTER TABLE worker_leader_election ALTER COLUMN leader_id SET NOT NULL;`
 
-// runStatements runs the generated texts as tools do that end a statement with
-// the first line that ends with a semicolon.
+// runStatements executes the generated texts as tools do that end a statement at the first line
+// that ends with a semicolon.
 func runStatements(t *testing.T, db *sql.DB) {
 	t.Helper()
 	for _, f := range []func(*migrations.Config) (string, error){migrations.StoreSQL, migrations.SQL} {
@@ -47,7 +47,7 @@ func runStatements(t *testing.T, db *sql.DB) {
 	}
 }
 
-func TestTablesOfPeersAreUpgradedInPlace(t *testing.T) {
+func TestLegacyTablesAreUpgradedInPlace(t *testing.T) {
 	t.Parallel()
 	for name, upgrade := range map[string]func(*testing.T, *pgtest.Database){
 		"Apply":                  func(t *testing.T, d *pgtest.Database) { apply(t, d.DB, nil) },
@@ -57,7 +57,7 @@ func TestTablesOfPeersAreUpgradedInPlace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.Empty(t)
-			d.Exec(t, legacy.StoreTables+legacy.WorkerTables+peerRows)
+			d.Exec(t, legacy.StoreTables+legacy.WorkerTables+legacyRows)
 			upgrade(t, d)
 			apply(t, d.DB, nil)
 			if err := migrations.Check(t.Context(), d.DB, nil); err != nil {
@@ -78,8 +78,8 @@ SELECT indexname FROM pg_indexes WHERE indexname IN ('events_aggregate_type_glob
 	}
 }
 
-// A column cannot be made up: nothing is changed, and all that is missing is
-// named at once.
+// Apply does not add a missing column of every version. It changes nothing, and names all
+// missing columns at once.
 func TestApplyRefusesTablesOfAnotherShape(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -128,12 +128,12 @@ DROP TABLE consumer_operations`)
 	}
 }
 
-// An upgrade and the workers that run take their locks in other orders.
-func TestApplyOutlastsADeadlock(t *testing.T) {
+// An upgrade and running workers may take their locks in different orders.
+func TestApplyRetriesAfterDeadlock(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	d.Exec(t, legacy.StoreTables+legacy.WorkerTables)
-	d.Exec(t, `ALTER TABLE events ADD COLUMN tenant text NOT NULL`) // it is no fault there
+	d.Exec(t, `ALTER TABLE events ADD COLUMN tenant text NOT NULL`) // no fault in a table of events
 	conn, err := d.DB.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestApplyOutlastsADeadlock(t *testing.T) {
 			t.Errorf("%v in %s", err, query)
 		}
 	}
-	exec(`SET deadlock_timeout = '1min'`) // the other one is to be sacrificed
+	exec(`SET deadlock_timeout = '1min'`) // the other session is to be the victim
 	exec(`BEGIN`)
 	exec(`LOCK TABLE consumer_checkpoints IN ROW EXCLUSIVE MODE`)
 	applied := make(chan error, 1)
@@ -166,9 +166,9 @@ func TestApplyOutlastsADeadlock(t *testing.T) {
 	}
 }
 
-// The query that docs/migrating.md gives finds the events that a peer went past
-// before they were committed, and none of the positions that are void.
-func TestEventsThatAPeerHasLostAreFound(t *testing.T) {
+// The query in docs/migrating.md finds the events that a legacy library passed before they were
+// committed, and no void positions.
+func TestMigratingQueryFindsLostEvents(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/migrating.md")
 	if err != nil {
@@ -180,7 +180,7 @@ func TestEventsThatAPeerHasLostAreFound(t *testing.T) {
 		t.Fatal("docs/migrating.md: the query is not where it was")
 	}
 	d := pgtest.Empty(t)
-	d.Exec(t, legacy.StoreTables+legacy.WorkerTables+peerRows)
+	d.Exec(t, legacy.StoreTables+legacy.WorkerTables+legacyRows)
 	d.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, skip_to_position, highest_visible_position, first_seen_at)
 SELECT 'b', '11111111-1111-1111-1111-111111111111', global_position, 42, 42, now() FROM events`)
 	apply(t, d.DB, nil)
