@@ -87,13 +87,13 @@ func (s *Session) same(backend int) error {
 func (s *Session) probe(ctx context.Context) error {
 	var other, own int
 	if err := s.DB.QueryRowContext(ctx, `SELECT pg_backend_pid() WHERE $1::bool`, true).Scan(&other); err != nil {
-		return fmt.Errorf("look for a proxy: %w", err)
+		return fmt.Errorf("detect a proxy: %w", err)
 	}
 	if other == s.Backend {
 		return ErrPooled
 	}
 	if err := s.Conn.QueryRowContext(ctx, `SELECT pg_backend_pid() WHERE $1::bool`, true).Scan(&own); err != nil {
-		return fmt.Errorf("look for a proxy: %w", err)
+		return fmt.Errorf("detect a proxy: %w", err)
 	}
 	return s.same(own)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// raw is conn.Raw of a connection that database/sql may be closing meanwhile, as the end
-// of a transaction's context does if the driver finds the connection lost. Raw may then
-// dereference nil, before it calls f: raw returns sql.ErrConnDone.
+// raw is conn.Raw, safe while database/sql closes the connection. database/sql does so if a
+// transaction's context ends and the driver finds the connection lost. conn.Raw may then
+// dereference nil, before it calls f. raw returns sql.ErrConnDone instead.
 func raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
 	called := false
 	defer func() {
@@ -27,32 +27,34 @@ func raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
 	})
 }
 
-// Discard closes a connection instead of giving it back to its pool, nor to the pgxpool.Pool
-// that the pool may have it from.
+// Discard closes a connection instead of returning it to its pool. If the pool has the
+// connection from a pgxpool.Pool, Discard does not return it there either.
 func Discard(conn *sql.Conn) {
 	_ = raw(conn, func(driverConn any) error {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
-			ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 			defer cancel()
-			_ = c.Conn().Close(ctx) // it is closed in any case
+			_ = c.Conn().Close(ctx) // Close also closes the connection after an error
 		}
 		return nil
 	})
-	giveUp(conn)
+	evict(conn)
 }
 
-// giveUp makes the pool part with a connection: it closes it, or gives it back to another pool.
-func giveUp(conn *sql.Conn) {
+// evict removes a connection from its pool. The pool closes the connection, or returns it to
+// the pool that lent it.
+func evict(conn *sql.Conn) {
 	_ = raw(conn, func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
 }
 
-// goodbye bounds the last message to the server, as database/sql's driver of pgx does.
-const goodbye = 5 * time.Second
+// closeTimeout bounds the last message to the server, in accordance with pgx's driver of
+// database/sql.
+const closeTimeout = 5 * time.Second
 
-// pgxConn is the connection behind conn, if that is pgx's.
+// pgxConn returns the pgx connection behind conn, or nil for another driver.
 func pgxConn(conn *sql.Conn) (pg *pgx.Conn) {
-	_ = raw(conn, func(driverConn any) error { // a lost connection has none
+	_ = raw(conn, func(driverConn any) error { // fails if the connection is lost
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg = c.Conn()
 		}
@@ -61,7 +63,7 @@ func pgxConn(conn *sql.Conn) (pg *pgx.Conn) {
 	return pg
 }
 
-// IsGone reports whether the connection is lost, as far as the driver knows.
+// IsGone reports whether the driver knows that the connection is lost.
 func IsGone(conn *sql.Conn) bool {
 	gone := false
 	err := raw(conn, func(driverConn any) error {
@@ -76,9 +78,9 @@ func IsGone(conn *sql.Conn) bool {
 	return gone || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 }
 
-// IsClosed reports whether somebody has called Close on a connection that has a
-// transaction. Close waits for the end of that. If a statement runs on the
-// connection, IsClosed gives up after a moment: false.
+// IsClosed reports whether Close was called on a connection with a transaction. Close waits for
+// the transaction's end. If a statement runs on the connection, IsClosed gives up after 100 ms
+// and returns false.
 func IsClosed(conn *sql.Conn) bool {
 	const moment = 100 * time.Millisecond
 	closed := make(chan bool, 1)
@@ -91,30 +93,29 @@ func IsClosed(conn *sql.Conn) bool {
 	}
 }
 
-// TxStatus is the state of a session's transaction, as the server reports it
-// after each statement.
+// TxStatus is the state of a session's transaction, as the server reports it after each
+// statement.
 type TxStatus byte
 
-// The states. TxUnknown: the driver does not show it.
+// TxUnknown means that the driver does not expose the state.
 const (
 	TxUnknown TxStatus = 0
 	TxNone    TxStatus = 'I'
 	TxOpen    TxStatus = 'T'
 	TxAborted TxStatus = 'E'
-	TxLost    TxStatus = 'L' // with its connection
+	TxLost    TxStatus = 'L' // the connection is lost
 )
 
-// MarkTransaction is an SQL expression that marks the transaction it is part
-// of. The setting is local to the transaction and changes nothing in it: it is
-// the default of those that begin while it is set, and none can. From version
-// 14 on the server reports it, and reports it again when a COMMIT or ROLLBACK
-// takes it back, also if a transaction follows at once (AND CHAIN).
+// MarkTransaction is an SQL expression that marks its transaction. The setting is local to the
+// transaction, and does not affect it: it is the default of later transactions. From version 14
+// on, the server reports the setting. The server reports again when a COMMIT or ROLLBACK resets
+// the setting, also if a transaction follows at once (AND CHAIN).
 const MarkTransaction = `set_config('` + marker + `', 'on', true)`
 
 const marker = "default_transaction_read_only"
 
-// QueryRow asks for a row in tx, which conn has. It asks pgx itself if that is the
-// driver, which costs less than database/sql.
+// QueryRow queries one row in tx, a transaction on conn. If the driver is pgx, QueryRow calls
+// pgx directly, which costs less than database/sql.
 func QueryRow(ctx context.Context, conn *sql.Conn, tx *sql.Tx, query string, into ...any) (err error) {
 	asked := false
 	err = raw(conn, func(driverConn any) error {
@@ -130,10 +131,10 @@ func QueryRow(ctx context.Context, conn *sql.Conn, tx *sql.Tx, query string, int
 	return err
 }
 
-// Status returns the state of conn's transaction without asking the server, and
-// reports whether it has the mark of MarkTransaction. lib/pq shows neither.
+// Status returns the state of conn's transaction without a round trip. marked reports whether
+// the transaction has the mark of MarkTransaction. lib/pq exposes neither.
 func Status(conn *sql.Conn) (status TxStatus, marked bool) {
-	_ = raw(conn, func(driverConn any) error { // a lost connection has none
+	_ = raw(conn, func(driverConn any) error { // fails if the connection is lost
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
 			status, marked = TxStatus(pg.TxStatus()), pg.ParameterStatus(marker) == "on"
@@ -146,18 +147,18 @@ func Status(conn *sql.Conn) (status TxStatus, marked bool) {
 	return status, marked
 }
 
-// IsDone reports whether tx was committed or rolled back through its own
-// methods, whatever the driver, without asking the server.
+// IsDone reports whether tx was committed or rolled back by its own methods, without a round
+// trip. It works with every driver.
 func IsDone(tx *sql.Tx) bool {
-	// No statement of another database belongs to tx. That tx has ended is
-	// what database/sql objects to first.
+	// A statement of another database is never valid in tx. database/sql first checks whether
+	// tx has ended.
 	return errors.Is(tx.StmtContext(context.Background(), new(sql.Stmt)).Close(), sql.ErrTxDone)
 }
 
-// PID returns the process id of the server's session behind conn as the driver
-// was told it. A proxy may have made it up. lib/pq does not show it: 0.
+// PID returns the process id of the server's session behind conn, as the driver received it. A
+// proxy may have made it up. lib/pq does not expose it: 0.
 func PID(conn *sql.Conn) (pid int64) {
-	_ = raw(conn, func(driverConn any) error { // a lost connection has none
+	_ = raw(conn, func(driverConn any) error { // fails if the connection is lost
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pid = int64(c.Conn().PgConn().PID())
 		}
@@ -166,8 +167,8 @@ func PID(conn *sql.Conn) (pid int64) {
 	return pid
 }
 
-// Answers pings the database. Each idle connection of the pool may have died without
-// anybody noticing, and fails once.
+// Answers pings the database. Each idle connection of the pool may be dead, and then fails one
+// ping.
 func Answers(ctx context.Context, db *sql.DB) (err error) {
 	for idle := db.Stats().Idle; idle >= 0 && ctx.Err() == nil; idle-- {
 		if err = db.PingContext(ctx); err == nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// database/sql takes the driver's connection away from a Conn that it closes, and looks
-// whether it is closed before that: in between, what it has is a Conn without one, as
-// here. It is gone, and has no transaction.
-func TestConnThatIsBeingClosed(t *testing.T) {
+// database/sql removes the driver's connection from a Conn that it closes before it marks the
+// Conn as closed. In between, the Conn has no connection, as here. The Conn is gone, and has no
+// transaction.
+func TestConnBeingClosed(t *testing.T) {
 	conn := new(sql.Conn)
 	if !pgdriver.IsGone(conn) {
 		t.Error("it is not gone")

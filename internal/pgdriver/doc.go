@@ -1,7 +1,6 @@
-// Package pgdriver knows what PostgreSQL's drivers and the proxies between
-// them and the server do: what an error means, whether a connection is still
-// there, in what state its transaction is, and whether each transaction may get
-// another session. It treats pgx and lib/pq alike as far as they let it.
+// Package pgdriver hides the differences of PostgreSQL's drivers and proxies. It classifies
+// errors, and detects lost connections, the state of a transaction, and proxies that change the
+// session between transactions. It treats pgx and lib/pq alike as far as possible.
 //
-// It must never know events, consumers, jobs or workers.
+// The package must never import or mention events, consumers, jobs or workers.
 package pgdriver

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// SQLSTATEs that callers tell apart.
+// The SQLSTATEs that callers tell apart.
 const (
 	FeatureNotSupported   = "0A000"
 	ReadOnlyTransaction   = "25006"
@@ -35,18 +35,18 @@ const (
 	UniqueViolation       = "23505"
 	UndefinedTable        = "42P01"
 	UndefinedColumn       = "42703"
-	QueryCanceled         = "57014" // statement_timeout, too
+	QueryCanceled         = "57014" // also of statement_timeout
 	LockNotAvailable      = "55P03" // lock_timeout
 
-	statementFaults       = "42" // it is wrong, names what is not there, or the role may not execute it
+	statementFaults       = "42" // the statement is wrong, names a missing object, or needs a privilege
 	invalidValues         = "22"
 	integrityViolations   = "23"
 	connectionExceptions  = "08"
 	operatorInterventions = "57P" // shutdown, crash, starting up, terminated
 )
 
-// SQLState returns the SQLSTATE that PostgreSQL answered with, as pgx and
-// lib/pq both report it, or "".
+// SQLState returns the SQLSTATE of PostgreSQL's answer, from pgx or lib/pq. It returns "" for
+// any other error.
 func SQLState(err error) string {
 	var s interface{ SQLState() string }
 	if errors.As(err, &s) {
@@ -55,20 +55,20 @@ func SQLState(err error) string {
 	return ""
 }
 
-// IsConflict reports whether PostgreSQL sacrificed the transaction for another
-// one. Trying again is the remedy.
+// IsConflict reports whether PostgreSQL aborted the transaction because of a concurrent one.
+// The remedy is to try again.
 func IsConflict(err error) bool {
 	s := SQLState(err)
 	return s == SerializationFailure || s == DeadlockDetected
 }
 
-// conflicts is how often a statement is repeated.
+// conflicts is how often a statement is executed at most.
 const conflicts = 5
 
-// Repeated calls f, which is to execute one statement outside of a transaction, again as long
-// as PostgreSQL sacrifices it for another transaction. Where transactions are stricter than
-// read committed by default, so is a statement alone: a row that another transaction has
-// written since is then an error. Once that transaction has ended, the next try sees the row.
+// Repeated calls f again while PostgreSQL aborts it because of a concurrent transaction. f
+// executes one statement outside of a transaction. If the default isolation is stricter than
+// read committed, a row that a concurrent transaction has written is an error. After the end of
+// that transaction, the next try sees the row.
 func Repeated(f func() error) (err error) {
 	for range conflicts {
 		if err = f(); !IsConflict(err) {
@@ -78,42 +78,42 @@ func Repeated(f func() error) (err error) {
 	return err
 }
 
-// IsTransactionTimeout reports whether the server ended the transaction, and
-// the connection, because it took too long.
+// IsTransactionTimeout reports whether the server ended the transaction and the connection
+// because of a time limit.
 func IsTransactionTimeout(err error) bool {
 	s := SQLState(err)
 	return s == IdleInTransaction || s == TransactionTimeout
 }
 
-// IsTimeLimit reports whether the server ended a statement, or a wait in it, because a
-// setting of the session limits its time. An operator's pg_cancel_backend looks the same.
+// IsTimeLimit reports whether a time limit of the session ended a statement or a wait for a
+// lock. An operator's pg_cancel_backend has the same SQLSTATE.
 func IsTimeLimit(err error) bool {
 	s := SQLState(err)
 	return s == QueryCanceled || s == LockNotAvailable || s == TransactionTimeout
 }
 
-// IsOutOfResources reports whether the server lacked memory or could not read
-// or write a file, which may be over in a moment.
+// IsOutOfResources reports whether the server was out of memory or could not read or write a
+// file. Either may be temporary.
 func IsOutOfResources(err error) bool {
 	s := SQLState(err)
 	return s == OutOfMemory || s == IOError
 }
 
-// IsOfStatement reports whether a SQLSTATE says that a statement is wrong, names what is not there,
-// or may not be executed by the role. The values that it was given are not to blame.
+// IsOfStatement reports whether a SQLSTATE blames the statement: it is wrong, names a missing
+// object, or needs a privilege. The arguments are not at fault.
 func IsOfStatement(state string) bool { return strings.HasPrefix(state, statementFaults) }
 
-// IsInvalidValue reports whether the server did not like a value, such as a zero
-// byte in a text.
+// IsInvalidValue reports whether the server refused a value, such as a zero byte in a text.
 func IsInvalidValue(err error) bool { return strings.HasPrefix(SQLState(err), invalidValues) }
 
-// IsIntegrityViolation reports whether a constraint refused what was to be written.
+// IsIntegrityViolation reports whether a constraint refused a row.
 func IsIntegrityViolation(err error) bool {
 	return strings.HasPrefix(SQLState(err), integrityViolations)
 }
 
-// IsRowSecurity reports whether a policy refused a row that was to be written. A privilege
-// that lacks has the same SQLSTATE, and the messages are translated.
+// IsRowSecurity reports whether a row security policy refused a row. A missing privilege has
+// the same SQLSTATE, and the messages are translated, so IsRowSecurity compares the server's
+// routine.
 func IsRowSecurity(err error) bool {
 	const routine = "ExecWithCheckOptions"
 	var pgx *pgconn.PgError
@@ -127,18 +127,18 @@ func IsRowSecurity(err error) bool {
 	return errors.As(err, &pq) && pq.Get('R') == routine
 }
 
-// Fault is what made a statement about several rows fail.
+// Fault is the cause of an error of a statement about several rows.
 type Fault int
 
 const (
-	FaultServer    Fault = iota // the connection, the server or another transaction: no row
-	FaultStatement              // the whole statement, or what a trigger or a function did for one row
+	FaultServer    Fault = iota // the connection, the server or another transaction, but no row
+	FaultStatement              // the whole statement, or a trigger or function that was called for one row
 	FaultRow                    // one of the rows
 )
 
-// FaultOf returns what made a statement about several rows fail. It knows no state of the
-// server, only the SQLSTATE: a table that lacks may be one of the statement, or one that a
-// trigger writes to for one of the rows. Without an error it returns FaultServer.
+// FaultOf returns the cause of an error of a statement about several rows. It considers only
+// the SQLSTATE. A missing table, for example, may be a table of the statement, or of a trigger
+// for one row. Without an error, FaultOf returns FaultServer.
 func FaultOf(err error) Fault {
 	s := SQLState(err)
 	switch {
@@ -157,28 +157,27 @@ func FaultOf(err error) Fault {
 	case "HV", "XX":
 		return FaultStatement
 	default:
-		if class[0] >= 'I' { // SQL leaves these classes to others: a trigger may raise them
+		if class[0] >= 'I' { // classes that SQL reserves for implementations, which a trigger may raise
 			return FaultRow
 		}
 	}
 	return FaultStatement
 }
 
-// IsUndefined reports whether a table or a column is not there.
+// IsUndefined reports whether a table or a column is missing.
 func IsUndefined(err error) bool {
 	s := SQLState(err)
 	return s == UndefinedTable || s == UndefinedColumn
 }
 
-// IsUnanswered reports whether an error of a COMMIT leaves open whether it
-// happened: there was no answer, or that of a server which is going down.
+// IsUnanswered reports whether an error of a COMMIT leaves the outcome unknown: there was no
+// answer, or the server was shutting down.
 func IsUnanswered(err error) bool {
 	s := SQLState(err)
 	return s == "" || strings.HasPrefix(s, connectionExceptions) || strings.HasPrefix(s, operatorInterventions)
 }
 
-// Violation returns the name of the constraint that err is about, and the
-// server's words for it.
+// Violation returns the name of the violated constraint and the server's detail.
 func Violation(err error) (constraint, detail string) {
 	var pgx *pgconn.PgError
 	var pq interface{ Get(field byte) string } // lib/pq: the protocol's field codes
@@ -191,7 +190,7 @@ func Violation(err error) (constraint, detail string) {
 	return "", ""
 }
 
-// IsConnectionLoss reports whether the connection or the server went away.
+// IsConnectionLoss reports whether the connection was lost or the server stopped.
 func IsConnectionLoss(err error) bool {
 	switch s := SQLState(err); {
 	case strings.HasPrefix(s, connectionExceptions), strings.HasPrefix(s, operatorInterventions), s == TooManyConnections:
@@ -205,9 +204,9 @@ func IsConnectionLoss(err error) bool {
 		errors.As(err, &netErr) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// CutOff adds to an error why ctx has ended, if it has and the error does not say so: of a
-// statement that this cuts off, some drivers say only that it was canceled, or that the
-// connection is bad.
+// CutOff adds the cause of ctx to an error if ctx has ended and the error does not contain the
+// cause. For a statement that was cut off, some drivers report only that it was canceled, or
+// that the connection is bad.
 func CutOff(ctx context.Context, err error) error {
 	why := context.Cause(ctx)
 	if err == nil || why == nil || errors.Is(err, why) {
@@ -216,8 +215,8 @@ func CutOff(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", why, err)
 }
 
-// errPoolClosed is what database/sql answers once a pool is closed. It does not export
-// the error, so a pool without a database says it.
+// errPoolClosed is the error of a closed sql.DB. database/sql does not export the error, so a
+// closed sql.DB without a database returns it.
 var errPoolClosed = func() error {
 	db := sql.OpenDB(nowhere{})
 	_ = db.Close()
@@ -227,11 +226,11 @@ var errPoolClosed = func() error {
 // nowhere connects to no database.
 type nowhere struct{ driver.Connector }
 
-// IsPoolClosed reports whether somebody has closed the pool that was asked.
+// IsPoolClosed reports whether err says that the pool was closed.
 func IsPoolClosed(err error) bool { return err != nil && errors.Is(err, errPoolClosed) }
 
-// IsStandby reports whether a server answered that cannot do what only a
-// primary can: write, or read an UNLOGGED table.
+// IsStandby reports whether the server that answered is a standby: it refused to write or to
+// read an UNLOGGED table.
 func IsStandby(err error) bool {
 	s := SQLState(err)
 	return s == ReadOnlyTransaction || s == FeatureNotSupported
@@ -242,16 +241,15 @@ func IsRolledBack(err error) bool {
 	return errors.Is(err, pgx.ErrTxCommitRollback) || strings.Contains(err.Error(), "in a failed transaction")
 }
 
-// IsNotSent reports whether an error of a COMMIT shows for certain that it was
-// not sent, since there was no transaction any more.
+// IsNotSent reports whether an error of a COMMIT proves that the COMMIT was not sent, since
+// there was no transaction any more.
 func IsNotSent(err error) bool {
-	// The second is lib/pq's, which looks before it sends. What it may find
-	// after a COMMIT is another state.
+	// The second text is lib/pq's, which checks the state before it sends. After a COMMIT,
+	// lib/pq can find only other states.
 	return errors.Is(err, sql.ErrTxDone) || err.Error() == "pq: unexpected transaction status idle"
 }
 
-// IsRefused reports whether PostgreSQL answered a COMMIT in a way that shows
-// for certain that it committed nothing.
+// IsRefused reports whether PostgreSQL's answer to a COMMIT proves that nothing was committed.
 func IsRefused(err error) bool {
 	s := SQLState(err)
 	return IsRolledBack(err) || IsConflict(err) || s == IdleInTransaction || IsIntegrityViolation(err)

@@ -16,8 +16,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// Each predicate recognises the answers that it is about, from either driver,
-// and no others.
+// Each predicate recognises its errors from either driver, and no others.
 func TestPredicates(t *testing.T) {
 	predicates := map[string]struct {
 		is     func(error) bool
@@ -63,7 +62,7 @@ type stateError string
 func (s stateError) Error() string    { return "state " + string(s) }
 func (s stateError) SQLState() string { return string(s) }
 
-// A statement about several rows is halved only if a row may have made it fail.
+// FaultOf returns FaultRow only for errors that a row may have caused.
 func TestFaultOf(t *testing.T) {
 	for want, states := range map[pgdriver.Fault][]string{
 		pgdriver.FaultServer: {"", "x", "08006", "08P01", "25006", "25P02", "25P03", "26000", "28P01", "3D000", "40001", "40P01", "42P05", "53100", "53200", "53300",
@@ -84,8 +83,8 @@ func TestFaultOf(t *testing.T) {
 	}
 }
 
-// Whatever a driver says of a statement that the end of its context cuts off, or that comes
-// after it, CutOff says why.
+// CutOff adds the cause to the error of a statement that the context ended, and of a statement
+// after that, with every driver.
 func TestCutOff(t *testing.T) {
 	d := pgtest.Empty(t)
 	why := errors.New("it took too long")
@@ -121,7 +120,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// What a policy refuses is told from a privilege that lacks.
+// IsRowSecurity tells the error of a policy from that of a missing privilege.
 func TestRowSecurity(t *testing.T) {
 	d := pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE odd (n INT)`)
@@ -146,7 +145,7 @@ func TestRowSecurity(t *testing.T) {
 	}
 }
 
-// A violation is named with either driver.
+// Violation returns the constraint with either driver.
 func TestViolation(t *testing.T) {
 	d := pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE ones (n INT CONSTRAINT the_one UNIQUE)`)

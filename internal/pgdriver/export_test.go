@@ -6,10 +6,10 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// LongestText is how long a statement is at most that is watched.
+// LongestText is the maximum length of a statement that is watched.
 const LongestText = longestText
 
-// MostTexts is of how many statements something is known.
+// MostTexts is the maximum number of statements that are watched.
 const MostTexts = mostTexts
 
 // Keeps reports whether a statement keeps its plan when it is sent through on.
@@ -18,7 +18,7 @@ func Keeps(on store.Querier, query string) bool {
 	return len(args) == 1
 }
 
-// KeepFrom sets when the plans of all statements are kept again.
+// KeepFrom sets the time from which on all plans are kept again.
 func (p *Plans) KeepFrom(t time.Time) {
 	p.texts.Range(func(_, known any) bool {
 		known.(*text).until.Store(int64(t.Sub(origin)))
@@ -26,10 +26,10 @@ func (p *Plans) KeepFrom(t time.Time) {
 	})
 }
 
-// Took records how long a statement took that ends now.
+// Took records the duration of a statement that ends now.
 func (p *Plans) Took(query string, d time.Duration, replanned bool, err error) {
 	p.took(query, d, time.Now(), replanned, err)
 }
 
-// Replans reports whether an execution plans the statement again now.
+// Replans reports whether an execution at this moment plans the statement again.
 func (p *Plans) Replans(query string) bool { return p.replans(query, time.Now()) }

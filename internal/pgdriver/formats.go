@@ -11,18 +11,17 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ErrFormats: the driver cannot read what settings of the session make the server send. pgx
-// knows the text of ISO times and of bytea values in hex alone.
+// ErrFormats reports that the driver cannot read the text formats that the session's settings
+// select. pgx parses only the text of ISO times and hex bytea values.
 var ErrFormats = errors.New("the driver cannot read the format of times or bytea values that the server sends: set DateStyle to ISO and bytea_output to hex, for the role, the database or in the connection string")
 
-// CheckFormats fails with [ErrFormats] if the driver cannot read times or bytea values as the
-// settings of the session make the server send them. pgx is sent text with exec and
-// simple_protocol.
+// CheckFormats returns [ErrFormats] if the driver cannot read times or bytea values in the
+// formats of the session. pgx receives text in the modes exec and simple_protocol.
 func CheckFormats(ctx context.Context, q store.Querier) error {
 	var style, output string
 	err := q.QueryRowContext(ctx, `SELECT current_setting('DateStyle'), current_setting('bytea_output')`).Scan(&style, &output)
 	if err != nil {
-		return fmt.Errorf("look in which format values are sent: %w", err)
+		return fmt.Errorf("read the formats of the session: %w", err)
 	}
 	if strings.HasPrefix(style, "ISO") && output == "hex" {
 		return nil
@@ -32,7 +31,7 @@ func CheckFormats(ctx context.Context, q store.Querier) error {
 	err = q.QueryRowContext(ctx, `SELECT timestamptz '2001-02-03 04:05:06.000007+00', decode('00ff', 'hex')`).Scan(&at, &raw)
 	switch {
 	case ctx.Err() != nil, SQLState(err) != "", IsConnectionLoss(err):
-		return fmt.Errorf("look in which format values are sent: %w", err)
+		return fmt.Errorf("read the formats of the session: %w", err)
 	case !at.Equal(time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC)), !bytes.Equal(raw, []byte{0, 255}):
 		return fmt.Errorf("DateStyle is %q, bytea_output is %s: %w", style, output, ErrFormats)
 	}

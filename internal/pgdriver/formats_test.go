@@ -14,7 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// What CheckFormats lets through, the driver reads; the usual formats are let through.
+// CheckFormats accepts the usual formats, and the driver reads every accepted format.
 func TestCheckFormats(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -61,7 +61,7 @@ func TestCheckFormats(t *testing.T) {
 	}
 }
 
-// A literal is the same text, whatever the session makes of backslashes.
+// A literal is the same text under every setting of backslashes.
 func TestLiterals(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)

@@ -13,43 +13,43 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Plans keeps statements from plans that have become wrong. A session keeps the plan of a
-// prepared statement until the table is analyzed. If that was made while the table was
-// small, it reads all of a table that has grown since, each time. So once a statement
-// was slow, each execution plans it again, for a while. That costs the server less than a
-// millisecond, where it may save a hundred.
+// Plans replans statements whose kept plan has become wrong. A session keeps the plan of a
+// prepared statement until the table is analyzed. A plan from when the table was small scans
+// the whole table each time, even after it has grown. So after a slow execution, Plans makes
+// each execution plan the statement again, for replanFor. Planning costs the server less than a
+// millisecond, and may save a hundred.
 //
-// Only pgx keeps prepared statements by itself, in its default mode. Any number of goroutines
-// may use Plans. The zero value is ready.
+// Only pgx keeps prepared statements automatically, in its default mode. Plans is safe for
+// concurrent use. The zero value is ready.
 type Plans struct {
-	known atomic.Int64 // how many texts there are, about
+	known atomic.Int64 // approximate number of texts
 	texts sync.Map     // *text, by statement
 }
 
-// origin is that of text.until: a difference keeps to the monotonic clock.
+// origin is the zero of text.until. Differences to origin use the monotonic clock.
 var origin = time.Now()
 
-// text is what is known of a statement. Times are in nanoseconds.
+// text is the record of a statement. Times are in nanoseconds.
 type text struct {
 	fastest atomic.Int64
-	until   atomic.Int64 // when its plan is kept again, since origin
+	until   atomic.Int64 // time from which on its plan is kept again, since origin
 }
 
 const (
-	// slowStatement is how long a statement takes at least that may have a wrong plan.
+	// slowStatement is the minimum duration of a statement whose plan may be wrong.
 	slowStatement = 3 * time.Millisecond
-	// slower is by how much it is slower than it was at its fastest. So a network that is
-	// slow makes no plan wrong.
+	// slower is the minimum factor between a slow execution and the fastest one. So a slow
+	// network does not cause replanning.
 	slower = 5
-	// replanFor is for how long each execution plans the statement again then.
+	// replanFor is for how long each execution then plans the statement again.
 	replanFor = 30 * time.Second
-	// A user's log may make a new text for each read. What is longer is not watched, and of
-	// more nothing is known any more.
+	// A user's log may make a new text for each read. Texts longer than longestText are not
+	// watched. Above mostTexts, all records are dropped.
 	mostTexts, longestText = 1000, 1 << 15
 )
 
-// took records how long a statement took until its first row, and whether that included
-// planning it. An error says nothing about how fast it can be.
+// took records how long a statement took until its first row. replanned says whether this
+// included planning. A failed execution does not count as the fastest.
 func (p *Plans) took(query string, took time.Duration, now time.Time, replanned bool, err error) {
 	nanos := max(int64(took), 1)
 	t := p.text(query)
@@ -69,12 +69,12 @@ func (p *Plans) took(query string, took time.Duration, now time.Time, replanned 
 	fastest := t.fastest.Load()
 	slow := took >= slowStatement && nanos >= slower*fastest
 	switch {
-	case slow && replanned && err == nil: // its plan is not the reason
+	case slow && replanned && err == nil: // its plan is not the cause
 		t.fastest.CompareAndSwap(fastest, nanos)
 	case slow:
 		t.until.Store(int64(now.Sub(origin) + replanFor))
 	case nanos < fastest && err == nil:
-		t.fastest.CompareAndSwap(fastest, nanos) // or another was as fast
+		t.fastest.CompareAndSwap(fastest, nanos) // or a concurrent execution was as fast
 	}
 }
 
@@ -84,7 +84,7 @@ func (p *Plans) text(query string) *text {
 	return known
 }
 
-// replans reports whether an execution plans the statement again.
+// replans reports whether an execution must plan the statement again.
 func (p *Plans) replans(query string, now time.Time) bool {
 	t := p.text(query)
 	return t != nil && int64(now.Sub(origin)) < t.until.Load()
@@ -95,31 +95,32 @@ func (p *Plans) On(conn *sql.Conn, on store.Querier) store.Querier {
 	return planned{p, on, sync.OnceValue(func() bool { return keepsPlans(conn) })}
 }
 
-// Conn is [Plans.On] for a connection on which transactions may begin. Their statements are
-// sent as they are.
+// Conn is [Plans.On] for a connection on which transactions may begin. Statements of these
+// transactions are not watched.
 func (p *Plans) Conn(conn *sql.Conn) Conn { return Conn{p.On(conn, conn), conn} }
 
-// Conn is a connection that keeps no wrong plans.
+// Conn is a connection whose statements are watched by a Plans.
 type Conn struct {
 	store.Querier
 	conn *sql.Conn
 }
 
-// BeginTx is that of [sql.Conn].
+// BeginTx is [sql.Conn.BeginTx].
 func (c Conn) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
 	return c.conn.BeginTx(ctx, opts)
 }
 
-// planned sends statements, and records how long they take.
+// planned sends statements and records their durations.
 type planned struct {
 	p     *Plans
 	on    store.Querier
-	keeps func() bool // whether the driver keeps plans
+	keeps func() bool // reports whether the driver keeps plans
 }
 
-// keepsPlans reports whether the driver keeps prepared statements by itself, and can do without.
+// keepsPlans reports whether the driver keeps prepared statements automatically, and can
+// execute a statement without.
 func keepsPlans(conn *sql.Conn) (keeps bool) {
-	_ = raw(conn, func(driverConn any) error { // a lost connection says so by itself
+	_ = raw(conn, func(driverConn any) error { // a lost connection reports its error later
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			config := c.Conn().Config()
 			keeps = config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && config.DescriptionCacheCapacity > 0
@@ -129,11 +130,11 @@ func keepsPlans(conn *sql.Conn) (keeps bool) {
 	return keeps
 }
 
-// begin returns the arguments, with what makes pgx plan the statement again if that is due, and
-// what to call at its end.
+// begin returns the arguments and a function to call at the end of the statement. If the
+// statement must be replanned, the arguments include a mode of pgx that plans it again.
 //
-// The mode is one that sends all of a statement in one go, as a proxy demands, and values in
-// binary, as else: a text depends on the session.
+// The mode sends the whole statement in one message sequence, as a proxy requires. It keeps
+// binary values, since the text formats depend on the session.
 func (q planned) begin(query string, args []any) (with []any, end func(error)) {
 	start := time.Now()
 	replan := q.p.replans(query, start) && q.keeps()

@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// A statement keeps its plan until it is slow. Then, for a while, pgx plans it again each time,
-// in the mode in which it keeps plans; whatever the driver and its mode, it works.
+// A statement keeps its plan until it is slow. Then pgx replans it for a while in the mode that
+// keeps plans. Every other driver and mode works unchanged.
 func TestPlans(t *testing.T) {
 	d := pgtest.Empty(t)
 	for name, c := range map[string]struct {
@@ -39,7 +39,7 @@ func TestPlans(t *testing.T) {
 		}
 		defer func() { _ = tx.Rollback() }()
 		var p pgdriver.Plans
-		on := p.On(conn, tx) // of a session that lives for long
+		on := p.On(conn, tx) // of a long-lived session
 		const slow, list, exec = `SELECT $2::text FROM pg_sleep($1::float8)`, `SELECT unnest($1::text::bigint[])`, `SELECT 1 WHERE $1::bigint = 7`
 		work := func(seconds float64) {
 			t.Helper()
@@ -59,7 +59,7 @@ func TestPlans(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		work(0) // as fast as it is
+		work(0) // as fast as possible
 		p.KeepFrom(time.Time{})
 		if !pgdriver.Keeps(on, slow) {
 			t.Errorf("%s: a plan is not kept at first", name)
@@ -68,7 +68,7 @@ func TestPlans(t *testing.T) {
 		if pgdriver.Keeps(on, slow) == c.replans {
 			t.Errorf("%s: after a slow statement its plan is kept: %t", name, c.replans)
 		}
-		p.KeepFrom(time.Now().Add(time.Hour)) // all of them are sent so
+		p.KeepFrom(time.Now().Add(time.Hour)) // all of them are replanned
 		work(0)
 		p.KeepFrom(time.Now())
 		if !pgdriver.Keeps(on, slow) {
@@ -77,8 +77,9 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// Statements that are planned again read what those with a kept plan read, under any setting.
-func TestPlansReadTheSame(t *testing.T) {
+// Replanned statements return the same values as statements with a kept plan, under any
+// setting.
+func TestReplannedStatementsReturnSameValues(t *testing.T) {
 	conn, err := pgtest.Empty(t).OpenMode(t, pgx.QueryExecModeCacheStatement).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -102,8 +103,7 @@ func TestPlansReadTheSame(t *testing.T) {
 	}
 }
 
-// A connection on which plans are watched begins transactions: logs without order of
-// positions are read in one.
+// A connection with watched plans begins transactions: a TxLog reads in one.
 func TestPlansOfAConnection(t *testing.T) {
 	conn, err := pgtest.Empty(t).OpenMode(t, pgx.QueryExecModeCacheStatement).Conn(t.Context())
 	if err != nil {
@@ -120,8 +120,8 @@ func TestPlansOfAConnection(t *testing.T) {
 	}
 }
 
-// What makes a statement slow, if not its plan, leaves its plan alone, and that of others.
-func TestWhatMakesNoPlanWrong(t *testing.T) {
+// A statement that is slow for another reason keeps its plan, and so do the others.
+func TestSlowForOtherReasonsKeepsPlan(t *testing.T) {
 	type sent struct {
 		query     string
 		ms        int
@@ -151,7 +151,7 @@ func TestWhatMakesNoPlanWrong(t *testing.T) {
 	}
 }
 
-// However many statements a user's log makes, those that are sent again are watched.
+// However many statements a user's log makes, repeated statements are watched.
 func TestPlansOfManyStatements(t *testing.T) {
 	var p pgdriver.Plans
 	for i := range 3 * pgdriver.MostTexts {

@@ -16,29 +16,29 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ErrLeftOpen: a connection of the pool has an open transaction, begun by an earlier user of
-// the connection. Every later statement would become part of that transaction.
+// ErrLeftOpen reports that a connection of the pool had an open transaction of an earlier user.
+// Every later statement would become part of that transaction.
 var ErrLeftOpen = errors.New(`a connection of the pool had a transaction open, and was closed: begin transactions with BeginTx, not by sending BEGIN, and end each of them`)
 
-// ErrEncoding: the session has another client_encoding than Go's strings.
+// ErrEncoding reports that the session's client_encoding is not that of Go's strings.
 var ErrEncoding = errors.New("names and types with other letters than ASCII would be read and written wrongly: set client_encoding=UTF8 in the connection string, or for the role or the database")
 
-// Pool is a pool each of whose connections has no transaction open when it is taken, and
-// has the encoding of Go's strings and times that the driver can read. A connection that is
-// not like that is closed; the error is then [ErrLeftOpen], [ErrEncoding] or [ErrFormats].
+// Pool is a pool whose connections are checked when they are taken. A connection must have no
+// open transaction, the encoding of Go's strings, and times in a format that the driver can
+// read. Pool closes any other connection, and returns [ErrLeftOpen], [ErrEncoding] or
+// [ErrFormats].
 //
-// pgx closes a connection with an open transaction by itself. lib/pq, as most drivers,
-// gives it to the next caller; with such a driver each connection that is taken costs a
-// round trip.
+// pgx itself closes a connection with an open transaction. lib/pq and most other drivers give
+// it to the next caller. With such a driver, each check costs a round trip.
 type Pool struct {
 	*sql.DB
-	Plans *Plans // that its statements keep; nil: none is watched
+	Plans *Plans // plans of its statements; nil: not watched
 }
 
-// NewPool returns a Pool for statements that are sent again and again.
+// NewPool returns a Pool for statements that are executed repeatedly.
 func NewPool(db *sql.DB) Pool { return Pool{db, new(Plans)} }
 
-// on sends statements through a connection.
+// on returns a Querier that sends statements through a connection.
 func (p Pool) on(conn *sql.Conn) store.Querier {
 	if p.Plans == nil {
 		return conn
@@ -46,8 +46,9 @@ func (p Pool) on(conn *sql.Conn) store.Querier {
 	return p.Plans.On(conn, conn)
 }
 
-// Conn is that of [sql.DB]. It passes over connections that have died in the pool. Most drivers
-// do not look at them, so what asks for a transaction finds out; pgx looks after a second of rest.
+// Conn is [sql.DB.Conn]. It skips connections that have died in the pool. Most drivers do not
+// check a connection before its use; pgx does after a second of rest. So the check of the
+// session finds the dead ones.
 func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
 	for start, idle := time.Now(), -1; ; idle-- {
 		conn, err := p.DB.Conn(ctx)
@@ -72,18 +73,18 @@ func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// passDead is for how long Conn passes over dead connections: each fails at once, unless the
-// network is silent.
+// passDead is for how long Conn skips dead connections. Each fails at once, unless the network
+// is silent.
 const passDead = 5 * time.Second
 
-// IsClosed reports whether somebody has closed the pool. It asks without taking a connection.
+// IsClosed reports whether the pool was closed. It takes no connection.
 func (p Pool) IsClosed() bool {
 	_, err := p.DB.Conn(ended{context.Background(), context.Canceled})
 	return IsPoolClosed(err)
 }
 
 // closeLeftOpen closes all idle connections that have an open transaction. Otherwise each of
-// them would cost its next user a failure.
+// them would fail its next user.
 func (p Pool) closeLeftOpen(ctx context.Context) {
 	for range p.Stats().Idle {
 		conn, err := p.DB.Conn(ctx)
@@ -94,21 +95,21 @@ func (p Pool) closeLeftOpen(ctx context.Context) {
 			Discard(conn)
 			continue
 		}
-		defer conn.Close() // not before the others were taken: it would be given out again
+		defer conn.Close() // after the others were taken, since a returned connection would be taken again
 	}
 }
 
-// ExecContext is that of [sql.DB].
+// ExecContext is [sql.DB.ExecContext].
 func (p Pool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	conn, err := p.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // as after a statement of sql.DB
+	defer func() { _ = conn.Close() }() // as sql.DB does after a statement
 	return p.on(conn).ExecContext(ctx, query, args...)
 }
 
-// QueryContext is that of [sql.DB].
+// QueryContext is [sql.DB.QueryContext].
 func (p Pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	conn, err := p.Conn(ctx)
 	if err != nil {
@@ -118,7 +119,7 @@ func (p Pool) QueryContext(ctx context.Context, query string, args ...any) (*sql
 	return p.on(conn).QueryContext(ctx, query, args...)
 }
 
-// QueryRowContext is that of [sql.DB].
+// QueryRowContext is [sql.DB.QueryRowContext].
 func (p Pool) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	conn, err := p.Conn(ctx)
 	if err != nil {
@@ -128,7 +129,7 @@ func (p Pool) QueryRowContext(ctx context.Context, query string, args ...any) *s
 	return p.on(conn).QueryRowContext(ctx, query, args...)
 }
 
-// BeginTx is that of [sql.DB].
+// BeginTx is [sql.DB.BeginTx].
 func (p Pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
 	conn, err := p.Conn(ctx)
 	if err != nil {
@@ -138,17 +139,17 @@ func (p Pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 	return conn.BeginTx(ctx, opts)
 }
 
-// closeAfter gives a connection back once its rows are closed, or its transaction has
-// ended: that is what Close waits for. The goroutine ends with them.
+// closeAfter returns a connection to its pool when its rows are closed or its transaction has
+// ended. Close waits for either. The goroutine then ends.
 func closeAfter(conn *sql.Conn) { go func() { _ = conn.Close() }() }
 
-// FailedRow makes a Row of an error, which only database/sql can do.
+// FailedRow returns a Row with an error. Only database/sql can create one.
 func FailedRow(ctx context.Context, db *sql.DB, err error) *sql.Row {
 	return db.QueryRowContext(ended{ctx, err}, ``)
 }
 
-// ended is a context that has ended with an error. database/sql takes no connection for
-// it.
+// ended is a context that has ended with an error. database/sql takes no connection for such a
+// context.
 type ended struct {
 	context.Context
 	err error
@@ -164,9 +165,10 @@ var closed = func() chan struct{} {
 	return c
 }()
 
-// checkSession asks pgx what the server has reported to it, and otherwise the server.
+// checkSession checks the session of conn. For pgx, it reads the parameters that the server has
+// reported. For other drivers, it queries the server.
 func checkSession(ctx context.Context, conn *sql.Conn) error {
-	status, encoding, unread := TxUnknown, "", "" // a DateStyle that the driver cannot read
+	status, encoding, unread := TxUnknown, "", "" // unread is a DateStyle that the driver cannot read
 	if err := raw(conn, func(driverConn any) error {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
@@ -174,7 +176,7 @@ func checkSession(ctx context.Context, conn *sql.Conn) error {
 				return driver.ErrBadConn
 			}
 			status, encoding = TxStatus(pg.TxStatus()), pg.ParameterStatus("client_encoding")
-			// Config copies all of it: it is asked last.
+			// Config copies its whole value, so it is called last.
 			if style := pg.ParameterStatus("DateStyle"); !strings.HasPrefix(style, "ISO") && isSentText(c.Conn().Config().DefaultQueryExecMode) {
 				unread = style
 			}
@@ -185,14 +187,14 @@ func checkSession(ctx context.Context, conn *sql.Conn) error {
 	}
 	if status == TxUnknown {
 		var err error
-		if status, encoding, err = askSession(ctx, conn); err != nil {
+		if status, encoding, err = querySession(ctx, conn); err != nil {
 			return err
 		}
 	}
 	switch {
 	case status != TxNone:
 		return ErrLeftOpen
-	case encoding != "UTF8" && encoding != "SQL_ASCII" && encoding != "": // SQL_ASCII: bytes as they are; "": not told
+	case encoding != "UTF8" && encoding != "SQL_ASCII" && encoding != "": // SQL_ASCII: unconverted bytes; "": not reported
 		return fmt.Errorf("client_encoding is %s: %w", errtext.Value(encoding), ErrEncoding)
 	case unread != "":
 		return fmt.Errorf("DateStyle is %s: %w", errtext.Value(unread), ErrFormats)
@@ -205,10 +207,10 @@ func isSentText(mode pgx.QueryExecMode) bool {
 	return mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol
 }
 
-// askSession asks the server. Outside a transaction, each statement has a transaction of
-// its own, which begins with it. The protocol may have begun it a moment before, so what
-// differs is asked again: in an open transaction, now() stands still.
-func askSession(ctx context.Context, conn *sql.Conn) (status TxStatus, encoding string, err error) {
+// querySession queries the server. Outside of a transaction, each statement has its own
+// transaction, which starts with the statement. The protocol may start it a moment earlier. If
+// the times differ, querySession queries again: in an open transaction, now() does not change.
+func querySession(ctx context.Context, conn *sql.Conn) (status TxStatus, encoding string, err error) {
 	const query = `SELECT pg_catalog.now() = pg_catalog.statement_timestamp(), pg_catalog.now()::text, pg_catalog.current_setting('client_encoding')`
 	var before string
 	for range 2 {
@@ -218,7 +220,7 @@ func askSession(ctx context.Context, conn *sql.Conn) (status TxStatus, encoding 
 		case SQLState(err) == "25P02": // in_failed_sql_transaction
 			return TxAborted, "UTF8", nil
 		case err != nil:
-			return TxUnknown, "", fmt.Errorf("look whether a transaction is open: %w", err)
+			return TxUnknown, "", fmt.Errorf("read whether a transaction is open: %w", err)
 		case began:
 			return TxNone, encoding, nil
 		case now == before:

@@ -15,15 +15,15 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// everyMode is each driver in each of its modes.
+// everyMode returns each driver in each of its modes.
 func everyMode() map[string]pgtest.Opener {
 	all := maps.Clone(pgtest.ThroughBouncer)
 	maps.Copy(all, pgtest.BrokenByBouncer)
 	return all
 }
 
-// A transaction that somebody has left open on a connection of the pool becomes nobody
-// else's: the connection is closed, and what its transaction did is rolled back.
+// The pool closes a connection with an open transaction, so that it is rolled back and never
+// reused.
 func TestPoolRefusesTransactionsLeftOpen(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -42,7 +42,7 @@ func TestPoolRefusesTransactionsLeftOpen(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _ = db.ExecContext(t.Context(), work) // pgx has another connection for it
+				_, _ = db.ExecContext(t.Context(), work) // pgx takes another connection for it
 				pool := pgdriver.Pool{DB: db}
 				refused, n := 0, 0
 				for range 3 {
@@ -66,15 +66,15 @@ func TestPoolRefusesTransactionsLeftOpen(t *testing.T) {
 	}
 }
 
-// What runs outside a transaction is not refused, whatever the driver does to a statement.
-func TestPoolGivesConnections(t *testing.T) {
+// Statements outside of a transaction succeed with every driver.
+func TestPoolAllowsStatementsOutsideTransactions(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	for driver, open := range everyMode() {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
 			db := open(t, d)
-			db.SetMaxOpenConns(1) // what is not given back is missed
+			db.SetMaxOpenConns(1) // a connection that is not returned blocks the next statement
 			pool := pgdriver.Pool{DB: db}
 			for n := range 50 {
 				checkPool(t, t.Context(), pool, n)
@@ -112,8 +112,8 @@ func checkPool(t *testing.T, ctx context.Context, pool pgdriver.Pool, n int) {
 	}
 }
 
-// pgx does not name an encoding: the session has that of the role, the database or an old
-// server. lib/pq always asks for UTF8.
+// pgx does not set client_encoding, so the session has that of the role, the database or an old
+// server. lib/pq always sets UTF8.
 func TestPoolRefusesOtherEncodings(t *testing.T) {
 	t.Parallel()
 	for encoding, ok := range map[string]bool{"UTF8": true, "SQL_ASCII": true, "LATIN1": false, "WIN1252": false} {
@@ -140,8 +140,8 @@ func TestPoolRefusesOtherEncodings(t *testing.T) {
 	}
 }
 
-// pgx reads other times than those of ISO where they are sent in binary. lib/pq asks for ISO.
-func TestPoolRefusesTimesThatTheDriverCannotRead(t *testing.T) {
+// pgx reads times of any DateStyle if they are sent in binary. lib/pq sets ISO.
+func TestPoolRefusesUnreadableTimes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	var name string
@@ -163,8 +163,8 @@ func TestPoolRefusesTimesThatTheDriverCannotRead(t *testing.T) {
 	}
 }
 
-// A connection that has died in the pool is no failure of who takes it: most drivers find out
-// only when it is used.
+// A dead connection in the pool does not fail its next user. Most drivers notice only when the
+// connection is used.
 func TestPoolPassesOverDeadConnections(t *testing.T) {
 	d := pgtest.Empty(t)
 	for name, db := range map[string]*sql.DB{"pgx": d.OpenMode(t, pgx.QueryExecModeCacheStatement), "lib/pq": d.OpenPQ(t)} {

@@ -17,18 +17,20 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Pooling is what stands between a pool's connections and the server.
+// Pooling describes what is between a pool's connections and the server.
 type Pooling struct {
-	Pooled bool // each transaction may get another session
-	Told   bool // the driver is told the pid of the server's session
+	Pooled bool // each transaction may run in another session
+	Told   bool // the driver receives the pid of the server's session
 }
 
-// ErrNoLimit: the pool has its connections from a pgxpool.Pool. A worker that does not know how
-// many there are takes all of them for handlers, and its own heartbeats wait.
+// ErrNoLimit reports that the pool takes its connections from a pgxpool.Pool without a limit of
+// its own. A worker that does not know the limit uses all connections for handlers, and its own
+// heartbeats wait.
 var ErrNoLimit = errors.New("db has its connections from a pgxpool.Pool (stdlib.OpenDBFromPool), which does not tell how many, and no limit of its own: call db.SetMaxOpenConns with a number below the pool's MaxConns")
 
-// CheckPooling refuses a pool within a pool that has no limit, and what [CheckProxy] refuses. It also
-// reports whether the connections are those of another pool, as [Pool.FindLender] does.
+// CheckPooling refuses a pool over another pool without a limit, and everything that
+// [CheckProxy] refuses. lent reports whether the connections belong to another pool, as
+// [Pool.FindLender] does.
 func (p Pool) CheckPooling(ctx context.Context, locks bool) (found Pooling, lent bool, err error) {
 	if lent, err = p.FindLender(ctx); errors.Is(err, ErrNoLimit) {
 		return found, lent, fmt.Errorf("%w: %w", refusal.ErrInvalidConfig, err)
@@ -39,26 +41,26 @@ func (p Pool) CheckPooling(ctx context.Context, locks bool) (found Pooling, lent
 	return found, lent, err
 }
 
-// CheckProxy refuses what a transaction-pooling proxy breaks: prepared statements, and session locks
-// if the caller holds some.
+// CheckProxy refuses a transaction-pooling proxy that breaks prepared statements. If locks is
+// set, it also refuses any such proxy, since session locks break.
 func CheckProxy(ctx context.Context, db Pool, locks bool) (found Pooling, err error) {
 	found, err = FindPooling(ctx, db)
 	switch {
 	case err != nil:
-		err = fmt.Errorf("look for a proxy: %w", err)
+		err = fmt.Errorf("detect a proxy: %w", err)
 	case found.Pooled && locks:
 		err = refusal.ErrTransactionPooling
 	case found.Pooled:
 		err = TryStatements(ctx, db)
 	}
 	if IsMixedUp(err) {
-		err = fmt.Errorf("%w: %v", refusal.ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
+		err = fmt.Errorf("%w: %v", refusal.ErrPreparedStatements, err) // without its SQLSTATE, which is that of a lost connection
 	}
 	return found, err
 }
 
-// FindLender reports whether the connections are those of another pool of this process. It fails
-// with [ErrNoLimit] if that alone bounds how many there are.
+// FindLender reports whether the connections belong to another pool of this process. It returns
+// [ErrNoLimit] if only the other pool limits their number.
 func (p Pool) FindLender(ctx context.Context) (lent bool, err error) {
 	lent, err = p.isLent(ctx)
 	if lent && p.Stats().MaxOpenConnections <= 0 {
@@ -67,8 +69,9 @@ func (p Pool) FindLender(ctx context.Context) (lent bool, err error) {
 	return lent, err
 }
 
-// isLent looks whether a connection that p gives up comes again. It does so only where p has closed one
-// lately, as it does after each use over OpenDBFromPool, which lets it keep none.
+// isLent reports whether a connection that p evicts comes back. It checks only if p has
+// recently closed a connection. Over OpenDBFromPool, p closes one after each use, since p may
+// keep none.
 func (p Pool) isLent(ctx context.Context) (bool, error) {
 	closed := p.Stats().MaxIdleClosed
 	conn, err := p.Conn(ctx)
@@ -76,7 +79,7 @@ func (p Pool) isLent(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	isPgx := pgxConn(conn) != nil
-	_ = conn.Close() // nothing has run on it
+	_ = conn.Close() // no statement was executed on it
 	if !isPgx || p.Stats().MaxIdleClosed == closed {
 		return false, nil
 	}
@@ -87,7 +90,7 @@ func (p Pool) isLent(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		pg := pgxConn(conn)
-		giveUp(conn)
+		evict(conn)
 		if slices.Contains(gone, pg) {
 			return true, nil
 		}
@@ -96,12 +99,12 @@ func (p Pool) isLent(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// FindPooling finds a transaction-pooling proxy by the sessions of two
-// connections. Without a proxy, each keeps its own. A proxy gives both the
-// session that was used last, or each in turns. FindPooling asks several times,
-// since others who use the proxy may blur that.
+// FindPooling detects a transaction-pooling proxy by the sessions of two connections. Without a
+// proxy, each connection keeps its session. A proxy gives both connections the session that was
+// used last, or each in turn. Other users of the proxy may hide this pattern, so FindPooling
+// queries several times.
 //
-// A proxy that leaves them their sessions shows by the pids that it makes up.
+// A proxy that does not change sessions is detected by the pids that it invents.
 func FindPooling(ctx context.Context, db Pool) (Pooling, error) {
 	var conns [2]*sql.Conn
 	for i := range conns {
@@ -112,11 +115,11 @@ func FindPooling(ctx context.Context, db Pool) (Pooling, error) {
 		defer conn.Close()
 		conns[i] = conn
 	}
-	var sessions [2]int64 // 0: not known yet
+	var sessions [2]int64 // 0: unknown
 	told := true
 	for _, i := range []int{0, 0, 1, 1, 0, 1, 0, 0, 1} {
 		var session int64
-		err := ask(ctx, conns[i], `SELECT pg_backend_pid()`, nil, &session)
+		err := queryRow(ctx, conns[i], `SELECT pg_backend_pid()`, nil, &session)
 		switch {
 		case IsMixedUp(err):
 			return Pooling{Pooled: true}, nil
@@ -132,18 +135,19 @@ func FindPooling(ctx context.Context, db Pool) (Pooling, error) {
 }
 
 var (
-	// errOtherStatement: PostgreSQL reports nothing when the session has another
-	// statement of the same name.
+	// errOtherStatement reports that the session had another statement of the same name.
+	// PostgreSQL reports no error for this.
 	errOtherStatement = errors.New("another prepared statement was executed")
-	// errUnnamed: between its two transactions another client may put its own statement.
+	// errUnnamed reports that another client may replace the unnamed statement between its two
+	// transactions.
 	errUnnamed = errors.New("the driver prepares a statement without a name in one transaction, and executes it in the next")
 )
 
-// TryStatements finds out whether the driver's statements survive the proxy. They do if
-// they are parsed in the transaction that executes them. If not, the next session may
-// have another statement, or none. Without a name that cannot be helped; a trial would
-// miss it now and then. With a name it can: some proxies know the names. [IsMixedUp]
-// reports whether it was the proxy that failed.
+// TryStatements reports an error if the driver's statements do not survive the proxy. They
+// survive if they are parsed in the transaction that executes them. Otherwise the next session
+// may have another statement, or none. A statement without a name then always fails at times,
+// and a trial would not always detect it. A statement with a name is tried, since some proxies
+// track names. [IsMixedUp] reports whether the proxy caused the error.
 func TryStatements(ctx context.Context, db Pool) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -159,28 +163,28 @@ func TryStatements(ctx context.Context, db Pool) error {
 	return tryTogether(ctx, db)
 }
 
-// parsesWhereItExecutes reports whether the driver sends a statement and its parameters in
-// one transaction. The literal 'now' becomes the time of the transaction that parses it.
+// parsesWhereItExecutes reports whether the driver parses and executes a statement in one
+// transaction. The literal 'now' becomes the time of the transaction that parses it.
 func parsesWhereItExecutes(ctx context.Context, conn *sql.Conn) (together bool, err error) {
 	var n int
-	err = ask(ctx, conn, `SELECT $1::int, 'now'::timestamptz = transaction_timestamp()`, []any{1}, &n, &together)
+	err = queryRow(ctx, conn, `SELECT $1::int, 'now'::timestamptz = transaction_timestamp()`, []any{1}, &n, &together)
 	return together, err
 }
 
-// namesStatements reports whether the driver gives names to the statements that it
-// prepares. A transaction stays on one session, and nobody else sends this text.
+// namesStatements reports whether the driver names the statements that it prepares. A
+// transaction stays in one session, and no other client sends this text.
 func namesStatements(ctx context.Context, conn *sql.Conn) (named bool, err error) {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = tx.Rollback() }() // nothing was changed
-	err = ask(ctx, tx, fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_catalog.pg_prepared_statements
+	err = queryRow(ctx, tx, fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_catalog.pg_prepared_statements
 		WHERE NOT from_sql AND pg_catalog.strpos(statement, 'asks for its own name, %d') > $1::int)`, rand.Int64()), []any{0}, &named)
 	return named, err
 }
 
-// tryTogether executes the same few statements on several connections at the same time.
+// tryTogether executes a few equal statements on several connections at once.
 func tryTogether(ctx context.Context, db Pool) error {
 	const clients, rounds, statements = 4, 50, 3
 	var wg sync.WaitGroup
@@ -201,15 +205,15 @@ func tryTogether(ctx context.Context, db Pool) error {
 
 func tryStatement(ctx context.Context, db Pool, statement, value int) error {
 	var sum int
-	err := ask(ctx, db, fmt.Sprintf(`SELECT $1::int + %d`, statement), []any{value}, &sum)
+	err := queryRow(ctx, db, fmt.Sprintf(`SELECT $1::int + %d`, statement), []any{value}, &sum)
 	if err == nil && sum != value+statement {
 		return errOtherStatement
 	}
 	return err
 }
 
-// ask reads one row. A driver that is given the row of another statement may panic.
-func ask(ctx context.Context, on store.Querier, query string, args []any, dest ...any) (err error) {
+// queryRow reads one row. A driver that receives the row of another statement may panic.
+func queryRow(ctx context.Context, on store.Querier, query string, args []any, dest ...any) (err error) {
 	defer func() {
 		if recover() != nil {
 			err = errOtherStatement
@@ -218,15 +222,16 @@ func ask(ctx context.Context, on store.Querier, query string, args []any, dest .
 	return on.QueryRowContext(ctx, query, args...).Scan(dest...)
 }
 
-// IsMixedUp reports whether a prepared statement was missing, there already, or
-// another one, or may be at any time. A protocol violation means that only while [FindPooling] and
-// [TryStatements] ask: PgBouncer also calls a server that has died so.
+// IsMixedUp reports whether a prepared statement was missing, existed already or was another
+// one, or may be so at any time. A protocol violation has this meaning only during
+// [FindPooling] and [TryStatements]: PgBouncer also reports a dead server as a protocol
+// violation.
 func IsMixedUp(err error) bool {
 	return IsLostStatement(err) || SQLState(err) == ProtocolViolation || errors.Is(err, errOtherStatement) || errors.Is(err, errUnnamed)
 }
 
-// IsLostStatement reports whether a prepared statement was missing or there
-// already: a proxy has given the driver another session.
+// IsLostStatement reports whether a prepared statement was missing or existed already: a proxy
+// has changed the session.
 func IsLostStatement(err error) bool {
 	s := SQLState(err)
 	return s == InvalidStatementName || s == DuplicateStatement

@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// What a proxy breaks is found each time: a worker that starts would execute the
-// statements of others.
+// TryStatements detects a proxy that breaks statements every time. Otherwise a worker would
+// execute statements of other clients.
 func TestTryStatements(t *testing.T) {
 	d := pgtest.Empty(t)
 	proxy := d.Bounced(t, map[string]string{"default_pool_size": "6"})
@@ -25,9 +25,9 @@ func TestTryStatements(t *testing.T) {
 	}
 }
 
-// Without a proxy nothing is mixed up, and yet it is known what a proxy would do. Some
-// know the names of statements, so those with a name are tried.
-func TestStatementsWithoutANameAreRefusedUntried(t *testing.T) {
+// Without a proxy no statement is mixed up, but it is known whether a proxy would break the
+// driver's statements. Some proxies track names of statements, so named ones are tried.
+func TestUnnamedStatementsAreRefused(t *testing.T) {
 	d := pgtest.Empty(t)
 	for name, open := range map[string]pgtest.Opener{
 		"pgx describe_exec": pgtest.BrokenByBouncer["pgx describe_exec"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"],
@@ -41,9 +41,9 @@ func TestStatementsWithoutANameAreRefusedUntried(t *testing.T) {
 	}
 }
 
-// A pool whose connections another pool bounds is found, and needs a limit of its own. What it
-// discards does not go on in the other pool.
-func TestPoolOfAnotherPool(t *testing.T) {
+// FindLender detects a pool over another pool, and requires a limit. A discarded connection is
+// not reused by the other pool.
+func TestPoolOverAnotherPool(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	limited, keepsNone := d.OpenLent(t, 4), d.OpenPQ(t)
@@ -91,7 +91,7 @@ func TestPoolOfAnotherPool(t *testing.T) {
 	}
 }
 
-// That other users make the pool close connections meanwhile does not make it another pool's.
+// A pool from which other users close connections at the same time is not reported as lent.
 func TestBusyPoolIsNotLent(t *testing.T) {
 	t.Parallel()
 	cfg, err := pgx.ParseConfig(pgtest.Empty(t).URL)
@@ -113,7 +113,7 @@ func TestBusyPoolIsNotLent(t *testing.T) {
 		}
 		held = held[1:]
 	}
-	busy := true // else the user below takes part in what it causes
+	busy := true // while busy, the other user below does nothing
 	db = stdlib.OpenDB(*cfg, stdlib.OptionResetSession(func(context.Context, *pgx.Conn) error {
 		if !busy && len(held) > 2 { // another user has two connections, and takes one again
 			busy = true
@@ -141,7 +141,7 @@ func TestBusyPoolIsNotLent(t *testing.T) {
 }
 
 func tryOften(t *testing.T, open pgtest.Opener, proxy *pgtest.Database, broken bool) {
-	t.Parallel() // they use the sessions of one another
+	t.Parallel() // they use each other's sessions
 	for range 20 {
 		db := open(t, proxy)
 		p, err := pgdriver.FindPooling(t.Context(), pgdriver.Pool{DB: db})

@@ -16,16 +16,16 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ErrSilent is in the error of a database that does not answer in time.
+// ErrSilent reports that the database did not answer in time.
 var ErrSilent = errors.New("no answer in time")
 
-// Reach repeats a step of a start for as long as the database cannot be reached: it is down, it
-// restarts, all its connections are taken, or none of the servers takes writes yet. A step that
-// exceeds a bound of its own had no answer. Reach tells each failure, and pauses after the failure.
-// After limit it returns [refusal.ErrOutage] with the error of the last try; 0: it never gives up
-// before ctx ends. An error that says something else, such as a wrong password, is returned at once.
-// of is the name of the package in Reach's own error.
-func Reach(ctx context.Context, of string, limit time.Duration, tell func(error), step func(ctx context.Context) error) error {
+// Reach repeats a step of a start while the database cannot be reached. The database may be
+// down or restarting, all connections may be taken, or no server may accept writes yet. A step
+// that exceeds its own bound counts as unanswered. Reach calls report for each failure, and
+// pauses after it. After limit, Reach returns [refusal.ErrOutage] with the error of the last
+// try. With limit 0, Reach tries until ctx ends. Any other error, such as a wrong password, is
+// returned at once. of is the name of the package in Reach's own error.
+func Reach(ctx context.Context, of string, limit time.Duration, report func(error), step func(ctx context.Context) error) error {
 	began := time.Now()
 	for failures := 1; ; failures++ {
 		err := step(ctx)
@@ -41,7 +41,7 @@ func Reach(ctx context.Context, of string, limit time.Duration, tell func(error)
 		if limit > 0 && time.Since(began) >= limit {
 			return fmt.Errorf("%s: %w: gave up after %v: %w", of, refusal.ErrOutage, limit, err)
 		}
-		tell(err)
+		report(err)
 		if !backoff.Sleep(ctx, backoff.Session(failures)) {
 			return err
 		}
@@ -49,23 +49,23 @@ func Reach(ctx context.Context, of string, limit time.Duration, tell func(error)
 }
 
 const (
-	// answerTimeout bounds how long a start waits for the database to answer.
+	// answerTimeout bounds how long a start waits for the database's answer.
 	answerTimeout = 10 * time.Second
-	// checkTimeout bounds the checks of a database that answers. A slow one, as after a failover,
-	// is no reason to end a worker.
+	// checkTimeout bounds the checks of a database that answers. It is long, since a worker
+	// should not stop because the database is slow after a failover.
 	checkTimeout = time.Minute
 )
 
-var errSlow = fmt.Errorf("the checks of the database at the start took longer than %v: look at what keeps the server or the network busy: %w", checkTimeout, context.DeadlineExceeded)
+var errSlow = fmt.Errorf("the checks of the database at the start took longer than %v: find out what keeps the server or the network busy: %w", checkTimeout, context.DeadlineExceeded)
 
-// Checked runs the checks of a start once the database has answered. The answer and the checks are
-// bounded; an error names the bound that was exceeded. [Reach] repeats checks that a time limit of the
-// role ended. of is the name of the package in the errors.
+// Checked runs the checks of a start once the database has answered. Both are bounded, and an
+// error names the exceeded bound. [Reach] repeats checks that a time limit of the role ended.
+// of is the name of the package in the errors.
 func Checked(ctx context.Context, of string, db *sql.DB, checks func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("%s: %w", of, errSlow))
 	defer cancel()
 	if err := AnswersWithin(ctx, db, answerTimeout); err != nil {
-		return fmt.Errorf("%s: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", of, answerTimeout, err)
+		return fmt.Errorf("%s: the database does not answer (waited %v at most): check the address, the credentials and that the server runs: %w", of, answerTimeout, err)
 	}
 	err := CutOff(ctx, checks(ctx))
 	if ctx.Err() == nil && IsTimeLimit(err) {
@@ -74,11 +74,11 @@ func Checked(ctx context.Context, of string, db *sql.DB, checks func(ctx context
 	return err
 }
 
-// CheckWrites refuses a server, or a session, that takes no writes.
+// CheckWrites refuses a server or a session that is read-only.
 func CheckWrites(ctx context.Context, on store.Querier) error {
 	var readOnly bool
 	if err := on.QueryRowContext(ctx, `SELECT current_setting('transaction_read_only')::boolean`).Scan(&readOnly); err != nil {
-		return fmt.Errorf("look whether the server takes writes: %w", err)
+		return fmt.Errorf("read whether the server takes writes: %w", err)
 	}
 	if readOnly {
 		return refusal.ErrStandby
@@ -91,23 +91,23 @@ func IsAway(err error) bool {
 	return errors.Is(err, ErrSilent) || isStandbyOnly(err) || IsConnectionLoss(err) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// isStandbyOnly reports whether a driver connected to no server, as its target_session_attrs asks
-// for a primary. During a failover there is none.
+// isStandbyOnly reports whether the driver found no primary although target_session_attrs
+// requires one. During a failover there is none.
 func isStandbyOnly(err error) bool {
 	if err == nil || SQLState(err) != "" {
 		return false
 	}
-	text := err.Error() // lib/pq's have no type
+	text := err.Error() // errors of lib/pq have no type
 	return errors.Is(err, pgconn.ErrReadOnlyConnection) || errors.Is(err, pgconn.ErrStandbyConnection) ||
 		strings.Contains(text, "session is read-only") || strings.Contains(text, "server is in hot standby mode")
 }
 
-// AnswersWithin is [Answers], bounded.
+// AnswersWithin is [Answers] within limit.
 func AnswersWithin(ctx context.Context, db *sql.DB, limit time.Duration) error {
 	bound, cancel := context.WithTimeoutCause(ctx, limit, ErrSilent)
 	defer cancel()
 	err := CutOff(bound, Answers(bound, db))
-	// A connect_timeout may be shorter than the limit.
+	// A connect_timeout may be shorter than limit.
 	var network net.Error
 	if ctx.Err() == nil && !errors.Is(err, ErrSilent) && (errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()) {
 		err = fmt.Errorf("%w: %w", ErrSilent, err)

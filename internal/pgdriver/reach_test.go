@@ -19,14 +19,14 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// refusing makes no connection.
+// refusing is a connector that always fails.
 type refusing struct{ err error }
 
 func (r refusing) Connect(context.Context) (driver.Conn, error) { return nil, r.err }
 func (refusing) Driver() driver.Driver                          { return nil }
 
-// A database that cannot be reached is away, by whatever time-out that was found out. One that
-// refuses, or a program that stops, is not.
+// A database that cannot be reached is away, whichever time-out detected it. A refusal, or the
+// end of the program, does not count as away.
 func TestIsAway(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -61,8 +61,8 @@ func TestIsAway(t *testing.T) {
 	}
 }
 
-// A step whose own bound passed had no answer, and is made again; one that the program ended is not.
-func TestReachAfterAStepWithoutAnAnswer(t *testing.T) {
+// Reach repeats a step whose own bound has passed, but not a step that the program ended.
+func TestReachRepeatsStepWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	tries, told := 0, 0
 	step := func(ctx context.Context) error {
@@ -84,8 +84,9 @@ func TestReachAfterAStepWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A check that a time limit of the role ends says nothing of the database, so the start tries again.
-func TestCheckThatATimeLimitEnds(t *testing.T) {
+// Reach repeats a check that a time limit of the role ended, since the limit says nothing about
+// the database.
+func TestReachRepeatsCheckEndedByTimeLimit(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	db := d.OpenSet(t, "statement_timeout", "100ms")

@@ -7,13 +7,13 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// QueryAll returns all rows of a query, each as scan makes it.
+// QueryAll returns all rows of a query, each converted by scan.
 func QueryAll[T any](ctx context.Context, q store.Querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = rows.Close() }() // Err has told everything
+	defer func() { _ = rows.Close() }() // Err has returned every error
 	var all []T
 	for rows.Next() {
 		one, err := scan(rows)
@@ -26,14 +26,14 @@ func QueryAll[T any](ctx context.Context, q store.Querier, scan func(*sql.Rows) 
 }
 
 // WithoutJIT switches just-in-time compilation off until the end of a transaction. The planner
-// may overestimate the cost of a statement that visits few rows of a large table. Compiling it then
-// takes seconds.
+// may overestimate the cost of a statement that visits few rows of a large table. Compilation
+// then takes seconds.
 func WithoutJIT(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, `SET LOCAL jit = off`)
 	return err
 }
 
-// ReadAll is [QueryAll] on a connection of its own, and without JIT.
+// ReadAll is [QueryAll] on its own connection, without JIT.
 func ReadAll[T any](ctx context.Context, p Pool, scan func(*sql.Rows) (T, error), query string, args ...any) (all []T, err error) {
 	conn, err := p.Conn(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func ReadAll[T any](ctx context.Context, p Pool, scan func(*sql.Rows) (T, error)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback() }() // it has only read
+	defer func() { _ = tx.Rollback() }() // the transaction has only read
 	if err := WithoutJIT(ctx, tx); err != nil {
 		return nil, err
 	}

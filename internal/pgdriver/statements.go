@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// RoundLimit lowers the LIMIT of a statement a little, to one of a few: each is a
-// statement of its own, which drivers and servers keep prepared.
+// RoundLimit rounds the LIMIT of a statement down a little, to one of few values. Each value is
+// a separate statement, which drivers and servers keep prepared.
 func RoundLimit(n int) int {
 	if n < 32 {
 		return n
@@ -20,8 +20,8 @@ func RoundLimit(n int) int {
 
 var parameter = regexp.MustCompile(`\$([0-9]+)`)
 
-// ShiftParameters numbers the parameters of a user's SQL on, behind the first n of the
-// statement that it becomes part of.
+// ShiftParameters adds n to the parameter numbers of a user's SQL, which becomes part of a
+// statement with n parameters.
 func ShiftParameters(sql string, n int) string {
 	return parameter.ReplaceAllStringFunc(sql, func(p string) string {
 		i, err := strconv.Atoi(p[1:])
@@ -34,43 +34,44 @@ func ShiftParameters(sql string, n int) string {
 
 const bound = "2006-01-02 15:04:05.999999-07"
 
-// The bounds of times as SQL. The literals have no type, so that they take that of the
-// column.
+// earliest and latest are the bounds of times as SQL. The literals have no type, so that they
+// take the type of the column.
 var (
 	earliest = `'` + store.EarliestTime.Format(bound) + `'`
 	latest   = `'` + store.LatestTime.Format(bound) + `'`
 )
 
-// Time is an SQL expression for a time of a row, as a time.Time and its JSON can hold it.
-// A time before [store.EarliestTime] is that, '-infinity' included. A time after
-// [store.LatestTime] is that, 'infinity' included. NULL is NULL. of stands in the
-// expression three times, so it must not be volatile. Select it, and compare the column
-// itself: no index serves the expression.
+// Time returns an SQL expression for a time of a row within the range of time.Time and its
+// JSON. A time before [store.EarliestTime], also '-infinity', becomes that bound. A time after
+// [store.LatestTime], also 'infinity', becomes that bound. NULL stays NULL. The expression
+// contains of three times, so of must not be volatile. Use Time in a SELECT list, but compare
+// the column itself: no index serves the expression.
 func Time(of string) string {
 	return `(CASE WHEN ` + of + ` < ` + earliest + ` THEN ` + earliest + ` WHEN ` + of + ` > ` + latest + ` THEN ` + latest + ` ELSE ` + of + ` END)`
 }
 
-// TimeOrNever is Time, but NULL for 'infinity', which stands for never.
+// TimeOrNever is Time, except that 'infinity', which means never, becomes NULL.
 func TimeOrNever(of string) string {
 	return `(CASE WHEN ` + of + ` < ` + earliest + ` THEN ` + earliest + ` WHEN ` + of + ` <= ` + latest + ` THEN ` + of + ` WHEN ` + of + ` < 'infinity' THEN ` + latest + ` END)`
 }
 
-// Microseconds is an SQL expression for [Time] as a number that no setting of a session
-// changes. of stands in it several times, so it must not be volatile. The epoch is taken of
-// the second: until PostgreSQL 13 it is a double, too short for both in one.
+// Microseconds returns an SQL expression for [Time] as a number, which no setting of a session
+// affects. The expression contains of several times, so of must not be volatile. The epoch is
+// computed for the whole second: until PostgreSQL 13 it is a double, which is too short for
+// seconds and microseconds together.
 func Microseconds(of string) string {
 	of = Time(of)
 	return `(extract(epoch FROM date_trunc('second', ` + of + `))::bigint * 1000000 + extract(microseconds FROM ` + of + `)::bigint % 1000000)`
 }
 
-// Age is an SQL expression for how long ago a time was when the statement began, in
-// microseconds. It is 0 for a time ahead, and 100 years for one that was earlier, so that a
-// time.Duration can hold it. NULL is NULL. of must not be volatile.
+// Age returns an SQL expression for the age of a time at the start of the statement, in
+// microseconds. The age of a future time is 0. The maximum is 100 years, so that a
+// time.Duration can hold it. NULL stays NULL. of must not be volatile.
 func Age(of string) string {
 	return `(CASE WHEN ` + of + ` < statement_timestamp() THEN (extract(epoch FROM statement_timestamp() - greatest(` + of + `, statement_timestamp() - interval '36500 days')) * 1000000)::bigint WHEN ` + of + ` IS NOT NULL THEN 0 END)`
 }
 
-// Array returns the text of an array of numbers: every driver takes it in every mode.
+// Array returns the text form of an array of numbers, which every driver accepts in every mode.
 func Array(numbers []int64) string {
 	b := []byte{'{'}
 	for i, n := range numbers {

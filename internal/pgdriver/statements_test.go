@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// A limit is lowered by less than a fifth, and few are left of many.
+// RoundLimit lowers a limit by less than a fifth, to few values.
 func TestRoundLimit(t *testing.T) {
 	few := map[int]bool{}
 	for n := range 10_001 {
@@ -43,9 +43,9 @@ func TestShiftParameters(t *testing.T) {
 	}
 }
 
-// Every time that a column can hold is read with every driver and in every zone, as JSON can
-// hold it.
-func TestEveryTimeOfAColumnIsRead(t *testing.T) {
+// Time reads every value of a column with every driver and in every zone, within the range of
+// JSON.
+func TestTimeReadsEveryValue(t *testing.T) {
 	const century = int64(36500 * 24 * time.Hour / time.Microsecond)
 	now := time.Date(2024, 5, 6, 7, 8, 9, 123456000, time.UTC)
 	d := pgtest.Empty(t)
