@@ -14,10 +14,10 @@ long: ## the long tier: everything, before a release; Ctrl-C ends it, and make l
 
 stepped: ## six hundred scripts, step by step on a real server; SEED=7 plays one and writes stepped.jsonl
 ifdef SEED
-	go test -race -v -run '^TestStepped' . -rapid.seed=$(SEED) -rapid.checks=1 -stepped.history=stepped.jsonl
+	go test -race -v -run '^TestStepped' ./internal/consume -rapid.seed=$(SEED) -rapid.checks=1 -stepped.history=stepped.jsonl
 else
-	LONG_TESTS=1 go test -race -run '^TestStepped$$' . -rapid.checks=500 -timeout 1h
-	LONG_TESTS=1 go test -race -run '^TestSteppedTwice$$' . -rapid.checks=100 -timeout 1h
+	LONG_TESTS=1 go test -race -run '^TestStepped$$' ./internal/consume -rapid.checks=500 -timeout 1h
+	LONG_TESTS=1 go test -race -run '^TestSteppedTwice$$' ./internal/consume -rapid.checks=100 -timeout 1h
 endif
 
 majors: ## the tests that meet the server, on PostgreSQL 13 to 18 (npm fetches what is missing)

@@ -3,115 +3,40 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/coord"
-	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/group"
-	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/progress"
-	"github.com/pgfrontier/worker/internal/reader"
-	"github.com/pgfrontier/worker/internal/runtime"
-	"github.com/pgfrontier/worker/internal/turn"
-	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/internal/consume"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
 // Worker runs its share of the consumers of a log. It starts once.
-type Worker struct {
-	id        uuid.UUID
-	db        pgdriver.Pool
-	log       store.Log
-	consumers []consumer.Consumer
-	cfg       Config
-
-	started atomic.Bool
-	stop    group.Stop
-	ended   chan struct{} // closed when Start returns
-
-	state atomic.Value // State
-
-	// What prepare makes; others than Start may look once ready is closed.
-	ready        chan struct{}
-	units        []*unit // whole consumers, in order of name
-	parts        parts
-	meetings     meetings
-	loopConns    budget
-	inquiryConns budget // of the reserve
-	incarnation  string // of the server, as an SQL expression
-	checkpoints  progress.Checkpoints
-	bound        store.BoundLog
-	pooling      pgdriver.Pooling
-	lent         bool // the pool has its connections from another one
-	limits       limits
-	frontier     *frontier.Frontier
-	ahead        *reader.Ahead
-	coord        *coord.Coordinator
-	ascii        bool   // the database's encoding does not hold every text: it is given escapes
-	channel      string // of the news beside the log, for DispatcherStrategyNotify
-	waitChannel  string // of who waits for which consumer, likewise
-	awaited      *awaited
-	waits        waits // of WaitFor
-
-	ages       *ages
-	unfinished chan []string  // of a worker that drains: the units whose loops have not ended, the latest only
-	watched    turn.Moment    // when watchProgress last began a turn
-	watchNow   *wakeup.Signal // wakes watchProgress
-	sweepNow   *wakeup.Signal // wakes sweep
-	compactNow *wakeup.Signal // wakes compact
-
-	observers *runtime.Observers
-	listener  listener // for DispatcherStrategyNotify
-}
+type Worker struct{ engine *consume.Worker }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.
 //
 // db is the database of the log, the checkpoints and the handlers' effects.
 // eventStore is usually a *postgres.Store of package store/postgres.
 func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts ...Option) *Worker {
-	w := &Worker{
-		id:         uuid.New(),
-		db:         pgdriver.NewPool(db),
-		log:        eventStore,
-		consumers:  consumers,
-		cfg:        DefaultConfig(),
-		ended:      make(chan struct{}),
-		watchNow:   wakeup.New(),
-		sweepNow:   wakeup.New(),
-		compactNow: wakeup.New(),
-		unfinished: make(chan []string, 1),
-		limits:     usualLimits,
-		ready:      make(chan struct{}),
-		awaited:    newAwaited(),
-		ages:       newAges(),
-	}
+	return &Worker{consume.New(db, eventStore, consumers, configOf(opts))}
+}
+
+// configOf returns the defaults with options.
+func configOf(opts []Option) Config {
+	c := DefaultConfig()
 	for _, opt := range opts {
 		if opt != nil {
-			opt(&w.cfg)
+			opt(&c)
 		}
 	}
-	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
-	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.Observers)
-	w.state.Store(StateNew)
-	return w
+	return c
 }
 
 // ID identifies this worker in the tables.
-func (w *Worker) ID() uuid.UUID { return w.id }
-
-// Stop asks the worker to finish the batches in hand and end. It returns at
-// once, and no batch begins from then on, save one that is just beginning; Start waits. It
-// may be called at any time, any number of times, also from a handler.
-func (w *Worker) Stop() { w.stop.Ask() }
+func (w *Worker) ID() uuid.UUID { return w.engine.ID() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no
 // retry can mend; the first two are a clean stop and return nil. It begins by
@@ -140,191 +65,93 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // An operator may drain the worker, see DrainWorker of package ops. Then it stops in the
 // same way, and Start goes on waiting, in [StateDrained], until ctx ends or Stop is called: a
 // process that ended would be started again, and take work again.
-func (w *Worker) Start(ctx context.Context) error {
-	if !w.started.CompareAndSwap(false, true) {
-		return ErrAlreadyStarted
-	}
-	defer w.state.Store(StateStopped)
-	err := w.run(ctx)
-	if err == nil && w.stop.Drained() {
-		w.state.Store(StateDrained)
-		w.stop.Hold(ctx)
-	}
-	return err
+func (w *Worker) Start(ctx context.Context) error { return w.engine.Start(ctx) }
+
+// Stop asks the worker to finish the batches in hand and end. It returns at
+// once, and no batch begins from then on, save one that is just beginning; Start waits. It
+// may be called at any time, any number of times, also from a handler.
+func (w *Worker) Stop() { w.engine.Stop() }
+
+// Status returns a snapshot of the worker. It may be called at any time.
+func (w *Worker) Status() Status { return w.engine.Status() }
+
+// Live returns nil unless only a new process helps: Start has returned, or one of
+// the worker's loops hangs, which the error names. The worker mends everything else by
+// itself, as soon as it can. A worker that an operator has drained is live. Live never
+// asks the database. Package health serves it to an orchestrator.
+func (w *Worker) Live() error { return w.engine.Live() }
+
+// Ready returns why the worker does not do all of its work, nothing if it does. It
+// asks the database how far the log is and how old the events are that its consumers
+// have not handled: in two statements, each bounded by 5s and by ctx. Each error
+// is one line, with the remedy. Package health serves them to an orchestrator.
+//
+// maxAge is for how long a consumer that such an event waits for may not move, and Safe
+// while the head of the log is above it. It must be longer than the StaleGapThreshold,
+// for which an open transaction may hold the consumers back. A consumer that is paused
+// does not count, nor does one that is late but moves: it catches up.
+func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
+	return w.engine.Ready(ctx, maxAge)
 }
 
-// run is Start, up to where nothing of the worker runs any more.
-func (w *Worker) run(ctx context.Context) error {
-	w.state.Store(StateStarting)
-	defer close(w.ended)
-
-	// intake ends first: no new batch begins. The rest of the worker lives on
-	// until the batches in hand are finished.
-	life := context.WithoutCancel(ctx)
-	intake, drain := context.WithCancel(life)
-	defer drain()
-	defer context.AfterFunc(ctx, drain)()
-	w.stop.Bind(drain)
-	running, halt := context.WithCancel(life)
-	defer halt()
-	background := &group.Group{Of: "worker", Fail: drain, Goexit: errGoexit}
-
-	err := errtext.Of(explain(w.begin(intake)))
-	if err == nil {
-		w.state.Store(StateRunning)
-		w.observers.Notify(observe.WorkerStarted{Worker: w.source(), Consumers: len(w.units)})
-		background.Run(func() error { w.boundDraining(running, intake, halt); return nil })
-		w.runBackground(background, running)
-		err = w.supervise(running, intake, drain)
-	} else if intake.Err() != nil {
-		err = nil // asked to stop before it began
-	}
-	halt()
-	err = errtext.Join(err, background.Wait(w.stopGrace()))
-	if w.isReady() {
-		w.leave(life, err != nil)
-		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.stop.Drained()})
-	}
-	return err
+// WaitFor waits until a consumer has handled the event at a position, wherever
+// that consumer runs: so that what was just appended can be read from its
+// projection. It looks when the consumer gets there in this worker. Where this
+// worker and the one that runs the consumer listen (DispatcherStrategyNotify),
+// it asks that one, once, to say so. The parts of a consumer in partitions then commit at once
+// that they have passed the position. Without being asked, they take up to 25 ms for each
+// partition. Besides, all who wait for a consumer look together every
+// DispatcherInterval, from when the worker has started. The error is ErrDeadLettered if the event cannot
+// be handled, ErrNoConsumer if there is no such consumer, and tells how far the
+// consumer is if ctx ends first. A worker that
+// ended before it could begin waits for nothing. A process without a worker has a [Waiter].
+func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
+	return w.engine.WaitFor(ctx, consumer, position)
 }
 
-func (w *Worker) isReady() bool {
-	select {
-	case <-w.ready:
-		return true
-	default:
-		return false
-	}
+// Waiter waits for consumers in a process that runs none of them, for example one that serves
+// HTTP. It needs no Start and no Stop. Any number of goroutines may use it.
+type Waiter struct{ engine *consume.Waiter }
+
+// NewWaiter makes a Waiter. It does nothing yet: WaitFor checks what it was given.
+//
+// db is the database that the projections are read from. It may be a replica, but not several
+// behind one address: WaitFor then waits until the checkpoint has arrived there, which came with
+// what the handlers wrote. The role needs SELECT on the tables of the workers, and nothing else.
+//
+// Of the options, the names of the tables and [WithDispatcherInterval] count, as the
+// workers have them.
+func NewWaiter(db *sql.DB, opts ...Option) *Waiter {
+	return &Waiter{consume.NewWaiter(db, configOf(opts))}
 }
 
-// begin does what comes before anything runs.
-func (w *Worker) begin(ctx context.Context) error {
-	if err := w.reach(ctx, w.prepare); err != nil {
-		return err
-	}
-	close(w.ready)
-	if err := w.reach(ctx, w.placeFirst); err != nil {
-		return err
-	}
-	if err := w.reach(ctx, w.coord.Register); err != nil {
-		return err
-	}
-	w.widen(ctx) // the others see by now that this worker lives
-	return nil
+// WaitFor waits until a consumer has handled the event at a position, as [Worker.WaitFor] does
+// and with the same errors. It looks at once, and then after pauses that double from 5 ms up to
+// DispatcherInterval; all who wait for one consumer look together. It tells the workers of a
+// consumer in partitions, as Worker.WaitFor does, unless db is a replica. While the database does
+// not answer, it goes on until ctx ends. The first call also looks for the tables: some thirty
+// round trips. The error is ErrInvalidConfig for what NewWaiter was given, ErrPrivileges if the
+// role may not read all rows, and that of [migrations.Check] if the tables are not those of this
+// version.
+func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) error {
+	return w.engine.WaitFor(ctx, consumer, position)
 }
 
-// reach makes a step of the start, and repeats it while the database cannot be reached.
-func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
-	away := runtime.Subject{Condition: observe.ConditionDatabase}
-	err := pgdriver.Reach(ctx, "worker", w.cfg.RetryLimit, func(err error) {
-		w.observers.Begin(away, err)
-		w.taskFailed(ctx, "start", "", err)
-	}, step)
-	switch {
-	case err == nil:
-		w.observers.End(away)
-	case errors.Is(err, ErrOutage):
-		err = fmt.Errorf("%w (WithRetryLimit)", err)
-	}
-	return err
-}
+// What Status returns, and where a worker is in its life.
+type (
+	Status              = observe.Status
+	ConsumerStatus      = observe.ConsumerStatus
+	Pause               = observe.Pause
+	BlockingTransaction = observe.BlockingTransaction
+	State               = observe.State
+)
 
-// runBackground runs everything but the consumers.
-func (w *Worker) runBackground(g *group.Group, running context.Context) {
-	g.Run(func() error { return w.frontier.Run(running) })
-	g.Run(func() error { return w.coord.Run(running) })
-	g.Run(func() error { return w.boundOutage(running) })
-	g.Run(func() error { w.placeAtHead(running); return nil })
-	g.Run(func() error { w.handOver(running); return nil })
-	g.Run(func() error { w.watchProgress(running); return nil })
-	g.Run(func() error { w.retain(running); return nil })
-	g.Run(func() error { w.compact(running); return nil })
-	g.Run(func() error { w.watchPool(running); return nil })
-	g.Run(func() error { return w.watchClosed(running) })
-	g.Run(func() error { w.watchServer(running); return nil })
-	g.Run(func() error { w.sweep(running); return nil })
-	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		g.Run(func() error { w.answerWaits(running); return nil })
-		g.Run(func() error { return w.listen(running) })
-		g.Run(func() error { w.watchNotify(running); return nil })
-	}
-}
-
-// noticeEvents wakes whoever looks for events.
-func (w *Worker) noticeEvents() {
-	w.observers.Notify(observe.Woken{Source: observe.WakeupEvents})
-	w.frontier.Wake()
-}
-
-// noticeNews wakes whoever looks for what does not show in the log: workers
-// that come and go, assignments, the doings of operators.
-func (w *Worker) noticeNews() {
-	w.observers.Notify(observe.Woken{Source: observe.WakeupChanges})
-	w.coord.Wake()
-	w.watchNow.Send()
-}
-
-// handOver hands each consumer back when its own batch has ended, from the end of the
-// intake on. Until then the consumer stays assigned to this worker: if the batch's handler
-// has ended the transaction, only this worker can set the checkpoint back.
-func (w *Worker) handOver(running context.Context) {
-	var kept []string
-	var again <-chan time.Time // nil: the last try succeeded
-	for failures := 0; ; {
-		select {
-		case kept = <-w.unfinished:
-		case <-again:
-		case <-running.Done():
-			return
-		}
-		ctx, cancel := context.WithTimeout(running, w.limits.leave)
-		err := w.coord.Drain(ctx, kept)
-		cancel()
-		w.taskFailed(running, "hand the consumers over", "", err)
-		if again, failures = nil, failures+1; err == nil {
-			failures = 0
-		} else {
-			again = time.After(backoff.Infrastructure(failures))
-		}
-	}
-}
-
-// boundDraining ends the batches in hand when they take too long.
-func (w *Worker) boundDraining(running, intake context.Context, halt context.CancelFunc) {
-	if w.cfg.ShutdownTimeout == 0 {
-		return
-	}
-	select {
-	case <-intake.Done():
-	case <-running.Done():
-		return
-	}
-	if backoff.Sleep(running, w.cfg.ShutdownTimeout) {
-		err := fmt.Errorf("worker: batches still run %v after the stop and are rolled back (WithShutdownTimeout)", w.cfg.ShutdownTimeout)
-		w.observers.Notify(observe.ShutdownTimedOut{Worker: w.source(), Err: err})
-		halt()
-	}
-}
-
-// boundOutage ends the worker when no heartbeat has arrived for too long.
-func (w *Worker) boundOutage(ctx context.Context) error {
-	for limit := w.cfg.RetryLimit; limit > 0; {
-		s := w.coord.Status()
-		left := time.Until(s.LastHeartbeat.Add(limit))
-		if left <= 0 {
-			return errtext.Join(fmt.Errorf("worker: %w: no heartbeat for %v (WithRetryLimit)", ErrOutage, limit), s.LastError)
-		}
-		if !backoff.Sleep(ctx, left) {
-			break
-		}
-	}
-	return nil
-}
-
-// leave hands the consumers back and takes the worker off the list. If the
-// database does not answer, the others notice by themselves.
-func (w *Worker) leave(life context.Context, failed bool) {
-	ctx, cancel := context.WithTimeout(life, w.limits.leave)
-	defer cancel()
-	w.taskFailed(life, "leave", "", w.coord.Leave(ctx, failed))
-}
+// The states of a worker.
+const (
+	StateNew      = observe.StateNew      // Start was not called yet
+	StateStarting = observe.StateStarting // checks and registers
+	StateRunning  = observe.StateRunning
+	StateDraining = observe.StateDraining // finishes the batches in flight
+	StateDrained  = observe.StateDrained  // as an operator asked: nothing runs, and Start waits for Stop
+	StateStopped  = observe.StateStopped  // Start has returned
+)

@@ -23,8 +23,8 @@ func TestDrainWorker(t *testing.T) {
 		}
 		return nil
 	})
-	w, stop := s.runOn(s.d.DB, jobs.WithShutdownTimeout(0))
 	inHand := s.add(task{1})
+	w, stop := s.runOn(s.d.DB, jobs.WithShutdownTimeout(0), jobs.WithPollInterval(time.Minute)) // no claim is in flight as it drains
 	<-begun
 	o, err := ops.NewJobs(s.d.DB, nil)
 	if err != nil {

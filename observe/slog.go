@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -54,8 +55,9 @@ func LogTo(l store.Logger) Observer {
 	}
 }
 
-// oneLine puts errors on one line. The stack of a panic among them follows at the end.
+// oneLine puts errors on one line, and leaves out what is nil. The stack of a panic among them follows at the end.
 func oneLine(attrs []slog.Attr) []slog.Attr {
+	attrs = slices.DeleteFunc(attrs, func(a slog.Attr) bool { return a.Value.Any() == nil })
 	for i, a := range attrs {
 		err, is := a.Value.Any().(error)
 		if !is {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/schedule"
-	"github.com/pgfrontier/worker/observe"
 )
 
 // mail is a job.
@@ -38,7 +37,7 @@ func (s *scene) workWith(t *testing.T, handlers *jobs.Handlers) {
 	t.Helper()
 	s.build(t)
 	w := jobs.NewWorker(s.DB, handlers, jobs.WithQueue("mail", 1), jobs.WithPollInterval(20*time.Millisecond),
-		jobs.WithHeartbeatInterval(100*time.Millisecond), jobs.WithObserver(hooks[observe.Observer](s)))
+		jobs.WithHeartbeatInterval(100*time.Millisecond), jobs.WithObserver(s.observer))
 	s.serve(t, w, w.Start, w.Stop)
 }
 

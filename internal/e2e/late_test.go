@@ -239,7 +239,7 @@ func TestMaxOpenRangesMakesTheConsumerWait(t *testing.T) {
 	if said := log.with("consumer waiting"); len(said) != 1 {
 		t.Errorf("the log says so %d times: %q", len(said), said)
 	}
-	await(t, "the log to say that it is over", func() bool { return len(log.with("recovered trouble doubts")) == 1 })
+	await(t, "the log to say that it is over", func() bool { return len(log.with("recovered condition doubts")) == 1 })
 }
 
 // Under GapWait nothing is late.

@@ -37,7 +37,7 @@ func setQuick(w *worker.Worker, d time.Duration) {
 // field is an unexported field of a worker, or of a struct in it. It panics if there is none
 // of this type.
 func field[T any](w *worker.Worker, path ...string) *T {
-	v := reflect.ValueOf(w).Elem()
+	v := reflect.ValueOf(w).Elem().FieldByName("engine").Elem()
 	for _, name := range path {
 		v = reflect.Indirect(v).FieldByName(name)
 	}

@@ -149,7 +149,7 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 	for trouble, n := range want {
 		told := over.of(trouble)
 		total += told
-		if got := len(log.with("recovered trouble " + string(trouble))); got != told {
+		if got := len(log.with("recovered condition " + string(trouble))); got != told {
 			t.Errorf("the log tells of the end of %s %d times, the Observer %d times", trouble, got, told)
 		}
 		if trouble != observe.ConditionTransaction && told != n {

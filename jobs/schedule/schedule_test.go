@@ -627,7 +627,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	}
 	s := scheduler()
 	start(t, s)
-	until(t, "the log to tell", func() bool { return strings.Count(log.String(), "the database cannot be reached; tried again") > 1 })
+	until(t, "the log to tell", func() bool { return strings.Count(log.String(), "task failed") > 1 })
 	back()
 	until(t, "the schedule to have its row", func() bool { return !s.Status()[0].Next.IsZero() })
 }

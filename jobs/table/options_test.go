@@ -197,7 +197,7 @@ func TestObserverThatExits(t *testing.T) {
 	s.becomes(s.add(""), table.StateCompleted)
 	s.until("all to be told", func() bool {
 		n := s.notes()
-		return slices.Contains(n, "done") && slices.Contains(n, "JobDone: it called runtime.Goexit") && slices.Contains(n, "JobReset: it called runtime.Goexit")
+		return slices.Contains(n, "done") && slices.Contains(n, "JobDone: it called runtime.Goexit") && slices.Contains(n, "RowReset: it called runtime.Goexit")
 	})
 }
 

@@ -255,7 +255,7 @@ func TestStatusAndLogger(t *testing.T) {
 	if strings.Contains(lines.String(), "<nil>") {
 		t.Errorf("nil is logged:\n%s", &lines)
 	}
-	for _, want := range []string{"table worker started", "jobs claimed", "job will be tried again", "job failed", "does not show the row", "somebody else has changed the state", "statement failed, retrying", "recovered", "table worker stopped"} {
+	for _, want := range []string{"worker started", "jobs claimed", "job will be tried again", "job failed", "does not show the row", "somebody else has changed the state", "statement failed, retrying", "recovered", "worker stopped"} {
 		if !strings.Contains(lines.String(), want) {
 			t.Errorf("%q is not logged:\n%s", want, &lines)
 		}

@@ -65,7 +65,7 @@ var guardMutants = []Mutant{
 	{
 		Name:    "checkpoint-apart",
 		Mistake: "the checkpoint is committed before the handlers run, to keep its row's lock short",
-		Edits: []Edit{{"batch.go", `	// Waiting for the guard is no fault of the handler: its clock starts now.`, `	if err := tx.Commit(); err != nil {
+		Edits: []Edit{{"internal/consume/batch.go", `	// Waiting for the guard is no fault of the handler: its clock starts now.`, `	if err := tx.Commit(); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
 	if tx, err = conn.BeginTx(ctx, nil); err != nil {
@@ -81,7 +81,7 @@ var guardMutants = []Mutant{
 				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
 			return m, false, err
 		}`},
-			{"batch.go", `Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db.DB), tx, c.unit.name, &w.from, w.advance)`},
+			{"internal/consume/batch.go", `Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db.DB), tx, c.unit.name, &w.from, w.advance)`},
 		},
 	},
 }
@@ -91,7 +91,7 @@ var openRangeMutants = []Mutant{
 	{
 		Name:    "doubts-after",
 		Mistake: "the doubts are taken from the frontier after the rows were read, because they are fresher then",
-		Edits:   []Edit{{"consumer_loop.go", `blocked := w.plan(c.w.cfg.MaxOpenRanges)`, "w.under = c.w.frontier.Value()\n\tblocked := w.plan(c.w.cfg.MaxOpenRanges)"}},
+		Edits:   []Edit{{"internal/consume/consumer_loop.go", `blocked := w.plan(c.w.cfg.MaxOpenRanges)`, "w.under = c.w.frontier.Value()\n\tblocked := w.plan(c.w.cfg.MaxOpenRanges)"}},
 		Faults:  calm + ",delay=8",
 		Draws:   "open gaps skip-stale",
 	},
@@ -121,7 +121,7 @@ var handledMutants = []Mutant{
 	{
 		Name:    "placed-by-safe",
 		Mistake: "a consumer that begins at the head is placed when the head is safe: all others go on past it then, too",
-		Edits:   []Edit{{"place.go", `v.Settled >= head`, `v.Safe >= head`}},
+		Edits:   []Edit{{"internal/consume/place.go", `v.Settled >= head`, `v.Safe >= head`}},
 		Faults:  "delay=5,redraw=2",
 		Draws:   "open gaps skip-stale",
 	},
@@ -181,25 +181,25 @@ var contractMutants = []Mutant{
 	{
 		Name:    "no-repair",
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
-		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
+		Edits:   []Edit{{"internal/consume/inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
 		Faults:  calm + ",contract=4",
 	},
 	{
 		Name:    "short-batch-keeps-checkpoint",
 		Mistake: "a batch that ends early commits the checkpoint that its guard has set: the events behind follow in the next batch",
-		Edits:   []Edit{{"batch.go", `err = c.shorten(ctx, t, w, b)`, `w.shortened = true`}},
+		Edits:   []Edit{{"internal/consume/batch.go", `err = c.shorten(ctx, t, w, b)`, `w.shortened = true`}},
 		Faults:  calm + ",slow-batch=6",
 	},
 	{
 		Name:    "dropped-proof",
 		Mistake: "a loop that ends in an outage asks no more what became of its last batch: another worker goes on from the row",
-		Edits:   []Edit{{"consumer_loop.go", `fatal = c.close(ctx, fatal)`, ``}},
+		Edits:   []Edit{{"internal/consume/consumer_loop.go", `fatal = c.close(ctx, fatal)`, ``}},
 		Test:    Test{"./internal/e2e", "TestStopInAnOutageSaysWhatIsNotKnown"},
 	},
 	{
 		Name:    "row-only",
 		Mistake: "a row that others have moved on says nothing of a batch, so its handler did nothing",
-		Edits:   []Edit{{"inquiry.go", `case b.end == abandoned && b.movedOn(now):`, `case false:`}},
+		Edits:   []Edit{{"internal/consume/inquiry.go", `case b.end == abandoned && b.movedOn(now):`, `case false:`}},
 		Test:    Test{"./internal/e2e", "TestHandlerThatCommitsAndIsOvertaken"},
 	},
 }
@@ -210,12 +210,12 @@ var failureMutants = []Mutant{
 		Name:    "spoiled-kept",
 		Mistake: "a connection on which reading ahead has failed goes back to the pool: the server is at fault, not the session",
 		Edits:   []Edit{{"internal/reader/stretch.go", `defer func() { conn.GiveBack(err) }()`, `defer func() { conn.GiveBack(nil) }()`}},
-		Test:    Test{".", "TestSpoiledSessionLeavesThePool"},
+		Test:    Test{"./internal/consume", "TestSpoiledSessionLeavesThePool"},
 	},
 	{
 		Name:    "one-tally",
 		Mistake: "a dead letter's failures are counted with those of what is new: it is the same consumer",
-		Edits:   []Edit{{"failure.go", `return &c.again`, `return &c.tally`}},
+		Edits:   []Edit{{"internal/consume/failure.go", `return &c.again`, `return &c.tally`}},
 		Test:    Test{"./internal/e2e", "TestDeadLetterThatAlwaysConflicts"},
 	},
 }
@@ -235,7 +235,7 @@ var coordMutants = []Mutant{
 	{
 		Name:    "no-poll",
 		Mistake: "whoever listens for notifications need not look for events by itself",
-		Edits:   []Edit{{"config.go", `f.Interval = reconcileInterval`, `f.Interval = 24 * time.Hour`}},
+		Edits:   []Edit{{"internal/consume/config.go", `f.Interval = reconcileInterval`, `f.Interval = 24 * time.Hour`}},
 		Faults:  calm + ",notify-lost=4",
 	},
 	{

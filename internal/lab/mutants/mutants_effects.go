@@ -32,13 +32,13 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "effects-stay-excepted",
 		Mistake: "an exception stays one: the event behind it was not handled when the border was raised",
-		Edits:   []Edit{{"work.go", `w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)`, `_, _ = retried, aside`}},
+		Edits:   []Edit{{"internal/consume/work.go", `w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)`, `_, _ = retried, aside`}},
 		Test:    Test{"./internal/e2e", "TestRepairBringsExceptionsBack"},
 	},
 	{
 		Name:    "batch-over-border",
 		Mistake: "the events of a batch are alike: the first one tells whether they are replayed",
-		Edits: []Edit{{"handle.go", `			return n, replay, nil
+		Edits: []Edit{{"internal/consume/handle.go", `			return n, replay, nil
 		}`, `			continue
 		}`}},
 		Faults: replaying,
@@ -58,7 +58,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "repair-keeps-effects",
 		Mistake: "a repair sets the position back, and leaves what the batch took out of the exceptions",
-		Edits:   []Edit{{"repair.go", `if planned.Effects != nil {`, `if false && planned.Effects != nil {`}},
+		Edits:   []Edit{{"internal/consume/repair.go", `if planned.Effects != nil {`, `if false && planned.Effects != nil {`}},
 		Test:    Test{"./internal/e2e", "TestRepairBringsExceptionsBack"},
 	},
 	{
@@ -76,7 +76,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "new-events-overtake-a-replay",
 		Mistake: "letters that wait for a replay are no dead letters, so nothing waits behind them",
-		Edits:   []Edit{{"read.go", `c.poison == nil && !c.progress.HasDeadLetters {`, `c.poison == nil && c.progress.DeadLetters == 0 {`}},
+		Edits:   []Edit{{"internal/consume/read.go", `c.poison == nil && !c.progress.HasDeadLetters {`, `c.poison == nil && c.progress.DeadLetters == 0 {`}},
 		Test:    Test{"./ops", "TestReplayKeepsOrder"},
 	},
 }

@@ -31,8 +31,8 @@ var partitionMutants = []Mutant{
 		Name:    "merge-lower",
 		Mistake: "a merge goes on from the lowest position of its parts",
 		Edits: []Edit{
-			{"rescale.go", `|| p.Position != parts[0].Position`, ``},
-			{"meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+			{"internal/consume/rescale.go", `|| p.Position != parts[0].Position`, ``},
+			{"internal/consume/meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
 			{rescaleFile, `max(revision, p.Revision)`, `max(revision, p.Revision); parts[0].Position = min(parts[0].Position, p.Position)`},
 		},
 		Faults: rescaling,
@@ -41,8 +41,8 @@ var partitionMutants = []Mutant{
 		Name:    "merge-higher",
 		Mistake: "a merge goes on from the highest position of its parts",
 		Edits: []Edit{
-			{"rescale.go", `|| p.Position != parts[0].Position`, ``},
-			{"meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+			{"internal/consume/rescale.go", `|| p.Position != parts[0].Position`, ``},
+			{"internal/consume/meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
 			{rescaleFile, `max(revision, p.Revision)`, `max(revision, p.Revision); parts[0].Position = max(parts[0].Position, p.Position)`},
 		},
 		Faults: rescaling,
@@ -50,19 +50,19 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "merge-blind",
 		Mistake: "equal positions are equal states: the open ranges of all parts are united without a look at the log",
-		Edits:   []Edit{{"rescale.go", `if appeared || err != nil {`, `if appeared && err != nil || err != nil {`}},
-		Test:    Test{".", "TestMergeLeavesWhatHasAppeared"},
+		Edits:   []Edit{{"internal/consume/rescale.go", `if appeared || err != nil {`, `if appeared && err != nil || err != nil {`}},
+		Test:    Test{"./internal/consume", "TestMergeLeavesWhatHasAppeared"},
 	},
 	{
 		Name:    "merge-keeps-common-doubts",
 		Mistake: "the merged unit keeps the open ranges that all its parts have: who has another has only not looked yet",
 		Edits:   []Edit{{rescaleFile, `all = unite(found)`, `all = slices.DeleteFunc(unite(found), func(w Watched) bool { return w.by < len(units) })`}},
-		Test:    Test{".", "TestMergeLeavesWhatHasAppeared"},
+		Test:    Test{"./internal/consume", "TestMergeLeavesWhatHasAppeared"},
 	},
 	{
 		Name:    "merge-looks-before-lock",
 		Mistake: "a merge reads the open ranges of its parts first: it is over sooner if it must not be",
-		Edits: []Edit{{"rescale.go", `	parts, err := r.LockParts(ctx, units, wanted)
+		Edits: []Edit{{"internal/consume/rescale.go", `	parts, err := r.LockParts(ctx, units, wanted)
 	if err != nil || !canMerge(target, parts) {
 		return nil, err
 	}
@@ -79,13 +79,13 @@ var partitionMutants = []Mutant{
 		return nil, err
 	}
 `}},
-		Test: Test{".", "TestRescalingWaitsForABatch"},
+		Test: Test{"./internal/consume", "TestRescalingWaitsForABatch"},
 	},
 	{
 		Name:    "merge-without-locks",
 		Mistake: "a merge reads its parts, then deletes them: that waits for batches in hand",
 		Edits:   []Edit{{rescaleFile, `ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`, `ORDER BY consumer_name COLLATE "C"`}},
-		Test:    Test{".", "TestRescalingWaitsForABatch"},
+		Test:    Test{"./internal/consume", "TestRescalingWaitsForABatch"},
 	},
 	{
 		Name:    "split-in-one-statement",
@@ -95,17 +95,17 @@ var partitionMutants = []Mutant{
 			{rescaleFile, "WITH child AS (", "WITH parent AS (\n	SELECT * FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE\n), child AS ("},
 			{rescaleFile, "effects, scope, scope_since FROM ` + checkpoints + `, child WHERE ` + it + `", `effects, scope, scope_since FROM parent, child`},
 		},
-		Test: Test{".", "TestRescalingWaitsForABatch"},
+		Test: Test{"./internal/consume", "TestRescalingWaitsForABatch"},
 	},
 	{
 		Name:    "split-from-memory",
 		Mistake: "a split begins its children where the loop stands: it has just loaded the row",
 		Edits: []Edit{
-			{"rescale.go", `r.Split(ctx, c.unit.name`, `r.Split(context.WithValue(ctx, "at", c.at()), c.unit.name`},
+			{"internal/consume/rescale.go", `r.Split(ctx, c.unit.name`, `r.Split(context.WithValue(ctx, "at", c.at()), c.unit.name`},
 			{rescaleFile, `SELECT unit, last_position, revision + 1, $4::text`, `SELECT unit, $5::bigint, revision + 1, $4::text`},
 			{rescaleFile, `string(moves), key)`, `string(moves), key, ctx.Value("at"))`},
 		},
-		Test: Test{".", "TestRescalingWaitsForABatch"},
+		Test: Test{"./internal/consume", "TestRescalingWaitsForABatch"},
 	},
 	{
 		Name:    "merge-forgets-doubts",
@@ -161,13 +161,13 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "parts-in-turn",
 		Mistake: "parts of one consumer in one worker take turns, as those of a consumer do that is not safe for more",
-		Edits:   []Edit{{"unit.go", `Key: p.Key.Name()}, p.Key`, `Key: p.Key.Name()}, p.Key; d.inTurn = make(chan struct{}, 1)`}},
+		Edits:   []Edit{{"internal/consume/unit.go", `Key: p.Key.Name()}, p.Key`, `Key: p.Key.Name()}, p.Key; d.inTurn = make(chan struct{}, 1)`}},
 		Test:    Test{"./internal/e2e", "TestPartsHandleAtTheSameTime"},
 	},
 	{
 		Name:    "letters-by-aggregate",
 		Mistake: "dead letters follow each other by aggregate, whatever key keeps the order of the consumer",
-		Edits: []Edit{{"keys.go", `	key, err := d.keyOf(e)
+		Edits: []Edit{{"internal/consume/keys.go", `	key, err := d.keyOf(e)
 	if ascii {
 		key = errtext.ASCII(key)
 	}
@@ -190,16 +190,16 @@ var partitionMutants = []Mutant{
 		Name:    "merge-paused",
 		Mistake: "a merge goes on if any of its parts may",
 		Edits: []Edit{
-			{"rescale.go", `|| p.Paused ||`, `||`},
-			{"rescale.go", `return c.progress.Paused != nil || t.failures`, `return t.failures`},
+			{"internal/consume/rescale.go", `|| p.Paused ||`, `||`},
+			{"internal/consume/rescale.go", `return c.progress.Paused != nil || t.failures`, `return t.failures`},
 		},
-		Test: Test{".", "TestWhatMayBeMerged"},
+		Test: Test{"./internal/consume", "TestWhatMayBeMerged"},
 	},
 	{
 		Name:    "slot-of-a-position",
 		Mistake: "any spread of the events over the parts will do: by position it is even",
 		Edits: []Edit{
-			{"keys.go", `return partition.Slot(e.AggregateID), nil`, `return int(e.GlobalPosition % partition.Slots), nil`},
+			{"internal/consume/keys.go", `return partition.Slot(e.AggregateID), nil`, `return int(e.GlobalPosition % partition.Slots), nil`},
 		},
 		Faults: rescaling,
 	},
@@ -207,10 +207,10 @@ var partitionMutants = []Mutant{
 		Name:    "slot-salted",
 		Mistake: "the hash has a salt, so that nobody can make keys of one slot: each worker has its own",
 		Edits: []Edit{
-			{"unit.go", `	"reflect"`, "	\"math/rand/v2\"\n	\"reflect\""},
-			{"unit.go", `type declared struct {`, "type declared struct {\n	salt uint64"},
-			{"unit.go", `d := &declared{`, `d := &declared{salt: rand.Uint64(), `},
-			{"keys.go", `return partition.Slot(e.AggregateID), nil`, `return partition.Slot(fmt.Sprint(d.salt, e.AggregateID)), nil`},
+			{"internal/consume/unit.go", `	"reflect"`, "	\"math/rand/v2\"\n	\"reflect\""},
+			{"internal/consume/unit.go", `type declared struct {`, "type declared struct {\n	salt uint64"},
+			{"internal/consume/unit.go", `d := &declared{`, `d := &declared{salt: rand.Uint64(), `},
+			{"internal/consume/keys.go", `return partition.Slot(e.AggregateID), nil`, `return partition.Slot(fmt.Sprint(d.salt, e.AggregateID)), nil`},
 		},
 		Faults: rescaling,
 	},
@@ -225,15 +225,15 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "lazy-over-doubts",
 		Mistake: "what has no event of the part's own needs no batch, whatever is missing in it",
-		Edits:   []Edit{{"lazy.go", `len(w.Events)+len(w.deadLetters)+len(a.Marks)+len(a.Gone)+len(w.from.Open) > 0`, `len(w.Events)+len(w.deadLetters)+len(a.Gone)+len(w.from.Open) > 0`}},
-		Test:    Test{".", "TestWhatAPartPassesLazily"},
+		Edits:   []Edit{{"internal/consume/lazy.go", `len(w.Events)+len(w.deadLetters)+len(a.Marks)+len(a.Gone)+len(w.from.Open) > 0`, `len(w.Events)+len(w.deadLetters)+len(a.Gone)+len(w.from.Open) > 0`}},
+		Test:    Test{"./internal/consume", "TestWhatAPartPassesLazily"},
 	},
 	{
 		Name:    "reader-keeps-place",
 		Mistake: "the reader knows where its consumer stands, and a batch that was rolled back has changed nothing: the next page follows",
 		Edits: []Edit{
 			{"internal/reader/ahead.go", "	w.at[r] = at\n", "	at = w.at[r]\n"},
-			{"consumer_loop.go", `		c.forget() // whether anything happened, the database knows`, `		if c.polled = nil; r.outcome != handlerFailed || c.progress == nil {
+			{"internal/consume/consumer_loop.go", `		c.forget() // whether anything happened, the database knows`, `		if c.polled = nil; r.outcome != handlerFailed || c.progress == nil {
 			c.forget()
 		}`},
 		},
@@ -266,20 +266,20 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "old-build-goes-on",
 		Mistake: "a build that selects less goes on until the leader gives its consumers to another",
-		Edits: []Edit{{"worker.go", `	w.widen(ctx) // the others see by now that this worker lives
+		Edits: []Edit{{"internal/consume/worker.go", `	w.widen(ctx) // the others see by now that this worker lives
 `, ``}},
 		Test: Test{"./internal/e2e", "TestBuildsThatDifferDoNotRunSideBySide"},
 	},
 	{
 		Name:    "assigned-build-is-right",
 		Mistake: "who is assigned a consumer selects what it is to select",
-		Edits:   []Edit{{"scope.go", `case is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0:`, `case false:`}},
+		Edits:   []Edit{{"internal/consume/scope.go", `case is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0:`, `case false:`}},
 		Test:    Test{"./internal/e2e", "TestOutrankedBuildWaits"},
 	},
 	{
 		Name:    "stops-in-silence",
 		Mistake: "the others hear of a stop when its last batch has ended",
-		Edits: []Edit{{"worker.go", `	g.Run(func() error { w.handOver(running); return nil })
+		Edits: []Edit{{"internal/consume/worker.go", `	g.Run(func() error { w.handOver(running); return nil })
 `, ``}},
 		Test: Test{"./internal/e2e", "TestOneSlowBatchKeepsNoOtherConsumer"},
 	},

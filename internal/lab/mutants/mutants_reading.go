@@ -73,8 +73,8 @@ var serverMutants = []Mutant{
 	{
 		Name:    "misled-kept",
 		Mistake: "a connection that leads to another server goes back to the pool, as after any error",
-		Edits:   []Edit{{"bounds.go", `if gone || ours {`, `if gone {`}},
-		Test:    Test{".", "TestGiveClosesWhatLeadsElsewhere"},
+		Edits:   []Edit{{"internal/consume/bounds.go", `if gone || ours {`, `if gone {`}},
+		Test:    Test{"./internal/consume", "TestGiveClosesWhatLeadsElsewhere"},
 	},
 }
 

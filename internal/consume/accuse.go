@@ -1,0 +1,107 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
+)
+
+// accuse makes the error that ends the worker. failed is why nothing could be
+// found out.
+//
+// If nobody knows whether there is anybody to accuse, it says that.
+func (c *consumerLoop) accuse(ctx context.Context, v verdict, to int64, failed error) error {
+	b := c.last
+	b.compared = true
+	cause, what := b.err, ErrTransactionEnded
+	if v == handlerUnknown && !b.seen {
+		what = ErrOutcomeUnknown
+	}
+	switch {
+	case what == ErrOutcomeUnknown && b.intact:
+		return nil
+	case cause == nil:
+		cause = what
+	case !errors.Is(cause, what):
+		cause = fmt.Errorf("%w; the batch failed with: %w", what, cause)
+	}
+	r := result{err: fmt.Errorf("%w: %s", cause, b.tell(v, to, failed))}
+	if len(b.fault) == 1 {
+		r.at = &b.fault[0]
+	}
+	e := c.consumerError(r, decision{inARow: c.tally.failures + 1})
+	c.status.failed(e, e.Failures)
+	c.w.observers.Notify(observe.TransactionEnded{Consumer: c.unit.name, From: b.work.advance.To, To: to, Unknown: errors.Is(e, ErrOutcomeUnknown), Err: e})
+	return e
+}
+
+// tell says what the handler did, what was done about it, and what is left to
+// do.
+func (b *lastBatch) tell(v verdict, to int64, failed error) string {
+	at := ""
+	if len(b.fault) > 0 {
+		at = fmt.Sprintf(" at position %d", b.fault[0].GlobalPosition)
+	}
+	switch v {
+	case handlerCommitted:
+		back := fmt.Sprintf("is set back from %d to %d", b.work.advance.To, to)
+		if to == b.work.advance.To {
+			back = fmt.Sprintf("stays at %d", to) // a batch of late events, or of a dead letter
+		}
+		return fmt.Sprintf("the batch was committed%s, and the checkpoint %s: nothing is lost, but %s may be applied twice", at, back, b.twice())
+	case handlerRolledBack:
+		return fmt.Sprintf("the batch was rolled back%s, and the checkpoint stays at %d: nothing is lost, but what the handler wrote after that may be applied twice", at, to)
+	case handlerPrepared:
+		twice := ""
+		if b.end == done {
+			twice = fmt.Sprintf("; another transaction followed, which was committed, so events up to position %d may be applied twice", b.work.advance.To)
+		}
+		return fmt.Sprintf("the batch was prepared%s, and nobody can go on with the consumer: ROLLBACK PREPARED %s; COMMIT PREPARED would move its checkpoint from %d to %d, past events that no handler has finished%s", at, b.prepared.GID, b.work.from.Position, b.work.advance.To, twice)
+	case handlerOvertaken:
+		return fmt.Sprintf("the batch was committed%s, and somebody has moved the consumer since: %s", at, b.remedy())
+	case handlerChained:
+		return fmt.Sprintf("the batch was rolled back and followed by another transaction, which was committed: the checkpoint stays at %d and nothing is lost, but events up to position %d may be applied twice", b.work.from.Position, b.work.advance.To)
+	}
+	why := "the consumer was moved or the server crashed meanwhile"
+	if failed != nil {
+		why = errtext.Of(explain(failed)).Error()
+	}
+	return fmt.Sprintf("what became of the batch is not known (%s): SELECT pg_xact_status('%s') tells; if that is committed, %s; otherwise nothing is lost", why, b.transaction, b.remedy())
+}
+
+// remedy says what to do where the checkpoint may be past events that were not
+// handled.
+func (b *lastBatch) remedy() string {
+	from := b.work.from.Position + 1
+	if events := b.affected(); len(events) > 0 {
+		from = events[0].GlobalPosition
+	}
+	return fmt.Sprintf("compare what the handler wrote with the events from position %d to %d, and reset the consumer (ops.Operator.Reset) if some are missing", from, b.work.advance.To)
+}
+
+// affected are the events that were handled outside of the batch's transaction
+// or not at all.
+func (b *lastBatch) affected() []store.PersistedEvent {
+	if b.fault != nil {
+		return b.fault
+	}
+	return b.work.Events
+}
+
+// twice says which events may be applied twice after a repair.
+func (b *lastBatch) twice() string {
+	events := b.affected()
+	switch {
+	case b.work.retried != nil:
+		return fmt.Sprintf("the dead letter at position %d, which is back,", b.work.retried.Position)
+	case len(events) == 1:
+		return fmt.Sprintf("the event at position %d", events[0].GlobalPosition)
+	case len(events) > 1:
+		return fmt.Sprintf("the %d events from position %d to %d", len(events), events[0].GlobalPosition, events[len(events)-1].GlobalPosition)
+	}
+	return "nothing"
+}

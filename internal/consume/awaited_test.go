@@ -1,0 +1,87 @@
+package consume
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A caller hears of its position as soon as the consumer is there, and not
+// before: in this process, and in another that has asked. Nothing is kept of
+// callers that have heard.
+func TestAwaited(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := newAwaited()
+		at := int64(0)
+		here, elsewhere := map[chan struct{}]int64{}, map[int64]bool{}
+		position := rapid.Int64Range(1, 20)
+		t.Repeat(map[string]func(*rapid.T){
+			"wait": func(t *rapid.T) {
+				p := position.Draw(t, "position") + at
+				there, _ := a.wait("c", p)
+				here[there] = p
+			},
+			"forget": func(*rapid.T) {
+				_, forget := a.wait("c", at+1)
+				forget()
+				forget()
+			},
+			"ask": func(t *rapid.T) {
+				p := position.Draw(t, "position") + at - 5
+				a.ask("c", p, func() int64 { return at })
+				elsewhere[p] = true
+			},
+			"advance": func(t *rapid.T) {
+				at += position.Draw(t, "by")
+				a.advanced("c", at)
+				a.advanced("another", at+100)
+			},
+			"again": func(*rapid.T) {
+				a.again()
+				for there := range here {
+					<-there
+				}
+				clear(here)
+			},
+			"": func(t *rapid.T) {
+				for there, p := range here {
+					select {
+					case <-there:
+						if p > at {
+							t.Fatalf("told of position %d at %d", p, at)
+						}
+						delete(here, there)
+					default:
+						if p <= at {
+							t.Fatalf("not told of position %d at %d", p, at)
+						}
+					}
+				}
+				due, answered := a.take()["c"]
+				for p := range elsewhere {
+					if p > at {
+						continue
+					}
+					if !answered || due < p {
+						t.Fatalf("position %d was asked for, and not answered at %d", p, at)
+					}
+					delete(elsewhere, p)
+				}
+				after := at + rapid.Int64Range(-5, 20).Draw(t, "after")
+				upTo, among := after+rapid.Int64Range(0, 10).Draw(t, "width"), false
+				for _, p := range here {
+					among = among || after < p && p <= upTo
+				}
+				for p := range elsewhere {
+					among = among || after < p && p <= upTo
+				}
+				if a.isWaitedFor("c", after, upTo) != among {
+					t.Fatalf("waited for in (%d, %d]: %v, waiting are %v and %v", after, upTo, !among, here, elsewhere)
+				}
+				if len(a.here["c"]) != len(here) || len(a.asked["c"]) != len(elsewhere) || len(a.here) > 1 {
+					t.Fatalf("kept %v and %v, waiting are %v and %v", a.here, a.asked, here, elsewhere)
+				}
+			},
+		})
+	})
+}

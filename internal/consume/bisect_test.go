@@ -1,0 +1,113 @@
+package consume
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// next returns the batch that comes after a position, as the loop reads it.
+func (i bisection) next(events []store.PersistedEvent, after int64, batchSize int) (page []store.PersistedEvent, through int64) {
+	through = i.upTo(1 << 40)
+	for _, e := range events {
+		if e.GlobalPosition <= after {
+			continue
+		}
+		if e.GlobalPosition > through {
+			break
+		}
+		if page = append(page, e); len(page) == i.size(batchSize) {
+			return page, e.GlobalPosition
+		}
+	}
+	return page, through
+}
+
+func samePosition(a, b store.PersistedEvent) bool { return a.GlobalPosition == b.GlobalPosition }
+
+// Whatever events fail, and whether they are named or not: all before the
+// first are committed, it is tried alone, and nothing else is ever under
+// suspicion in the end.
+func TestIsolationFindsWhatFails(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var events []store.PersistedEvent
+		bad := map[int64]int{} // failures that are left
+		position := int64(0)
+		for range rapid.IntRange(1, 60).Draw(t, "events") {
+			position += rapid.Int64Range(1, 3).Draw(t, "step")
+			events = append(events, store.PersistedEvent{GlobalPosition: position})
+			if rapid.IntRange(0, 9).Draw(t, "bad") == 0 {
+				bad[position] = rapid.IntRange(1, 12).Draw(t, "failures")
+			}
+		}
+		batchSize := rapid.IntRange(1, 20).Draw(t, "batch size")
+		named := rapid.Bool().Draw(t, "named")
+
+		var i bisection
+		var done []int64
+		after, attempts := int64(0), 0
+		for len(done) < len(events) {
+			if attempts++; attempts > 60*21 {
+				t.Fatalf("no end: %+v at %d", i, after)
+			}
+			page, through := i.next(events, after, batchSize)
+			culprit := slices.IndexFunc(page, func(e store.PersistedEvent) bool { return bad[e.GlobalPosition] > 0 })
+			if culprit >= 0 {
+				bad[page[culprit].GlobalPosition]--
+				at := -1
+				if named {
+					at = culprit
+				}
+				before := i
+				i = i.failed(page, at)
+				next, _ := i.next(events, after, batchSize)
+				if again := !before.active() && !named; again && !slices.EqualFunc(next, page, samePosition) {
+					t.Fatalf("%+v: the next batch is %v, want the one that failed, %v", i, next, page)
+				} else if !again && len(page) > 1 && len(next) >= len(page) {
+					t.Fatalf("%+v after %+v: the next batch of %d is no smaller than that of %d which failed", i, before, len(next), len(page))
+				}
+				continue
+			}
+			for _, e := range page {
+				done = append(done, e.GlobalPosition)
+			}
+			if len(page) > 0 {
+				after = page[len(page)-1].GlobalPosition
+			}
+			i = i.passed(through)
+		}
+		if !slices.IsSorted(done) || len(slices.Compact(done)) != len(events) {
+			t.Fatalf("handled %v", done)
+		}
+		if i = i.passed(after); i.active() {
+			t.Fatalf("%+v is under suspicion when all is done", i)
+		}
+	})
+}
+
+// The event that fails is alone from its third try on: the first shows that
+// it fails, and before the second all that comes before it was committed.
+func TestIsolationOfANamedEventIsQuick(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(2, 100).Draw(t, "events")
+		events := make([]store.PersistedEvent, n)
+		for k := range events {
+			events[k].GlobalPosition = int64(k + 1)
+		}
+		at := rapid.IntRange(0, n-1).Draw(t, "culprit")
+		i := bisection{}.failed(events, at)
+		page, through := i.next(events, 0, n)
+		if len(page) != at || through != int64(at) {
+			t.Fatalf("first %d events through %d, want the %d before the culprit", len(page), through, at)
+		}
+		if i = i.passed(through); !i.active() {
+			t.Fatal("nothing is under suspicion any more")
+		}
+		if page, _ = i.next(events, through, n); len(page) != 1 || page[0].GlobalPosition != int64(at+1) {
+			t.Fatalf("then %v, want the culprit alone", page)
+		}
+	})
+}

@@ -1,0 +1,354 @@
+package consume
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/internal/sweep"
+	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
+)
+
+// A statement that passes its bound says so; one that is stopped does not.
+func TestBoundOfAStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &Worker{observers: &runtime.Observers{}, limits: usualLimits, sweepNow: wakeup.New()}
+		never := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		began := time.Now()
+		if err := w.bounded(t.Context(), w.limits.read, never); !errors.Is(err, errNoAnswer) || time.Since(began) != w.limits.read {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if swept, _ := w.sweepNow.Sleep(t.Context(), time.Millisecond); !swept {
+			t.Error("nobody sweeps the pool")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.bounded(ctx, w.limits.read, never); errors.Is(err, errNoAnswer) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("when its caller stops: %v", err)
+		}
+		if swept, _ := w.sweepNow.Sleep(t.Context(), time.Millisecond); swept {
+			t.Error("the pool is swept after a second")
+		}
+	})
+}
+
+// lateContext ends some time after its deadline.
+type lateContext struct{ context.Context }
+
+func (lateContext) Deadline() (time.Time, bool) { return time.Now(), true }
+
+// A network timer that fires at the deadline of the caller's context, and before that has ended,
+// is no error of the network.
+func TestDeadlineThatTheNetworkSeesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithTimeoutCause(t.Context(), time.Millisecond, errors.New("the caller's"))
+		defer end()
+		w := &Worker{observers: &runtime.Observers{}, limits: usualLimits, sweepNow: wakeup.New()}
+		err := w.bounded(lateContext{ctx}, time.Minute, func(context.Context) error {
+			return &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+		})
+		if ctx.Err() == nil || errors.Is(err, errNoAnswer) {
+			t.Errorf("%v, and the context of the caller has ended: %v", err, ctx.Err())
+		}
+	})
+}
+
+// What a worker of New waits for.
+func TestUsualLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(nil, nil, nil, func(c *Config) { c.BatchTimeout = time.Minute })
+		if want := (limits{5 * time.Second, 30 * time.Second, time.Second, 5 * time.Second, 2 * time.Minute, 5 * time.Second, 10 * time.Second, 0.5}); w.limits != want {
+			t.Errorf("the limits are %+v, want %+v", w.limits, want)
+		}
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		c := consumerLoop{w: w, stop: stopped}
+		for name, bound := range map[string]func(context.Context) (context.Context, context.CancelFunc){"a look at the row": c.inquiry, "the last chance": c.lastChance} {
+			began := time.Now()
+			ctx, cancel := bound(t.Context())
+			if <-ctx.Done(); time.Since(began) != 5*time.Second {
+				t.Errorf("%s lasts %v, want 5s", name, time.Since(began))
+			}
+			cancel()
+		}
+		if got := w.stopLimit(); got != time.Minute+10*time.Second {
+			t.Errorf("a stop waits for %v, want 1m10s", got)
+		}
+		if got := c.guardLimit(); got != 2*time.Minute+10*time.Second {
+			t.Errorf("a guard waits for %v, want 2m10s", got)
+		}
+	})
+}
+
+// A server that is slow gets more time from try to try: it is not dead.
+func TestPatience(t *testing.T) {
+	c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
+	quick, read := usualLimits.quick, usualLimits.read
+	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
+		c.tally.disturbed = disturbed
+		if got := c.quickLimit(); got != want {
+			t.Errorf("after %d failures in a row it waits for %v, want %v", disturbed, got, want)
+		}
+	}
+}
+
+// Looks begin after a while and go on, a second apart, until they are ended.
+func TestMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var looks []time.Duration
+		look := func(context.Context) { looks = append(looks, time.Since(began)) }
+		end := meanwhile(t.Context(), 5*time.Second, look)
+		time.Sleep(7*time.Second + time.Millisecond)
+		end()
+		if want := []time.Duration{5 * time.Second, 6 * time.Second, 7 * time.Second}; !slices.Equal(looks, want) {
+			t.Errorf("looks after %v, want %v", looks, want)
+		}
+		meanwhile(t.Context(), time.Minute, func(context.Context) { t.Error("looks at what has ended") })()
+	})
+}
+
+// A connection is dead if two looks in a row show that its session does not
+// work, or if nobody could look for as long as the limit.
+func TestVigil(t *testing.T) {
+	const limit = 10 * time.Second
+	working, waiting, silent := session{busy: true}, session{blockers: []blocker{{PID: 1}}}, session{}
+	type look struct {
+		after   time.Duration
+		session session
+		known   bool
+		want    bool
+	}
+	for name, looks := range map[string][]look{
+		"silent":             {{1, silent, true, false}, {1, silent, true, true}},
+		"silent in between":  {{1, silent, true, false}, {1, working, true, false}, {1, silent, true, false}, {1, waiting, true, false}, {1, silent, true, false}},
+		"waits for long":     {{limit, waiting, true, false}, {limit - 1, waiting, true, false}, {limit, waiting, true, false}},
+		"works for long":     {{limit, working, true, false}, {limit, working, true, false}},
+		"unknown":            {{1, silent, false, false}, {1, silent, false, false}, {limit - 3, silent, false, false}, {1, silent, false, true}},
+		"unknown after work": {{limit, working, true, false}, {limit - 1, silent, false, false}, {1, silent, false, true}},
+	} {
+		now := time.Now()
+		v := vigil{proof: now}
+		for i, l := range looks {
+			now = now.Add(l.after)
+			if got := v.dead(l.session, l.known, now, limit); got != l.want {
+				t.Errorf("%s: look %d: dead: %v, want %v", name, i, got, l.want)
+			}
+		}
+	}
+}
+
+// A session whose state the server hides from this role counts as busy: nobody
+// knows that it is dead.
+func TestSessionWhoseStateIsHidden(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.Exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() { d.Exec(t, `DROP ROLE `+role) })
+	var conns [2]*sql.Conn
+	for i := range conns {
+		conn, err := d.DB.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pgdriver.Discard(conn)
+		conns[i] = conn
+	}
+	looks, idle := conns[0], conns[1]
+	for hidden, statement := range map[bool]string{false: `RESET ROLE`, true: `SET ROLE ` + role} {
+		if _, err := looks.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := querySession(t.Context(), looks, pgdriver.PID(idle)); err != nil || s.busy != hidden {
+			t.Errorf("after %s an idle session is busy: %v, want %v; %v", statement, s.busy, hidden, err)
+		}
+	}
+}
+
+// A sweep closes the dead idle connections, all at the same time, and keeps the
+// others.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	db, h := pgtest.Empty(t).OpenHole(t)
+	const n = 20
+	db.SetMaxIdleConns(n)
+	fill := func() {
+		conns := make([]*sql.Conn, n)
+		for i := range conns {
+			var err error
+			if conns[i], err = db.Conn(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}
+	fill()
+	if idle, alive := sweep.Idle(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
+		t.Errorf("of %d living connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
+	}
+	h.SwallowAll()
+	if idle, alive := sweep.Idle(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
+		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
+	}
+	fill()
+	h.SwallowAll()
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ended := make(chan observe.PoolSwept), make(chan struct{})
+	w := &Worker{db: pgdriver.Pool{DB: db}, sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(s observe.PoolSwept) { told <- s })})}
+	go func() { defer close(ended); w.sweep(ctx) }()
+	w.sweepNow.Send()
+	if s := <-told; s.Idle != n || s.Alive != 0 {
+		t.Errorf("of %d dead connections is told: %+v", n, s)
+	}
+	cancel()
+	<-ended
+	fill()
+}
+
+// A connection that leads to another server is closed: in the pool, it would be
+// taken again and again.
+func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
+	db := pgtest.Empty(t).DB
+	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+	for name, test := range map[string]struct {
+		r    result
+		kept int
+	}{
+		"sound":               {result{outcome: committed}, 1},
+		"nothing to do":       {result{outcome: idle}, 1},
+		"overtaken":           {result{outcome: overtaken}, 1},
+		"a handler failed":    {result{outcome: handlerFailed, err: errors.New("refused")}, 1},
+		"a statement failed":  {result{outcome: disturbed, err: errors.New("permission denied")}, 0},
+		"another incarnation": {result{outcome: overtaken, err: fmt.Errorf("read: %w", store.ErrIncarnation)}, 0},
+		"a standby":           {result{outcome: disturbed, err: fmt.Errorf("read: %w", &pgconn.PgError{Code: pgdriver.ReadOnlyTransaction})}, 0},
+	} {
+		conn, err := w.take(t.Context(), w.limits.quick)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.give(conn, test.r.isOurs(), false); err != nil {
+			t.Fatal(err)
+		}
+		if kept := db.Stats().OpenConnections; kept != test.kept {
+			t.Errorf("%s: the pool keeps %d connections, want %d", name, kept, test.kept)
+		}
+	}
+}
+
+// unreachable makes no connection: nobody answers.
+type unreachable struct{}
+
+func (unreachable) Connect(ctx context.Context) (driver.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (unreachable) Driver() driver.Driver { return nil }
+
+// Who gets no connection from a pool that has room for one is told so after the
+// bound: otherwise nobody would hear of the trouble.
+func TestTakeGivesUpIfNobodyAnswers(t *testing.T) {
+	for _, maxOpenConns := range []int{0, minPool} {
+		synctest.Test(t, func(t *testing.T) {
+			db := sql.OpenDB(unreachable{})
+			defer db.Close()
+			db.SetMaxOpenConns(maxOpenConns)
+			w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			began := time.Now()
+			if _, err := w.take(ctx, w.limits.quick); !errors.Is(err, errNoAnswer) || time.Since(began) != w.limits.quick {
+				t.Errorf("of a pool of %d, after %v: %v", maxOpenConns, time.Since(began), err)
+			}
+		})
+	}
+}
+
+// Waiting for a connection while all are in use is no trouble, however long.
+func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t).DB
+	db.SetMaxOpenConns(1)
+	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+	held, err := w.take(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan error, 1)
+	go func() {
+		conn, err := w.take(context.Background(), time.Second)
+		if err == nil {
+			w.give(conn, false, false)
+		}
+		taken <- err
+	}()
+	await(t, "several bounds to pass", func() bool { return db.Stats().WaitCount > 2 })
+	w.give(held, false, false)
+	if err := <-taken; err != nil {
+		t.Error(err)
+	}
+}
+
+// calm makes connections to nowhere that take what they are asked to do.
+type calm struct{}
+
+func (calm) Connect(context.Context) (driver.Conn, error)                 { return calm{}, nil }
+func (calm) Driver() driver.Driver                                        { return nil }
+func (calm) Prepare(string) (driver.Stmt, error)                          { return nil, driver.ErrSkip }
+func (calm) Begin() (driver.Tx, error)                                    { return calm{}, nil }
+func (calm) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return calm{}, nil }
+func (calm) Commit() error                                                { return nil }
+func (calm) Rollback() error                                              { return nil }
+func (calm) Close() error                                                 { return nil }
+
+// What bounds the beginning of a batch ends with it. The batch may take longer,
+// and goes on while the worker stops.
+func TestBoundOfABeginDoesNotEndTheBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := sql.OpenDB(calm{})
+		defer db.Close()
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		intake, stop := context.WithCancel(t.Context())
+		ctx, end := context.WithCancelCause(t.Context())
+		defer end(nil)
+		c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
+		tx, err := c.begin(ctx, end, intake, conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.rollback(tx, end)
+		time.Sleep(time.Hour)
+		if ctx.Err() != nil {
+			t.Fatalf("an hour later the batch has ended: %v", context.Cause(ctx))
+		}
+		stop()
+		synctest.Wait()
+		if ctx.Err() != nil {
+			t.Errorf("the stop has ended the batch: %v", context.Cause(ctx))
+		}
+	})
+}

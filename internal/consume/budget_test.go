@@ -1,0 +1,89 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/runtime"
+
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/wakeup"
+)
+
+// Of a limited pool, the loops get all but the reserve, and at least one.
+func TestBudget(t *testing.T) {
+	for maxOpenConns, want := range map[int]int{-1: 100, 0: 100, 1: 1, minPool: 1, 10: 7} {
+		synctest.Test(t, func(t *testing.T) {
+			b, taken := newBudget(maxOpenConns), 0
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			for taken < 100 && b.take(ctx) == nil {
+				taken++
+			}
+			if taken != want {
+				t.Errorf("of a pool of %d the loops got %d, want %d", maxOpenConns, taken, want)
+			}
+			b.release()
+			if err := b.take(t.Context()); err != nil {
+				t.Errorf("what was released cannot be taken: %v", err)
+			}
+		})
+	}
+}
+
+// Many loops take turns, in good order and in bad, and leave the reserve alone.
+func TestLoopsLeaveTheReserve(t *testing.T) {
+	db := pgtest.Empty(t).DB
+	const loops, limit = 20, 6
+	db.SetMaxOpenConns(limit)
+	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}
+	var mu sync.Mutex
+	inUse, most := 0, 0
+	use := func(n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		inUse += n
+		most = max(most, inUse)
+	}
+	var wg sync.WaitGroup
+	for loop := range loops {
+		wg.Go(func() {
+			for round := range 10 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if (loop+round)%5 == 0 {
+					cancel()
+				}
+				conn, release, err := w.loopConn(ctx, w.limits.quick)
+				if err != nil {
+					if !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+					cancel()
+					continue
+				}
+				use(1)
+				if _, err := conn.ExecContext(ctx, `SELECT pg_sleep(0.001)`); err != nil {
+					t.Error(err)
+				}
+				if (loop+round)%3 == 0 {
+					pgdriver.Discard(conn)
+				}
+				use(-1)
+				_ = release(false, false)
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if most != limit-reserve {
+		t.Errorf("the loops had up to %d connections at a time, want %d", most, limit-reserve)
+	}
+	if n := len(w.loopConns) + db.Stats().InUse; n != 0 {
+		t.Errorf("%d connections are still in use", n)
+	}
+}

@@ -1,0 +1,270 @@
+package consume
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/listen"
+	"github.com/pgfrontier/worker/internal/scope"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
+)
+
+// reconcileInterval is how often a listening worker looks by itself, in case
+// a notification was lost.
+const reconcileInterval = time.Second
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	c := Config{}
+	for _, s := range optionTable {
+		s.reset(&c)
+	}
+	return c
+}
+
+// Validate reports every setting that is out of range, each with its option,
+// its value and the range.
+func (c Config) Validate() error {
+	var all []error
+	for _, s := range optionTable {
+		if err := s.validate(&c); err != nil {
+			all = append(all, err)
+		}
+	}
+	if _, err := c.tables(); err != nil {
+		all = append(all, err)
+	}
+	return errtext.Join(all...)
+}
+
+// String prints every setting as the options that would make it, one a line,
+// without the connection string's content.
+func (c Config) String() string {
+	var b strings.Builder
+	for _, s := range optionTable {
+		b.WriteString(s.print(&c))
+	}
+	return b.String()
+}
+
+// GoString is String: nor does %#v show the connection string.
+func (c Config) GoString() string { return c.String() }
+
+// checkNotifyConnection checks the string that DispatcherStrategyNotify needs.
+func checkNotifyConnection(c *Config) error {
+	if c.DispatcherStrategy != DispatcherStrategyNotify {
+		return nil
+	}
+	if c.NotifyConnectionString == "" {
+		return errors.New("WithDispatcherStrategy: DispatcherStrategyNotify needs WithNotifyConnectionString, a direct connection to PostgreSQL")
+	}
+	if err := listen.Check(c.NotifyConnectionString); err != nil {
+		return fmt.Errorf("WithNotifyConnectionString: %w", err)
+	}
+	return nil
+}
+
+// tables returns the validated names.
+func (c Config) tables() (tables.Tables, error) {
+	return tables.Parse(tables.Names{
+		WorkerNodes:         c.WorkerNodesTable,
+		ConsumerAssignments: c.ConsumerAssignmentsTable,
+		ConsumerCheckpoints: c.ConsumerCheckpointsTable,
+		ConsumerGapSkips:    c.ConsumerGapSkipsTable,
+		LeaderElection:      c.LeaderElectionTable,
+		Events:              tables.Default.Events, // the event store's affair, as the next one
+		AggregateHeads:      tables.Default.AggregateHeads,
+	}, "With")
+}
+
+// migrations names the tables for the check of the schema.
+func (c Config) migrations() *migrations.Config {
+	m := migrations.DefaultConfig()
+	m.WorkerNodesTable = c.WorkerNodesTable
+	m.ConsumerAssignmentsTable = c.ConsumerAssignmentsTable
+	m.ConsumerCheckpointsTable = c.ConsumerCheckpointsTable
+	m.ConsumerGapSkipsTable = c.ConsumerGapSkipsTable
+	m.LeaderElectionTable = c.LeaderElectionTable
+	return &m
+}
+
+func (c Config) frontier(db *sql.DB, log store.Log, t tables.Tables, onChange func()) frontier.Config {
+	f := frontier.Config{
+		DB: db, Log: log, Token: t.Token, Settled: t.Settled, Changes: t.Changes,
+		Policy:     frontier.SkipStale,
+		StaleAfter: c.StaleGapThreshold,
+		HarborLag:  int64(c.StaleGapHarborLag),
+		Interval:   c.DispatcherInterval,
+		OnChange:   onChange,
+	}
+	if c.GapPolicy == GapWait {
+		f.Policy = frontier.Wait
+	}
+	if c.DispatcherStrategy == DispatcherStrategyNotify {
+		f.Interval = reconcileInterval
+	}
+	return f
+}
+
+func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, status func() ([]byte, error)) coord.Config {
+	cc := coord.Config{
+		DB: db, ID: id, Hostname: c.Hostname,
+		Nodes: t.Nodes, Stopped: t.Stopped, Assignments: t.Assignments, Checkpoints: t.Checkpoints, Leader: t.Leader, Changes: t.Changes, Token: t.Token, Column: "consumers",
+		HeartbeatInterval: c.HeartbeatInterval,
+		HeartbeatTimeout:  c.HeartbeatTimeout,
+		RebalanceInterval: c.RebalanceInterval,
+		Strategy:          coord.Advisory,
+		Sticky:            c.AssignmentStrategy == AssignSticky,
+		Status:            status,
+		Demands:           map[string]coord.Demand{},
+		Scopes:            map[string]scope.Scope{},
+	}
+	if c.LeaderStrategy == LeaderStrategyLease {
+		cc.Strategy = coord.Lease
+	}
+	for _, u := range units {
+		cc.Units = append(cc.Units, u.name)
+		cc.Demands[u.name], cc.Scopes[u.name] = u.demand, u.scope
+	}
+	return cc
+}
+
+const day = 24 * time.Hour
+
+// optionTable has the options with their defaults and what they take, in the order
+// in which Config prints them. A new option is a field of Config, a line here and
+// its With function.
+var optionTable = []setting{
+	number[int]{option: "WithBatchSize", at: func(c *Config) *int { return &c.BatchSize }, standard: 100, low: 1, high: 100_000},
+	duration{option: "WithBatchPause", at: func(c *Config) *time.Duration { return &c.BatchPause }, high: time.Hour},
+	duration{option: "WithBatchTimeout", at: func(c *Config) *time.Duration { return &c.BatchTimeout }, standard: 30 * time.Second, low: 10 * time.Millisecond, high: day},
+	number[int]{option: "WithMaxConsecutiveFailures", at: func(c *Config) *int { return &c.MaxConsecutiveFailures }, standard: 5, low: 1, high: 1_000_000},
+	choice[FailurePolicy]{"WithFailurePolicy", func(c *Config) *FailurePolicy { return &c.FailurePolicy }, failurePolicies},
+	duration{option: "WithRetryLimit", at: func(c *Config) *time.Duration { return &c.RetryLimit }, orZero: true, from: twoHeartbeats, high: 365 * day},
+	duration{option: "WithShutdownTimeout", at: func(c *Config) *time.Duration { return &c.ShutdownTimeout }, orZero: true, low: 10 * time.Millisecond, high: day},
+	duration{option: "WithPollInterval", at: func(c *Config) *time.Duration { return &c.PollInterval }, standard: time.Second, low: time.Millisecond, high: time.Hour},
+	duration{option: "WithMaxPollInterval", at: func(c *Config) *time.Duration { return &c.MaxPollInterval }, standard: 30 * time.Second, from: func(c *Config) time.Duration { return c.PollInterval }, high: day},
+	choice[DispatcherStrategy]{"WithDispatcherStrategy", func(c *Config) *DispatcherStrategy { return &c.DispatcherStrategy }, dispatcherStrategies},
+	duration{option: "WithDispatcherInterval", at: func(c *Config) *time.Duration { return &c.DispatcherInterval }, standard: 200 * time.Millisecond, low: time.Millisecond, high: time.Hour},
+	phrase{option: "WithNotifyConnectionString", at: func(c *Config) *string { return &c.NotifyConnectionString }, secret: true, check: checkNotifyConnection},
+	phrase{option: "WithNotifyChannel", at: func(c *Config) *string { return &c.NotifyChannel }, standard: "worker_events", check: func(c *Config) error { return ident.Check("WithNotifyChannel", c.NotifyChannel) }},
+	duration{option: "WithHeartbeatInterval", at: func(c *Config) *time.Duration { return &c.HeartbeatInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
+	duration{option: "WithHeartbeatTimeout", at: func(c *Config) *time.Duration { return &c.HeartbeatTimeout }, standard: 30 * time.Second, from: twoHeartbeats, high: day},
+	duration{option: "WithRebalanceInterval", at: func(c *Config) *time.Duration { return &c.RebalanceInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
+	choice[LeaderStrategy]{"WithLeaderStrategy", func(c *Config) *LeaderStrategy { return &c.LeaderStrategy }, leaderStrategies},
+	phrase{option: "WithHostname", at: func(c *Config) *string { return &c.Hostname }, check: func(c *Config) error { return ident.CheckHost("WithHostname", c.Hostname) }},
+	choice[AssignmentStrategy]{"WithAssignmentStrategy", func(c *Config) *AssignmentStrategy { return &c.AssignmentStrategy }, assignmentStrategies},
+	duration{option: "WithStaleGapThreshold", at: func(c *Config) *time.Duration { return &c.StaleGapThreshold }, standard: 30 * time.Second, low: 10 * time.Millisecond, high: day},
+	number[int]{option: "WithStaleGapHarborLag", at: func(c *Config) *int { return &c.StaleGapHarborLag }, high: 1_000_000},
+	choice[GapPolicy]{"WithGapPolicy", func(c *Config) *GapPolicy { return &c.GapPolicy }, gapPolicies},
+	number[int]{option: "WithMaxOpenRanges", at: func(c *Config) *int { return &c.MaxOpenRanges }, standard: 10_000, low: 1, high: 1_000_000},
+	duration{option: "WithGapSkipRetention", at: func(c *Config) *time.Duration { return &c.GapSkipRetention }, orZero: true, low: 100 * time.Millisecond, high: 3650 * day},
+	phrase{option: "WithWorkerNodesTable", at: func(c *Config) *string { return &c.WorkerNodesTable }, standard: tables.Default.WorkerNodes},
+	phrase{option: "WithConsumerAssignmentsTable", at: func(c *Config) *string { return &c.ConsumerAssignmentsTable }, standard: tables.Default.ConsumerAssignments},
+	phrase{option: "WithConsumerCheckpointsTable", at: func(c *Config) *string { return &c.ConsumerCheckpointsTable }, standard: tables.Default.ConsumerCheckpoints},
+	phrase{option: "WithConsumerGapSkipsTable", at: func(c *Config) *string { return &c.ConsumerGapSkipsTable }, standard: tables.Default.ConsumerGapSkips},
+	phrase{option: "WithLeaderElectionTable", at: func(c *Config) *string { return &c.LeaderElectionTable }, standard: tables.Default.LeaderElection},
+}
+
+func twoHeartbeats(c *Config) time.Duration { return 2 * c.HeartbeatInterval }
+
+// setting is what is known of an option.
+type setting interface {
+	// reset gives the option its default.
+	reset(c *Config)
+	// validate reports a value that the option does not take, with the option,
+	// the value and what it takes.
+	validate(c *Config) error
+	// print returns the option and its value, "" for nothing.
+	print(c *Config) string
+}
+
+func printed(option string, value any) string { return fmt.Sprintf("%s(%v)\n", option, value) }
+
+// number is an option that takes a range.
+type number[T int | time.Duration] struct {
+	option              string
+	at                  func(c *Config) *T
+	standard, low, high T
+	from                func(c *Config) T // instead of low
+	orZero              bool              // 0 is allowed, too
+}
+
+type duration = number[time.Duration]
+
+func (n number[T]) reset(c *Config) { *n.at(c) = n.standard }
+
+func (n number[T]) validate(c *Config) error {
+	value, low := *n.at(c), n.low
+	if n.from != nil {
+		low = n.from(c)
+	}
+	if low <= value && value <= n.high || n.orZero && value == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %v is out of range, allowed is %v to %v", n.option, value, low, n.high)
+}
+
+func (n number[T]) print(c *Config) string { return printed(n.option, *n.at(c)) }
+
+// choice is an option that takes one of several words. The first is the default.
+type choice[T ~string] struct {
+	option  string
+	at      func(c *Config) *T
+	allowed []T
+}
+
+func (o choice[T]) reset(c *Config) { *o.at(c) = o.allowed[0] }
+
+func (o choice[T]) validate(c *Config) error {
+	quoted := make([]string, len(o.allowed))
+	for i, a := range o.allowed {
+		if *o.at(c) == a {
+			return nil
+		}
+		quoted[i] = fmt.Sprintf("%q", a)
+	}
+	return fmt.Errorf("%s: %s is unknown, allowed are %s", o.option, errtext.Value(*o.at(c)), strings.Join(quoted, " and "))
+}
+
+func (o choice[T]) print(c *Config) string { return printed(o.option, *o.at(c)) }
+
+// phrase is an option that takes a string. Names of tables are validated together,
+// see Config.tables.
+type phrase struct {
+	option   string
+	at       func(c *Config) *string
+	standard string
+	check    func(c *Config) error // nil: none
+	secret   bool                  // its value is not printed
+}
+
+func (o phrase) reset(c *Config) { *o.at(c) = o.standard }
+
+func (o phrase) validate(c *Config) error {
+	if o.check == nil {
+		return nil
+	}
+	return o.check(c)
+}
+
+func (o phrase) print(c *Config) string {
+	switch value := *o.at(c); {
+	case !o.secret:
+		return printed(o.option, value)
+	case value != "":
+		return printed(o.option, "***")
+	}
+	return ""
+}

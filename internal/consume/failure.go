@@ -1,0 +1,165 @@
+package consume
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/observe"
+)
+
+// poison is an event that has failed MaxConsecutiveFailures times, and what
+// becomes of it, or of its consumer.
+type poison struct {
+	policy   FailurePolicy
+	position int64
+	attempts int
+	err      error
+	revision int64 // of the progress that it was passed on: another sets it aside
+}
+
+// tallyOf returns the tally of a batch: that of the dead letter it tries again,
+// if it does.
+func (c *consumerLoop) tallyOf(r *progress.Retry) *tally {
+	if r != nil {
+		return &c.again
+	}
+	return &c.tally
+}
+
+// trouble says how long to pause after a turn that failed, or which error ends
+// the worker.
+func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Duration, fatal error) {
+	f := failure{outcome: r.outcome, random: rand.Float64()}
+	var retried *progress.Retry
+	if r.work != nil {
+		f.batch, f.events, f.at, retried = true, r.work.Events, r.work.index(r.at), r.work.retried
+		f.many = r.many
+	}
+	if f.outcome == lost {
+		f.well = c.othersLive(intake, r.began)
+	}
+	if intake.Err() != nil && r.outcome != handlerFailed && r.outcome != conflicted {
+		return 0, nil // our own stop interrupted it
+	}
+	f.now = time.Now()
+	v := c.tallyOf(retried).failed(&c.w.cfg, f)
+	if r.waited { // it ends when the other batch does
+		v.pause, v.exhausted = min(v.pause, pollSessionEvery), false
+	}
+	if r.halved {
+		v.pause, v.exhausted = 0, false
+	}
+	var ofKey keyError
+	keyless := errors.As(r.err, &ofKey)
+	switch {
+	case v.byHandler:
+		return c.failed(r, v)
+	case v.exhausted && !keyless:
+		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, c.w.cfg.RetryLimit, explain(r.err))
+	}
+	err := errtext.Of(explain(r.err))
+	c.status.disturbed(err)
+	about := c.about(observe.ConditionDatabase)
+	switch {
+	case keyless:
+		about = c.about(observe.ConditionKey)
+	case r.outcome == conflicted:
+		about = c.aboutBatch(observe.ConditionBatch, retried)
+	}
+	c.w.observers.Begin(about, err)
+	c.w.observers.Notify(observe.Retrying{Consumer: c.unit.name, Condition: about.Condition, InARow: v.inARow, Pause: v.pause, Err: err})
+	return v.pause, nil
+}
+
+// othersLive reports whether the frontier's connection outlived the loss of
+// one, in a turn that began at a time. A server, or a proxy, that goes down takes
+// its connections one after the other: so it waits a little before it asks.
+func (c *consumerLoop) othersLive(intake context.Context, began time.Time) bool {
+	const after, patience = 100 * time.Millisecond, 2 * time.Second
+	if !backoff.Sleep(intake, after) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(intake, patience)
+	defer cancel()
+	return c.w.frontier.Outlived(ctx, began)
+}
+
+// failed carries out what a handler's failure leads to.
+func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal error) {
+	if len(r.work.Events) == 1 {
+		r.at = &r.work.Events[0]
+	}
+	e := c.consumerError(r, v)
+	policy := c.w.cfg.FailurePolicy
+	if r.work.retried != nil && r.work.retried.Err == nil {
+		c.refuse(r)
+		return 0, nil
+	}
+	c.status.failed(e, v.inARow)
+	switch {
+	case v.exhausted && (policy == FailStop || r.at == nil):
+		c.w.observers.Notify(observe.ConsumerFailed{Consumer: c.unit.name, Policy: string(FailStop), Err: e})
+		last := *e // e itself others read by now
+		last.Err = errtext.Join(ErrConsecutiveFailures, r.err)
+		if r.at != nil && len(r.work.Events) == 1 && r.work.retried == nil && c.othersBetween(r.work.from.Position, e.Position) {
+			c.poison = &poison{FailStop, e.Position, v.tries, &last, r.work.from.Revision}
+			return 0, nil // read passes what comes before the event, and ends the worker then
+		}
+		return 0, &last
+	case v.exhausted:
+		c.poison = &poison{policy, e.Position, v.tries, e, r.work.from.Revision}
+		c.w.observers.Notify(observe.ConsumerFailed{Consumer: c.unit.name, Policy: string(policy), Err: e})
+		return 0, nil
+	}
+	c.w.observers.Begin(c.aboutBatch(observe.ConditionBatch, r.work.retried), e)
+	c.w.observers.Notify(observe.Retrying{Consumer: c.unit.name, Condition: observe.ConditionBatch, InARow: v.inARow, Pause: v.pause, Err: e, ByHandler: true})
+	return v.pause, nil
+}
+
+func (c *consumerLoop) consumerError(r result, v decision) *observe.ConsumerError {
+	e := &observe.ConsumerError{Consumer: c.unit.name, Failures: cmp.Or(v.tries, v.inARow), Err: r.err}
+	if r.at != nil {
+		e.Position, e.EventID, e.EventType = r.at.GlobalPosition, r.at.EventID, r.at.EventType
+	}
+	return e
+}
+
+// pause carries out FailPause: nobody runs the consumer until an operator resumes
+// it.
+func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) result {
+	paused := false
+	err := c.quickly(ctx, func(ctx context.Context) (err error) {
+		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, c.w.text(c.poison.err))
+		return err
+	})
+	if err != nil {
+		return result{outcome: disturbed, err: err} // it may have happened: load tells
+	}
+	if paused {
+		c.announcePause()
+		c.tally.reset()
+	}
+	c.poison = nil
+	return result{outcome: overtaken}
+}
+
+// pausedForPoison reports whether the pause that was loaded is this worker's, for
+// the poison event.
+func (c *consumerLoop) pausedForPoison() bool {
+	p := c.progress.Paused
+	return p != nil && p.By == progress.By(c.w.id) && p.Reason == c.w.text(c.poison.err)
+}
+
+func (c *consumerLoop) announcePause() {
+	reason := errtext.Storable(c.poison.err)
+	c.w.observers.Begin(c.about(observe.ConditionPaused), c.poison.err)
+	c.w.observers.Notify(observe.ConsumerPaused{Consumer: c.unit.name, Reason: reason})
+}

@@ -1,0 +1,143 @@
+package consume
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/observe"
+)
+
+// Live returns nil unless only a new process helps.
+func (w *Worker) Live() error {
+	s := w.Status()
+	if s.State == observe.StateStopped {
+		return errors.New("the worker has stopped: start the process again; what Start returned says why")
+	}
+	return s.LoopError
+}
+
+// Ready returns why the worker does not do all of its work.
+func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
+	if s := w.Status(); s.State != observe.StateRunning {
+		return reasons(s, maxAge, w.cfg.HeartbeatTimeout)
+	}
+	err := w.look(ctx)
+	s := w.Status()
+	all := reasons(s, maxAge, w.cfg.HeartbeatTimeout)
+	// An altered sequence looks like another server's.
+	if altered := (*frontier.SetupError)(nil); err != nil && !errors.As(s.FrontierError, &altered) {
+		all = slices.Insert(all, 0, fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err))))
+	}
+	return all
+}
+
+// lateShown is how many consumers that are late Ready names.
+const lateShown = 10
+
+// reasons judges a Status.
+func reasons(s observe.Status, maxAge, heartbeatTimeout time.Duration) (all []error) {
+	if s.State == observe.StateDrained {
+		return []error{errors.New("the worker is drained, as an operator has asked: start the process again when it is to work")}
+	}
+	if s.State != observe.StateRunning {
+		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s.State)}
+	}
+	for _, err := range []error{s.LoopError, s.FrontierError, s.CoordinationError} {
+		if err != nil {
+			all = append(all, err)
+		}
+	}
+	if beaten := time.Since(s.LastHeartbeat); beaten > heartbeatTimeout {
+		all = append(all, fmt.Errorf("the last heartbeat was %v ago, so other workers have taken the consumers over (HeartbeatTimeout is %v): see that the database answers, and that the pool has a connection left", beaten.Round(time.Second), heartbeatTimeout))
+	}
+	if s.SafeStill > maxAge {
+		err := fmt.Errorf("consumers may read up to position %d for %v, while the head of the log is %d", s.Safe, s.SafeStill.Round(time.Second), s.Head)
+		for _, b := range s.Blocked {
+			err = fmt.Errorf("%w; %s", err, b.Remedy())
+		}
+		if len(s.Blocked) == 0 {
+			err = fmt.Errorf("%w; no transaction is known to hold them back: see FrontierError and the log", err)
+		}
+		all = append(all, err)
+	}
+	var late []observe.ConsumerStatus
+	for _, c := range s.Consumers {
+		if errors.Is(c.LastError, ErrHandlerOverdue) {
+			all = append(all, fmt.Errorf("consumer %q: %w", c.Name, c.LastError))
+		}
+		if c.Still > maxAge && c.Paused == nil {
+			late = append(late, c)
+		}
+	}
+	slices.SortStableFunc(late, func(a, b observe.ConsumerStatus) int { return cmp.Compare(oldestOf(b), oldestOf(a)) })
+	for i, c := range late {
+		if i == lateShown {
+			return append(all, fmt.Errorf("%d more consumers are late: Status shows them", len(late)-i))
+		}
+		all = append(all, lateness(c))
+	}
+	return all
+}
+
+// oldest is OldestAge. Without one, it is how long the consumer has not moved.
+func oldestOf(c observe.ConsumerStatus) time.Duration {
+	if c.OldestAge == nil {
+		return c.Still
+	}
+	return *c.OldestAge
+}
+
+// late says how late a consumer is, and what to look at.
+func lateness(c observe.ConsumerStatus) error {
+	if c.OldestAge == nil {
+		err := fmt.Errorf("consumer %q is assigned to this worker, which has not loaded its progress for %v", c.Name, c.Still.Round(time.Second))
+		if c.LastError == nil {
+			return fmt.Errorf("%w: see the log", err)
+		}
+		return fmt.Errorf("%w: %w", err, c.LastError)
+	}
+	err := fmt.Errorf("consumer %q has not moved for %v: it has not handled an event that is %v old, at position %d or above", c.Name, c.Still.Round(time.Second), c.OldestAge.Round(time.Second), c.Position+1)
+	switch {
+	case c.LastError != nil && c.Failures > 0 && pgdriver.IsOfStatement(pgdriver.SQLState(c.LastError)):
+		return fmt.Errorf("%w: mend the statement, or GRANT this worker's role what the error names; the event is not to blame: %w", err, c.LastError)
+	case c.LastError != nil && c.Failures > 0:
+		return fmt.Errorf("%w: mend its handler, or skip the event with ops.SkipEvent: %w", err, c.LastError)
+	case c.LastError != nil: // of no handler: the event need not be skipped
+		return fmt.Errorf("%w: %w", err, c.LastError)
+	}
+	return fmt.Errorf("%w: an open transaction may hold it back, or its handler is slow: see Blocked of Status and the log", err)
+}
+
+// hanging returns an error for a loop that has not gone on for too long, or a hook that has
+// not returned, nil if there is none. coordinated is when the coordination's last began a turn.
+func (w *Worker) hanging(coordinated time.Time) error {
+	if w.state.Load() != observe.StateRunning {
+		return nil
+	}
+	for _, loop := range []struct {
+		name  string
+		at    time.Time
+		pause time.Duration // the longest between two turns
+	}{
+		{"reads the log", w.frontier.Turned(), w.cfg.DispatcherInterval},
+		{"coordinates", coordinated, w.cfg.HeartbeatInterval},
+		{"watches the consumers", w.watched.Get(), w.cfg.MaxPollInterval},
+	} {
+		if loop.at.IsZero() {
+			continue
+		}
+		if err := turn.Hung("that "+loop.name, time.Since(loop.at)-loop.pause, w.limits.turn); err != nil {
+			return err
+		}
+	}
+	hook, lasts := w.observers.Longest()
+	return turn.Hung("that calls the observer's "+hook, lasts, w.limits.turn)
+}

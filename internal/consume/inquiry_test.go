@@ -1,0 +1,175 @@
+package consume
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/runtime"
+
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// door lets nobody through to a server while it is closed.
+type door struct {
+	driver.Connector
+	closed atomic.Bool
+	turned atomic.Int32 // away
+}
+
+func (g *door) Connect(ctx context.Context) (driver.Conn, error) {
+	if g.closed.Load() {
+		g.turned.Add(1)
+		return nil, errors.New("the door is closed")
+	}
+	return g.Connector.Connect(ctx)
+}
+
+// committedUnseen makes a batch that its handler has committed, as far as the
+// database knows, and that has failed, as far as the worker does.
+func committedUnseen(t *testing.T) (h *stepper, d *pgtest.Database, g *door) {
+	t.Helper()
+	d = pgtest.New(t)
+	d.Exec(t, createLedger)
+	connector, err := stdlib.GetDefaultDriver().(driver.DriverContext).OpenConnector(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g = &door{Connector: connector}
+	db := sql.OpenDB(g)
+	t.Cleanup(func() { _ = db.Close() })
+	h = newStepper(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	h.loop.stop = t.Context()
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, 1)
+	h.handle(t)
+	b := h.loop.last
+	b.end, b.intact, b.err = abandoned, false, driver.ErrBadConn
+	return h, d, g
+}
+
+func (h *stepper) position(t *testing.T, d *pgtest.Database) int64 {
+	t.Helper()
+	p, err := h.checkpoints.Load(t.Context(), d.DB, "all")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Position
+}
+
+// While handlers hold every connection that the loops may have, the last look
+// at a batch has one of its own.
+func TestInquiryDoesNotWaitForHandlers(t *testing.T) {
+	h, d, _ := committedUnseen(t)
+	h.loopConns, h.inquiryConns = make(budget, 1), make(budget, 1)
+	h.loopConns <- struct{}{}
+	if err := h.loop.close(t.Context(), nil); !errors.Is(err, ErrTransactionEnded) || h.position(t, d) != 0 {
+		t.Errorf("the loop ended with %v, the checkpoint is at %d", err, h.position(t, d))
+	}
+	if n := len(h.inquiryConns); n != 0 {
+		t.Errorf("%d inquiries are still counted", n)
+	}
+}
+
+// A look at the row after a batch that failed gives its connection back: there
+// is one for all loops.
+func TestLookAtABatchGivesItsConnectionBack(t *testing.T) {
+	h, _, _ := committedUnseen(t)
+	h.inquiryConns = make(budget, 1)
+	inUse := h.db.Stats().InUse
+	if !h.loop.rowTells(t.Context(), driver.ErrBadConn) {
+		t.Error("the row does not tell that the handler has committed")
+	}
+	if n := len(h.inquiryConns); n != 0 || h.db.Stats().InUse != inUse {
+		t.Errorf("%d looks are still counted, %d connections are in use, before it were %d", n, h.db.Stats().InUse, inUse)
+	}
+}
+
+// A repair whose answer was lost is not made twice, nor is it unknown.
+func TestInquiryAfterALostAnswer(t *testing.T) {
+	h, d, _ := committedUnseen(t)
+	if ok, err := h.checkpoints.Repair(t.Context(), d.DB, "all", h.loop.last.left(), h.loop.last.repair()); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	err := h.loop.close(t.Context(), nil)
+	if !errors.Is(err, ErrTransactionEnded) || !strings.Contains(err.Error(), "is set back from 1 to 0") {
+		t.Errorf("the loop ended with %v", err)
+	}
+	var repairs int
+	if err := d.DB.QueryRow(`SELECT count(*) FROM consumer_operations`).Scan(&repairs); err != nil || repairs != 1 {
+		t.Errorf("%d repairs, %v", repairs, err)
+	}
+}
+
+// A loop whose consumer goes to another worker knows alone what its last batch
+// was. It keeps asking while the database is away, longer than a stop may take.
+func TestLoopThatLosesItsConsumerInAnOutage(t *testing.T) {
+	t.Parallel()
+	h, d, g := committedUnseen(t)
+	h.limits.leave = time.Second
+	g.closed.Store(true)
+	h.db.SetMaxIdleConns(-1)
+	closing, began := make(chan error, 1), time.Now()
+	go func() { closing <- h.loop.close(context.Background(), nil) }()
+	await(t, "the outage to last longer than a stop", func() bool { return time.Since(began) > h.limits.leave+time.Second })
+	g.closed.Store(false)
+	if err := <-closing; !errors.Is(err, ErrTransactionEnded) || h.position(t, d) != 0 {
+		t.Errorf("the loop ended with %v, the checkpoint is at %d", err, h.position(t, d))
+	}
+	if n := g.turned.Load(); n > 50 {
+		t.Errorf("it asked %d times", n)
+	}
+}
+
+// What became of a batch shows in its transaction, also when others have moved
+// the consumer since.
+func TestFateOfABatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		commit, seen bool
+		want         verdict
+	}{
+		"committed":                  {true, false, handlerOvertaken},
+		"committed, and seen":        {true, true, handlerOvertaken},
+		"rolled back":                {false, false, innocent},
+		"rolled back by its handler": {false, true, handlerRolledBack},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := progresstest.New(t)
+			from, tx := g.Loaded(t), g.Begin(t)
+			a := progress.Advance{To: 20, Token: g.Token}
+			moved, ok, err := g.Guard(t.Context(), tx, "c", from, a)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			if c.commit {
+				err = tx.Commit()
+			} else {
+				err = tx.Rollback()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+			b := &lastBatch{work: work{from: *from, advance: a}, after: moved.Version, transaction: moved.Transaction, seen: c.seen}
+			now := g.Loaded(t)
+			if !b.movedOn(now) {
+				t.Fatalf("the row is %+v", now.Version)
+			}
+			loop := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, checkpoints: g.Checkpoints}, unit: (&declared{title: "c"}).unit(partition.All), last: b}
+			if got, err := loop.fate(t.Context(), g.DB, b.judge(now)); err != nil || got != c.want {
+				t.Errorf("verdict %d, %v; want %d", got, err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,132 @@
+package consume
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/runtime"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/store"
+)
+
+// A part passes without a batch only what leaves no trace: nothing of its own, and
+// nothing missing.
+func TestWhatAPartPassesLazily(t *testing.T) {
+	void := progress.Mark{Range: store.Range{First: 11, Last: 11}, Missing: 1, State: progress.Void}
+	for name, c := range map[string]struct {
+		change func(c *consumerLoop, w *work)
+		want   bool
+	}{
+		"nothing":                   {func(*consumerLoop, *work) {}, true},
+		"an event":                  {func(_ *consumerLoop, w *work) { w.Events = make([]store.PersistedEvent, 1) }, false},
+		"a dead letter":             {func(_ *consumerLoop, w *work) { w.deadLetters = make([]progress.DeadLetter, 1) }, false},
+		"a missing position":        {func(_ *consumerLoop, w *work) { w.advance.Marks = []progress.Mark{void} }, false},
+		"the end of a doubt":        {func(_ *consumerLoop, w *work) { w.advance.Gone = []int64{1} }, false},
+		"a doubt that is watched":   {func(_ *consumerLoop, w *work) { w.from.Open = make([]progress.OpenRange, 1) }, false},
+		"a dead letter tried again": {func(_ *consumerLoop, w *work) { w.retried = &progress.Retry{} }, false},
+		"a whole consumer":          {func(c *consumerLoop, _ *work) { c.unit = c.unit.unit(partition.All) }, false},
+		"a failing event":           {func(c *consumerLoop, _ *work) { c.tally.bisect.until = 12 }, false},
+		"a poison event":            {func(c *consumerLoop, _ *work) { c.poison = &poison{} }, false},
+		"parts that meet":           {func(c *consumerLoop, _ *work) { c.rescaling.target = "c" }, false},
+		"somebody waits for it":     {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 12) }, false},
+		"another process waits":     {func(c *consumerLoop, _ *work) { c.w.awaited.ask("c", 11, func() int64 { return 10 }) }, false},
+		"a wait is for later":       {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 13) }, true},
+		"a wait is for earlier":     {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 10) }, true},
+		"for a moment":              {func(c *consumerLoop, _ *work) { c.lazily = lazily{11, time.Now()} }, true},
+		"for what many parts may": {func(c *consumerLoop, _ *work) {
+			c.unit = c.unit.unit(partition.Cut(64)[0])
+			c.lazily = lazily{11, time.Now().Add(-leastDefer)}
+		}, true},
+
+		"for long": {func(c *consumerLoop, _ *work) { c.lazily = lazily{11, time.Now().Add(-leastDefer)} }, false},
+	} {
+		unit := (&declared{title: "c"}).unit(partition.Cut(2)[0])
+		loop := &consumerLoop{status: unit.status, w: &Worker{observers: &runtime.Observers{}, awaited: newAwaited()}, unit: unit, progress: &progress.State{Position: 10}}
+		w := &work{Page: reader.Page{}, advance: progress.Advance{To: 12}}
+		c.change(loop, w)
+		if got := loop.passesLazily(w); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if c.want && (loop.at() != 12 || loop.progress.Position != 10) {
+			t.Errorf("%s: it goes on at %d, from %d", name, loop.at(), loop.progress.Position)
+		}
+		if loop.forget(); loop.lazily != (lazily{}) {
+			t.Errorf("%s: what was passed outlasts the progress", name)
+		}
+	}
+}
+
+// However many parts a consumer has, those without events of their own commit 40 times a second
+// at most, all together. The parts of a consumer with few take 100 ms.
+func TestDeferLimit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		parts := partition.Cut(rapid.IntRange(1, partition.MaxCount).Draw(t, "parts"))
+		commits := 0.0 // a second
+		for _, slots := range parts {
+			limit := deferLimit(slots)
+			if limit < 100*time.Millisecond || len(parts) <= 4 && limit > 103*time.Millisecond {
+				t.Fatalf("one of %d parts defers its commit for %v", len(parts), limit)
+			}
+			commits += 1 / limit.Seconds()
+		}
+		if commits > 40.001 {
+			t.Fatalf("%d parts commit %.1f times a second", len(parts), commits)
+		}
+	})
+}
+
+// A part that has deferred a commit makes it as soon as somebody waits for what it has passed,
+// and not for who waits for more.
+func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unit := (&declared{title: "c"}).unit(partition.Cut(64)[0])
+		c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, awaited: newAwaited()}, unit: unit, status: unit.status, progress: &progress.State{Position: 10}}
+		c.lazily = lazily{upTo: 12, since: time.Now()}
+		wait := func(position int64) (after time.Duration) {
+			began, n := time.Now(), news{joined: c.w.awaited.joined("c")}
+			time.AfterFunc(time.Millisecond, func() { c.w.awaited.wait("c", position) })
+			c.await(t.Context(), n)
+			return time.Since(began)
+		}
+		if after := wait(13); after != time.Millisecond || c.lazyDue() {
+			t.Errorf("a wait for a position beyond: woken after %v, and the commit is due: %v", after, c.lazyDue())
+		}
+		if after := wait(12); after != time.Millisecond || !c.lazyDue() {
+			t.Errorf("a wait for the position: woken after %v, and the commit is due: %v", after, c.lazyDue())
+		}
+		c.progress.Position = 12
+		if c.lazyDue() {
+			t.Error("the commit is due again")
+		}
+		c.lazily = lazily{} // nothing is deferred: who waits wakes nobody
+		time.AfterFunc(time.Second, c.unit.reload.signal)
+		if after := wait(14); after != time.Second {
+			t.Errorf("a part that has deferred nothing is woken after %v", after)
+		}
+	})
+}
+
+// What a part has passed does not wait for it, though its checkpoint is behind.
+func TestStatusOfAPartCountsWhatItHasPassed(t *testing.T) {
+	u := &unitStatus{}
+	u.assigned(true)
+	u.begin()
+	u.loaded(&progress.State{Position: 10})
+	u.passed(12)
+	u.sawOldest(oldest{Waiting: store.Waiting{Position: 11, Age: time.Hour}, at: time.Now()})
+	head := int64(12)
+	s := u.snapshot(&head, &head)
+	if _, waits := u.waitsAt(head); waits || s.Position != 10 || *s.Lag != 0 || *s.HeadLag != 0 || *s.OldestAge != 0 || s.Still != 0 {
+		t.Errorf("a part that has passed the head: waits %v, %+v", waits, s)
+	}
+	u.loaded(&progress.State{Position: 10})
+	if at, waits := u.waitsAt(head); !waits || at != 10 || *u.snapshot(&head, &head).Lag != 2 {
+		t.Errorf("a part that has loaded its progress again: at %d, waits %v", at, waits)
+	}
+}

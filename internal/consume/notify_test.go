@@ -1,0 +1,116 @@
+package consume
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// listening is a worker that is told of events at a connection string, and what
+// it says about that.
+type listening struct {
+	*Worker
+	failed chan error
+	over   chan observe.Recovered
+}
+
+func startListening(t *testing.T, d *pgtest.Database, listensAt string, look time.Duration) listening {
+	t.Helper()
+	l := listening{failed: make(chan error, 100), over: make(chan observe.Recovered, 100)}
+	l.Worker = newWorker(d.DB, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{thrifty{}},
+		func(c *Config) { c.DispatcherStrategy = DispatcherStrategyNotify }, func(c *Config) { c.NotifyConnectionString = listensAt },
+		func(c *Config) {
+			c.Observers = append(c.Observers, observe.On(func(e observe.NotifyFailed) { err := e.Err; l.failed <- err }), observe.On(func(r observe.Recovered) { l.over <- r }))
+		})
+	l.limits.notify = look
+	done := make(chan error, 1)
+	go func() { done <- l.Start(t.Context()) }()
+	t.Cleanup(func() {
+		l.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// appendNotifying appends an event and notifies channel.
+func appendNotifying(t *testing.T, d *pgtest.Database, channel string) {
+	t.Helper()
+	s := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNotifyChannel(channel)))
+	tx, err := d.DB.Begin()
+	if err == nil {
+		_, err = s.Append(t.Context(), tx, store.Any(), []store.Event{{AggregateType: "Order", AggregateID: "1", EventType: "Happened", EventID: uuid.New()}})
+		err = errors.Join(err, tx.Commit())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// saysWhileAppending returns what the worker says first of notifications, while
+// events come without a rest.
+func (l listening) saysWhileAppending(t *testing.T, d *pgtest.Database, channel string) error {
+	t.Helper()
+	for deadline := time.Now().Add(pgtest.Patience); time.Now().Before(deadline); {
+		appendNotifying(t, d, channel)
+		select {
+		case err := <-l.failed:
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	t.Fatal("waited in vain for the worker to say that notifications do not arrive")
+	return nil
+}
+
+func (l listening) awaitOver(t *testing.T) {
+	t.Helper()
+	select {
+	case r := <-l.over:
+		if r.Condition != observe.ConditionNotify || r.Err == nil {
+			t.Errorf("told was the end of %+v", r)
+		}
+	case <-time.After(pgtest.Patience):
+		t.Fatal("waited in vain for the end of the trouble")
+	}
+	if err := l.Status().NotifyError; err != nil {
+		t.Errorf("Status says %v", err)
+	}
+}
+
+// A worker says that nobody notifies its channel, or that it listens in another
+// database, also while the log is busy, and that it is over when it is.
+func TestWorkerSaysThatNotificationsDoNotArrive(t *testing.T) {
+	t.Parallel()
+	d, other := pgtest.New(t), pgtest.New(t)
+	for name, c := range map[string]struct {
+		listensAt string
+		want      string
+	}{"nobody notifies": {d.URL, `"worker_events"`}, "another database": {other.URL, "WithNotifyConnectionString"}} {
+		t.Run(name, func(t *testing.T) {
+			// The frontier looks once a second: every look of the watch finds new events.
+			l := startListening(t, d, c.listensAt, 1500*time.Millisecond)
+			err := l.saysWhileAppending(t, d, "unheard")
+			if !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("told was %v", err)
+			}
+			if s := l.Status(); s.NotifyError == nil || s.NotifyError.Error() != err.Error() {
+				t.Errorf("Status says %v", s.NotifyError)
+			}
+			if name == "nobody notifies" {
+				appendNotifying(t, d, "worker_events")
+				l.awaitOver(t)
+			}
+		})
+	}
+}

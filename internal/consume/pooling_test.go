@@ -1,0 +1,37 @@
+package consume
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+)
+
+// What PostgreSQL says of a lost statement gets the remedy, nothing else does.
+func TestExplainNamesTheRemedy(t *testing.T) {
+	d := pgtest.Empty(t)
+	for name, db := range map[string]*sql.DB{"pgx": d.DB, "lib/pq": d.OpenPQ(t)} {
+		for statement, want := range map[string]bool{
+			`EXECUTE nothing`: true,
+			`DO $$BEGIN EXECUTE 'PREPARE twice AS SELECT 1'; EXECUTE 'PREPARE twice AS SELECT 1'; END$$`: true,
+			`SELECT 1 / 0`: false,
+			`DO $$BEGIN RAISE SQLSTATE '08P01'; END$$`: false,
+		} {
+			_, err := db.Exec(statement)
+			if err == nil {
+				t.Fatalf("%s: %s succeeded", name, statement)
+			}
+			explained := explain(err)
+			if got := errors.Is(explained, ErrPreparedStatements); got != want || !errors.Is(explained, err) {
+				t.Errorf("%s: %s: explained: %v, want %v: %v", name, statement, got, want, explained)
+			}
+			if again := explain(explained); again != explained {
+				t.Errorf("%s: explained twice: %v", name, again)
+			}
+		}
+	}
+	if err := explain(nil); err != nil {
+		t.Errorf("nil became %v", err)
+	}
+}

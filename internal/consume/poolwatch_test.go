@@ -1,0 +1,60 @@
+package consume
+
+import (
+	"database/sql"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
+)
+
+// What a pool closes between two looks is told, and not what it closes in all
+// its life.
+func TestPoolThatClosesAFewConnectionsIsNotTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := sql.OpenDB(calm{})
+		defer db.Close()
+		db.SetMaxIdleConns(1)
+		told := make(chan observe.PoolTooSmall, 1)
+		cfg := DefaultConfig()
+		w := &Worker{db: pgdriver.Pool{DB: db}, cfg: cfg, observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { told <- u })})}
+		const every = 10 * time.Second // two heartbeats
+		ended := make(chan struct{})
+		go func() { defer close(ended); w.watchPool(t.Context()) }()
+		closes := func(n int) {
+			t.Helper()
+			conns := make([]*sql.Conn, n+1)
+			for i := range conns {
+				conn, err := db.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				conns[i] = conn
+			}
+			for _, conn := range conns {
+				_ = conn.Close()
+			}
+			time.Sleep(every)
+			synctest.Wait()
+		}
+		for range 10 {
+			closes(60)
+		}
+		if len(told) > 0 {
+			t.Fatalf("of a pool that closes 6 connections a second is told: %+v", <-told)
+		}
+		closes(101)
+		select {
+		case u := <-told:
+			if u.Closed != 101 || u.Within != every {
+				t.Errorf("told is %+v, want 101 in %v", u, every)
+			}
+		default:
+			t.Error("of a pool that closes more than 10 connections a second nothing is told")
+		}
+		<-ended
+	})
+}

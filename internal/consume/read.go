@@ -1,0 +1,329 @@
+package consume
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/store"
+)
+
+// forget makes the loop load its progress again.
+func (c *consumerLoop) forget() {
+	c.progress = nil
+	c.polled = nil
+	c.lazily = lazily{}
+	c.unit.reload.revision.Store(noRevision)
+}
+
+// outdated reports whether the progress must be loaded again before v is used.
+func (c *consumerLoop) outdated(v *frontier.Value) bool {
+	switch {
+	case c.progress == nil:
+		return false
+	case c.progress.Token != v.Token:
+		// The server crashed since, or a backup was restored. That may have set
+		// the progress back, and counted its revision up again from there.
+		return true
+	case v.Safe < c.progress.Position && v != c.below:
+		// Another worker's frontier was further, or the sequence was set back.
+		c.below = v
+		return true
+	}
+	return false
+}
+
+// hasWork reports whether the consumer has news, or an operator has asked for
+// something.
+func (c *consumerLoop) hasWork(v *frontier.Value) bool {
+	return c.progress.Paused == nil && (c.progress.Retry || c.hasNews(v) || c.lazyDue())
+}
+
+// hasNews reports whether there are new positions, or news about open ones.
+func (c *consumerLoop) hasNews(v *frontier.Value) bool {
+	return c.polled != v && (v.Safe > c.at() || len(c.progress.Open) > 0)
+}
+
+// takeReadAhead returns the next work if it was read ahead. Pages that do not
+// follow the progress are forgotten.
+func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
+	if c.deadLetterNext() {
+		return nil
+	}
+	if c.progress == nil || len(c.progress.Open) > 0 || c.rescaling.bounded || c.paced() {
+		c.reader.Drop()
+		return nil
+	}
+	p, v := c.reader.Take(intake, c.at(), c.progress.Token)
+	if v == nil {
+		return nil
+	}
+	return c.workOf(p, v)
+}
+
+// workOf is what to do about a page that was read under v.
+func (c *consumerLoop) workOf(p reader.Page, v *frontier.Value) *work {
+	return &work{Page: p, under: v, from: *c.progress, head: c.w.visible(v)}
+}
+
+// visible returns the highest visible position, as far as this worker has seen.
+// WithStaleGapHarborLag keeps v.Safe below it.
+func (w *Worker) visible(v *frontier.Value) int64 {
+	head, _ := w.frontier.Head()
+	return max(head, v.Safe)
+}
+
+// load loads the progress if it is not known. The outcome is again if the turn
+// can go on with it.
+func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.Value) result {
+	if c.progress != nil {
+		return result{outcome: again}
+	}
+	switch err := c.quickly(intake, func(ctx context.Context) error { return c.loadFrom(ctx, c.w.db.Plans.On(conn, conn), v) }); {
+	case errors.Is(err, errReplaced):
+		return result{outcome: overtaken}
+	case err != nil:
+		return result{outcome: disturbed, err: err}
+	}
+	switch err := c.restarted(intake, conn); {
+	case errors.As(err, new(restartedError)):
+		return c.stopRestarted(intake, conn, err)
+	case err != nil:
+		c.progress = nil // not proven yet
+		return result{outcome: disturbed, err: err}
+	}
+	c.status.loaded(c.progress)
+	if r, done := c.rescope(intake, conn); r.outcome != again || done {
+		return r
+	}
+	return c.load(intake, conn, v) // it says from now on what this code selects
+}
+
+// errReplaced reports that a split or a merge has put other units in the place of
+// this one. The loop waits until that is taken away from this worker.
+var errReplaced = errors.New("worker: the unit is no more")
+
+// loadRow loads the row of the unit. If that was replaced, it returns a state of
+// which only the incarnation is known.
+func (c *consumerLoop) loadRow(ctx context.Context, q store.Querier) (p *progress.State, replaced bool, err error) {
+	p, err = c.w.checkpoints.Load(ctx, q, c.unit.name)
+	switch gone := (progress.NoCheckpointError{}); {
+	case err == nil && p.Split, c.unit.isPart() && errors.As(err, &gone):
+		p = &progress.State{}
+		p.Token, err = c.w.checkpoints.Incarnation(ctx, q)
+		return p, true, err
+	}
+	return p, false, err
+}
+
+// loadFrom loads the progress from the incarnation of v.
+func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontier.Value) error {
+	p, replaced, err := c.loadRow(ctx, q)
+	if err != nil {
+		return err
+	}
+	if v.Token != "" && p.Token != v.Token {
+		return store.ErrIncarnation
+	}
+	if c.last.compare(p) {
+		return errRowTells
+	}
+	if v.Token != "" && c.last.isOpen() {
+		c.last = nil // of another incarnation: nothing shows any more what its handler did
+	}
+	if replaced {
+		return errReplaced
+	}
+	c.progress = p
+	c.unit.reload.revision.Store(c.progress.Revision)
+	if c.progress.Paused != nil {
+		c.tally.reset() // the failures are now the affair of those who resume it
+	}
+	c.noteResumed()
+	if c.poison != nil && c.poison.revision != c.progress.Revision {
+		if c.pausedForPoison() {
+			c.announcePause() // the answer was lost
+		}
+		c.poison = nil // somebody has moved the consumer since
+	}
+	c.announce()
+	return nil
+}
+
+// read finds the next work under v: new and late events, or a dead letter to be
+// tried again. Without work it returns why there is none.
+func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
+	switch {
+	case v.Token == "" || !c.hasWork(v):
+		return nil, result{outcome: idle}
+	case c.endsAtPoison(): // nothing else comes between
+		switch {
+		case c.othersBetween(c.progress.Position, c.poison.position):
+		case c.poison.policy == FailStop:
+			return nil, result{outcome: idle, fatal: c.poison.err}
+		default:
+			return nil, c.pause(intake, conn)
+		}
+	case c.lazyDue() && !c.deadLetterNext() && !c.hasNews(v):
+		return c.lazyWork(v), result{}
+	case c.deadLetterNext() || !c.hasNews(v):
+		c.triedLetter = true
+		return c.readDeadLetter(intake, conn, v)
+	}
+	var p reader.Page
+	at := c.place()
+	err := c.reading(intake, c.pidOf(conn), func(ctx context.Context) (err error) {
+		p, err = c.reader.Read(ctx, c.w.db.Plans.Conn(conn), v, at)
+		return err
+	})
+	halved := c.suspect(intake, at.Limit, p.Full, err)
+	if err != nil {
+		return nil, result{outcome: disturbed, err: err, halved: halved}
+	}
+	return c.workOf(p, v), result{}
+}
+
+// suspect records among how many of the next events one may be that cannot be read. A page has
+// half of them at most: so what comes before is handled, and in the end the event is read alone.
+// It reports whether the next page is smaller for that.
+func (c *consumerLoop) suspect(ctx context.Context, asked int, more bool, err error) (halved bool) {
+	switch {
+	case err == nil && !more:
+		c.suspects = 0
+	case err == nil:
+		c.suspects = max(0, c.suspects-asked)
+	case ofEvents(ctx, err):
+		c.suspects, halved = asked, asked > 1
+	}
+	return halved
+}
+
+// ofEvents reports whether a read has failed for what it read, as far as can be told.
+func ofEvents(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && !errors.Is(err, store.ErrIncarnation) && !pgdriver.IsConnectionLoss(err)
+}
+
+// place is where the consumer stands, and how far it may read.
+func (c *consumerLoop) place() reader.Place {
+	b := c.tally.bisect
+	at := reader.Place{Position: c.at(), Limit: b.size(c.batchSize()), Bound: b.upTo(reader.Unbounded)}
+	if c.rescaling.bounded {
+		at.Bound = min(at.Bound, c.rescaling.upTo)
+	}
+	if c.endsAtPoison() {
+		at.Limit, at.Bound = c.w.cfg.BatchSize, min(at.Bound, c.poison.position-1) // no event of its own is there
+	}
+	if c.suspects > 0 {
+		at.Limit, at.Exact = min(at.Limit, max(1, c.suspects/2)), true
+	}
+	for _, o := range c.progress.Open {
+		at.Open = append(at.Open, o.Range)
+	}
+	return at
+}
+
+// batchSize is how many events a batch has at most.
+func (c *consumerLoop) batchSize() int { return c.pace.size(c.w.cfg.BatchSize, c.w.cfg.BatchTimeout) }
+
+// paced reports whether the time that the handler takes makes batches smaller.
+func (c *consumerLoop) paced() bool { return c.batchSize() < c.w.cfg.BatchSize }
+
+// endsAtPoison reports whether the poison event stays where it is: the consumer is paused, or the
+// worker ends.
+func (c *consumerLoop) endsAtPoison() bool {
+	return c.poison != nil && c.poison.policy != FailDeadLetter
+}
+
+// othersBetween reports whether events of others, as of other parts, may lie between a
+// checkpoint and a position. The end at a poison event wants the checkpoint just before the event:
+// SkipEvent takes the next event of all.
+func (c *consumerLoop) othersBetween(checkpoint, position int64) bool {
+	return (c.unit.isPart() || len(c.unit.types) > 0) && checkpoint < position-1
+}
+
+// pidOf returns what tells the server's process behind conn.
+func (c *consumerLoop) pidOf(conn *sql.Conn) func() int64 {
+	pid := c.w.sessionOf(conn)
+	return func() int64 { return pid }
+}
+
+// deadLetterNext reports whether a dead letter is tried before anything new. They
+// take turns, so that neither waits for more than one of the other.
+func (c *consumerLoop) deadLetterNext() bool {
+	return c.progress != nil && c.progress.Retry && !c.triedLetter
+}
+
+// readDeadLetter reads a dead letter that is to be tried again, the first of its
+// aggregate or key. If it fails it stays, and all that follow it.
+func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
+	if len(c.progress.Retries) == 0 {
+		err := c.quickly(intake, func(ctx context.Context) (err error) {
+			c.progress.Retries, err = c.w.checkpoints.NextRetries(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, c.progress.Token)
+			return err
+		})
+		if err != nil {
+			return nil, result{outcome: disturbed, err: err}
+		}
+		if len(c.progress.Retries) == 0 {
+			return nil, result{outcome: overtaken}
+		}
+	}
+	r := c.progress.Retries[0]
+	var events []store.PersistedEvent
+	err := c.reading(intake, c.pidOf(conn), func(ctx context.Context) (err error) {
+		events, err = c.w.bound.At(v.Token).ReadEvents(ctx, c.w.db.Plans.Conn(conn), r.Position-1, 1)
+		return err
+	})
+	if err != nil {
+		return nil, result{outcome: disturbed, err: fmt.Errorf("worker: read a dead letter of consumer %q: %w", c.unit.name, err)}
+	}
+	at := c.progress.Position
+	w := c.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v)
+	w.retried = &r
+	switch {
+	case c.refused != nil && c.refused.Position == r.Position:
+		r.Err = c.refused.Err
+	case len(events) == 1 && events[0].GlobalPosition == r.Position && r.Replay && len(c.unit.types) > 0 && !slices.Contains(c.unit.types, events[0].AggregateType):
+		r.Err = fmt.Errorf("the aggregate was to be replayed, and the consumer has none of type %s (AggregateTypes): discard the letter", errtext.Value(events[0].AggregateType))
+	case r.Replay && r.Keyless && c.unit.key.Name() != "":
+		r.Err = fmt.Errorf("the aggregate was to be replayed, and the consumer keeps events in order by its key %q, which is not that of aggregates: discard the letter, and reset the consumer to handle events again", c.unit.key.Name())
+	case len(events) == 1 && events[0].GlobalPosition == r.Position:
+		w.Events = events
+	default:
+		r.Err = fmt.Errorf("there is no event at position %d any more", r.Position)
+	}
+	c.refused = nil
+	return w, result{}
+}
+
+// findDeadLetters finds what has some among the aggregates, or keys, of new events,
+// unless none of these can go there. It asks after the progress was loaded: if that
+// changes before the guard, the guard refuses.
+func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *work) (err error) {
+	if w.retried == nil && c.poison == nil && !c.progress.HasDeadLetters {
+		return nil
+	}
+	w.orders = map[int64]progress.Order{}
+	var all []progress.Order
+	for i := range w.Events {
+		o, err := c.unit.orderOf(&w.Events[i], c.w.ascii)
+		switch {
+		case err != nil && w.retried != nil:
+			continue // the letter has its order already
+		case err != nil:
+			return err
+		}
+		w.orders[w.Events[i].GlobalPosition], all = o, append(all, o)
+	}
+	if w.retried == nil {
+		w.haveDeadLetters, w.replayed, err = c.w.checkpoints.HaveDeadLetters(ctx, q, c.unit.name, c.progress.Token, all)
+	}
+	return err
+}

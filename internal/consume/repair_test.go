@@ -1,0 +1,209 @@
+package consume
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/store"
+)
+
+// After a repair, the events that were handled are behind the consumer and all
+// others are before it: above the checkpoint, or open.
+func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
+	tier.Checks(t, 5_000, 100_000)
+	seen := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawLook(t)
+		p := d.read(t)
+		p.plan(d.c.w.cfg.MaxOpenRanges)
+		a, before := p.advance, p.from.Position
+		b := &lastBatch{work: *p}
+		fault := rapid.IntRange(0, len(p.Events)).Draw(t, "event at fault")
+		if fault < len(p.Events) {
+			b.fault = p.Events[fault : fault+1]
+		} else {
+			fault = 0
+		}
+		m := b.repair()
+		open := openAfterRepair(d, a, m)
+		for i, e := range p.Events {
+			late := e.GlobalPosition <= before
+			if again := e.GlobalPosition > m.To || open[e.GlobalPosition]; again != (i >= fault) {
+				t.Fatalf("event %d of %d at fault, event %d at position %d comes again: %v; %+v", fault, len(p.Events), i, e.GlobalPosition, again, m)
+			}
+			seen[fmt.Sprintf("late: %v, at fault: %v, known: %v", late, i == fault, b.fault != nil)]++
+		}
+		for position := range open {
+			if position > m.To {
+				t.Fatalf("position %d is open above the checkpoint: %+v", position, m)
+			}
+		}
+		for position := int64(1); position <= m.To; position++ {
+			stays := wasOpen(d, position) || position > before
+			if invisible := d.log.kind(position) == ""; stays && invisible && d.doubted[position] && !open[position] {
+				t.Fatalf("position %d is in doubt and not open: %+v", position, m)
+			}
+		}
+		if b.fault == nil && (m.To != before || len(open) != countOpen(d)) {
+			t.Fatalf("set back to %d with %d open positions, the batch began at %d with %d", m.To, len(open), before, countOpen(d))
+		}
+		checkVoid(t, d, m)
+	})
+	for _, late := range []bool{false, true} {
+		for _, known := range []bool{false, true} {
+			if what := fmt.Sprintf("late: %v, at fault: true, known: %v", late, known); seen[what] == 0 {
+				t.Errorf("never drawn: %s", what)
+			}
+		}
+	}
+}
+
+func wasOpen(d drawnLook, position int64) bool {
+	return slices.ContainsFunc(d.open, func(o progress.OpenRange) bool { return o.First <= position && position <= o.Last })
+}
+
+func countOpen(d drawnLook) (n int) {
+	for _, o := range d.open {
+		n += int(o.Count())
+	}
+	return n
+}
+
+// openAfterRepair are the positions in the open ranges that the batch left
+// alone, and in those that the repair writes.
+func openAfterRepair(d drawnLook, a progress.Advance, m progress.Repair) map[int64]bool {
+	open := map[int64]bool{}
+	add := func(first, last int64) {
+		for p := first; p <= last; p++ {
+			open[p] = true
+		}
+	}
+	for _, o := range d.open {
+		if !slices.Contains(a.Gone, o.ID) {
+			add(o.First, o.Last)
+		}
+	}
+	for _, mark := range m.Marks {
+		if mark.State == progress.Open {
+			add(mark.First, mark.Last)
+		}
+	}
+	return open
+}
+
+// checkVoid looks for events among the positions that are audited as void,
+// where these are not a sum.
+func checkVoid(t *rapid.T, d drawnLook, m progress.Repair) {
+	for _, mark := range m.Marks {
+		if mark.State != progress.Void || mark.Missing != mark.Last-mark.First+1 {
+			continue
+		}
+		for p := mark.First; p <= mark.Last; p++ {
+			if d.log.kinds[p] != "" {
+				t.Fatalf("position %d has an event and is void: %+v", p, m)
+			}
+		}
+	}
+}
+
+func rowVersion(revision int64, row, author, written string) progress.Version {
+	return progress.Version{Revision: revision, Row: row, Author: author, Written: written}
+}
+
+// workFrom is work on a row in an incarnation.
+func workFrom(row progress.Version, token string) work {
+	return work{from: progress.State{Version: row}, advance: progress.Advance{Token: token}}
+}
+
+// What a batch's last row says of its handler.
+func TestRowTellsWhatTheHandlerDid(t *testing.T) {
+	before, after, other := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8"), rowVersion(2, "(0,2)", "702", "9")
+	again := rowVersion(2, "(0,2)", "701", "9")
+	for _, c := range []struct {
+		name        string
+		end         ending
+		seen        bool
+		now         progress.Version
+		want, crash verdict // crash: in another incarnation
+	}{
+		{"failed", abandoned, false, before, innocent, innocent},
+		{"failed, and is committed", abandoned, false, after, handlerCommitted, handlerCommitted},
+		{"failed, and another worker's batch has the same transaction after a crash", abandoned, false, again, innocent, innocent},
+		{"failed, and another worker's batch has the same place and revision", abandoned, false, other, innocent, innocent},
+		{"committed", done, false, after, innocent, innocent},
+		{"committed, and nothing has happened", done, false, before, handlerChained, innocent},
+		{"committed, and another worker went on", done, false, other, innocent, innocent},
+		{"commit of unknown outcome, that did not happen", unsure, false, before, innocent, innocent},
+		{"commit of unknown outcome, that happened", unsure, false, after, innocent, innocent},
+		{"seen to have ended, committed", abandoned, true, after, handlerCommitted, handlerCommitted},
+		{"seen to have ended, rolled back", abandoned, true, before, handlerRolledBack, handlerRolledBack},
+		{"seen to have ended, another worker went on", abandoned, true, other, handlerUnknown, handlerUnknown},
+	} {
+		b := &lastBatch{work: workFrom(before, "t"), after: after, end: c.end, seen: c.seen}
+		for token, want := range map[string]verdict{"t": c.want, "u": c.crash} {
+			if got := b.judge(&progress.State{Version: c.now, Token: token}); got != want {
+				t.Errorf("%s, in incarnation %s: verdict %d, want %d", c.name, token, got, want)
+			}
+		}
+	}
+	if v := (*lastBatch)(nil).judge(&progress.State{}); v != innocent {
+		t.Errorf("without a batch: verdict %d", v)
+	}
+}
+
+// A row that another server shows, or the same after a crash, settles nothing:
+// the next one that counts may still show what the handler did.
+func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
+	before, after := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8")
+	b := &lastBatch{work: workFrom(before, "t"), after: after}
+	if b.compare(&progress.State{Version: before, Token: "u"}) || !b.isOpen() {
+		t.Errorf("after a look at another incarnation: %+v", b)
+	}
+	if !b.compare(&progress.State{Version: after, Token: "t"}) || b.isOpen() {
+		t.Errorf("after a look at the handler's commit: %+v", b)
+	}
+}
+
+// While another server answers than the frontier's, nobody says what became of a
+// batch. When the frontier finds the same, the row as the batch left it is proof.
+func TestInquiryThatAnotherServerAnswers(t *testing.T) {
+	d, h := newLedgerStepper(t)
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, 1)
+	h.handle(t)
+	h.loop.last.end, h.loop.last.seen = abandoned, true // as if its handler had committed it
+	before := h.frontier.Value().Token
+	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
+	if v, _, err := h.loop.inquire(t.Context()); !errors.Is(err, store.ErrIncarnation) {
+		t.Errorf("another server answers: verdict %d, %v", v, err)
+	}
+	h.look(t, "the other incarnation", func(v *frontier.Value) bool { return v.Token != before })
+	if v, _, err := h.loop.inquire(t.Context()); v != handlerCommitted || err != nil {
+		t.Errorf("the frontier has found the same server: verdict %d, %v", v, err)
+	}
+	if p, err := h.checkpoints.Load(t.Context(), d.DB, "all"); err != nil || p.Position != 0 {
+		t.Errorf("afterwards the progress is %+v, %v", p, err)
+	}
+}
+
+// The letter of a retry that its handler committed is back, to be tried again.
+func TestRepairPutsADeadLetterBack(t *testing.T) {
+	r := &progress.Retry{Position: 7, Attempts: 3}
+	e := store.PersistedEvent{GlobalPosition: 7, AggregateType: "Order", AggregateID: "a", EventID: uuid.New(), EventType: "Happened"}
+	b := &lastBatch{work: work{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r, advance: progress.Advance{To: 10}}}
+	b.work.Positions.Checkpoint, b.work.Positions.Through = 10, 10
+	b.work.under = &frontier.Value{}
+	m := b.repair()
+	if len(m.DeadLetters) != 1 || m.DeadLetters[0].Position != 7 || m.DeadLetters[0].Attempts != 4 || m.To != 10 {
+		t.Errorf("the repair is %+v", m)
+	}
+}

@@ -1,0 +1,128 @@
+package consume
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
+)
+
+// source names this worker in events.
+func (w *Worker) source() observe.Worker { return observe.Worker{Kind: observe.KindEvents, ID: w.id} }
+
+// Tasks that fail at each attempt while the database is away, which other events report.
+const (
+	taskWatch    = "watch checkpoints"
+	taskAnnounce = "announce progress"
+)
+
+// taskFailed reports err, unless it is nil or due to the end of ctx.
+func (w *Worker) taskFailed(ctx context.Context, task, consumer string, err error) {
+	if err != nil && ctx.Err() == nil {
+		w.observers.Notify(observe.TaskFailed{Worker: w.source(), Task: task, Consumer: consumer, Err: errtext.Of(explain(err)),
+			Repeats: task == taskWatch || task == taskAnnounce})
+	}
+}
+
+// skipped reports the marks of a committed batch.
+func (w *Worker) skipped(consumer string, marks []progress.Mark) {
+	for _, m := range marks {
+		w.observers.Notify(observe.Skipped{Range: m.Range, Consumer: consumer, Missing: m.Missing, State: observe.SkipState(m.State)})
+	}
+}
+
+// deadLettered reports the dead letters of a committed batch that have failed.
+func (w *Worker) deadLettered(consumer string, deadLetters []progress.DeadLetter) {
+	for _, l := range deadLetters {
+		if l.Replay {
+			continue // it waits for a replay, and has not failed
+		}
+		w.observers.Notify(observe.DeadLettered{DeadLetter: observe.DeadLetter{
+			Consumer: consumer, AggregateType: l.Type, AggregateID: l.ID, Position: l.Position, EventID: l.EventID, EventType: l.EventType, Attempts: l.Attempts, Error: l.Error}})
+	}
+}
+
+// about is a condition of the loop's consumer.
+func (c *consumerLoop) about(condition observe.Condition) runtime.Subject {
+	return runtime.Subject{Condition: condition, Consumer: c.unit.name}
+}
+
+// aboutBatch is a condition of a batch: of new events, or of a dead letter.
+func (c *consumerLoop) aboutBatch(condition observe.Condition, r *progress.Retry) runtime.Subject {
+	s := c.about(condition)
+	if r != nil {
+		s.Detail = "dead letter"
+	}
+	return s
+}
+
+// forgetConditions drops the conditions of a consumer whose loop has ended: the worker that runs the
+// consumer next meets them, or does not. The loop does not have ConditionUnowned and
+// ConditionStart.
+func (w *Worker) forgetConditions(consumer string) {
+	w.observers.Forget(func(s runtime.Subject) bool {
+		return s.Consumer == consumer && s.Condition != observe.ConditionUnowned && s.Condition != observe.ConditionStart
+	})
+}
+
+// observeFrontier makes the frontier report its conditions. Where its connection has died, others
+// have.
+func (w *Worker) observeFrontier(f *frontier.Config) {
+	blocked := func(h frontier.Holder) runtime.Subject {
+		return runtime.Subject{Condition: observe.ConditionTransaction, Detail: cmp.Or(h.GID, "pid "+strconv.Itoa(h.PID)) + ", virtual transaction " + h.VirtualTransaction}
+	}
+	f.OnFailure = func(err error) {
+		err = errtext.Of(err)
+		w.sweepNow.Send()
+		w.observers.Begin(runtime.Subject{Condition: observe.ConditionFrontier}, err)
+		w.observers.Notify(observe.FrontierFailed{Err: err})
+	}
+	f.OnBack = func() { w.observers.End(runtime.Subject{Condition: observe.ConditionFrontier}) }
+	f.OnStale = func(h frontier.Holder) {
+		w.observers.Begin(blocked(h), fmt.Errorf("a transaction stays open (pid %d, application_name %q, prepared as %q): %s", h.PID, h.ApplicationName, h.GID, h.Remedy()))
+		w.observers.Notify(observe.FrontierBlocked{BlockingTransaction: h})
+	}
+	f.OnFree = func(h frontier.Holder) { w.observers.End(blocked(h)) }
+}
+
+// observeCoordination makes the coordination report its conditions. What only the leader knows is
+// reported by the leader.
+func (w *Worker) observeCoordination(c *coord.Config) {
+	unowned := func(consumer string) runtime.Subject {
+		return runtime.Subject{Condition: observe.ConditionUnowned, Consumer: consumer}
+	}
+	c.OnFailure = func(err error) {
+		err = errtext.Of(explain(err))
+		w.observers.Begin(runtime.Subject{Condition: observe.ConditionCoordination}, err)
+		w.observers.Notify(observe.CoordinationFailed{Worker: w.source(), Err: err})
+	}
+	c.OnBack = func() { w.observers.End(runtime.Subject{Condition: observe.ConditionCoordination}) }
+	c.OnLeader = func(leads bool) {
+		if !leads {
+			w.observers.Forget(func(s runtime.Subject) bool { return s.Condition == observe.ConditionUnowned })
+		}
+		w.observers.Notify(observe.LeadershipChanged{Worker: w.source(), Leader: leads})
+	}
+	c.OnUnowned = func(consumer, reason string) {
+		w.observers.Begin(unowned(consumer), errors.New(reason))
+		w.observers.Notify(observe.ConsumerUnowned{Consumer: consumer, Reason: reason})
+	}
+	c.OnOwned = func(consumer string) { w.observers.End(unowned(consumer)) }
+	c.OnAssigned = func(workers, changes int) {
+		w.observers.Notify(observe.Rebalanced{Workers: workers, Changes: changes})
+	}
+	c.OnDrain = w.stop.Drain
+	c.OnReregister = func() { w.observers.Notify(observe.WorkerReregistered{Worker: w.source()}) }
+	c.OnStaleRemoved = func(rows int) {
+		w.observers.Notify(observe.StaleWorkersRemoved{Worker: w.source(), Rows: rows})
+	}
+	c.OnTaskFailed = func(task string, err error) { w.taskFailed(context.Background(), task, "", err) }
+}

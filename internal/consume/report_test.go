@@ -1,0 +1,25 @@
+package consume
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/observe"
+)
+
+// What pgx says of a server that is away has three lines.
+func TestErrorsOfEventsAreOneLine(t *testing.T) {
+	var told error
+	w := &Worker{sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(e observe.FrontierFailed) { told = e.Err })})}
+	var f frontier.Config
+	w.observeFrontier(&f)
+	f.OnFailure(fmt.Errorf("failed to connect:\n\t%w", io.EOF))
+	if !errors.Is(told, io.EOF) || told.Error() != "failed to connect: EOF" {
+		t.Errorf("told %q", told)
+	}
+}

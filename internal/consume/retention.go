@@ -1,0 +1,31 @@
+package consume
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/progress"
+)
+
+// retain deletes audit rows that were closed longer than GapSkipRetention
+// ago, on the leader.
+func (w *Worker) retain(ctx context.Context) {
+	keep := w.cfg.GapSkipRetention
+	if keep == 0 {
+		return
+	}
+	for backoff.Sleep(ctx, min(max(keep/10, 100*time.Millisecond), time.Hour)) {
+		for more := w.coord.Status().Leader; more && ctx.Err() == nil; {
+			var n int64
+			err := w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
+				conn := &pooled{w: w}
+				n, err = w.checkpoints.Clean(ctx, conn, keep)
+				conn.giveBack(err)
+				return err
+			})
+			w.taskFailed(ctx, "clean audit", "", err)
+			more = n == progress.CleanChunk
+		}
+	}
+}

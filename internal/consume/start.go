@@ -1,0 +1,135 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// minPool is what a worker needs of the pool: one batch beside the reserve.
+const minPool = reserve + 1
+
+// prepare checks everything that can be checked before anything runs, and
+// makes the worker's parts.
+func (w *Worker) prepare(ctx context.Context) error {
+	if err := w.validate(); err != nil {
+		return fmt.Errorf("worker: %w: %w", ErrInvalidConfig, err)
+	}
+	return pgdriver.Checked(ctx, "worker", w.db.DB, w.check)
+}
+
+// check checks the database, and makes the worker's parts.
+func (w *Worker) check(ctx context.Context) error {
+	t, err := w.cfg.tables()
+	if err != nil {
+		return err
+	}
+	if err := w.checkPooling(ctx); err != nil {
+		return err
+	}
+	if err := w.checkRights(ctx, t); err != nil {
+		return err
+	}
+	if err := migrations.Check(ctx, w.db, w.cfg.migrations()); err != nil {
+		return err
+	}
+	w.loopConns = newBudget(w.db.Stats().MaxOpenConnections)
+	if w.loopConns != nil {
+		w.inquiryConns = make(budget, 1)
+	}
+	if t, err = w.bind(ctx, t); err != nil {
+		return err
+	}
+	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
+		if w.channel, err = changes.Channel(ctx, w.db, t.Changes); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+		if w.waitChannel, err = changes.WaitChannel(ctx, w.db, t.Changes); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+	}
+	f := w.cfg.frontier(w.db.DB, w.bound, t, w.noticeNews)
+	w.observeFrontier(&f)
+	w.frontier = frontier.New(f)
+	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{w}, aheadBytes)
+	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.heartbeatStatus)
+	coordination.Incarnation, coordination.Elsewhere = w.incarnation, w.isElsewhere
+	w.observeCoordination(&coordination)
+	w.coord = coord.New(coordination)
+	return nil
+}
+
+// bind finds every table once, on one connection, and returns their qualified
+// names: a search path that a handler leaves behind in a session then leads to
+// no other table. It also checks the log, and ties its reads to the server.
+func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, error) {
+	conn, err := w.db.Conn(ctx)
+	if err != nil {
+		return t, fmt.Errorf("worker: take a connection: %w", err)
+	}
+	defer conn.Close()
+	if err := pgdriver.CheckFormats(ctx, conn); err != nil {
+		return t, fmt.Errorf("worker: %w", err)
+	}
+	if w.ascii, err = pgdriver.IsNarrow(ctx, conn); err != nil {
+		return t, fmt.Errorf("worker: %w", err)
+	}
+	if t, err = t.Resolve(ctx, conn); err != nil {
+		return t, fmt.Errorf("worker: %w", err)
+	}
+	source, err := w.cfg.frontier(w.db.DB, w.log, t, nil).Preflight(ctx, conn)
+	if err != nil {
+		return t, refused(err)
+	}
+	s := progress.Server{
+		Incarnation: incarnation.Of(t.Token, source.Table, source.Sequence, strconv.FormatInt(source.Database, 10)+`::oid`),
+		Sequence:    source.Sequence,
+	}
+	w.incarnation = s.Incarnation
+	w.checkpoints = progress.New(t, w.id, w.cfg.BatchTimeout, s)
+	if w.bound, err = incarnation.Bind(ctx, conn, w.log, s.Incarnation); err != nil {
+		return t, fmt.Errorf("worker: find the event log: %w", err)
+	}
+	return t, nil
+}
+
+// refused adds to a fault of the database the error by which Start tells faults of that kind apart.
+func refused(err error) error {
+	switch {
+	case errors.Is(err, frontier.ErrInRecovery):
+		return fmt.Errorf("worker: %w: %w", ErrStandby, err)
+	case errors.Is(err, frontier.ErrNoPrivilege), errors.Is(err, frontier.ErrRowSecurity):
+		return fmt.Errorf("worker: %w: %w", ErrPrivileges, err)
+	}
+	return err
+}
+
+// validate checks what New was given, without the database.
+func (w *Worker) validate() error {
+	var all []error
+	if w.db.DB == nil {
+		all = append(all, errors.New("db is nil: open one with sql.Open"))
+	} else if n := w.db.Stats().MaxOpenConnections; n > 0 && n < minPool {
+		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every consumer that is to run at the same time): raise db.SetMaxOpenConns", n, minPool))
+	}
+	if isNil(w.log) {
+		all = append(all, errors.New("eventStore is nil: make one with NewStore of package store/postgres"))
+	} else if v, ok := w.log.(interface{ Validate() error }); ok {
+		all = append(all, v.Validate())
+	}
+	units, err := unitsOf(w.consumers)
+	w.units = units
+	return errtext.Join(append(all, err, w.cfg.Validate())...)
+}

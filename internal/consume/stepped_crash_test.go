@@ -1,0 +1,168 @@
+package consume
+
+import (
+	"fmt"
+
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// cut ends all connections of a worker.
+func (s *stage) cut(who, _ int) {
+	if s.script.calm {
+		return
+	}
+	w := s.workers[who%len(s.workers)]
+	s.tell(w.name, "", history.FaultInjected, history.Injection{Fault: workerCut})
+	s.end(`application_name = $1::text`, w.name)
+	s.outlive(w)
+	s.faults++
+	s.saw("cut")
+}
+
+// crash crashes the server.
+func (s *stage) crash(_, what int) {
+	if !s.script.calm {
+		s.interrupt(what%3 == 0)
+	}
+}
+
+// interrupt kills the server and starts it again, or kills a backend only, of a
+// writer if there is one: the server then ends all others too, and recovers,
+// but is the same server to those who ask when it was started.
+func (s *stage) interrupt(onlyBackend bool) {
+	if !onlyBackend {
+		s.tell("", "", history.FaultInjected, history.Injection{Fault: serverCrash})
+		s.must(s.server.crash())
+		s.saw("crash")
+		s.recover()
+		return
+	}
+	who, backend := "", int(s.number(`SELECT pg_backend_pid()`))
+	if w := s.begun(0); w != nil {
+		who, backend = s.name(w), w.pid
+	}
+	s.tell(who, "", history.FaultInjected, history.Injection{Fault: backendKill})
+	s.must(s.server.crashOf(backend))
+	s.saw("kill")
+	s.recover()
+}
+
+// crashBetween crashes the server between two statements of a frontier, most
+// likely after it has published something, and of a loop. What they have just
+// seen is taken back, and its positions are drawn again: by a transaction that
+// stays open, and by others. Then everybody goes on from where they were, the
+// loops perhaps before the frontiers notice.
+func (s *stage) crashBetween(who, what int) {
+	if s.script.calm {
+		return
+	}
+	pick := choices(what)
+	if pick(3) > 0 {
+		s.keepUp(who, pick(3))
+	}
+	if pick(4) > 0 {
+		s.checkpoint(0, 0)
+	}
+	l, w := s.choose(who), pick(len(s.workers))
+	s.supply(pick(6))
+	s.pass(0, 0)
+	for n, shown := 0, s.workers[w].shown; n < 4 && s.workers[w].shown == shown; n++ {
+		s.stepFrontier(w, 0)
+	}
+	if pick(3) == 2 {
+		s.stepFrontier(w, 0)
+	}
+	for range pick(4) {
+		s.advance(l, false)
+	}
+	s.interrupt(pick(2) == 0)
+	s.append(0, pick(3))
+	for range 1 + pick(2) {
+		s.supply(pick(3))
+	}
+	for range pick(3) {
+		s.goOn(s.loops()...)
+	}
+	for i := range 2 * len(s.workers) {
+		s.look(w+i, 0)
+	}
+	s.goOn(s.loops()...)
+}
+
+// crashBehind crashes the server behind the back of a loop that has just made
+// batches, and takes them back. Then the other worker makes as many of the
+// consumer, but longer ones: so its row looks as the first loop knows it, and
+// stands elsewhere.
+func (s *stage) crashBehind(who, what int) {
+	if s.script.calm {
+		return
+	}
+	pick := choices(what)
+	w, consumer, batches := who%2, pick(2), 1+pick(2)
+	follow := func(w, batches, supplies int) {
+		l := s.workers[w].loops[consumer]
+		s.give(l)
+		s.goOn(l) // it notices where it is
+		for range batches {
+			for range supplies {
+				s.supply(pick(6))
+			}
+			s.look(w, 0)
+			s.goOn(l)
+		}
+	}
+	s.give(s.workers[w].loops[consumer])
+	s.keepUp(w, 1+pick(2))
+	s.checkpoint(0, 0)
+	follow(w, batches, 1)
+	s.interrupt(pick(2) == 0)
+	for i := range 2 * len(s.workers) {
+		s.look(i, 0)
+	}
+	follow(1-w, batches, 2)
+	follow(w, 1, 1)
+}
+
+// goOn lets loops finish their steps, or make one.
+func (s *stage) goOn(loops ...*loop) {
+	for _, l := range loops {
+		s.advance(l, true)
+		s.finishStep(l)
+	}
+}
+
+// checkpoint writes to disk all that was committed: no crash undoes it any
+// more, and the next one gives out again just the positions drawn since.
+func (s *stage) checkpoint(int, int) { s.exec(`CHECKPOINT`) }
+
+// recover goes on after a crash.
+func (s *stage) recover() {
+	for i := range s.writers {
+		if s.writers[i].tx != nil {
+			s.forget(&s.writers[i])
+		}
+	}
+	s.must(s.own.Close())
+	s.openOwn()
+	s.published = nil
+	for _, w := range s.workers {
+		s.outlive(w)
+	}
+	s.faults++
+	s.settle()
+	s.pass(0, 0) // long enough for the pools to look whether what they have is still
+	s.pass(0, 0) // connected: so a loop may notice nothing of the crash
+	left := s.number(`SELECT count(*) FROM events`)
+	if left < s.committed {
+		s.saw("commits undone")
+	}
+	s.tell("", "", recovered, fmt.Sprintf("%d of %d events are left", left, s.committed))
+	s.committed = left
+	for _, l := range s.loops() {
+		if s.number(`SELECT count(*) FROM consumer_assignments WHERE consumer_name = $1::text AND worker_id = $2::uuid`,
+			l.unit(), l.c.w.id.String()) > 0 {
+			s.owner[l.unit()] = l.c.w
+			s.tell(l.worker, l.unit(), assigned, nil)
+		}
+	}
+}

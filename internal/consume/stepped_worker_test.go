@@ -1,0 +1,195 @@
+package consume
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// steppedWorker is a worker without coordination: the script assigns, and
+// moves its frontier and its loops.
+type steppedWorker struct {
+	*Worker
+	name    string
+	session *frontier.Session // nil: to be opened
+	shown   *frontier.Value   // the latest
+	loops   []*loop
+	// blockers are the transactions that became stale in the latest statement
+	// of the frontier.
+	blockers []string
+
+	mu    sync.Mutex
+	lines []*line // ever made
+}
+
+func (w *steppedWorker) loop(consumer string) *loop {
+	for _, l := range w.loops {
+		if l.unit() == consumer {
+			return l
+		}
+	}
+	return nil
+}
+
+// barestLog can do nothing but what every log must.
+type barestLog struct{ store.Log }
+
+func (s *stage) newWorker(name string) *steppedWorker {
+	cfg := s.config(name, "20s") // waiting that long for a lock is waiting for ever
+	sw := &steppedWorker{name: name}
+	cfg.Tracer = gate{s, sw}
+	s.lines(sw, cfg)
+	db := stdlib.OpenDB(*cfg)
+	db.SetMaxIdleConns(keptConns)
+	s.t.Cleanup(func() { db.Close() })
+	var log store.Log = steppedLog{storepostgres.NewStore(nil)}
+	if !s.script.named {
+		log = barestLog{log}
+	}
+	consumers := []consumer.Consumer{steppedConsumer{"all", nil, new(atomic.Bool)}, steppedConsumer{"some", []string{"A"}, new(atomic.Bool)}}
+	w := newWorker(db, log, consumers,
+		func(c *Config) { c.Observers = append(c.Observers, s.observer(sw)) },
+		func(c *Config) { c.LeaderStrategy = LeaderStrategyLease }, // so that nobody looks for a dead worker's batch
+		func(c *Config) { c.BatchSize = s.script.batchSize }, func(c *Config) { c.BatchTimeout = 24 * time.Hour }, func(c *Config) { c.MaxOpenRanges = s.script.maxOpen },
+		func(c *Config) { c.GapPolicy = s.script.policy }, func(c *Config) { c.StaleGapThreshold = s.script.stale }, func(c *Config) { c.StaleGapHarborLag = s.script.harborLag })
+	s.must(w.prepare(s.ctx))
+	// A script may let any statement wait. Nobody looks meanwhile: how often that
+	// would be, the script does not say.
+	w.limits = limits{quick: time.Hour, read: time.Hour, lock: 1000 * time.Hour, leave: usualLimits.leave, share: 1}
+	w.pooling.Told = false
+	sw.Worker = w
+	s.t.Cleanup(sw.closeSession)
+	for _, u := range w.units {
+		ahead := &readers{stops: make(chan *stop)}
+		if len(sw.loops) > 0 && !s.script.named {
+			ahead = sw.loops[0].ahead // the log filters nothing, so the loops share what is read
+		}
+		sw.loops = append(sw.loops, &loop{
+			c:      w.newLoop(u),
+			worker: name,
+			main:   &thread{stops: make(chan *stop), ahead: ahead},
+			ahead:  ahead,
+		})
+	}
+	s.t.Cleanup(func() {
+		for _, l := range sw.loops {
+			l.c.reader.Close()
+		}
+	})
+	return sw
+}
+
+func (w *steppedWorker) closeSession() {
+	if w.session != nil {
+		w.session.Close()
+		w.session = nil
+	}
+}
+
+// stepFrontier runs the next statement of a frontier, due or not, sometimes
+// after a notification.
+func (s *stage) stepFrontier(who, what int) {
+	w := s.workers[who%len(s.workers)]
+	if w.session != nil && what%2 == 1 {
+		w.frontier.Wake()
+		w.session.Wait(s.ctx)
+	}
+	var err error
+	if w.session == nil {
+		w.session, err = w.frontier.Open(s.ctx)
+	} else if err = w.session.Step(s.ctx); err != nil {
+		w.closeSession()
+	}
+	slices.Sort(w.blockers)
+	for _, b := range w.blockers {
+		s.tell(w.name, "", history.FrontierBlocked, history.Blocker{Holder: b})
+	}
+	w.blockers = nil
+	v := w.frontier.Value()
+	switch setup := (*frontier.SetupError)(nil); {
+	case errors.As(err, &setup):
+		s.wrong("%s: the frontier refuses the log: %v", w.name, err)
+	case err != nil && s.faults == 0:
+		s.wrong("%s: frontier, without any fault: %v", w.name, err)
+	case err != nil:
+		s.tell(w.name, "", sessionEnded, inWords(err))
+	case v != w.shown:
+		w.shown = v
+		s.published = append(s.published, v)
+		s.tell(w.name, "", published, s.viewOf(v))
+		if len(v.Doubts) > 0 {
+			s.saw("doubts")
+		}
+	}
+}
+
+// look lets a frontier look once more.
+func (s *stage) look(who, _ int) {
+	s.pass(0, 0)
+	for range 3 {
+		s.stepFrontier(who, 0)
+	}
+}
+
+// goPast makes the first writer stale: events are committed above its own, a
+// frontier looks until it stays open for too long, and the worker's consumers go
+// past it, or only the first of them.
+func (s *stage) goPast(who, what int) {
+	s.append(0, what)
+	s.append(1, what+1)
+	if w := s.writer(1); w.tx != nil {
+		s.endWriter(w, true)
+	}
+	for range 5 {
+		s.look(who, 0)
+	}
+	if what%3 == 0 {
+		s.handOnMeanwhile(who, what/3)
+	}
+	w := s.workers[who%len(s.workers)]
+	for i, l := range w.loops {
+		if s.owner[l.unit()] == w.Worker && (i == 0 || what%4 != 1) {
+			s.advance(l, true)
+			s.finishStep(l)
+		}
+	}
+}
+
+// pass lets time pass. It cannot while somebody waits for the server.
+func (s *stage) pass(int, int) {
+	for _, l := range s.loops() {
+		if l.waits != 0 {
+			return
+		}
+	}
+	time.Sleep(quantum)
+}
+
+// watch looks whether somebody has moved the progress of consumers, as every
+// worker does now and then.
+func (s *stage) watch(who, _ int) {
+	w := s.workers[who%len(s.workers)]
+	if _, err := w.signalMoved(s.ctx, w.units, []string{"all", "some"}); err != nil && s.faults == 0 {
+		s.wrong("%s: watch, without any fault: %v", w.name, err)
+	}
+	for _, l := range w.loops {
+		if l.idle() {
+			select {
+			case <-l.c.unit.reload.c:
+				l.c.forget()
+				s.tell(l.worker, l.unit(), nudged, nil)
+			default:
+			}
+		}
+	}
+}

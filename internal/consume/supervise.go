@@ -1,0 +1,99 @@
+package consume
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
+)
+
+// supervise runs the loops of the units that are assigned to this worker, until
+// intake ends, and returns when all have ended. One that fails for good ends the
+// intake by drain. At no time are there two loops of one unit.
+//
+// Handlers that still run when stopLimit has passed ignore their context.
+// supervise leaves them behind, each with its loop, and names them.
+func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
+	type end struct {
+		unit *unit
+		err  error
+	}
+	var (
+		ended    = make(chan end)
+		left     = make(chan struct{})             // nobody takes their ends any more
+		stop     = map[string]context.CancelFunc{} // of the loops that have not ended
+		draining = intake.Done()
+		overdue  <-chan time.Time
+		fatal    error
+	)
+	defer close(left)
+	for {
+		changed := w.coord.Changed()
+		assigned := map[string]bool{}
+		if intake.Err() == nil && fatal == nil {
+			for _, name := range w.coord.Assigned() {
+				assigned[name] = w.unit(name) != nil
+			}
+		} else {
+			w.state.Store(observe.StateDraining)
+		}
+		for _, u := range w.allUnits() {
+			cancel, running := stop[u.name]
+			switch {
+			case running && !assigned[u.name]:
+				cancel()
+			case !running && assigned[u.name]:
+				loopIntake, cancel := context.WithCancel(intake)
+				stop[u.name] = cancel
+				u.status.begin()
+				w.observers.Notify(u.started(w.cfg.BatchSize))
+				go func() {
+					err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
+					defer func() {
+						select {
+						case ended <- end{u, err}:
+						case <-left:
+						}
+					}()
+					loop := w.newLoop(u)
+					loop.stop = intake
+					err = loop.run(ctx, loopIntake)
+				}()
+			}
+			u.status.assigned(assigned[u.name])
+			if !running && !assigned[u.name] {
+				w.dropPart(u)
+			}
+		}
+		if fatal != nil || intake.Err() != nil {
+			if len(stop) == 0 {
+				return fatal
+			}
+			select {
+			case <-w.unfinished: // handOver has not come to the last ones
+			default:
+			}
+			w.unfinished <- slices.Collect(maps.Keys(stop))
+		}
+		select {
+		case <-changed:
+		case <-draining:
+			draining, overdue = nil, time.After(w.stopLimit())
+		case <-overdue:
+			return errtext.Join(fatal, w.leftBehind(stop))
+		case e := <-ended:
+			stop[e.unit.name]()
+			delete(stop, e.unit.name)
+			w.forgetConditions(e.unit.name)
+			w.observers.Notify(observe.ConsumerStopped{Consumer: e.unit.name})
+			if e.err != nil {
+				fatal = errtext.Join(fatal, e.err)
+				drain()
+			}
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package consume
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+)
+
+// reloadSignal tells a loop that somebody else has moved its consumer's progress.
+type reloadSignal struct {
+	revision atomic.Int64 // as the loop knows it, noRevision while it has none
+	c        chan struct{}
+}
+
+const noRevision = -1
+
+func newReloadSignal() *reloadSignal {
+	n := &reloadSignal{c: make(chan struct{}, 1)}
+	n.revision.Store(noRevision)
+	return n
+}
+
+// signal makes the loop load the progress again before it next waits.
+func (r *reloadSignal) signal() {
+	select {
+	case r.c <- struct{}{}:
+	default:
+	}
+}
+
+// watchProgress looks, for all consumers of the worker in one statement,
+// whether somebody else has moved an idle consumer's progress: an operator who
+// resets it, for one. Then it looks how old the events are that wait. It looks at once
+// when there is news, and now and then by itself, slowing down to MaxPollInterval while
+// nothing is found.
+func (w *Worker) watchProgress(ctx context.Context) {
+	for quiet := 1; ; quiet++ {
+		w.watched.Set(time.Now())
+		if _, ok := w.watchNow.Sleep(ctx, backoff.Delay(quiet, w.cfg.PollInterval, w.cfg.MaxPollInterval, rand.Float64())); !ok {
+			return
+		}
+		var busy []string
+		units := w.allUnits()
+		for _, u := range units {
+			switch {
+			case u.reload.revision.Load() != noRevision:
+				busy = append(busy, u.name)
+			case u.status.isAssigned():
+				u.reload.signal() // its loop may be loading what was before the news
+			}
+		}
+		if len(busy) == 0 {
+			continue
+		}
+		found, err := w.signalMoved(ctx, units, busy)
+		if err == nil {
+			err = w.watchAges(ctx)
+		}
+		w.taskFailed(ctx, taskWatch, "", err)
+		if found {
+			quiet = 0
+		}
+	}
+}
+
+func (w *Worker) signalMoved(ctx context.Context, units []*unit, names []string) (found bool, err error) {
+	before := make(map[string]int64, len(units))
+	for _, u := range units {
+		before[u.name] = u.reload.revision.Load()
+	}
+	var revisions map[string]int64
+	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+		revisions, err = w.checkpoints.Revisions(ctx, w.db, names)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	for _, u := range units {
+		if now, ok := revisions[u.name]; ok && isNews(before[u.name], u.reload.revision.Load(), now) {
+			found = true
+			u.reload.signal()
+		}
+	}
+	return found, nil
+}
+
+// isNews reports whether somebody else has moved a consumer that has the revision now. Its
+// loop knew before when that was asked for, and knows known.
+func isNews(before, known, now int64) bool {
+	switch {
+	case known == noRevision || now == known:
+		return false
+	case known == before:
+		return true // also if it fell: a backup was restored
+	}
+	// The loop has moved or loaded the consumer meanwhile, perhaps before somebody else moved
+	// it for the last time.
+	return now > known
+}

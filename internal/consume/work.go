@@ -1,0 +1,157 @@
+package consume
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/delivered"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/store"
+)
+
+// work is one batch: what was read, and what going over it does to the
+// consumer's progress. A loop reads it, plans it, runs it, and settles it.
+type work struct {
+	reader.Page
+	under   *frontier.Value // published before the read
+	from    progress.State  // that it goes on from
+	head    int64           // highest visible position, as far as this worker has seen
+	retried *progress.Retry // the dead letter that Events consists of; nil: it does not
+
+	orders          map[int64]progress.Order // of Events, by position; nil: none can go to the dead letters
+	haveDeadLetters map[progress.Order]bool  // of those; nil: none has, and none gets one
+	replayed        map[progress.Order]bool  // of these
+
+	advance     progress.Advance
+	deadLetters []progress.DeadLetter // events that go there
+	joined      int                   // aggregates, or keys, that had none before
+	shortened   bool                  // the batch ended before its last event, since its time was short
+
+	last struct { // of Events, before a handler may change it
+		position int64
+		is       reader.Fingerprint
+	}
+}
+
+// noteLast records the last event.
+func (w *work) noteLast() {
+	if n := len(w.Events); n > 0 {
+		w.last.position, w.last.is = w.Events[n-1].GlobalPosition, reader.FingerprintOf(&w.Events[n-1])
+	}
+}
+
+// plan decides what going over the page means, in at most maxOpen open ranges.
+// If there is no room for a range, it shortens the page, and blocked is true.
+func (w *work) plan(maxOpen int) (blocked bool) {
+	crossing, blocked := w.Cross(w.under, maxOpen)
+	a := progress.Advance{To: crossing.To, Head: w.head, Token: w.under.Token}
+	void := crossing.Void
+	if w.Void.Count > 0 {
+		void = w.Void
+	}
+	if void.Count > 0 {
+		a.Marks = append(a.Marks, progress.Mark{Range: void.Range, Missing: void.Count, State: progress.Void})
+	}
+	a.Mark(progress.Open, crossing.Opened, nil)
+	for _, closed := range crossing.Closed {
+		o := w.from.Open[closed.Index]
+		a.Gone = append(a.Gone, o.ID)
+		a.Mark(progress.Late, closed.Late, &o)
+		a.Mark(progress.Void, closed.Void, &o)
+		a.Mark(progress.Open, closed.Remains, &o)
+	}
+	w.advance = a
+	return blocked
+}
+
+// setAside takes those events out that go to the dead letters: the poison event,
+// and all of an aggregate, or of a key, that has some there already.
+func (w *work) setAside(p *poison, text func(error) string) {
+	have := w.haveDeadLetters
+	if have == nil {
+		return
+	}
+	kept := w.Events[:0]
+	for _, e := range w.Events {
+		l := deadLetterOf(e, w.orders)
+		switch {
+		case p != nil && e.GlobalPosition == p.position:
+			l.Error, l.Attempts = text(p.err), p.attempts
+		case w.replayed[l.Order]:
+			l.Replay = true
+		case !have[l.Order]:
+			kept = append(kept, e)
+			continue
+		}
+		if !have[l.Order] {
+			have[l.Order] = true
+			w.joined++
+		}
+		w.deadLetters = append(w.deadLetters, l)
+	}
+	w.Events = kept
+}
+
+// takeEffects decides what the batch changes of the effects that the consumer has had.
+func (w *work) takeEffects() {
+	var retried, aside []store.Range
+	if w.retried != nil && w.retried.Err == nil {
+		retried = append(retried, at(w.retried.Position))
+	}
+	for _, l := range w.deadLetters {
+		aside = append(aside, at(l.Position))
+	}
+	w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)
+}
+
+// effectsThrough returns what has become of the effects if the work was done up to a
+// position only. A dead letter that was retried was not handled.
+func (w *work) effectsThrough(through int64) *delivered.Borders {
+	if w.retried == nil {
+		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > through })
+		w.takeEffects()
+		if w.advance.Effects != nil {
+			return w.advance.Effects
+		}
+	}
+	return &w.from.Effects
+}
+
+func at(position int64) store.Range { return store.Range{First: position, Last: position} }
+
+// isEmpty reports whether there is nothing to commit.
+func (w *work) isEmpty() bool { return w.advance.Empty(w.from.Position) }
+
+// late counts the events behind the checkpoint, which come first.
+func (w *work) late() (n int) {
+	for n < len(w.Events) && w.Events[n].GlobalPosition <= w.Positions.Checkpoint {
+		n++
+	}
+	return n
+}
+
+// release drops what is needed no longer once the batch is committed.
+func (w *work) release() {
+	w.Page, w.orders, w.deadLetters, w.from.Open = reader.Page{}, nil, nil, nil
+}
+
+// index returns where an event of the batch is, below 0 if it is none.
+func (w *work) index(at *store.PersistedEvent) int {
+	if at == nil {
+		return -1
+	}
+	return slices.IndexFunc(w.Events, func(e store.PersistedEvent) bool { return e.GlobalPosition == at.GlobalPosition })
+}
+
+// errTooManyOpen makes a consumer wait.
+type errTooManyOpen struct {
+	unit string
+	max  int
+	at   int64
+}
+
+func (e errTooManyOpen) Error() string {
+	return fmt.Sprintf("worker: consumer %q waits at position %d: it has passed %d ranges of positions in doubt, as many as WithMaxOpenRanges allows; end the transactions that stay open (Status lists them), or raise the option", e.unit, e.at, e.max)
+}

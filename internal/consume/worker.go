@@ -1,0 +1,294 @@
+package consume
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/group"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// Worker is the engine of a worker.Worker, which documents its methods. It starts once.
+type Worker struct {
+	id        uuid.UUID
+	db        pgdriver.Pool
+	log       store.Log
+	consumers []consumer.Consumer
+	cfg       Config
+
+	started atomic.Bool
+	stop    group.Stop
+	ended   chan struct{} // closed when Start returns
+
+	state atomic.Value // State
+
+	// What prepare makes; others than Start may look once ready is closed.
+	ready        chan struct{}
+	units        []*unit // whole consumers, in order of name
+	parts        parts
+	meetings     meetings
+	loopConns    budget
+	inquiryConns budget // of the reserve
+	incarnation  string // of the server, as an SQL expression
+	checkpoints  progress.Checkpoints
+	bound        store.BoundLog
+	pooling      pgdriver.Pooling
+	lent         bool // the pool has its connections from another one
+	limits       limits
+	frontier     *frontier.Frontier
+	ahead        *reader.Ahead
+	coord        *coord.Coordinator
+	ascii        bool   // the database's encoding does not hold every text: it is given escapes
+	channel      string // of the news beside the log, for DispatcherStrategyNotify
+	waitChannel  string // of who waits for which consumer, likewise
+	awaited      *awaited
+	waits        waits // of WaitFor
+
+	ages       *ages
+	unfinished chan []string  // of a worker that drains: the units whose loops have not ended, the latest only
+	watched    turn.Moment    // when watchProgress last began a turn
+	watchNow   *wakeup.Signal // wakes watchProgress
+	sweepNow   *wakeup.Signal // wakes sweep
+	compactNow *wakeup.Signal // wakes compact
+
+	observers *runtime.Observers
+	listener  listener // for DispatcherStrategyNotify
+}
+
+// New makes a Worker. It does nothing yet: Start checks what it was given.
+func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Config) *Worker {
+	w := &Worker{
+		id:         uuid.New(),
+		db:         pgdriver.NewPool(db),
+		log:        eventStore,
+		consumers:  consumers,
+		cfg:        c,
+		ended:      make(chan struct{}),
+		watchNow:   wakeup.New(),
+		sweepNow:   wakeup.New(),
+		compactNow: wakeup.New(),
+		unfinished: make(chan []string, 1),
+		limits:     usualLimits,
+		ready:      make(chan struct{}),
+		awaited:    newAwaited(),
+		ages:       newAges(),
+	}
+	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
+	w.observers = runtime.NewObservers(w.source(), w.cfg.Loggers, w.cfg.Observers)
+	w.state.Store(observe.StateNew)
+	return w
+}
+
+// ID identifies the worker in the tables.
+func (w *Worker) ID() uuid.UUID { return w.id }
+
+// Stop asks the worker to finish the batches in flight and end.
+func (w *Worker) Stop() { w.stop.Ask() }
+
+// Start runs the worker until ctx ends, Stop is called, or an error that no retry mends.
+func (w *Worker) Start(ctx context.Context) error {
+	if !w.started.CompareAndSwap(false, true) {
+		return ErrAlreadyStarted
+	}
+	defer w.state.Store(observe.StateStopped)
+	err := w.run(ctx)
+	if err == nil && w.stop.Drained() {
+		w.state.Store(observe.StateDrained)
+		w.stop.Hold(ctx)
+	}
+	return err
+}
+
+// run is Start, up to where nothing of the worker runs any more.
+func (w *Worker) run(ctx context.Context) error {
+	w.state.Store(observe.StateStarting)
+	defer close(w.ended)
+
+	// intake ends first: no new batch begins. The rest of the worker lives on
+	// until the batches in hand are finished.
+	life := context.WithoutCancel(ctx)
+	intake, drain := context.WithCancel(life)
+	defer drain()
+	defer context.AfterFunc(ctx, drain)()
+	w.stop.Bind(drain)
+	running, halt := context.WithCancel(life)
+	defer halt()
+	background := &group.Group{Of: "worker", Fail: drain, Goexit: errGoexit}
+
+	err := errtext.Of(explain(w.begin(intake)))
+	if err == nil {
+		w.state.Store(observe.StateRunning)
+		w.observers.Notify(observe.WorkerStarted{Worker: w.source(), Consumers: len(w.units)})
+		background.Run(func() error { w.boundDraining(running, intake, halt); return nil })
+		w.runBackground(background, running)
+		err = w.supervise(running, intake, drain)
+	} else if intake.Err() != nil {
+		err = nil // asked to stop before it began
+	}
+	halt()
+	err = errtext.Join(err, background.Wait(w.stopGrace()))
+	if w.isReady() {
+		w.leave(life, err != nil)
+		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.stop.Drained()})
+	}
+	return err
+}
+
+func (w *Worker) isReady() bool {
+	select {
+	case <-w.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// begin does what comes before anything runs.
+func (w *Worker) begin(ctx context.Context) error {
+	if err := w.reach(ctx, w.prepare); err != nil {
+		return err
+	}
+	close(w.ready)
+	if err := w.reach(ctx, w.placeFirst); err != nil {
+		return err
+	}
+	if err := w.reach(ctx, w.coord.Register); err != nil {
+		return err
+	}
+	w.widen(ctx) // the others see by now that this worker lives
+	return nil
+}
+
+// reach makes a step of the start, and repeats it while the database cannot be reached.
+func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
+	away := runtime.Subject{Condition: observe.ConditionDatabase}
+	err := pgdriver.Reach(ctx, "worker", w.cfg.RetryLimit, func(err error) {
+		w.observers.Begin(away, err)
+		w.taskFailed(ctx, "start", "", err)
+	}, step)
+	switch {
+	case err == nil:
+		w.observers.End(away)
+	case errors.Is(err, ErrOutage):
+		err = fmt.Errorf("%w (WithRetryLimit)", err)
+	}
+	return err
+}
+
+// runBackground runs everything but the consumers.
+func (w *Worker) runBackground(g *group.Group, running context.Context) {
+	g.Run(func() error { return w.frontier.Run(running) })
+	g.Run(func() error { return w.coord.Run(running) })
+	g.Run(func() error { return w.boundOutage(running) })
+	g.Run(func() error { w.placeAtHead(running); return nil })
+	g.Run(func() error { w.handOver(running); return nil })
+	g.Run(func() error { w.watchProgress(running); return nil })
+	g.Run(func() error { w.retain(running); return nil })
+	g.Run(func() error { w.compact(running); return nil })
+	g.Run(func() error { w.watchPool(running); return nil })
+	g.Run(func() error { return w.watchClosed(running) })
+	g.Run(func() error { w.watchServer(running); return nil })
+	g.Run(func() error { w.sweep(running); return nil })
+	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
+		g.Run(func() error { w.answerWaits(running); return nil })
+		g.Run(func() error { return w.listen(running) })
+		g.Run(func() error { w.watchNotify(running); return nil })
+	}
+}
+
+// noticeEvents wakes whoever looks for events.
+func (w *Worker) noticeEvents() {
+	w.observers.Notify(observe.Woken{Source: observe.WakeupEvents})
+	w.frontier.Wake()
+}
+
+// noticeNews wakes whoever looks for what does not show in the log: workers
+// that come and go, assignments, the doings of operators.
+func (w *Worker) noticeNews() {
+	w.observers.Notify(observe.Woken{Source: observe.WakeupChanges})
+	w.coord.Wake()
+	w.watchNow.Send()
+}
+
+// handOver hands each consumer back when its own batch has ended, from the end of the
+// intake on. Until then the consumer stays assigned to this worker: if the batch's handler
+// has ended the transaction, only this worker can set the checkpoint back.
+func (w *Worker) handOver(running context.Context) {
+	var kept []string
+	var again <-chan time.Time // nil: the last try succeeded
+	for failures := 0; ; {
+		select {
+		case kept = <-w.unfinished:
+		case <-again:
+		case <-running.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(running, w.limits.leave)
+		err := w.coord.Drain(ctx, kept)
+		cancel()
+		w.taskFailed(running, "hand the consumers over", "", err)
+		if again, failures = nil, failures+1; err == nil {
+			failures = 0
+		} else {
+			again = time.After(backoff.Infrastructure(failures))
+		}
+	}
+}
+
+// boundDraining ends the batches in hand when they take too long.
+func (w *Worker) boundDraining(running, intake context.Context, halt context.CancelFunc) {
+	if w.cfg.ShutdownTimeout == 0 {
+		return
+	}
+	select {
+	case <-intake.Done():
+	case <-running.Done():
+		return
+	}
+	if backoff.Sleep(running, w.cfg.ShutdownTimeout) {
+		err := fmt.Errorf("worker: batches still run %v after the stop and are rolled back (WithShutdownTimeout)", w.cfg.ShutdownTimeout)
+		w.observers.Notify(observe.ShutdownTimedOut{Worker: w.source(), Err: err})
+		halt()
+	}
+}
+
+// boundOutage ends the worker when no heartbeat has arrived for too long.
+func (w *Worker) boundOutage(ctx context.Context) error {
+	for limit := w.cfg.RetryLimit; limit > 0; {
+		s := w.coord.Status()
+		left := time.Until(s.LastHeartbeat.Add(limit))
+		if left <= 0 {
+			return errtext.Join(fmt.Errorf("worker: %w: no heartbeat for %v (WithRetryLimit)", ErrOutage, limit), s.LastError)
+		}
+		if !backoff.Sleep(ctx, left) {
+			break
+		}
+	}
+	return nil
+}
+
+// leave hands the consumers back and takes the worker off the list. If the
+// database does not answer, the others notice by themselves.
+func (w *Worker) leave(life context.Context, failed bool) {
+	ctx, cancel := context.WithTimeout(life, w.limits.leave)
+	defer cancel()
+	w.taskFailed(life, "leave", "", w.coord.Leave(ctx, failed))
+}

@@ -1,0 +1,343 @@
+package consume
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+type idler struct{}
+
+func (idler) Name() string                                                { return "c" }
+func (idler) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return nil }
+
+// waiter is whose guard waits for the row of a consumer.
+type waiter struct {
+	open func(t *testing.T, d *pgtest.Database) *sql.DB // nil: with pgx, straight
+	opts []option
+	same bool // it is the worker whose batch holds the row
+}
+
+// behindSessionPooler opens a pool on a database through a proxy that makes up
+// the pids of sessions.
+func behindSessionPooler(t *testing.T, d *pgtest.Database) *sql.DB {
+	return d.Bounced(t, map[string]string{"pool_mode": "session"}).DB
+}
+
+func withPQ(t *testing.T, d *pgtest.Database) *sql.DB { return d.OpenPQ(t) }
+
+// hostage is a consumer whose row somebody holds, while the guard of its new
+// owner waits.
+type hostage struct {
+	progresstest.Guarded
+	loop    *consumerLoop
+	session int64 // that waits
+	guard   chan bool
+}
+
+// takeHostage has hold lock the row in a transaction of its own, which is
+// returned, then makes the guard of a registered worker wait for it.
+func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)) (h hostage, holder *sql.Tx) {
+	h.Guarded = progresstest.New(t)
+	holder = h.Begin(t)
+	hold(t, h.Guarded, holder)
+
+	db := h.DB
+	if by.open != nil {
+		db = by.open(t, h.Database)
+	}
+	w := newWorker(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{idler{}}, by.opts...)
+	if by.same {
+		w.id = h.Worker
+	}
+	if err := w.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.coord.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.coord.Leave(context.Background(), false); err != nil {
+			t.Error(err)
+		}
+	})
+	h.Assign(t, w.id)
+	h.loop = w.newLoop(w.units[0])
+	from := h.Loaded(t)
+
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := conn.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var backend int64
+	if err := tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&backend); err != nil {
+		t.Fatal(err)
+	}
+	h.session, h.guard = w.sessionOf(conn), make(chan bool, 1)
+	go func() {
+		_, ok, err := w.checkpoints.Guard(context.Background(), tx, "c", from, progress.Advance{To: 12, Token: h.Token})
+		h.guard <- ok && err == nil
+	}()
+	t.Cleanup(func() {
+		_ = holder.Rollback()
+		<-h.guard
+		_ = tx.Rollback()
+		_ = conn.Close()
+	})
+	await(t, "the guard to wait", func() bool {
+		var waits bool
+		err := h.DB.QueryRow(`SELECT cardinality(pg_blocking_pids($1::int)) > 0`, backend).Scan(&waits)
+		return err == nil && waits
+	})
+	return h, holder
+}
+
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	if !pgtest.Poll(done) {
+		t.Fatalf("waited in vain for: %s", what)
+	}
+}
+
+// batchOf begins a batch of a worker whose last heartbeat is so old; negative:
+// that has no row.
+func batchOf(silence time.Duration) func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
+	return func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
+		g.Assign(t, g.Worker)
+		if _, ok, err := g.Guard(t.Context(), tx, "c", g.Loaded(t), progress.Advance{To: 11, Token: g.Token}); err != nil || !ok {
+			t.Fatalf("the first guard said %v, %v", ok, err)
+		}
+		if silence >= 0 {
+			g.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, protocol) VALUES ($1::uuid, clock_timestamp() - $2::bigint * interval '1 second', 1)`,
+				g.Worker.String(), int64(silence.Seconds()))
+		}
+	}
+}
+
+// batchOfUnlocked begins a batch of a worker that has sent its heartbeat and then
+// lost its lock.
+func batchOfUnlocked(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
+	batchOf(0)(t, g, tx)
+	g.Exec(t, `UPDATE worker_nodes SET protocol = 2`)
+}
+
+// lockedBy locks the row in another way, and takes locks like those of a batch.
+func lockedBy(locks string) func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
+	return func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
+		if _, err := tx.ExecContext(t.Context(), `SELECT FROM consumer_checkpoints WHERE consumer_name = 'c' FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.ExecContext(t.Context(), locks, progress.Signature(g.Worker)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// awaitGuard waits for the guard while it looks for a dead worker's batch.
+func (h hostage) awaitGuard(t *testing.T) {
+	t.Helper()
+	look := h.loop.endZombies(h.session)
+	end := meanwhile(t.Context(), 0, func(ctx context.Context) {
+		if err := look(ctx); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+	defer end()
+	select {
+	case ok := <-h.guard:
+		h.guard <- ok // for the cleanup
+		if !ok {
+			t.Error("the guard does not own the consumer")
+		}
+	case <-time.After(pgtest.Patience):
+		t.Error("the guard waits on")
+	}
+}
+
+// The batch of a dead worker is ended, and the guard that waited goes on: also
+// where the driver does not know the session of the guard.
+func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
+	for name, test := range map[string]struct {
+		waiter
+		hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)
+	}{
+		"no row any more":         {hold: batchOf(-1)},
+		"silent":                  {hold: batchOf(time.Hour)},
+		"given up by this worker": {waiter{same: true}, batchOf(-1)},
+		"behind a session pooler": {waiter{open: behindSessionPooler}, batchOf(-1)},
+		"over lib/pq":             {waiter{open: withPQ}, batchOf(time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, holder := takeHostage(t, test.waiter, test.hold)
+			h.awaitGuard(t)
+			if holder.Commit() == nil {
+				t.Error("the dead worker's batch committed")
+			}
+		})
+	}
+}
+
+// A worker that seems dead for a moment, or another one each time, is spared.
+func TestOneLookIsNotEnough(t *testing.T) {
+	nobody, one, other := progress.OpenBatch{}, progress.OpenBatch{Session: 1, Signature: 7}, progress.OpenBatch{Session: 1, Signature: 8}
+	for apart, want := range map[time.Duration][]int{pollSessionEvery: {9, 10}, pollSessionEvery / 2: {10}} {
+		var s suspicion
+		var confirmed []int
+		for i, z := range []progress.OpenBatch{nobody, nobody, one, nobody, one, other, one, nobody, other, other, other, nobody} {
+			if s.confirms(z, time.Unix(0, 0).Add(time.Duration(i)*apart)) {
+				confirmed = append(confirmed, i)
+			}
+		}
+		if !slices.Equal(confirmed, want) {
+			t.Errorf("looks %v apart confirmed %v, not only %v: what was found by looks in a row for %v", apart, confirmed, want, pollSessionEvery)
+		}
+	}
+}
+
+// Nobody else's transaction is ended.
+func TestOthersAreNotEnded(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		waiter
+		hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)
+	}{
+		"the batch of a living worker":                   {hold: batchOf(0)},
+		"the batch of one without a lock":                {hold: batchOfUnlocked},
+		"somebody with a lock":                           {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared($1::bigint)`)},
+		"somebody with several locks":                    {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared(n + $1::bigint) FROM generate_series(0, 9) AS n`)},
+		"somebody with a lock like that":                 {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared(hashtextextended('c', $1::bigint))`)},
+		"somebody without any such locks":                {hold: lockedBy(`SELECT $1::bigint`)},
+		"this worker's own, where it may be the guard's": {waiter{open: withPQ, same: true}, batchOf(-1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, holder := takeHostage(t, test.waiter, test.hold)
+			if z, err := h.loop.findZombie(t.Context(), h.session); err != nil || z != (progress.OpenBatch{}) {
+				t.Errorf("found %+v, %v", z, err)
+			}
+			if err := holder.Commit(); err != nil {
+				t.Errorf("it was ended: %v", err)
+			}
+		})
+	}
+}
+
+// With the lease, a session may be many workers'.
+func TestNobodyIsEndedWithTheLease(t *testing.T) {
+	h, holder := takeHostage(t, waiter{opts: []option{func(c *Config) { c.LeaderStrategy = LeaderStrategyLease }}}, batchOf(-1))
+	look := h.loop.endZombies(h.session)
+	for range 3 {
+		if err := look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := holder.Commit(); err != nil {
+		t.Errorf("it was ended: %v", err)
+	}
+}
+
+// What has ended between the looks and the end is left alone.
+func TestOnlyWhatWasSeenIsEnded(t *testing.T) {
+	h, holder := takeHostage(t, waiter{}, batchOf(-1))
+	z, err := h.loop.findZombie(t.Context(), h.session)
+	if err != nil || z.Session == 0 || z.Signature != progress.Signature(h.Worker) || z.Worker != uuid.Nil {
+		t.Fatalf("found %+v, %v", z, err)
+	}
+	other := z
+	other.Signature++
+	if ended, err := h.loop.w.checkpoints.EndBatch(t.Context(), h.DB, "c", other); err != nil || ended {
+		t.Errorf("another worker's batch in the same session: %v, %v", ended, err)
+	}
+	if ended, err := h.loop.w.checkpoints.EndBatch(t.Context(), h.DB, "d", z); err != nil || ended {
+		t.Errorf("another consumer's batch in the same session: %v, %v", ended, err)
+	}
+	if err := holder.Commit(); err != nil {
+		t.Errorf("it was ended: %v", err)
+	}
+}
+
+// The pid of a session is known only where the driver is told the server's. A
+// proxy makes up others, half of which no PostgreSQL would take for one.
+func TestWhoseSessionIsKnown(t *testing.T) {
+	for name, test := range map[string]struct {
+		open func(t *testing.T, d *pgtest.Database) *sql.DB
+		want bool
+	}{
+		"pgx":                      {func(_ *testing.T, d *pgtest.Database) *sql.DB { return d.DB }, true},
+		"pgx and a session pooler": {behindSessionPooler, false},
+		"lib/pq":                   {withPQ, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := pgtest.Empty(t)
+			w := newWorker(test.open(t, d), nil, nil)
+			if err := w.checkPooling(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := w.db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			var want int64
+			if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&want); err != nil {
+				t.Fatal(err)
+			}
+			if !test.want {
+				want = 0
+			}
+			if got := w.sessionOf(conn); got != want {
+				t.Errorf("the session is %d, want %d", got, want)
+			}
+			const madeUp = 1<<32 - 1
+			if s, err := querySession(t.Context(), w.db, madeUp); err != nil || s.busy || len(s.blockers) > 0 {
+				t.Errorf("a session that does not exist: %+v, %v", s, err)
+			}
+		})
+	}
+}
+
+// The batch of a dead worker is ended also if a time limit of the role ends each guard
+// before the watch has looked at all.
+func TestBatchOfADeadWorkerIsEndedUnderTimeLimitsOfTheRole(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"lock_timeout", "statement_timeout"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			g := progresstest.New(t)
+			holder := g.Begin(t)
+			batchOf(-1)(t, g, holder)
+			g.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type) VALUES ('t', 'a', 1, gen_random_uuid(), 'e')`)
+			w := newWorker(g.OpenSet(t, setting, "500"), storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{idler{}},
+				func(c *Config) { c.BatchTimeout = time.Hour })
+			ended := make(chan error, 1)
+			go func() { ended <- w.Start(t.Context()) }()
+			began := time.Now()
+			await(t, "the event to be handled", func() bool {
+				var at int64
+				return g.DB.QueryRow(`SELECT last_position FROM consumer_checkpoints`).Scan(&at) == nil && at == 31
+			})
+			if lasted := time.Since(began); lasted > 50*time.Second { // a minute is the time-out of the dead worker's batch
+				t.Errorf("after %v", lasted)
+			}
+			w.Stop()
+			if err := <-ended; err != nil {
+				t.Errorf("Start returned %v", err)
+			}
+		})
+	}
+}

@@ -1,9 +1,0 @@
-package worker
-
-import (
-	"testing"
-
-	"github.com/pgfrontier/worker/internal/lab/pgtest"
-)
-
-func TestMain(m *testing.M) { pgtest.Main(m) }
