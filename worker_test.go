@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // Each option sets the field of Config that has its name.
 func TestOptionsSetTheirFields(t *testing.T) {
