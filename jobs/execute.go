@@ -206,7 +206,7 @@ func (c *call) finish(err error) {
 		c.tx.rollback()
 		for _, r := range c.runs {
 			took := time.Since(c.w.hand.returned(r))
-			if c.w.life.Err() == nil {
+			if c.w.running.Err() == nil {
 				c.w.observers.Notify(observe.JobReturned{Job: observe.Job(r.header), Err: errtext.Of(err), Took: took})
 			}
 		}

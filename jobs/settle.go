@@ -149,7 +149,7 @@ func (w *Worker) lost(r *run) {
 
 // answersNow reports whether the database answers others.
 func (w *Worker) answersNow() bool {
-	ctx, cancel := context.WithTimeout(w.life, leaveTimeout)
+	ctx, cancel := context.WithTimeout(w.running, leaveTimeout)
 	defer cancel()
 	return pgdriver.Answers(ctx, w.db.DB) == nil
 }

@@ -131,7 +131,7 @@ func (w *Worker) coordination() coord.Config {
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
 		Status:      w.heartbeatStatus,
 		Incarnation: startedSQL, Elsewhere: w.home.isElsewhere,
-		OnMembers: w.rescuer.see, OnDrain: w.stop.Drain,
+		OnMembers: w.rescuer.see, OnDrain: w.life.Stop.Drain,
 		OnLeader: func(leads bool) {
 			w.observers.Notify(observe.LeadershipChanged{Worker: w.source(), Leader: leads})
 		},

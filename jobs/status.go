@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // WorkerState is where a worker is in its life.
-type WorkerState string
+type WorkerState = observe.State
 
 const (
-	WorkerNew      WorkerState = "new"      // Start was not called yet
-	WorkerStarting WorkerState = "starting" // checks and registers
-	WorkerRunning  WorkerState = "running"
-	WorkerDraining WorkerState = "draining" // waits for the jobs in hand
-	WorkerDrained  WorkerState = "drained"  // as an operator asked: nothing runs, and Start waits for Stop
-	WorkerStopped  WorkerState = "stopped"  // Start has returned
+	WorkerNew      = observe.StateNew      // Start was not called yet
+	WorkerStarting = observe.StateStarting // checks and registers
+	WorkerRunning  = observe.StateRunning
+	WorkerDraining = observe.StateDraining // waits for the jobs in hand
+	WorkerDrained  = observe.StateDrained  // as an operator asked: nothing runs, and Start waits for Stop
+	WorkerStopped  = observe.StateStopped  // Start has returned
 )
 
 // Status is a snapshot of a worker for health checks and debugging.

@@ -11,9 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/coord"
-	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/group"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
@@ -45,9 +43,8 @@ type Worker struct {
 	hangsAfter    time.Duration // a turn of a loop
 	echoes        time.Duration // between two looks for an echo
 
-	started atomic.Bool
-	stop    group.Stop
-	state   atomic.Value // WorkerState
+	life  runtime.Life
+	state atomic.Value // WorkerState
 
 	poolOnce   sync.Once
 	poolClosed chan struct{} // closed when a statement finds db closed
@@ -75,7 +72,7 @@ type Worker struct {
 	// handling is the context of all handlers. A stop that has waited long enough
 	// ends it.
 	handling  context.Context
-	life      context.Context // of all else; ends before Start returns
+	running   context.Context // of all else; ends before Start returns
 	hand      hand
 	runners   runners
 	home      home
@@ -97,6 +94,10 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 			o.apply(&w.cfg)
 		}
 	}
+	w.life = runtime.Life{
+		Package: "jobs", Goexit: errGoroutine, Again: ErrAlreadyStarted, Stopping: errStopping, Most: w.cfg.stopAfter, DrainFor: w.cfg.shutdownTimeout,
+		Grace: func() time.Duration { return leaveTimeout }, Entered: func(s WorkerState) { w.state.Store(s) },
+	}
 	w.state.Store(WorkerNew)
 	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.observers)
 	return w
@@ -108,7 +109,7 @@ func (w *Worker) ID() uuid.UUID { return w.id }
 // Stop asks the worker to stop claiming, to wait for the jobs in hand and to end.
 // It returns at once; Start waits. It may be called at any time, any number of
 // times, also from a handler.
-func (w *Worker) Stop() { w.stop.Ask() }
+func (w *Worker) Stop() { w.life.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking
@@ -135,86 +136,43 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // same way, and Start goes on waiting, in [WorkerDrained], until ctx ends or Stop is called: a
 // process that ended would be started again, and take work again.
 func (w *Worker) Start(ctx context.Context) error {
-	if !w.started.CompareAndSwap(false, true) {
-		return ErrAlreadyStarted
-	}
-	defer w.state.Store(WorkerStopped)
-	err := w.serve(ctx)
-	if err == nil && w.stop.Drained() {
-		w.state.Store(WorkerDrained)
-		w.stop.Hold(ctx)
-	}
-	return err
+	return w.life.Start(ctx, w.begin, w.work, w.leave)
 }
 
-// serve is Start, up to where nothing of the worker runs any more.
-func (w *Worker) serve(ctx context.Context) error {
-	w.state.Store(WorkerStarting)
-
-	life := context.WithoutCancel(ctx)
-	intake, drain := context.WithCancel(life)
-	defer drain()
-	defer context.AfterFunc(ctx, drain)()
-	w.stop.Bind(drain)
-	if w.cfg.stopAfter > 0 {
-		defer time.AfterFunc(w.cfg.stopAfter, drain).Stop()
+// begin checks everything, and registers the worker.
+func (w *Worker) begin(p *runtime.Phases) error {
+	w.handling, w.running = p.Handling, p.Running
+	if err := w.reach(p.Intake, w.prepare); err != nil {
+		return err
 	}
-	handling, abandon := context.WithCancelCause(life)
-	defer abandon(errStopping)
-	w.handling = handling
-	running, halt := context.WithCancel(life)
-	defer halt()
-	w.life = running
-
-	background := &group.Group{Of: "jobs", Fail: drain, Goexit: errGoroutine}
-	err := errtext.Of(w.reach(intake, w.prepare))
-	if err == nil {
-		err = errtext.Of(w.reach(intake, w.coord.Register))
-	}
-	if err == nil {
-		err = w.work(background, running, intake, abandon)
-	} else if intake.Err() != nil {
-		err = nil // asked to stop before it began
-	}
-	drain()
-	halt()
-	err = errtext.Join(err, background.Wait(leaveTimeout))
-	if w.isReady() {
-		w.leave(life, err != nil)
-		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.stop.Drained()})
-	}
-	return err
+	return w.reach(p.Intake, w.coord.Register)
 }
 
 // work runs everything, and returns when the loops have ended and what became of
 // their jobs is stored.
-func (w *Worker) work(background *group.Group, running, intake context.Context, abandon context.CancelCauseFunc) error {
-	w.state.Store(WorkerRunning)
+func (w *Worker) work(p *runtime.Phases) error {
 	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
-	member, leave := context.WithCancel(running) // of those that share the jobs
+	member, leave := context.WithCancel(p.Running) // of those that share the jobs
 	defer leave()
-	background.Run(func() error {
-		return w.watchPool(running, func(why error) { abandon(why); leave() })
+	p.Background.Run(func() error {
+		return w.watchPool(p.Running, func(why error) { p.Abandon(why); leave() })
 	})
-	background.Run(func() error { return w.coord.Run(member) })
-	background.Run(func() error { w.settler.run(running); return nil })
-	background.Run(func() error { w.rescuer.run(running); return nil })
-	background.Run(func() error { w.chores.run(running); return nil })
-	background.Run(func() error { w.sweep(running); return nil })
-	background.Run(func() error { w.watchServer(running); return nil })
-	background.Run(func() error { w.boundDraining(running, intake, abandon); return nil })
+	p.Background.Run(func() error { return w.coord.Run(member) })
+	for _, run := range []func(context.Context){w.settler.run, w.rescuer.run, w.chores.run, w.sweep, w.watchServer} {
+		p.Background.Run(func() error { run(p.Running); return nil })
+	}
 	for _, c := range w.cfg.companions {
-		background.Run(func() error { c.Run(running); return nil })
+		p.Background.Run(func() error { c.Run(p.Running); return nil })
 	}
 	if w.cfg.notify != "" {
-		background.Run(func() error { return w.listen(running) })
-		background.Run(func() error { w.watchNotify(running); return nil })
+		p.Background.Run(func() error { return w.listen(p.Running) })
+		p.Background.Run(func() error { w.watchNotify(p.Running); return nil })
 	}
 	ended := make(chan struct{}, len(w.loops))
 	for _, l := range w.loops {
-		background.Run(func() error {
+		p.Background.Run(func() error {
 			defer func() { ended <- struct{}{} }()
-			l.run(running, intake)
+			l.run(p.Running, p.Intake)
 			return nil
 		})
 	}
@@ -222,7 +180,7 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 		<-ended
 	}
 	if len(w.loops) == 0 {
-		<-intake.Done()
+		<-p.Intake.Done()
 	}
 	return errtext.Join(w.settler.finish(member), w.overdue())
 }
@@ -245,25 +203,16 @@ func (w *Worker) isReady() bool {
 	}
 }
 
-// boundDraining ends the contexts of the handlers when a stop takes too long.
-func (w *Worker) boundDraining(running, intake context.Context, abandon context.CancelCauseFunc) {
-	select {
-	case <-intake.Done():
-		w.state.Store(WorkerDraining)
-	case <-running.Done():
-		return
-	}
-	if w.cfg.shutdownTimeout > 0 && backoff.Sleep(running, w.cfg.shutdownTimeout) {
-		abandon(errStopping)
-	}
-}
-
 // leave takes the worker off the list. If the database does not answer, the others
 // notice by themselves.
-func (w *Worker) leave(life context.Context, failed bool) {
-	ctx, cancel := context.WithTimeout(life, leaveTimeout)
+func (w *Worker) leave(p *runtime.Phases, err error) {
+	if !w.isReady() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.Beyond, leaveTimeout)
 	defer cancel()
-	w.taskFailed("leave", w.coord.Leave(ctx, failed))
+	w.taskFailed("leave", w.coord.Leave(ctx, err != nil))
+	w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.life.Drained()})
 }
 
 func (w *Worker) taskFailed(task string, err error) {

@@ -119,7 +119,7 @@ func (w *Worker) observeCoordination(c *coord.Config) {
 	c.OnAssigned = func(workers, changes int) {
 		w.observers.Notify(observe.Rebalanced{Workers: workers, Changes: changes})
 	}
-	c.OnDrain = w.stop.Drain
+	c.OnDrain = w.life.Stop.Drain
 	c.OnReregister = func() { w.observers.Notify(observe.WorkerReregistered{Worker: w.source()}) }
 	c.OnStaleRemoved = func(rows int) {
 		w.observers.Notify(observe.StaleWorkersRemoved{Worker: w.source(), Rows: rows})

@@ -38,8 +38,6 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 			for _, name := range w.coord.Assigned() {
 				assigned[name] = w.unit(name) != nil
 			}
-		} else {
-			w.state.Store(observe.StateDraining)
 		}
 		for _, u := range w.allUnits() {
 			cancel, running := stop[u.name]

@@ -14,7 +14,6 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/group"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -34,9 +33,8 @@ type Worker struct {
 	consumers []consumer.Consumer
 	cfg       Config
 
-	started atomic.Bool
-	stop    group.Stop
-	ended   chan struct{} // closed when Start returns
+	life  runtime.Life
+	ended chan struct{} // closed when Start returns
 
 	state atomic.Value // State
 
@@ -93,6 +91,10 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 	}
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
 	w.observers = runtime.NewObservers(w.source(), w.cfg.Loggers, w.cfg.Observers)
+	w.life = runtime.Life{
+		Package: "worker", Goexit: errGoexit, Again: ErrAlreadyStarted, DrainFor: c.ShutdownTimeout,
+		Grace: w.stopGrace, Entered: func(s observe.State) { w.state.Store(s) }, Late: w.abandon,
+	}
 	w.state.Store(observe.StateNew)
 	return w
 }
@@ -101,55 +103,18 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 func (w *Worker) ID() uuid.UUID { return w.id }
 
 // Stop asks the worker to finish the batches in flight and end.
-func (w *Worker) Stop() { w.stop.Ask() }
+func (w *Worker) Stop() { w.life.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry mends.
 func (w *Worker) Start(ctx context.Context) error {
-	if !w.started.CompareAndSwap(false, true) {
-		return ErrAlreadyStarted
-	}
-	defer w.state.Store(observe.StateStopped)
-	err := w.run(ctx)
-	if err == nil && w.stop.Drained() {
-		w.state.Store(observe.StateDrained)
-		w.stop.Hold(ctx)
-	}
-	return err
+	return w.life.Start(ctx, func(p *runtime.Phases) error { return explain(w.begin(p.Intake)) }, w.run, w.leave)
 }
 
-// run is Start, up to where nothing of the worker runs any more.
-func (w *Worker) run(ctx context.Context) error {
-	w.state.Store(observe.StateStarting)
-	defer close(w.ended)
-
-	// intake ends first: no new batch begins. The rest of the worker lives on
-	// until the batches in hand are finished.
-	life := context.WithoutCancel(ctx)
-	intake, drain := context.WithCancel(life)
-	defer drain()
-	defer context.AfterFunc(ctx, drain)()
-	w.stop.Bind(drain)
-	running, halt := context.WithCancel(life)
-	defer halt()
-	background := &group.Group{Of: "worker", Fail: drain, Goexit: errGoexit}
-
-	err := errtext.Of(explain(w.begin(intake)))
-	if err == nil {
-		w.state.Store(observe.StateRunning)
-		w.observers.Notify(observe.WorkerStarted{Worker: w.source(), Consumers: len(w.units)})
-		background.Run(func() error { w.boundDraining(running, intake, halt); return nil })
-		w.runBackground(background, running)
-		err = w.supervise(running, intake, drain)
-	} else if intake.Err() != nil {
-		err = nil // asked to stop before it began
-	}
-	halt()
-	err = errtext.Join(err, background.Wait(w.stopGrace()))
-	if w.isReady() {
-		w.leave(life, err != nil)
-		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.stop.Drained()})
-	}
-	return err
+// run runs the consumers, and everything that they need.
+func (w *Worker) run(p *runtime.Phases) error {
+	w.observers.Notify(observe.WorkerStarted{Worker: w.source(), Consumers: len(w.units)})
+	w.runBackground(p.Background, p.Running)
+	return w.supervise(p.Running, p.Intake, p.Drain)
 }
 
 func (w *Worker) isReady() bool {
@@ -194,7 +159,7 @@ func (w *Worker) reach(ctx context.Context, step func(context.Context) error) er
 }
 
 // runBackground runs everything but the consumers.
-func (w *Worker) runBackground(g *group.Group, running context.Context) {
+func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { return w.frontier.Run(running) })
 	g.Run(func() error { return w.coord.Run(running) })
 	g.Run(func() error { return w.boundOutage(running) })
@@ -253,21 +218,11 @@ func (w *Worker) handOver(running context.Context) {
 	}
 }
 
-// boundDraining ends the batches in hand when they take too long.
-func (w *Worker) boundDraining(running, intake context.Context, halt context.CancelFunc) {
-	if w.cfg.ShutdownTimeout == 0 {
-		return
-	}
-	select {
-	case <-intake.Done():
-	case <-running.Done():
-		return
-	}
-	if backoff.Sleep(running, w.cfg.ShutdownTimeout) {
-		err := fmt.Errorf("worker: batches still run %v after the stop and are rolled back (WithShutdownTimeout)", w.cfg.ShutdownTimeout)
-		w.observers.Notify(observe.ShutdownTimedOut{Worker: w.source(), Err: err})
-		halt()
-	}
+// abandon rolls the batches in flight back: the stop takes too long.
+func (w *Worker) abandon(p *runtime.Phases) {
+	err := fmt.Errorf("worker: batches still run %v after the stop and are rolled back (WithShutdownTimeout)", w.cfg.ShutdownTimeout)
+	w.observers.Notify(observe.ShutdownTimedOut{Worker: w.source(), Err: err})
+	p.Halt()
 }
 
 // boundOutage ends the worker when no heartbeat has arrived for too long.
@@ -287,8 +242,13 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 
 // leave hands the consumers back and takes the worker off the list. If the
 // database does not answer, the others notice by themselves.
-func (w *Worker) leave(life context.Context, failed bool) {
-	ctx, cancel := context.WithTimeout(life, w.limits.leave)
+func (w *Worker) leave(p *runtime.Phases, err error) {
+	defer close(w.ended)
+	if !w.isReady() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.Beyond, w.limits.leave)
 	defer cancel()
-	w.taskFailed(life, "leave", "", w.coord.Leave(ctx, failed))
+	w.taskFailed(p.Beyond, "leave", "", w.coord.Leave(ctx, err != nil))
+	w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.life.Drained()})
 }

@@ -87,7 +87,7 @@ func (w *Worker) giveUp(r *run) {
 
 // tellReturned tells that what was given up has returned, while the worker runs.
 func (w *Worker) tellReturned(r *run, err error) {
-	if w.life.Err() != nil {
+	if w.alive.Err() != nil {
 		return
 	}
 	returned := observe.JobReturned{Job: r.header.job(), Err: errtext.Of(err)}
@@ -104,7 +104,7 @@ func (w *Worker) finish(r *run, err, cause error) {
 	w.settle(r, err, cause, func() { close(stored) })
 	select {
 	case <-stored:
-	case <-w.life.Done():
+	case <-w.alive.Done():
 		return
 	}
 	w.after(r)

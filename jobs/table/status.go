@@ -11,14 +11,14 @@ import (
 )
 
 // WorkerState is where a worker is in its life.
-type WorkerState string
+type WorkerState = observe.State
 
 const (
-	WorkerNew      WorkerState = "new"      // Start was not called yet
-	WorkerStarting WorkerState = "starting" // checks the table
-	WorkerRunning  WorkerState = "running"
-	WorkerDraining WorkerState = "draining" // waits for the jobs in hand
-	WorkerStopped  WorkerState = "stopped"  // Start has returned
+	WorkerNew      = observe.StateNew      // Start was not called yet
+	WorkerStarting = observe.StateStarting // checks the table
+	WorkerRunning  = observe.StateRunning
+	WorkerDraining = observe.StateDraining // waits for the jobs in hand
+	WorkerStopped  = observe.StateStopped  // Start has returned
 )
 
 // Status is a snapshot of a worker for health checks and debugging.

@@ -10,10 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/group"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/sweep"
@@ -46,9 +44,9 @@ type Worker struct {
 	limit   time.Duration // of a statement of the worker's own
 	hangs   time.Duration // after it, a turn of a loop hangs
 
-	started    atomic.Bool
+	life       runtime.Life
+	prepared   bool // enter has succeeded
 	closedOnce sync.Once
-	stop       group.Stop
 	closed     chan struct{} // closed when the pool is
 	state      atomic.Value  // WorkerState
 	wake       chan struct{} // for the loop
@@ -58,7 +56,7 @@ type Worker struct {
 	pulse     *sql.Conn       // of the heartbeats
 	home      home            // the servers that pulse and the pool lead to
 	handling  context.Context // of all handlers; a stop that has waited long enough ends it
-	life      context.Context // of all else; ends before Start returns
+	alive     context.Context // of all else; ends before Start returns
 	hand      *hand
 	settler   *settler
 	turns     turns
@@ -116,6 +114,10 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	w.observers = runtime.NewObservers(w.source(), loggers, o.Observers)
 	w.host = o.WorkerHostname + "/" + w.id.String()
 	w.settler = newSettler(w)
+	w.life = runtime.Life{
+		Package: "jobs/table", Goexit: errGoroutine, Again: ErrAlreadyStarted, Stopping: errStopping, Most: o.MaxActiveTime, DrainFor: o.ShutdownTimeout,
+		Grace: func() time.Duration { return leaveTimeout }, Entered: func(s WorkerState) { w.state.Store(s) },
+	}
 	w.state.Store(WorkerNew)
 	return w
 }
@@ -126,7 +128,7 @@ func (w *Worker) ID() uuid.UUID { return w.id }
 // Stop asks the worker to stop claiming, to wait for the jobs in hand and to end.
 // It returns at once; Start waits. It may be called at any time, any number of
 // times, also from a handler.
-func (w *Worker) Stop() { w.stop.Ask() }
+func (w *Worker) Stop() { w.life.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking the
@@ -143,42 +145,24 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // all that still runs. What it returns then is of no effect. The same goes for the hooks
 // of Handler, and Scan.
 func (w *Worker) Start(ctx context.Context) error {
-	if !w.started.CompareAndSwap(false, true) {
-		return ErrAlreadyStarted
-	}
-	w.state.Store(WorkerStarting)
-	defer w.state.Store(WorkerStopped)
+	return w.life.Start(ctx, w.enter, w.work, w.leave)
+}
 
-	life := context.WithoutCancel(ctx)
-	intake, drain := context.WithCancel(life)
-	defer drain()
-	defer context.AfterFunc(ctx, drain)()
-	w.stop.Bind(drain)
-	if w.opts.MaxActiveTime > 0 {
-		defer time.AfterFunc(w.opts.MaxActiveTime, drain).Stop()
-	}
-	handling, abandon := context.WithCancelCause(life)
-	defer abandon(errStopping)
-	running, halt := context.WithCancel(life)
-	defer halt()
-	w.handling, w.life = handling, running
-
-	background := &group.Group{Of: "jobs/table", Fail: drain, Goexit: errGoroutine}
-	err := errtext.Of(pgdriver.Reach(intake, "jobs/table", w.opts.StartLimit, func(err error) { w.outcome(observe.ConditionDatabase, err) }, w.prepare))
-	prepared := err == nil
-	if prepared {
+// enter checks everything.
+func (w *Worker) enter(p *runtime.Phases) error {
+	w.handling, w.alive = p.Handling, p.Running
+	err := pgdriver.Reach(p.Intake, "jobs/table", w.opts.StartLimit, func(err error) { w.outcome(observe.ConditionDatabase, err) }, w.prepare)
+	if w.prepared = err == nil; w.prepared {
 		w.outcome(observe.ConditionDatabase, nil)
-		err = w.work(background, running, intake, abandon)
-	} else if intake.Err() != nil {
-		err = nil // asked to stop before it began
-	}
-	drain()
-	halt()
-	err = errtext.Join(err, background.Wait(leaveTimeout))
-	if prepared {
-		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err})
 	}
 	return err
+}
+
+// leave reports the end.
+func (w *Worker) leave(_ *runtime.Phases, err error) {
+	if w.prepared {
+		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err})
+	}
 }
 
 // source names this worker in events.
@@ -186,26 +170,22 @@ func (w *Worker) source() observe.Worker { return observe.Worker{Kind: observe.K
 
 // work runs everything, and returns when the jobs in hand have ended and what became
 // of them is stored.
-func (w *Worker) work(background *group.Group, running, intake context.Context, abandon context.CancelCauseFunc) error {
-	w.state.Store(WorkerRunning)
+func (w *Worker) work(p *runtime.Phases) error {
 	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
-	background.Run(func() error { w.heartbeat(running); return nil })
-	background.Run(func() error { w.settler.run(running); return nil })
-	background.Run(func() error { w.resetStalled(running); return nil })
-	background.Run(func() error { w.sweep(running); return nil })
-	background.Run(func() error { w.watchServer(running); return nil })
-	background.Run(func() error { w.boundDraining(running, intake, abandon); return nil })
-	background.Run(func() error { return w.awaitClose(running, abandon) })
+	for _, run := range []func(context.Context){w.heartbeat, w.settler.run, w.resetStalled, w.sweep, w.watchServer} {
+		p.Background.Run(func() error { run(p.Running); return nil })
+	}
+	p.Background.Run(func() error { return w.awaitClose(p.Running, p.Abandon) })
 	ended := make(chan struct{})
-	background.Run(func() error {
+	p.Background.Run(func() error {
 		defer close(ended)
-		return newLoop(w).run(running, intake)
+		return newLoop(w).run(p.Running, p.Intake)
 	})
 	<-ended
-	err := w.settler.finish(running)
-	if w.awaitCalls(running, leaveTimeout) > 0 {
-		abandon(errStopping)
-		if n := w.awaitCalls(running, w.grace); n > 0 {
+	err := w.settler.finish(p.Running)
+	if w.awaitCalls(p.Running, leaveTimeout) > 0 {
+		p.Abandon(errStopping)
+		if n := w.awaitCalls(p.Running, w.grace); n > 0 {
 			err = errtext.Join(err, fmt.Errorf("%w: the hook PostHandle of %d jobs", ErrHandlerOverdue, n))
 		}
 	}
@@ -274,19 +254,6 @@ func (w *Worker) awaitClose(running context.Context, abandon context.CancelCause
 		return ErrPoolClosed
 	case <-running.Done():
 		return nil
-	}
-}
-
-// boundDraining ends the contexts of the handlers when a stop takes too long.
-func (w *Worker) boundDraining(running, intake context.Context, abandon context.CancelCauseFunc) {
-	select {
-	case <-intake.Done():
-		w.state.Store(WorkerDraining)
-	case <-running.Done():
-		return
-	}
-	if w.opts.ShutdownTimeout > 0 && backoff.Sleep(running, w.opts.ShutdownTimeout) {
-		abandon(errStopping)
 	}
 }
 

@@ -1,16 +1,16 @@
-package group_test
+package runtime_test
 
 import (
 	"context"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/group"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // Whoever asks comes back when what is bound has ended, whichever comes first.
 func TestStop(t *testing.T) {
 	for _, before := range []bool{false, true} {
-		var s group.Stop
+		var s runtime.Stop
 		ctx, drain := context.WithCancel(t.Context())
 		below, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -31,11 +31,11 @@ func TestStop(t *testing.T) {
 
 // What Drain asks for ends in the same way, and Hold waits for Ask or the end of a context.
 func TestHoldAfterDrain(t *testing.T) {
-	for name, release := range map[string]func(*group.Stop, context.CancelFunc){
-		"asked":   func(s *group.Stop, _ context.CancelFunc) { s.Ask() },
-		"context": func(_ *group.Stop, cancel context.CancelFunc) { cancel() },
+	for name, release := range map[string]func(*runtime.Stop, context.CancelFunc){
+		"asked":   func(s *runtime.Stop, _ context.CancelFunc) { s.Ask() },
+		"context": func(_ *runtime.Stop, cancel context.CancelFunc) { cancel() },
 	} {
-		var s group.Stop
+		var s runtime.Stop
 		below, end := context.WithCancel(t.Context())
 		s.Bind(end)
 		if s.Drained() {
@@ -62,7 +62,7 @@ func TestHoldAfterDrain(t *testing.T) {
 		<-over
 		cancel()
 	}
-	var s group.Stop
+	var s runtime.Stop
 	s.Ask()
 	s.Hold(context.Background())
 }

@@ -1,13 +1,13 @@
-package group_test
+package runtime_test
 
 import (
 	"errors"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/group"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 var errFirst, errGoexit = errors.New("first"), errors.New("goexit")
@@ -19,10 +19,10 @@ func TestTheFirstFailureEndsAll(t *testing.T) {
 		want error
 	}{
 		"an error":       {func() error { return errFirst }, errFirst},
-		"runtime.Goexit": {func() error { runtime.Goexit(); return nil }, errGoexit},
+		"runtime.Goexit": {func() error { goruntime.Goexit(); return nil }, errGoexit},
 	} {
 		failed := make(chan struct{})
-		g := &group.Group{Of: "test", Fail: func() { close(failed) }, Goexit: errGoexit}
+		g := &runtime.Group{Of: "test", Fail: func() { close(failed) }, Goexit: errGoexit}
 		g.Run(func() error { return nil })
 		g.Run(c.f)
 		g.Run(func() error { <-failed; return nil })
@@ -35,7 +35,7 @@ func TestTheFirstFailureEndsAll(t *testing.T) {
 // What does not end is left behind, and said.
 func TestWaitIsBounded(t *testing.T) {
 	held := make(chan struct{})
-	g := &group.Group{Of: "test", Fail: func() {}, Goexit: errGoexit}
+	g := &runtime.Group{Of: "test", Fail: func() {}, Goexit: errGoexit}
 	g.Run(func() error { <-held; return nil })
 	if err := g.Wait(time.Millisecond); err == nil || !strings.HasPrefix(err.Error(), "test: a statement of the worker still runs 1ms") {
 		t.Errorf("Wait: %v", err)

@@ -1,6 +1,4 @@
-// Package group runs the goroutines that a worker consists of. It knows nothing of
-// what they do.
-package group
+package runtime
 
 import (
 	"fmt"
