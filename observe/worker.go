@@ -24,7 +24,7 @@ type Worker struct {
 }
 
 func (w Worker) attrs(more ...slog.Attr) []slog.Attr {
-	return append([]slog.Attr{slog.String("worker", string(w.Kind)), slog.Any("worker_id", w.ID)}, more...)
+	return append(more, slog.String("worker", string(w.Kind)), slog.Any("worker_id", w.ID))
 }
 
 // failure returns the attributes of an error.

@@ -111,7 +111,7 @@ func TestNotifyConnectionStringIsChecked(t *testing.T) {
 // Every field of Config that an option sets to a plain value has its line in the
 // table of options, which prints it.
 func TestOptionTableIsComplete(t *testing.T) {
-	elsewhere := map[string]bool{"Observers": true, "Decoder": true, "BatchMiddleware": true, "HandleMiddleware": true, "loggers": true}
+	elsewhere := map[string]bool{"Observers": true, "Decoder": true, "BatchMiddleware": true, "HandleMiddleware": true, "Loggers": true}
 	printed := DefaultConfig().String() + "WithNotifyConnectionString("
 	config := reflect.TypeFor[Config]()
 	for i := range config.NumField() {
