@@ -73,7 +73,7 @@ func (o *Jobs) reenqueue(ctx context.Context, tx *sql.Tx, kind Kind, id int64) (
 		return d, err
 	}
 	d.Before = before.as
-	if d.NewJob, err = o.queue.Again(ctx, tx, id); noRows(err) {
+	if d.NewJob, err = o.queue.Reenqueue(ctx, tx, id); noRows(err) {
 		err = ErrNoJob // another transaction has removed it
 	}
 	return d, err
@@ -87,7 +87,7 @@ func (o *Jobs) makeDue(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) e
 	case j.due:
 		return &JobStateError{j.State, "it is due already, and runs once a worker that has a handler for its kind is free; its queue may be paused or capped (Queues shows that)"}
 	}
-	return o.queue.Hasten(ctx, tx, id)
+	return o.queue.MakeDue(ctx, tx, id)
 }
 
 // retry is the latest retry of a job. The zero retry means that the job was not retried.

@@ -15,31 +15,31 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Lane is a priority of a queue, and where a claim begins to look: behind a job, and
-// behind a moment if that is later.
+// Lane is a priority of a queue, and the position from which a claim reads: after a job, or
+// after a moment if that is later.
 type Lane struct {
 	Priority int        `json:"p"`
-	At       *time.Time `json:"at,omitempty"`  // of a job; nil: from the first, or of one that is due since '-infinity'
-	ID       int64      `json:"id"`            // of it
-	Ago      *int64     `json:"ago,omitempty"` // microseconds since the moment; nil: there is none
+	At       *time.Time `json:"at,omitempty"`  // of a job; nil: from the first, or from a job that is due since '-infinity'
+	ID       int64      `json:"id"`            // of the job
+	Ago      *int64     `json:"ago,omitempty"` // microseconds since the moment; nil: no moment
 }
 
-// Demand is what a claim asks for.
+// Demand is the request of a claim.
 type Demand struct {
 	Worker uuid.UUID
 	Claim  int64 // random
 	Queue  string
 	Lanes  []Lane   // in the order to try
-	Kinds  []string // that the worker has handlers for
-	Limit  int      // jobs at most
-	Start  int      // of them these, the first ones, start now
+	Kinds  []string // for which the worker has handlers
+	Limit  int      // maximum number of jobs
+	Start  int      // number of jobs that start now, the first ones
 
 	Caps      Caps   // that the transaction has locked, see [Queue.Room]
-	Condition string // on the columns of the table, with parameters from $8
+	Condition string // on the columns of the table; its parameters begin at $8
 	Args      []any  // of the condition
 }
 
-// Caps are those that bind a queue: its own, and that of all queues together.
+// Caps are the caps that apply to a queue: its own, and that of all queues together.
 type Caps struct{ Own, All bool }
 
 // Job is a job that a worker has claimed.
@@ -47,21 +47,21 @@ type Job struct {
 	Run
 	Kind     string
 	Priority int
-	RunAt    time.Time // zero: never, it is infinity
+	RunAt    time.Time // zero: never, as it is infinity
 	Args     json.RawMessage
 	Meta     json.RawMessage // nil: none
 	Attempt  int             // from 1
-	Failures int             // so far
-	Resets   int             // workers lost while it ran
-	Most     int             // failures after which it has failed; 0: as its handler says
+	Failures int             // number of failures
+	Resets   int             // number of workers that died while they ran it
+	Most     int             // failures after which it has failed; 0: its handler decides
 	Started  bool
-	Cancel   bool // somebody wants it to end
+	Cancel   bool // a program or an operator asked its run to end
 	Bounded  bool // it has a GoodUntil
 }
 
-// Claim takes jobs that are due. A worker without a row in the table of workers
-// gets none, and nobody gets one of a queue that is paused, nor of one that has a cap other than
-// the Caps that the transaction has locked. Jobs that others hold are passed over.
+// Claim claims due jobs. It skips jobs that other transactions have locked. A worker without a
+// row in the table of workers claims none. A paused queue yields none. A queue with a cap
+// yields none unless the transaction has locked the cap, according to d.Caps.
 func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, error) {
 	lanes, err := list(d.Lanes)
 	if err != nil {
@@ -85,12 +85,12 @@ func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, e
 	return jobs, nil
 }
 
-// Look returns the jobs of a queue that run for a worker, as the database has it:
-// also those of a claim whose answer was lost.
-func (q *Queue) Look(ctx context.Context, on store.Querier, worker uuid.UUID, queue string) ([]Job, error) {
-	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, q.sql.look, worker.String(), queue)
+// InFlight returns the jobs of a queue that run for a worker according to the database. They
+// include the jobs of a claim whose answer was lost.
+func (q *Queue) InFlight(ctx context.Context, on store.Querier, worker uuid.UUID, queue string) ([]Job, error) {
+	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, q.sql.inFlight, worker.String(), queue)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: look at the jobs of queue %q: %w", queue, err)
+		return nil, fmt.Errorf("jobs: read the jobs in flight of queue %q: %w", queue, err)
 	}
 	return jobs, nil
 }
@@ -103,9 +103,8 @@ func scanJob(r *sql.Rows) (j Job, err error) {
 	return j, err
 }
 
-// Start starts jobs that were claimed ahead, and returns those that may run. One
-// that was cancelled, or whose time is over, may not, nor one that was lost or whose row
-// is locked.
+// Start starts prefetched jobs, and returns the jobs that may run. It does not start jobs that
+// were cancelled, have expired, were lost, or are locked.
 func (q *Queue) Start(ctx context.Context, on store.Querier, runs []Run) (started []int64, err error) {
 	started, err = q.ids(ctx, on, q.sql.start, runs)
 	if err != nil {
@@ -114,25 +113,25 @@ func (q *Queue) Start(ctx context.Context, on store.Querier, runs []Run) (starte
 	return started, nil
 }
 
-// Late returns those of some jobs whose time is over.
+// Late returns the jobs that are past their GoodUntil.
 func (q *Queue) Late(ctx context.Context, on store.Querier, ids []int64) (late []int64, err error) {
 	late, err = pgdriver.QueryAll(ctx, on, scanID, q.sql.late, pgdriver.Array(ids))
 	if err != nil {
-		return nil, fmt.Errorf("jobs: look whether jobs are late: %w", err)
+		return nil, fmt.Errorf("jobs: select late jobs: %w", err)
 	}
 	return late, nil
 }
 
-// Peek is what an idle worker finds.
+// Peek is the state of a queue for an idle worker.
 type Peek struct {
-	Due    time.Duration // until the first job is due, negative if it is already
-	None   bool          // there is none up to the time that was asked for
-	Capped bool          // the queue, or all together, has a cap
+	Due    time.Duration // until the first job is due; negative if it is already due
+	None   bool          // no job is due up to the time asked for
+	Capped bool          // the queue, or all queues together, has a cap
 	Paused bool
 }
 
-// Peek looks what there is to do in lanes of a queue for a worker with these kinds, up to
-// the given time from now.
+// Peek reads what is due in lanes of a queue for a worker with these kinds, up to ahead from
+// now.
 func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []Lane, kinds []string, ahead time.Duration) (p Peek, err error) {
 	lanes, err := list(all)
 	if err != nil {
@@ -144,16 +143,16 @@ func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []
 	}
 	var due sql.NullInt64
 	if err = on.QueryRowContext(ctx, q.sql.peek, queue, lanes, given, ahead.Microseconds()).Scan(&due, &p.Capped, &p.Paused); err != nil {
-		return p, fmt.Errorf("jobs: look what is due in queue %q: %w", queue, err)
+		return p, fmt.Errorf("jobs: read what is due in queue %q: %w", queue, err)
 	}
 	p.Due, p.None = time.Duration(due.Int64)*time.Microsecond, !due.Valid
 	return p, nil
 }
 
-// Room locks the caps of a queue and of all queues until the end of tx, and
-// returns how many jobs may be claimed up to then, limit at most, and which caps it has
-// locked. Jobs are counted in a later statement than the one that locks: that one's snapshot
-// may be older than what the last owner of the lock has claimed.
+// Room locks the caps of a queue and of all queues until the end of tx. It returns how many
+// jobs the caps still permit, at most limit, and which caps it has locked. The jobs are counted
+// in a later statement than the lock, since the snapshot of the lock may be older than the last
+// holder's claims.
 func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit int) (room int, locked Caps, err error) {
 	type limitOf struct {
 		queue string
@@ -179,16 +178,15 @@ func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit 
 	}
 	var n int64
 	if err := tx.QueryRowContext(ctx, q.sql.room, queue, own, all).Scan(&n); err != nil {
-		return 0, locked, fmt.Errorf("jobs: count what runs of queue %q: %w", queue, err)
+		return 0, locked, fmt.Errorf("jobs: count the running jobs of queue %q: %w", queue, err)
 	}
 	return int(min(n, int64(limit))), Caps{Own: own.Valid, All: all.Valid}, nil
 }
 
-// Want makes those who enqueue tell of new jobs of a queue for the next half
-// minute.
+// Want makes enqueuing transactions notify of new jobs of a queue for the next half minute.
 func (q *Queue) Want(ctx context.Context, on store.Querier, queue string) error {
 	if _, err := on.ExecContext(ctx, q.sql.want, queue); err != nil {
-		return fmt.Errorf("jobs: ask to be told of new jobs of queue %q: %w", queue, err)
+		return fmt.Errorf("jobs: request notifications of new jobs of queue %q: %w", queue, err)
 	}
 	return nil
 }

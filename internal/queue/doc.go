@@ -1,15 +1,14 @@
-// Package queue keeps the durable side of jobs: how they are enqueued, claimed,
-// started, settled, cancelled, taken from a dead worker and expired. It has all of
-// that in SQL, every statement an autocommit one of its own, READ COMMITTED, that
-// may be repeated.
+// Package queue has the statements about jobs: enqueue, claim, start, settle, cancel, reset and
+// expire. Every statement is an autocommit statement of its own, READ COMMITTED, and safe to
+// repeat.
 //
-// A claim is a random number, drawn for each claim statement. Id and claim are the
-// fence: a statement that settles a job must name the claim under which it runs. A number
-// that counts up would not do: after a crash that takes commits back, or a
-// promotion, it is issued again, even to the same worker. The table ties a claim to
-// the state "running", so what ends a run ends the claim.
+// A claim is a random number, drawn for each claim statement. Id and claim are the fence: a
+// statement that settles a job must name the claim of its run. A counter would not do: after a
+// crash that loses commits, or a promotion, it would issue the same number again, even to the
+// same worker. The table ties a claim to the state "running", so the end of a run also ends the
+// claim.
 //
-// It knows tables, states and claims. It must never know what a handler does, when
-// a job is tried again, how many a worker wants, or who is dead: its callers
-// decide, and hand it numbers, delays and an SQL condition.
+// The package knows tables, states and claims. It must never know what a handler does, when a
+// job is retried, how many jobs a worker wants, or which workers are dead. Its callers decide,
+// and pass numbers, delays and an SQL condition.
 package queue

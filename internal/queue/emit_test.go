@@ -9,9 +9,9 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// What a consumer has passed in doubt may come late: until then the notes stay from
-// there on, or the event would enqueue nothing.
-func TestNotesOfEventsInDoubtStay(t *testing.T) {
+// The records of positions in doubt stay, since a late event would otherwise find no record and
+// enqueue nothing.
+func TestEmitRecordsInDoubtStay(t *testing.T) {
 	s := newStage(t)
 	ctx := t.Context()
 	if err := migrations.Apply(ctx, s.d.DB, nil); err != nil {
@@ -43,14 +43,14 @@ func TestNotesOfEventsInDoubtStay(t *testing.T) {
 	emit(5, true)
 }
 
-// A crash of a server that had confirmed a claim before it was safe, or a promotion,
-// takes the claim back. The next claim has the same attempt, and is another run.
-func TestACrashThatTakesAClaimBack(t *testing.T) {
+// A crash or a promotion may undo a claim that the server has confirmed. The next claim has the
+// same attempt, but is another run.
+func TestClaimLostInCrash(t *testing.T) {
 	s := newStage(t)
 	id := s.add(NewJob{Kind: "a"})[0]
-	before := s.take(s.demand(1, "a"))[0]
+	before := s.claim(s.demand(1, "a"))[0]
 	s.d.Exec(t, `UPDATE jobs SET state = 'available', attempt = 0, claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL WHERE id = $1::bigint`, id)
-	again := s.take(s.demand(1, "a"))[0]
+	again := s.claim(s.demand(1, "a"))[0]
 	if again.Attempt != before.Attempt {
 		t.Fatalf("attempt %d, then %d: they are to be the same", before.Attempt, again.Attempt)
 	}

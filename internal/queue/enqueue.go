@@ -15,7 +15,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// NewJob is a job to be enqueued. What is zero is as the table has it.
+// NewJob is a job to enqueue. The table's defaults replace zero fields.
 type NewJob struct {
 	Kind        string          `json:"kind"`
 	Queue       string          `json:"queue,omitempty"`
@@ -27,18 +27,19 @@ type NewJob struct {
 	Meta        json.RawMessage `json:"meta,omitempty"`
 	MaxAttempts int             `json:"max_attempts,omitempty"`
 	MaxResets   *int            `json:"max_resets,omitempty"`
-	UniqueKey   string          `json:"unique_key,omitempty"`  // no two unfinished jobs have the same
-	UntilStart  bool            `json:"until_start,omitempty"` // it is free again once the job runs
+	UniqueKey   string          `json:"unique_key,omitempty"`  // no two unfinished jobs have the same key
+	UntilStart  bool            `json:"until_start,omitempty"` // the key is free again once the job runs
 	nullArgs
 }
 
-// nullArgs says that the arguments are JSON's null: a record of jsonb has SQL's NULL for it.
+// nullArgs marks arguments that are JSON's null, since jsonb_to_record converts null to SQL's
+// NULL.
 type nullArgs struct {
 	Null bool `json:"null_args,omitempty"`
 }
 
-// Enqueue inserts jobs and returns their ids, in order, 0 for one whose unique key
-// is taken. Who waits for jobs of their queues is told at the COMMIT.
+// Enqueue inserts jobs and returns their ids, in order. The id is 0 for a job whose unique key
+// is taken. The COMMIT notifies the workers that wait for jobs of these queues.
 func (q *Queue) Enqueue(ctx context.Context, on store.Querier, jobs []NewJob) (ids []int64, err error) {
 	if alike(jobs) {
 		return q.enqueueAlike(ctx, on, jobs)
@@ -46,7 +47,7 @@ func (q *Queue) Enqueue(ctx context.Context, on store.Querier, jobs []NewJob) (i
 	return q.enqueue(ctx, on, q.sql.enqueue, jobs)
 }
 
-// alike reports whether jobs differ in their arguments only, and have no key.
+// alike reports whether the jobs differ only in their arguments, and have no unique key.
 func alike(jobs []NewJob) bool {
 	if len(jobs) == 0 || jobs[0].UniqueKey != "" {
 		return false
@@ -100,15 +101,15 @@ func textOf(text json.RawMessage) sql.NullString {
 	return sql.NullString{String: string(text), Valid: text != nil}
 }
 
-// Once is a key under which one job is enqueued, whatever becomes of it.
+// Once is a key under which only one job is ever enqueued.
 type Once struct {
 	Key  string
-	Hash string        // of what is enqueued
-	For  time.Duration // 0: for good
+	Hash string        // of the job
+	For  time.Duration // 0: for ever
 }
 
-// EnqueueOnce inserts a job, if none was inserted under the key, and returns its
-// id, or else 0.
+// EnqueueOnce inserts a job unless one was inserted under the key before, and returns its id,
+// or 0.
 func (q *Queue) EnqueueOnce(ctx context.Context, on store.Querier, job NewJob, once Once) (id int64, err error) {
 	ids, err := q.enqueue(ctx, on, q.sql.enqueueOnce, []NewJob{job}, once.Key, once.Hash,
 		sql.NullInt64{Int64: once.For.Microseconds(), Valid: once.For > 0})
@@ -118,8 +119,8 @@ func (q *Queue) EnqueueOnce(ctx context.Context, on store.Querier, job NewJob, o
 	return ids[0], nil
 }
 
-// Emit inserts a job unless the emitter has done so before, by its call n for the
-// event at position, and returns its id, or else 0.
+// Emit inserts a job unless the emitter has already inserted it in its n-th call for the event
+// at position. It returns the job's id, or 0.
 func (q *Queue) Emit(ctx context.Context, on store.Querier, job NewJob, emitter string, position int64, n int) (id int64, err error) {
 	ids, err := q.enqueue(ctx, on, q.sql.emit, []NewJob{job}, emitter, position, n)
 	if err != nil {
@@ -155,7 +156,7 @@ func (q *Queue) enqueue(ctx context.Context, on store.Querier, statement string,
 func (q *Queue) Owners(ctx context.Context, on store.Querier, keys []string) (owners map[string]int64, err error) {
 	given, err := list(keys)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: look up unique keys: %w", err)
+		return nil, fmt.Errorf("jobs: read unique keys: %w", err)
 	}
 	owners = map[string]int64{}
 	_, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (none struct{}, err error) {
@@ -166,22 +167,22 @@ func (q *Queue) Owners(ctx context.Context, on store.Querier, keys []string) (ow
 		return none, err
 	}, q.sql.keys, given)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: look up unique keys: %w", err)
+		return nil, fmt.Errorf("jobs: read unique keys: %w", err)
 	}
 	return owners, nil
 }
 
-// OnceOwner returns the job that was enqueued under a key, and the hash; id 0 if
-// there is none.
+// OnceOwner returns the id and the hash of the job that was enqueued under a key. The id is 0
+// if there is none.
 func (q *Queue) OnceOwner(ctx context.Context, on store.Querier, key string) (id int64, hash string, err error) {
 	err = on.QueryRowContext(ctx, q.sql.once, key).Scan(&id, &hash)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return 0, "", fmt.Errorf("jobs: look up a key: %w", err)
+		return 0, "", fmt.Errorf("jobs: read a key: %w", err)
 	}
 	return id, hash, nil
 }
 
-// Await makes the end of a job be told, and reports whether it is still to come.
+// Await requests a notification at the end of a job, and reports whether the job is unfinished.
 func (q *Queue) Await(ctx context.Context, on store.Querier, id int64) (unfinished bool, err error) {
 	if err = on.QueryRowContext(ctx, q.sql.await, id).Scan(&unfinished); err != nil {
 		return false, fmt.Errorf("jobs: await job %d: %w", id, err)
@@ -189,7 +190,7 @@ func (q *Queue) Await(ctx context.Context, on store.Querier, id int64) (unfinish
 	return unfinished, nil
 }
 
-// Log keeps an entry, JSON, of a run.
+// Log stores a JSON entry in the log of a run.
 func (q *Queue) Log(ctx context.Context, on store.Querier, id int64, attempt int, entry json.RawMessage) error {
 	if _, err := on.ExecContext(ctx, q.sql.log, id, attempt, string(entry)); err != nil {
 		return fmt.Errorf("jobs: log of job %d: %w", id, err)

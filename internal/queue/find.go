@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Found is a job, finished or not.
+// Found is a finished or unfinished job.
 type Found struct {
 	Job
 	Queue      string
@@ -62,7 +62,7 @@ func (q *Queue) Find(ctx context.Context, on store.Querier, id int64) (f Found, 
 	err = on.QueryRowContext(ctx, q.sql.find, id).Scan(&f.ID, &f.Kind, &f.Queue, &f.Priority, &due, &goodUntil, &f.State, &args, &meta, &f.CreatedAt,
 		&f.Attempt, &f.Failures, &f.Resets, &f.Most, &started, &worker, &finished, &f.Code, &f.Error, &result)
 	if err != nil {
-		return f, fmt.Errorf("jobs: look up job %d: %w", id, err)
+		return f, fmt.Errorf("jobs: read job %d: %w", id, err)
 	}
 	f.Args, f.Meta, f.Result, f.Worker = args, meta, result, worker.UUID
 	f.RunAt, f.CreatedAt, f.GoodUntil, f.StartedAt, f.FinishedAt = due.Time.UTC(), f.CreatedAt.UTC(), utc(goodUntil), utc(started), utc(finished)
@@ -74,13 +74,13 @@ func (q *Queue) Find(ctx context.Context, on store.Querier, id int64) (f Found, 
 		return a, err
 	}, q.sql.attempts, id)
 	if err != nil {
-		return f, fmt.Errorf("jobs: look up the attempts of job %d: %w", id, err)
+		return f, fmt.Errorf("jobs: read the attempts of job %d: %w", id, err)
 	}
 	return f, nil
 }
 
-// utc returns a time in UTC, nil for NULL. In another zone the year may be 10000, which
-// JSON cannot hold.
+// utc returns a time in UTC, nil for NULL. In another zone the year may be 10000, which JSON
+// cannot represent.
 func utc(t sql.NullTime) *time.Time {
 	if !t.Valid {
 		return nil
@@ -89,15 +89,15 @@ func utc(t sql.NullTime) *time.Time {
 	return &at
 }
 
-// Tally says how many jobs of a queue are in a state.
+// Tally is the number of jobs of a queue in a state.
 type Tally struct {
 	Queue, State string
 	Jobs         int64
-	More         bool // than were counted
+	More         bool // more jobs than were counted
 }
 
-// countsSQL steps from queue to queue, and counts at most ten thousand rows of
-// a range of an index.
+// countsSQL finds each queue by one index lookup, and counts at most ten thousand rows of its
+// range of the index.
 const countsSQL = `
 WITH RECURSIVE waits AS (
 	(SELECT queue, priority FROM {jobs} WHERE state = 'available' ORDER BY queue, priority LIMIT 1)
@@ -130,7 +130,7 @@ func (q *Queue) Counts(ctx context.Context, on store.Querier) ([]Tally, error) {
 	return all, nil
 }
 
-// LogEntry is what a run has logged.
+// LogEntry is an entry in the log of a run.
 type LogEntry struct {
 	Attempt int
 	At      time.Time
@@ -140,7 +140,7 @@ type LogEntry struct {
 var logsSQL = `
 SELECT attempt, ` + pgdriver.Time(`updated_at`) + `, entry FROM {logs} WHERE job_id = $1::bigint ORDER BY attempt, id LIMIT 1000`
 
-// Logs returns what the runs of a job have logged.
+// Logs returns the log of the runs of a job.
 func (q *Queue) Logs(ctx context.Context, on store.Querier, id int64) ([]LogEntry, error) {
 	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (l LogEntry, err error) {
 		var entry []byte
@@ -149,7 +149,7 @@ func (q *Queue) Logs(ctx context.Context, on store.Querier, id int64) ([]LogEntr
 		return l, err
 	}, q.sql.logs, id)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: look up the log of job %d: %w", id, err)
+		return nil, fmt.Errorf("jobs: read the log of job %d: %w", id, err)
 	}
 	return all, nil
 }

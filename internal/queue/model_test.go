@@ -10,12 +10,12 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
-// book is what became of jobs, as an accountant has it who sees every statement.
-type book struct {
+// ledger is the model: the expected state of all jobs.
+type ledger struct {
 	*stage
 	rt   *rapid.T
 	jobs map[int64]*entry
-	runs []Run // that ever were
+	runs []Run // all runs that ever existed
 	left []int64
 }
 
@@ -28,58 +28,58 @@ type entry struct {
 	cancelled, started        bool
 }
 
-// TestWhateverIsDone draws what workers, zombies and operators do, one after
-// another: the tables have what the book has.
-func TestWhateverIsDone(t *testing.T) {
+// TestStatementsAgreeWithModel draws actions of workers, zombies and operators, one after
+// another, and compares the tables with the model.
+func TestStatementsAgreeWithModel(t *testing.T) {
 	tier.Checks(t, 40, 200)
 	s := newStage(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		s.d.Exec(t, `TRUNCATE jobs, jobs_history, jobs_attempts`)
-		b := &book{stage: s, rt: rt, jobs: map[int64]*entry{}}
+		l := &ledger{stage: s, rt: rt, jobs: map[int64]*entry{}}
 		rt.Repeat(map[string]func(*rapid.T){
-			"enqueue": b.enqueue, "claim": b.claim, "settle": b.end, "complete": b.complete,
-			"cancel": b.cancel, "reset": b.reset, "": func(*rapid.T) { b.check() },
+			"enqueue": l.enqueue, "claim": l.claim, "settle": l.end, "complete": l.complete,
+			"cancel": l.cancel, "reset": l.reset, "": func(*rapid.T) { l.check() },
 		})
 	})
 }
 
-func (b *book) enqueue(rt *rapid.T) {
+func (l *ledger) enqueue(rt *rapid.T) {
 	e := entry{state: Available, maxAttempts: rapid.IntRange(1, 3).Draw(rt, "attempts"), maxResets: rapid.IntRange(0, 2).Draw(rt, "resets")}
-	id := b.add(NewJob{Kind: "a", MaxAttempts: e.maxAttempts, MaxResets: &e.maxResets})[0]
-	b.jobs[id], b.left = &e, append(b.left, id)
+	id := l.add(NewJob{Kind: "a", MaxAttempts: e.maxAttempts, MaxResets: &e.maxResets})[0]
+	l.jobs[id], l.left = &e, append(l.left, id)
 }
 
-func (b *book) claim(rt *rapid.T) {
-	d := b.demand(rapid.IntRange(1, 4).Draw(rt, "limit"), "a")
+func (l *ledger) claim(rt *rapid.T) {
+	d := l.demand(rapid.IntRange(1, 4).Draw(rt, "limit"), "a")
 	d.Start = rapid.IntRange(0, d.Limit).Draw(rt, "start")
-	b.d.Exec(b.t, `UPDATE jobs SET run_at = clock_timestamp() - interval '1 second' WHERE state = 'available'`) // time passes
-	jobs := b.take(d)
-	if want := min(d.Limit, b.count(func(e *entry) bool { return e.state == Available })); len(jobs) != want {
+	l.d.Exec(l.t, `UPDATE jobs SET run_at = clock_timestamp() - interval '1 second' WHERE state = 'available'`) // time passes
+	jobs := l.stage.claim(d)
+	if want := min(d.Limit, l.count(func(e *entry) bool { return e.state == Available })); len(jobs) != want {
 		rt.Fatalf("claimed %d jobs, want %d", len(jobs), want)
 	}
 	for _, j := range jobs {
-		e := b.jobs[j.ID]
+		e := l.jobs[j.ID]
 		if e == nil || e.state != Available || j.Attempt != e.attempt+1 || j.Failures != e.failures || j.Resets != e.resets {
-			rt.Fatalf("claimed %+v, the book has %+v", j, e)
+			rt.Fatalf("claimed %+v, the model has %+v", j, e)
 		}
 		e.state, e.claim, e.attempt, e.started = "running", j.Claim, j.Attempt, j.Started
-		b.runs = append(b.runs, j.Run)
+		l.runs = append(l.runs, j.Run)
 	}
 }
 
-// run draws a run, also one that is over.
-func (b *book) run(rt *rapid.T) (Run, *entry, bool) {
-	if len(b.runs) == 0 {
+// run draws a run, also one that has ended.
+func (l *ledger) run(rt *rapid.T) (Run, *entry, bool) {
+	if len(l.runs) == 0 {
 		rt.Skip("there is no run")
 	}
-	r := rapid.SampledFrom(b.runs).Draw(rt, "run")
-	e := b.jobs[r.ID]
+	r := rapid.SampledFrom(l.runs).Draw(rt, "run")
+	e := l.jobs[r.ID]
 	return r, e, e.claim == r.Claim
 }
 
-func (b *book) complete(rt *rapid.T) {
-	r, e, mine := b.run(rt)
-	done, err := b.Complete(b.t.Context(), b.d.DB, []Run{r})
+func (l *ledger) complete(rt *rapid.T) {
+	r, e, mine := l.run(rt)
+	done, err := l.Complete(l.t.Context(), l.d.DB, []Run{r})
 	if err != nil || (len(done) == 1) != mine {
 		rt.Fatalf("run %v completes %v, %v; it is its own: %v", r, done, err, mine)
 	}
@@ -88,11 +88,11 @@ func (b *book) complete(rt *rapid.T) {
 	}
 }
 
-func (b *book) end(rt *rapid.T) {
-	r, e, mine := b.run(rt)
+func (l *ledger) end(rt *rapid.T) {
+	r, e, mine := l.run(rt)
 	end := End{Run: r, To: rapid.SampledFrom([]State{Available, Available, Completed, Failed}).Draw(rt, "to"), Outcome: Erred}
 	end.Counts = end.To == Failed || end.To == Available && rapid.Bool().Draw(rt, "counts")
-	states := b.settle(end)
+	states := l.settle(end)
 	if (len(states) == 1) != mine {
 		rt.Fatalf("run %v settles %v; it is its own: %v", r, states, mine)
 	}
@@ -116,13 +116,13 @@ func (b *book) end(rt *rapid.T) {
 	e.state, e.claim = want, 0
 }
 
-func (b *book) cancel(rt *rapid.T) {
-	if len(b.left) == 0 {
+func (l *ledger) cancel(rt *rapid.T) {
+	if len(l.left) == 0 {
 		rt.Skip("there is no job")
 	}
-	id := rapid.SampledFrom(b.left).Draw(rt, "job")
-	e := b.jobs[id]
-	was, err := b.Cancel(b.t.Context(), b.d.DB, id)
+	id := rapid.SampledFrom(l.left).Draw(rt, "job")
+	e := l.jobs[id]
+	was, err := l.Cancel(l.t.Context(), l.d.DB, id)
 	switch {
 	case err != nil:
 		rt.Fatal(err)
@@ -131,21 +131,21 @@ func (b *book) cancel(rt *rapid.T) {
 	case e.state == "running" && was == "running":
 		e.cancelled = true
 	case was != "" || e.state == Available || e.state == "running":
-		rt.Fatalf("job %d was %q, the book has %+v", id, was, e)
+		rt.Fatalf("job %d was %q, the model has %+v", id, was, e)
 	}
 }
 
-func (b *book) reset(rt *rapid.T) {
-	lost, err := b.Lost(b.t.Context(), b.d.DB, nil, 1000, deadSQL, b.me.String())
+func (l *ledger) reset(rt *rapid.T) {
+	lost, err := l.Lost(l.t.Context(), l.d.DB, nil, 1000, deadSQL, l.me.String())
 	if err != nil {
-		b.t.Fatal(err)
+		l.t.Fatal(err)
 	}
-	back, ended, err := b.Reset(b.t.Context(), b.d.DB, lost, deadSQL, b.me.String())
+	back, ended, err := l.Reset(l.t.Context(), l.d.DB, lost, deadSQL, l.me.String())
 	if err != nil {
 		rt.Fatal(err)
 	}
 	wantBack, wantEnded := 0, 0
-	for _, e := range b.jobs {
+	for _, e := range l.jobs {
 		if e.state != "running" {
 			continue
 		}
@@ -170,8 +170,8 @@ func (b *book) reset(rt *rapid.T) {
 	}
 }
 
-func (b *book) count(is func(*entry) bool) (n int) {
-	for _, e := range b.jobs {
+func (l *ledger) count(is func(*entry) bool) (n int) {
+	for _, e := range l.jobs {
 		if is(e) {
 			n++
 		}
@@ -179,14 +179,14 @@ func (b *book) count(is func(*entry) bool) (n int) {
 	return n
 }
 
-// check compares the book with the tables.
-func (b *book) check() {
-	got := b.rows(`
+// check compares the model with the tables.
+func (l *ledger) check() {
+	got := l.rows(`
 SELECT concat_ws(' ', id, state, coalesce(claim, 0), attempt, failures, resets) FROM (
 	SELECT id, state, claim, attempt, failures, resets FROM jobs
 	UNION ALL SELECT id, state, NULL, attempt, failures, resets FROM jobs_history) AS j`)
 	var want []string
-	for id, e := range b.jobs {
+	for id, e := range l.jobs {
 		want = append(want, fmt.Sprintln(id, e.state, e.claim, e.attempt, e.failures, e.resets))
 	}
 	for i := range want {
@@ -195,25 +195,25 @@ SELECT concat_ws(' ', id, state, coalesce(claim, 0), attempt, failures, resets) 
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		b.rt.Fatalf("the tables have\n%q, the book\n%q", got, want)
+		l.rt.Fatalf("the tables have\n%q, the model\n%q", got, want)
 	}
 }
 
-func (b *book) rows(query string) (all []string) {
-	rows, err := b.d.DB.QueryContext(b.t.Context(), query)
+func (l *ledger) rows(query string) (all []string) {
+	rows, err := l.d.DB.QueryContext(l.t.Context(), query)
 	if err != nil {
-		b.rt.Fatal(err)
+		l.rt.Fatal(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var s string
 		if err := rows.Scan(&s); err != nil {
-			b.rt.Fatal(err)
+			l.rt.Fatal(err)
 		}
 		all = append(all, s)
 	}
 	if err := rows.Err(); err != nil {
-		b.rt.Fatal(err)
+		l.rt.Fatal(err)
 	}
 	return all
 }

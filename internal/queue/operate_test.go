@@ -14,9 +14,9 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Operators tell of what they do as workers and clients would: of an end to those
-// who await it, of a job that is due now to those who want to be told.
-func TestOperatorsTell(t *testing.T) {
+// Operations notify as workers and clients do: of the end of a job to processes that await it,
+// and of a due job to processes that asked.
+func TestOperationsNotify(t *testing.T) {
 	s := newStage(t)
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
@@ -34,7 +34,7 @@ func TestOperatorsTell(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	told := func(channel, payload string) {
+	notified := func(channel, payload string) {
 		t.Helper()
 		if n, err := listener.WaitForNotification(ctx); err != nil || n.Channel != channel || n.Payload != payload {
 			t.Errorf("told %+v, %v; want %s on %s", n, err, payload, channel)
@@ -45,29 +45,29 @@ func TestOperatorsTell(t *testing.T) {
 	if err := s.CancelAll(ctx, s.d.DB, ids[:2]); err != nil {
 		t.Fatal(err)
 	}
-	told(ends, "2")
+	notified(ends, "2")
 	if err := s.Want(ctx, s.d.DB, "default"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hasten(ctx, s.d.DB, ids[2]); err != nil {
+	if err := s.MakeDue(ctx, s.d.DB, ids[2]); err != nil {
 		t.Fatal(err)
 	}
-	told(news, "default")
-	if as, err := s.Again(ctx, s.d.DB, ids[0]); err != nil || as != 4 {
+	notified(news, "default")
+	if as, err := s.Reenqueue(ctx, s.d.DB, ids[0]); err != nil || as != 4 {
 		t.Errorf("again as %d, %v", as, err)
 	}
-	told(news, "default")
-	if err := s.Hasten(ctx, s.d.DB, ids[0]); !errors.Is(err, sql.ErrNoRows) {
+	notified(news, "default")
+	if err := s.MakeDue(ctx, s.d.DB, ids[0]); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("a job that has finished: %v", err)
 	}
-	if _, err := s.Again(ctx, s.d.DB, ids[2]); !errors.Is(err, sql.ErrNoRows) {
+	if _, err := s.Reenqueue(ctx, s.d.DB, ids[2]); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("a job that has not finished: %v", err)
 	}
 }
 
-// The retention of a queue goes before that of all queues, and that before the
+// The retention of a queue takes precedence over that of all queues, and that over the
 // worker's.
-func TestWhoseRetention(t *testing.T) {
+func TestRetentionPrecedence(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a", Queue: "own"})
 	if err := s.CancelAll(t.Context(), s.d.DB, ids); err != nil {
@@ -104,9 +104,9 @@ func TestWhoseRetention(t *testing.T) {
 	retain("as the worker has it", time.Minute, 1)
 }
 
-// Each call goes on where the last one has ended, over more jobs than one call removes
-// and many that have finished at the same time.
-func TestRetainGoesOn(t *testing.T) {
+// Each call continues after the last one, also if there are more jobs than one call removes and
+// many finished at the same time.
+func TestRetainableContinues(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `
 INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, finished_at)
@@ -141,8 +141,7 @@ FROM (SELECT i, now() - interval '1 hour' + i / 700 * interval '1 minute' AS at 
 	s.want("what is left", "10 10", `SELECT (SELECT count(*) FROM jobs_history WHERE id > 4990) || ' ' || (SELECT count(*) FROM jobs_attempts)`)
 }
 
-// A look goes no farther than it is asked to, and begins where it is told: behind a job,
-// or behind a moment if that is later.
+// Peek reads no later than asked, and begins after a job, or after a moment if that is later.
 func TestPeekInLanes(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a", Priority: 9, Delay: time.Hour.Microseconds()})
@@ -169,17 +168,17 @@ func TestPeekInLanes(t *testing.T) {
 	}
 	d := s.demand(1, "a")
 	d.Lanes = []Lane{{Priority: 5, At: &at, ID: 1, Ago: &moment}}
-	if jobs := s.take(d); len(jobs) != 0 {
+	if jobs := s.claim(d); len(jobs) != 0 {
 		t.Errorf("a claim behind a moment after it takes %v", idsOf(jobs))
 	}
 	d = s.demand(1, "a")
 	d.Lanes = []Lane{{Priority: 5, At: &at, ID: 1, Ago: &hour}}
-	if jobs := s.take(d); !slices.Equal(idsOf(jobs), ids[:1]) {
+	if jobs := s.claim(d); !slices.Equal(idsOf(jobs), ids[:1]) {
 		t.Errorf("a claim behind a moment before it takes %v", idsOf(jobs))
 	}
 }
 
-// A job that is due since '-infinity' is due, and looked for like the others.
+// A job that is due since '-infinity' is due, and found like other jobs.
 func TestPeekOfFarTimes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Queue is the tables of jobs. Its statements run on connections, or in
-// transactions, of the callers.
+// Queue is the tables of jobs. Its statements run on connections or in transactions of the
+// callers.
 type Queue struct {
 	tables tables.Jobs
 	sql    statements
@@ -22,8 +22,8 @@ type Queue struct {
 // New returns a Queue.
 func New(t tables.Jobs) *Queue { return &Queue{t, newStatements(t)} }
 
-// Channels returns the names of the channels on which new jobs are told, with
-// their queue, and the ends of jobs that somebody awaits, with their id.
+// Channels returns the names of two channels. news carries the queue of each new job. ends
+// carries the id of each ended job that a process awaits.
 func (q *Queue) Channels(ctx context.Context, on store.Querier) (news, ends string, err error) {
 	n, e := ChannelsSQL(q.tables)
 	err = on.QueryRowContext(ctx, `SELECT coalesce(`+n+`, ''), coalesce(`+e+`, '')`).Scan(&news, &ends)
@@ -31,19 +31,18 @@ func (q *Queue) Channels(ctx context.Context, on store.Querier) (news, ends stri
 		err = fmt.Errorf("there is no table %s", q.tables.Jobs)
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("jobs: look up the channels: %w", err)
+		return "", "", fmt.Errorf("jobs: read the channels: %w", err)
 	}
 	return news, ends, nil
 }
 
-// Run names a run of a job. It is the fence: only who knows it can end the run.
+// Run names a run of a job. It is the fence: a statement must name the run to end it.
 type Run struct {
 	ID    int64 `json:"id"`
 	Claim int64 `json:"claim"`
 }
 
-// list is how lists travel: as text, which every driver and every way to execute a
-// statement can do.
+// list returns a list as text, which every driver accepts in every exec mode.
 func list[T any](all []T) (string, error) {
 	if all == nil {
 		all = []T{}
@@ -57,7 +56,7 @@ func (q *Queue) ids(ctx context.Context, on store.Querier, statement string, run
 	return pgdriver.QueryAll(ctx, on, scanID, statement, ids, claims)
 }
 
-// arrays are the ids of runs and their claims, as text.
+// arrays returns the ids and the claims of runs as text.
 func arrays(runs []Run) (string, string) {
 	ids, claims := []byte{'{'}, []byte{'{'}
 	for i, r := range runs {

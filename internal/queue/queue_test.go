@@ -52,7 +52,7 @@ func (s *stage) add(jobs ...NewJob) []int64 {
 	return ids
 }
 
-// lanes are those of three priorities, from their beginning.
+// lanes are the lanes of three priorities, from their beginning.
 var lanes = []Lane{{Priority: 1}, {Priority: 5}, {Priority: 9}}
 
 func (s *stage) demand(limit int, kinds ...string) Demand {
@@ -60,8 +60,8 @@ func (s *stage) demand(limit int, kinds ...string) Demand {
 	return Demand{Worker: s.me, Claim: s.last, Queue: "default", Lanes: lanes, Kinds: kinds, Limit: limit, Start: limit}
 }
 
-// take claims, and returns the jobs in the order of their ids.
-func (s *stage) take(d Demand) []Job {
+// claim claims, and returns the jobs in the order of their ids.
+func (s *stage) claim(d Demand) []Job {
 	s.t.Helper()
 	jobs, err := s.Claim(s.t.Context(), s.d.DB, d)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *stage) settle(ends ...End) map[int64]State {
 	return states
 }
 
-// want fails unless a query returns this.
+// want fails unless the query returns want.
 func (s *stage) want(what, want, query string, args ...any) {
 	s.t.Helper()
 	var got string
@@ -100,8 +100,7 @@ func idsOf(jobs []Job) (ids []int64) {
 	return ids
 }
 
-// Each job gets an id, but one whose key is taken, by an earlier job or by one of
-// the same list.
+// Each job gets an id, unless its key is taken by an earlier job or by a job of the same list.
 func TestEnqueue(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a", Args: json.RawMessage(`{"n":1}`)}, NewJob{Kind: "b", UniqueKey: "k"}, NewJob{Kind: "b", UniqueKey: "k"}, NewJob{Kind: "c", Priority: 9, Queue: "q", Delay: time.Hour.Microseconds()})
@@ -118,25 +117,25 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// A claim takes what is due, of its kinds, in the order of its lanes, up to its
-// limit; and only for a worker that has a row, from a queue that is not paused.
+// Claim returns due jobs of its kinds, in the order of its lanes, up to its limit. A worker
+// without a row, and a paused queue, get none.
 func TestClaim(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a", Priority: 9}, NewJob{Kind: "a"}, NewJob{Kind: "b"}, NewJob{Kind: "a", Priority: 1, Delay: time.Hour.Microseconds()},
 		NewJob{Kind: "a", Queue: "other"}, NewJob{Kind: "a", Meta: json.RawMessage(`{"m":2}`)})
 	stranger := s.demand(10, "a", "b")
 	stranger.Worker = uuid.New()
-	if jobs := s.take(stranger); len(jobs) != 0 {
+	if jobs := s.claim(stranger); len(jobs) != 0 {
 		t.Errorf("a worker without a row gets %v", jobs)
 	}
 	s.d.Exec(t, `INSERT INTO jobs_queues (name, paused_at) VALUES ('*', clock_timestamp())`)
-	if jobs := s.take(s.demand(10, "a")); len(jobs) != 0 {
+	if jobs := s.claim(s.demand(10, "a")); len(jobs) != 0 {
 		t.Errorf("while all is paused: %v", jobs)
 	}
 	s.d.Exec(t, `DELETE FROM jobs_queues`)
 	d := s.demand(2, "a")
 	d.Start = 1
-	jobs := s.take(d)
+	jobs := s.claim(d)
 	if !slices.Equal(idsOf(jobs), []int64{ids[1], ids[5]}) || !jobs[0].Started || jobs[1].Started {
 		t.Fatalf("the first two: %+v", jobs)
 	}
@@ -145,21 +144,21 @@ func TestClaim(t *testing.T) {
 	}
 	behind := s.demand(10, "a", "b")
 	behind.Lanes = []Lane{{Priority: 5, At: &jobs[1].RunAt, ID: jobs[1].ID}, {Priority: 9}}
-	if jobs := s.take(behind); !slices.Equal(idsOf(jobs), []int64{ids[0]}) {
+	if jobs := s.claim(behind); !slices.Equal(idsOf(jobs), []int64{ids[0]}) {
 		t.Errorf("behind the last one of its lane: %v", idsOf(jobs))
 	}
-	if jobs := s.take(s.demand(10, "a", "b")); !slices.Equal(idsOf(jobs), []int64{ids[2]}) {
+	if jobs := s.claim(s.demand(10, "a", "b")); !slices.Equal(idsOf(jobs), []int64{ids[2]}) {
 		t.Errorf("from the beginning: %v", idsOf(jobs))
 	}
-	looked, err := s.Look(t.Context(), s.d.DB, s.me, "default")
+	looked, err := s.InFlight(t.Context(), s.d.DB, s.me, "default")
 	if err != nil || len(looked) != 4 {
 		t.Errorf("the worker has %+v, %v", looked, err)
 	}
 }
 
-// A claim takes nothing of a queue with a cap that its transaction has not locked, with or
-// without a condition: the cap may have been set after the lock.
-func TestClaimUnderCapsThatAreNotLocked(t *testing.T) {
+// A claim skips a queue with a cap that its transaction has not locked, with or without a
+// condition, since the cap may have been set after the lock.
+func TestClaimSkipsUnlockedCaps(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `INSERT INTO jobs (kind) SELECT 'a' FROM generate_series(1, 100)`)
@@ -185,14 +184,14 @@ func TestClaimUnderCapsThatAreNotLocked(t *testing.T) {
 		for _, condition := range []string{"", "id > 0"} {
 			d := s.demand(1, "a")
 			d.Caps, d.Condition = c.locked, condition
-			if got := s.take(d); (len(got) == 1) != c.takes {
+			if got := s.claim(d); (len(got) == 1) != c.takes {
 				t.Errorf("caps of %q, locked %+v, condition %q: %d jobs were claimed", c.set, c.locked, condition, len(got))
 			}
 		}
 	}
 }
 
-// Room says which caps it has locked.
+// Room returns the caps that it has locked.
 func TestRoomLocksCaps(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -205,12 +204,12 @@ func TestRoomLocksCaps(t *testing.T) {
 	}
 }
 
-// A job that waits is cancelled at once; one that runs is asked to end, and is
-// cancelled whatever its run comes to but success.
+// A waiting job is cancelled at once. A running job is asked to end, and is then cancelled
+// unless the run succeeds.
 func TestCancel(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "b"})
-	jobs := s.take(s.demand(10, "a"))
+	jobs := s.claim(s.demand(10, "a"))
 	for i, want := range []State{"running", "running", "available"} {
 		if was, err := s.Cancel(t.Context(), s.d.DB, ids[i]); was != want || err != nil {
 			t.Errorf("job %d was %q, %v", i, was, err)
@@ -219,7 +218,7 @@ func TestCancel(t *testing.T) {
 	if was, err := s.Cancel(t.Context(), s.d.DB, ids[2]); was != "" || err != nil {
 		t.Errorf("one that has ended was %q, %v", was, err)
 	}
-	looked, err := s.Look(t.Context(), s.d.DB, s.me, "default")
+	looked, err := s.InFlight(t.Context(), s.d.DB, s.me, "default")
 	if err != nil || len(looked) != 2 || !looked[0].Cancel {
 		t.Errorf("the worker sees %+v, %v", looked, err)
 	}
@@ -230,7 +229,7 @@ func TestCancel(t *testing.T) {
 	s.want("no failure", "0", `SELECT failures::text FROM jobs_history WHERE id = $1`, ids[0])
 }
 
-// What was claimed ahead starts, unless it was cancelled or is too late.
+// A prefetched job starts unless it was cancelled or has expired.
 func TestStart(t *testing.T) {
 	s := newStage(t)
 	soon := time.Now().Add(time.Hour)
@@ -238,7 +237,7 @@ func TestStart(t *testing.T) {
 		NewJob{Kind: "a", UniqueKey: "to the start", UntilStart: true}, NewJob{Kind: "a", UniqueKey: "to the end"})
 	d := s.demand(10, "a")
 	d.Start = 0
-	jobs := s.take(d)
+	jobs := s.claim(d)
 	s.d.Exec(t, `UPDATE jobs SET good_until = clock_timestamp() WHERE id = $1`, ids[2])
 	if _, err := s.Cancel(t.Context(), s.d.DB, ids[1]); err != nil {
 		t.Fatal(err)
@@ -253,23 +252,23 @@ func TestStart(t *testing.T) {
 	s.want("keys after the start", "none, to the end", keys, ids[3])
 }
 
-// deadSQL says that one worker is dead.
+// deadSQL is a CTE with one dead worker.
 const deadSQL = `WITH dead AS (SELECT $1::uuid AS worker_id)`
 
-// The jobs of a dead worker run again. One that had started is counted; one that
-// was lost too often fails; one that never started is not blamed.
+// The jobs of a dead worker run again. A reset counts only for a job that had started. A job
+// that was reset too often fails.
 func TestReset(t *testing.T) {
 	s := newStage(t)
 	none := 0
 	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a", MaxResets: &none}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "b"})
 	d := s.demand(10, "a")
 	d.Start = 2
-	jobs := s.take(d)
+	jobs := s.claim(d)
 	other := uuid.New()
 	s.register(other)
 	living := s.demand(10, "b")
 	living.Worker = other
-	s.take(living)
+	s.claim(living)
 	if _, err := s.Cancel(t.Context(), s.d.DB, ids[3]); err != nil {
 		t.Fatal(err)
 	}
@@ -292,12 +291,12 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// What nobody has claimed in time is over.
+// A job that no worker claims in time expires.
 func TestExpire(t *testing.T) {
 	s := newStage(t)
 	past := time.Now().Add(-time.Hour)
 	ids := s.add(NewJob{Kind: "a", GoodUntil: &past}, NewJob{Kind: "a"})
-	if jobs := s.take(s.demand(10, "a")); !slices.Equal(idsOf(jobs), ids[1:]) {
+	if jobs := s.claim(s.demand(10, "a")); !slices.Equal(idsOf(jobs), ids[1:]) {
 		t.Errorf("claimed: %v", idsOf(jobs))
 	}
 	found, err := s.Expirable(t.Context(), s.d.DB, nil, 10)
@@ -311,11 +310,11 @@ func TestExpire(t *testing.T) {
 	s.want("its state", "expired", `SELECT state FROM jobs_history WHERE id = $1`, ids[0])
 }
 
-// wholeTable finds a plan that reads one of the large tables from end to end.
+// wholeTable matches a plan that scans one of the large tables.
 var wholeTable = regexp.MustCompile(`Seq Scan on jobs(_history|_attempts|_once)?( |$)`)
 
-// The plans hold whatever the statistics say, as they are when the table is still
-// empty, and once the statement has a plan for all parameters.
+// The plans are good with the statistics of an empty table, with current ones, and as generic
+// plans.
 func TestPlans(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `ANALYZE jobs`)
@@ -339,7 +338,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"completeOne": {"bigint, bigint", s.sql.completeOne, `1, 1`},
 		"settle":      {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
 		"late":        {"text", s.sql.late, `'{1}'`},
-		"look":        {"text, text", s.sql.look, `'` + s.me.String() + `', 'q1'`},
+		"look":        {"text, text", s.sql.inFlight, `'` + s.me.String() + `', 'q1'`},
 		"cancel":      {"bigint", s.sql.cancel, `7`},
 		"due":         {"text, text, text, bigint", s.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
 		"above":       {"text, bigint, text, text, text, bigint, bigint", claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
@@ -360,7 +359,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		if cost := pgtest.Cost(t, all); cost > 100_000 { // jit_above_cost
 			t.Errorf("%s costs %g, and the server would compile it:\n%s", name, cost, all)
 		}
-		// As the index has it, so that the first ones are enough.
+		// The index returns the rows in the required order, so that the scan ends early.
 		inOrder := slices.Contains([]string{"claim", "above", "due", "retained"}, name)
 		if wholeTable.MatchString(all) || inOrder && (strings.Contains(all, "Bitmap") || strings.Contains(all, "Sort")) {
 			t.Errorf("%s:\n%s", name, all)
@@ -368,7 +367,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 	}
 }
 
-// A claim waits for another one of the same capped queue, whatever lock_timeout the role has.
+// A claim waits for another claim of the same capped queue, whatever lock_timeout the role has.
 func TestRoomWaitsBeyondLockTimeout(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `INSERT INTO jobs_queues (name, max_running) VALUES ('default', 1)`)

@@ -13,12 +13,12 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// State is what becomes of a job.
+// State is the state of a job after a run.
 type State string
 
 const (
-	Running   State = "running"   // nothing: somebody has locked its row
-	Available State = "available" // it is to run again
+	Running   State = "running"   // unchanged, since another transaction has locked its row
+	Available State = "available" // to run again
 	Completed State = "completed"
 	Failed    State = "failed"
 	Cancelled State = "cancelled"
@@ -34,29 +34,29 @@ const (
 	Released Outcome = "released"
 )
 
-// End is how a run ends.
+// End is the end of a run.
 type End struct {
 	Run
 	To      State           `json:"to"`              // Available: unless it was cancelled, or has failed too often
 	Delay   *int64          `json:"delay,omitempty"` // microseconds until it runs again; nil: when it was due
-	Counts  bool            `json:"counts"`          // it is a failure
-	Most    int             `json:"most,omitempty"`  // failures after which the job has failed, unless the job says; 0: 15
-	Resets  bool            `json:"resets"`          // it was lost, as with a worker
+	Counts  bool            `json:"counts"`          // the run counts as a failure
+	Most    int             `json:"most,omitempty"`  // failures after which the job has failed, unless the job sets its own; 0: 15
+	Resets  bool            `json:"resets"`          // the run counts as a reset
 	Outcome Outcome         `json:"outcome,omitempty"`
 	Code    string          `json:"code,omitempty"`
 	Error   string          `json:"error,omitempty"`
 	Result  json.RawMessage `json:"result,omitempty"`
 }
 
-// Settled is what has become of a job.
+// Settled is the state of a job after Settle.
 type Settled struct {
 	ID    int64
 	State State
 }
 
-// Complete completes jobs without a result, and returns those that it has
-// completed. The others were locked, or not this run's any more: see [Queue.Judge]. It
-// may be part of a transaction: then the jobs are complete if that commits.
+// Complete completes jobs without a result, and returns the ids of the completed jobs. The
+// other jobs were locked, or ran under another claim: see [Queue.Judge]. Within a transaction,
+// the jobs are complete when it commits.
 func (q *Queue) Complete(ctx context.Context, on store.Querier, runs []Run) (completed []int64, err error) {
 	if len(runs) == 1 {
 		completed, err = q.completeOne(ctx, on, runs[0])
@@ -80,8 +80,8 @@ func (q *Queue) completeOne(ctx context.Context, on store.Querier, r Run) (compl
 	return []int64{r.ID}, nil
 }
 
-// Settle ends runs, and returns what has become of the jobs. Those that it does
-// not return were locked, or not this run's any more: see [Queue.Judge].
+// Settle ends runs, and returns the jobs with their states. The other jobs were locked, or ran
+// under another claim: see [Queue.Judge].
 func (q *Queue) Settle(ctx context.Context, on store.Querier, ends []End) ([]Settled, error) {
 	ends = slices.Clone(ends)
 	for i := range ends {
@@ -100,34 +100,34 @@ func (q *Queue) Settle(ctx context.Context, on store.Querier, ends []End) ([]Set
 
 func scanSettled(r *sql.Rows) (s Settled, err error) { return s, r.Scan(&s.ID, &s.State) }
 
-// printable is a text as PostgreSQL takes it: it knows no NUL.
+// printable replaces NUL characters, which PostgreSQL cannot store.
 func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// Judge returns what became of those runs that were settled before: the answer was
-// lost, or the handler has committed the end of its job itself. Running are those that
-// nobody has settled. The others were taken away, and what they did is not what the job
-// came to.
+// Judge returns the outcomes of those runs that were settled before. Either the answer was
+// lost, or the handler itself has committed the end of its job. A run with state Running is not
+// settled yet. The missing runs were taken away from the worker, and their results do not
+// count.
 func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []Settled, err error) {
 	ids, claims := arrays(runs)
 	before, err = pgdriver.QueryAll(ctx, on, scanSettled, q.sql.verdict, ids, claims)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: look what became of jobs: %w", err)
+		return nil, fmt.Errorf("jobs: read the outcomes of jobs: %w", err)
 	}
 	return before, nil
 }
 
-// Taken adds the remedy to the error of a job that cannot end, as the history has its id.
+// Taken adds the remedy to the error of a job that cannot end since the history already has its
+// id.
 func (q *Queue) Taken(id int64, err error) error {
 	if pgdriver.SQLState(err) != pgdriver.UniqueViolation {
 		return err
 	}
-	return fmt.Errorf("%s has an earlier job of that id, and others go on: raise the sequence of %s (pgfrontier sequences --raise), and delete the earlier job or give it another id (UPDATE %s SET id = -id WHERE id = %d): %w",
+	return fmt.Errorf("%s already has a job with this id; other jobs are not affected: raise the sequence of %s (pgfrontier sequences --raise), and delete the earlier job or give it another id (UPDATE %s SET id = -id WHERE id = %d): %w",
 		q.tables.History, q.tables.Jobs, q.tables.History.SQL(), id, errtext.Of(err))
 }
 
-// Cancel ends a job that does not run, and asks for the end of one that does. It
-// returns the state that the job was in; "" if there is no unfinished job of that
-// id.
+// Cancel ends a job that does not run, and asks a running job to end. It returns the state of
+// the job before, or "" if there is no unfinished job with the id.
 func (q *Queue) Cancel(ctx context.Context, on store.Querier, id int64) (was State, err error) {
 	err = on.QueryRowContext(ctx, q.sql.cancel, id).Scan(&was)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// A run that does not finish its job gives it back, until it has failed too often.
+// A run that does not finish its job makes it available again, until it has failed too often.
 func TestSettle(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a", MaxAttempts: 2}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"})
-	jobs := s.take(s.demand(10, "a"))
+	jobs := s.claim(s.demand(10, "a"))
 	delay, none := time.Hour.Microseconds(), int64(0)
 	states := s.settle(
 		End{Run: jobs[0].Run, To: Available, Delay: &none, Counts: true, Outcome: Erred, Code: "E", Error: "boom\x00boom"},
@@ -29,7 +29,7 @@ func TestSettle(t *testing.T) {
 	s.want("the result", `{"x": 1}`, `SELECT result::text FROM jobs_history WHERE id = $1`, ids[1])
 	s.want("failures", "1 0 0", `SELECT string_agg(failures::text, ' ' ORDER BY id) FROM jobs`)
 	s.want("attempts", "error E snoozed released", `SELECT string_agg(concat_ws(' ', outcome, nullif(code, '')), ' ' ORDER BY outcome = 'released', outcome) FROM jobs_attempts`)
-	again := s.take(s.demand(10, "a"))
+	again := s.claim(s.demand(10, "a"))
 	if !slices.Equal(idsOf(again), []int64{ids[0], ids[2]}) || again[0].Attempt != 2 || again[0].Failures != 1 {
 		t.Fatalf("due again: %+v", again)
 	}
@@ -39,11 +39,11 @@ func TestSettle(t *testing.T) {
 	s.want("it failed", "2 boom", `SELECT failures || ' ' || error FROM jobs_history WHERE id = $1`, ids[0])
 }
 
-// Who asks again is told what became of each run, not what it asked for.
+// Judge returns the stored outcome of each run, not the requested one.
 func TestJudge(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a", MaxAttempts: 1}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"})
-	jobs := s.take(s.demand(10, "a"))
+	jobs := s.claim(s.demand(10, "a"))
 	if _, err := s.Cancel(t.Context(), s.d.DB, ids[2]); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 		t.Fatalf("completed %v, %v", done, err)
 	}
 	s.d.Exec(t, `UPDATE jobs SET run_at = now()`)
-	s.take(s.demand(10, "a")) // others run the jobs that were given back
+	s.claim(s.demand(10, "a")) // other workers run the released jobs
 	got, err := s.Judge(t.Context(), s.d.DB, runs)
 	want := []Settled{{ids[0], Failed}, {ids[1], Available}, {ids[2], Cancelled}, {ids[3], Available}, {ids[4], Completed}}
 	slices.SortFunc(got, func(a, b Settled) int { return int(a.ID - b.ID) })
@@ -67,13 +67,13 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Nobody but the run that has a job can end it, by itself or in a list.
-func TestNobodyEndsTheRunOfAnother(t *testing.T) {
+// Only the run that holds a job can end it, alone or in a list.
+func TestOnlyOwnRunEnds(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"})
 	id := ids[0]
 	var own, zombies []Run
-	for _, job := range s.take(s.demand(2, "a")) {
+	for _, job := range s.claim(s.demand(2, "a")) {
 		own, zombies = append(own, job.Run), append(zombies, Run{job.ID, job.Claim + 1})
 	}
 	for _, runs := range [][]Run{zombies, zombies[:1]} {
@@ -103,12 +103,12 @@ func TestNobodyEndsTheRunOfAnother(t *testing.T) {
 	}
 }
 
-// Who ends a run waits for nobody who has locked its row.
+// Statements that end runs skip locked rows without a wait.
 func TestLockedRunsStay(t *testing.T) {
 	s := newStage(t)
 	s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"})
 	var own []Run
-	for _, job := range s.take(s.demand(2, "a")) {
+	for _, job := range s.claim(s.demand(2, "a")) {
 		own = append(own, job.Run)
 	}
 	tx, err := s.d.DB.Begin()
@@ -128,14 +128,15 @@ func TestLockedRunsStay(t *testing.T) {
 	}
 }
 
-// A job that snoozes for ever keeps its latest attempts only, and those of others stay.
+// Only the latest attempts of a job that snoozes for ever are kept. The attempts of other jobs
+// stay.
 func TestAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"})
-	s.d.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome) SELECT id, n, 'snoozed' FROM jobs, generate_series(1, $1::int) AS n`, mostAttempts)
-	s.d.Exec(t, `UPDATE jobs SET attempt = $2 WHERE id = $1`, ids[0], mostAttempts)
-	jobs := s.take(s.demand(2, "a"))
+	s.d.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome) SELECT id, n, 'snoozed' FROM jobs, generate_series(1, $1::int) AS n`, maxAttempts)
+	s.d.Exec(t, `UPDATE jobs SET attempt = $2 WHERE id = $1`, ids[0], maxAttempts)
+	jobs := s.claim(s.demand(2, "a"))
 	s.settle(End{Run: jobs[0].Run, To: Available, Outcome: Snoozed}, End{Run: jobs[1].Run, To: Available, Outcome: Snoozed})
 	s.want("attempts", "2 1001 1000, 1 1000 1000", `
 SELECT string_agg(text, ', ' ORDER BY text DESC) FROM (

@@ -9,37 +9,37 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// statements is the SQL of a Queue. Lists come as text, of JSON or of arrays.
+// statements is the SQL of a Queue. Lists are passed as text, of JSON or of arrays.
 type statements struct {
 	enqueue, enqueueAlike, enqueueOnce, emit, keys, once, await, log string
 	find, attempts, counts, logs                                     string
-	claim                                                            map[Caps]string // by the caps that are locked
-	look, start, late, lock, room, peek                              string
+	claim                                                            map[Caps]string // by the locked caps
+	inFlight, start, late, lock, room, peek                          string
 	complete, completeOne, settle, verdict, cancel                   string
 	want, unknown, unserved, unadvanced, claimers, expire, retained  string
 	retainable, remove, forgettable, forget                          string
 
 	expirable   string
-	lost, reset string // what follows the CTE dead
+	lost, reset string // both follow the CTE dead
 }
 
-// kept are the columns that a finished job takes along, and those of its claim.
+// kept are the columns that a finished job keeps. held are those of its claim.
 const (
 	kept = `id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, cancel_at`
 	held = `claimed_by, claim, claimed_at, started_at`
 )
 
-// freed is what every end of a run does to a job that is to run again.
+// freed is the SET list of every end of a run after which the job is to run again.
 const freed = `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`
 
-// mostAttempts bounds the attempts of a job that are kept: one that snoozes may run for ever.
-const mostAttempts = 1000
+// maxAttempts bounds the stored attempts of a job, since a job may snooze for ever.
+const maxAttempts = 1000
 
-// columns is what scanJob reads.
+// columns are the columns that scanJob reads.
 var columns = `j.id, j.claim, j.kind, j.priority, ` + pgdriver.TimeOrNever(`j.run_at`) + `, j.args, j.meta, j.attempt, j.failures, j.resets, coalesce(j.max_attempts, 0), j.started_at IS NOT NULL, j.cancel_at IS NOT NULL, j.good_until IS NOT NULL`
 
-// ChannelsSQL are SQL expressions for the names of the channels on which new jobs
-// and awaited ends are told. A table's oid is its own within the database.
+// ChannelsSQL returns SQL expressions for the channels of new jobs and of awaited ends. The
+// name contains the table's oid, which is unique within the database.
 func ChannelsSQL(t tables.Jobs) (news, ends string) {
 	oid := `to_regclass(` + ident.Literal(t.Jobs.SQL()) + `)::oid::text`
 	return `'worker_jobs_' || ` + oid, `'worker_jobs_ends_' || ` + oid
@@ -52,8 +52,8 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{flow runs}", t.FlowRuns.SQL(), "{flow sweep}", t.FlowSweep.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{told}", told, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{lives}", lives, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(mostAttempts))
-	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{told}", notified, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{lives}", lives, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(maxAttempts))
+	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // twice, since fragments contain names, too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
 		keys: r(keysSQL), once: r(onceOwnerSQL), await: r(awaitSQL), log: r(logSQL),
@@ -62,7 +62,7 @@ func newStatements(t tables.Jobs) statements {
 			{}: r(claimSQL(uncapped(`name IN ($3::text, '*')`))), {Own: true}: r(claimSQL(uncapped(`name = '*'`))),
 			{All: true}: r(claimSQL(uncapped(`name = $3::text`))), {Own: true, All: true}: r(claimSQL("true")),
 		},
-		look: r(lookSQL), start: r(startSQL), late: r(lateSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
+		inFlight: r(inFlightSQL), start: r(startSQL), late: r(lateSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), completeOne: r(completeOneSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
 		want: r(wantSQL), unknown: r(unknownSQL), unserved: r(unservedSQL), unadvanced: r(unadvancedSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL),
 		retainable: r(retainableSQL), remove: r(removeSQL), forgettable: r(forgettableSQL), forget: r(forgetSQL),
@@ -70,16 +70,17 @@ func newStatements(t tables.Jobs) statements {
 	}
 }
 
-// claimSQL walks the index of each lane up to what it takes. The rows are locked
-// when they are updated, so they stay where they are and are named by ctid: a join
-// becomes a sequential scan under a generic plan.
+// claimSQL walks the index of each lane as far as it claims. The UPDATE locks the rows, so
+// their ctids stay valid, and it names them by ctid: a join becomes a sequential scan under a
+// generic plan.
 //
-// The limit is part of the text: with a parameter for it a generic plan is taken for
-// a tenth of the queue, so that each claim would be planned again. So is the condition, what
-// the user wants of a job.
+// The limit is part of the text. With a parameter for the limit, a generic plan expects a tenth
+// of the queue, so each claim would be planned again. The user's condition is part of the text,
+// too.
 //
-// open is the condition under which the queue may be claimed from: it has no cap but those that
-// the transaction has locked. The statement looks itself. The worker's knowledge may be old.
+// open is the condition under which the queue may be claimed from: it has no caps except those
+// that the transaction has locked. The statement itself checks the caps, since the worker's
+// knowledge may be out of date.
 func claimSQL(open string) string {
 	return `
 WITH lane AS (
@@ -104,46 +105,45 @@ WHERE j.ctid = ANY (ARRAY(SELECT at FROM picked))
 RETURNING {columns}`
 }
 
-// laneRows and laneShape read the lanes of a claim, and where it begins in each. The
-// argument stands between them.
+// laneRows and laneShape read the lanes of a claim, and the position from which it reads in
+// each. The argument is placed between them.
 const (
 	laneRows  = `SELECT p, coalesce(greatest(at, statement_timestamp() - ago * interval '1 microsecond'), '-infinity') AS at, id FROM jsonb_to_recordset`
 	laneShape = `AS l(p smallint, at timestamptz, id bigint, ago bigint)`
 )
 
-// bounded makes the server end a transaction that falls silent after the statement
-// that settles its jobs: the client's connection may have died, and until then nobody else
-// can settle the jobs. Elsewhere it changes nothing.
+// bounded makes the server end a transaction that is idle after the statement that settles its
+// jobs. The client's connection may be dead, and until then no other session can settle the
+// jobs. It has no effect outside of a transaction.
 const bounded = `(SELECT set_config('idle_in_transaction_session_timeout', '15000', true)) IS NOT NULL`
 
-// starts is true of the rows that start now. The array is searched from its
-// beginning for each row, so it is left out if all start.
+// starts is true for the rows that start now. PostgreSQL searches the array from its beginning
+// for each row, so the search is skipped if all start.
 const starts = `($7::bigint >= $6::bigint OR j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint)))`
 
-// uncapped is true if none of some queues has a cap. A cap that an operator sets then binds
-// the next claim, whatever the worker knows.
+// uncapped returns a condition: none of the queues has a cap. So a cap that an operator sets
+// applies to the next claim, whatever the worker knows.
 func uncapped(queues string) string {
 	return `NOT EXISTS (SELECT FROM {queues} WHERE ` + queues + ` AND max_running IS NOT NULL)`
 }
 
-// primary is true, and an error on a standby: that may lag behind, and no statement
-// may name an unlogged table there. It reads nothing.
+// primary is true on a primary, and an error on a standby, where no statement may read an
+// unlogged table. A standby may lag behind. The expression reads no rows.
 const primary = `(SELECT count(*) FROM {token} WHERE false) = 0`
 
-const lookSQL = `
+const inFlightSQL = `
 SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::text AND j.claimed_by = $1::uuid AND {primary}`
 
-// fence is the condition that a job runs under a claim of the list d. It names
-// neither state nor worker: the table ties those to the claim, and with them the
-// planner would take the index of the running for tiny, and walk all its dead
-// entries. The ids come as an array: a join with the list, for whose length the
-// planner takes a hundred, is a sequential scan where there are few jobs, and the
-// plan stays when there are many.
+// fence is the condition that a job runs under a claim of the list d. It names neither state
+// nor worker, since the table ties both to the claim. With them, the planner would choose the
+// index of running jobs, which it believes to be small, and walk all its dead entries. The ids
+// are an array, since the planner expects a hundred rows of a join with the list. It would
+// choose a sequential scan while there are few jobs, and keep that plan when there are many.
 const fence = `j.id = ANY (ARRAY(SELECT id FROM d)) AND (j.id, j.claim) IN (SELECT id, claim FROM d)`
 
-// unlocked is the condition that a job runs under a claim of the list d, and that nobody
-// has locked its row. It is locked when it is changed, so it stays where it is. One that
-// another transaction has changed since the statement began counts as locked.
+// unlocked is the condition that a job runs under a claim of the list d, and that no other
+// transaction has locked its row. The condition locks the row, so that its ctid stays valid. A
+// row that another transaction has changed since the statement began counts as locked.
 const unlocked = `j.ctid = ANY (ARRAY(SELECT j.ctid FROM {jobs} AS j WHERE {fence} FOR UPDATE SKIP LOCKED))`
 
 const startSQL = `
@@ -153,7 +153,7 @@ WHERE {unlocked}
 	AND j.started_at IS NULL AND j.cancel_at IS NULL AND (j.good_until IS NULL OR j.good_until > clock_timestamp())
 RETURNING j.id`
 
-// lateSQL finds jobs whose time is over.
+// lateSQL selects jobs that are past their good_until.
 const lateSQL = `
 SELECT id FROM {jobs} WHERE id = ANY ($1::text::bigint[]) AND good_until <= clock_timestamp()`
 
@@ -168,16 +168,17 @@ WITH gone AS (
 	DELETE FROM {jobs} AS j
 	WHERE j.ctid = (SELECT ctid FROM {jobs} WHERE id = $1::bigint AND claim = $2::bigint FOR UPDATE SKIP LOCKED) {completed}`
 
-// completed tells who awaits the jobs that are deleted, and keeps them.
+// completed notifies the processes that await the deleted jobs, and inserts the jobs into the
+// history.
 const completed = `
 	RETURNING j.*, CASE WHEN j.awaited THEN pg_notify({ends}, j.id::text) END
 )
 INSERT INTO {history} ({kept}, {held}, state)
 SELECT {kept}, {held}, 'completed' FROM gone WHERE {bounded}`
 
-// told tells who awaits the jobs that are gone, and those who want to be told of jobs of the
-// queues that jobs have come back to.
-const told = `told AS MATERIALIZED (
+// notified notifies the processes that await the ended jobs. It also notifies the processes that
+// wait for jobs of the queues to which jobs return.
+const notified = `told AS MATERIALIZED (
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 	UNION ALL
 	SELECT pg_notify({news}, q.queue) FROM (SELECT DISTINCT queue FROM back) AS q
@@ -220,8 +221,9 @@ WITH d AS MATERIALIZED (
 )
 SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 AND {bounded} UNION ALL SELECT id, 'available' FROM back`
 
-// verdictSQL tells what an earlier statement has made of runs, or that they run still. A
-// reset makes nothing of the run that it takes from a worker, also if it ends the job.
+// verdictSQL selects the outcome that an earlier statement stored for each run, or that the run
+// is still running. A reset stores no outcome for the run that it takes from a worker, also if
+// it ends the job.
 const verdictSQL = `
 WITH d AS MATERIALIZED (
 	SELECT d.id, coalesce(
@@ -247,8 +249,8 @@ WITH target AS MATERIALIZED (
 )
 SELECT coalesce((SELECT state FROM target), '') WHERE (SELECT count(*) FROM told) >= 0`
 
-// expirableSQL and lostSQL find what lies first in an index, nobody else holds and is not
-// set aside. The limit is part of the text, as that of a claim.
+// expirableSQL and lostSQL select the first rows of an index that are neither locked nor set
+// aside. The limit is part of the text, as in a claim.
 const expirableSQL = `
 SELECT id FROM {jobs} WHERE state = 'available' AND good_until <= statement_timestamp() AND NOT id = ANY ($1::text::bigint[])
 ORDER BY good_until LIMIT {limit} FOR UPDATE SKIP LOCKED`
@@ -258,8 +260,8 @@ SELECT j.id FROM {jobs} AS j
 WHERE j.state = 'running' AND j.claimed_by = ANY (ARRAY(SELECT worker_id FROM dead)) AND NOT j.id = ANY ({ids}::text::bigint[])
 ORDER BY j.id LIMIT {limit} FOR UPDATE OF j SKIP LOCKED`
 
-// expireSQL and resetSQL take those of a list that nobody else holds. The ids come as an
-// array: a join with them may become a sequential scan of the backlog.
+// expireSQL and resetSQL change the rows of a list that are not locked. The ids are an array: a
+// join with them may become a sequential scan of the backlog.
 const expireSQL = `
 WITH gone AS (
 	DELETE FROM {jobs} WHERE id = ANY (ARRAY(
@@ -294,21 +296,21 @@ const resetSQL = `, lost AS MATERIALIZED (
 ), {told}
 SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM gone) WHERE (SELECT count(*) FROM told) >= 0`
 
-// lockSQL makes the claims of a capped queue take turns. What they count, they
-// count in the next statement: this one's snapshot is older than its lock.
+// lockSQL serializes the claims of a capped queue. The jobs are counted in the next statement,
+// since the snapshot of this one is older than its lock.
 const lockSQL = `
 SELECT name, max_running, set_config('idle_in_transaction_session_timeout', '2000', true) || set_config('lock_timeout', '0', true)
 FROM {queues} WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`
 
-// roomSQL counts up to the caps, of the queue and of all; NULL is no cap.
+// roomSQL counts up to the caps of the queue and of all queues; NULL means no cap.
 const roomSQL = `
 SELECT greatest(0, least(
 	$2::bigint - CASE WHEN $2::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running' AND queue = $1::text) END,
 	$3::bigint - CASE WHEN $3::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running') END))`
 
-// peekSQL tells in how many microseconds the first job is due, negative if it is
-// already, NULL if there is none up to $4 microseconds from now; and whether the queue
-// has a cap, or is paused. It walks like a claim, and not over all that is due later.
+// peekSQL selects in how many microseconds the first job is due: negative if it is already due,
+// NULL if none is due up to $4 microseconds from now. It also selects whether the queue has a
+// cap, or is paused. It walks the lanes like a claim, and skips jobs that are due later.
 const peekSQL = `
 SELECT (
 	SELECT (extract(epoch FROM min(greatest(j.run_at, statement_timestamp() - interval '1 day')) - statement_timestamp()) * 1000000)::bigint FROM (

@@ -1,13 +1,13 @@
 package queue
 
-// enqueueSQL draws the ids first, so that it can tell which job got which. The
-// sequence is looked up in a subquery: once a statement, not once a job. It
-// inserts in the order of the bytes of the unique keys, as those who call it with several lists
-// sort them: two that enqueue the same ones do not wait for each other crosswise. NOTIFY takes a lock of the whole server at the
-// COMMIT, so it is left out while nobody wants to be told.
+// enqueueSQL draws the ids first, so that the caller learns which job has which id. A subquery
+// looks the sequence up once a statement, not once a job. It inserts in the byte order of the
+// unique keys, and callers with several lists sort them likewise. So two callers that enqueue
+// the same keys do not deadlock. A NOTIFY locks the whole server during the COMMIT, so it is
+// skipped while no worker asks for notifications.
 //
-// pass are CTEs by which the statement finds out whether the one job that it was
-// given is the first of its kind, and passed the condition on them.
+// pass are CTEs that decide whether the one given job is the first of its key, and passed is
+// the condition on them.
 func enqueueSQL(pass, passed string) string {
 	return `
 WITH given AS MATERIALIZED (
@@ -30,9 +30,9 @@ WITH given AS MATERIALIZED (
 SELECT g.n, g.id FROM given AS g JOIN new USING (id) WHERE (SELECT count(*) FROM told) >= 0`
 }
 
-// alikeSQL is for jobs that differ in their arguments only, the elements of $9,
-// and have no unique key. It takes half the time. The ids grow in the order of the
-// arguments: they are drawn row by row.
+// alikeSQL inserts jobs that differ only in their arguments, the elements of $9, and have no
+// unique key. It takes half the time. The ids grow in the order of the arguments, since they
+// are drawn row by row.
 const alikeSQL = `
 WITH new AS (
 	INSERT INTO {jobs} (kind, queue, priority, run_at, good_until, meta, max_attempts, max_resets, args)
@@ -47,8 +47,8 @@ SELECT id FROM new WHERE (SELECT count(*) FROM told) >= 0`
 
 const passedOnce = `EXISTS (SELECT FROM passed)`
 
-// onceSQL takes a key: $2, with the hash $3 of what is enqueued, for $4
-// microseconds or, if that is NULL, for good.
+// onceSQL takes the key $2, with the hash $3 of the job, for $4 microseconds or, if $4 is NULL,
+// for ever.
 const onceSQL = `, passed AS (
 	INSERT INTO {once} AS o (key, job_id, hash, expires_at)
 	SELECT $2::text, id, $3::text, clock_timestamp() + $4::bigint * interval '1 microsecond' FROM given
@@ -57,9 +57,9 @@ const onceSQL = `, passed AS (
 	RETURNING 1
 )`
 
-// emitSQL passes what the emitter $2 has not enqueued yet for the event at
-// position $3 by its call number $4. The row of emitted_through is locked, so that
-// nobody raises it and removes the rows below in between.
+// emitSQL passes the job unless the emitter $2 has enqueued it before, for the event at
+// position $3 in its call number $4. It locks the row of emitted_through, so that no Raise
+// removes the rows below meanwhile.
 const emitSQL = `, through AS MATERIALIZED (
 	SELECT position FROM {through} WHERE emitter = $2::text FOR SHARE
 ), passed AS (
@@ -69,14 +69,15 @@ const emitSQL = `, through AS MATERIALIZED (
 	RETURNING 1
 )`
 
-// keysSQL finds the jobs that hold unique keys.
+// keysSQL selects the jobs that hold unique keys.
 const keysSQL = `
 SELECT unique_key, id FROM {jobs} WHERE unique_key = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))`
 
 const onceOwnerSQL = `
 SELECT job_id, hash FROM {once} WHERE key = $1::text`
 
-// awaitSQL makes the end of a job be told, and says whether it is still to come.
+// awaitSQL requests a notification at the end of a job, and selects whether the job is
+// unfinished.
 const awaitSQL = `
 WITH told AS (UPDATE {jobs} SET awaited = true WHERE id = $1::bigint AND NOT awaited RETURNING 1)
 SELECT EXISTS (SELECT FROM {jobs} WHERE id = $1::bigint)`

@@ -200,7 +200,7 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	value[[]queue.Job](d)(q.Claim(ctx, tx, demand))
 	d.check(tx.Commit())
 	value[queue.Peek](d)(q.Peek(ctx, db, "default", demand.Lanes, demand.Kinds, time.Second))
-	value[[]queue.Job](d)(q.Look(ctx, db, me, "default"))
+	value[[]queue.Job](d)(q.InFlight(ctx, db, me, "default"))
 	runs := make([]queue.Run, len(claimed))
 	for i, j := range claimed {
 		runs[i] = j.Run

@@ -129,10 +129,10 @@ const mostErrors = 3 // of consumers, that a row of a worker has
 
 // Troubles are what a worker complains of, a line each, and what its first consumers do.
 func (s *snapshot) Troubles(w ops.Worker) (all []string) {
-	for _, c := range alarms.Complaints(w.Status) {
+	for _, c := range alarms.WorkerErrors(w.Status) {
 		all = append(all, c.Part+": "+c.Text)
 	}
-	shared := alarms.Share(alarms.Troubles(w.Status))
+	shared := alarms.Share(alarms.UnitErrors(w.Status))
 	for _, t := range shared[:min(len(shared), mostErrors)] {
 		all = append(all, t.Name()+": "+t.Says())
 	}

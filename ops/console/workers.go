@@ -53,7 +53,7 @@ func (jobWorkersPage) Silent(w ops.Worker) bool { return alarms.IsSilent(w) }
 
 // Troubles are what a worker complains of, a line each.
 func (jobWorkersPage) Troubles(w ops.Worker) (all []string) {
-	for _, c := range alarms.JobsComplaints(w.Status) {
+	for _, c := range alarms.JobWorkerErrors(w.Status) {
 		all = append(all, c.Part+": "+c.Text)
 	}
 	return append(all, alarms.LostSlots(w.Status)...)

@@ -9,7 +9,7 @@ var jobMutants = []Mutant{
 		Name: "attempt-fence", Jobs: true,
 		Mistake: "a run is told by its job and attempt, which are there already: no claim comes twice",
 		Edits:   []Edit{{"internal/queue/statements.go", `claimed_by = $1::uuid, claim = $2::bigint`, `claimed_by = $1::uuid, claim = j.attempt + 1 + 0 * $2::bigint`}},
-		Test:    Test{"./internal/queue", "TestACrashThatTakesAClaimBack"},
+		Test:    Test{"./internal/queue", "TestClaimLostInCrash"},
 	},
 	{
 		Name: "claim-kept", Jobs: true,
@@ -18,7 +18,7 @@ var jobMutants = []Mutant{
 			{"internal/queue/statements.go", `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`, `state = 'available', claimed_at = NULL, started_at = NULL`},
 			{"migrations/jobs.go", `"(state = 'running') = (claim IS NOT NULL) AND (state = 'running') = (claimed_by IS NOT NULL)"`, `"state <> 'running' OR claim IS NOT NULL"`},
 		},
-		Test: Test{"./internal/queue", "TestWhateverIsDone"},
+		Test: Test{"./internal/queue", "TestStatementsAgreeWithModel"},
 	},
 	{
 		Name: "count-with-lock", Jobs: true,
@@ -119,9 +119,9 @@ var jobMutants = []Mutant{
 	{
 		Name: "watermark-only", Jobs: true,
 		Mistake: "a consumer's events are settled up to its checkpoint, also those that it has passed in doubt",
-		Edits: []Edit{{"internal/queue/statements_chores.go", `
+		Edits: []Edit{{"internal/queue/statements_maintenance.go", `
 		(SELECT min(g.gap_position) - 1 FROM {gaps} AS g WHERE g.consumer_name = c.consumer_name AND g.state = 'open'),`, ``}},
-		Test: Test{"./internal/queue", "TestNotesOfEventsInDoubtStay"},
+		Test: Test{"./internal/queue", "TestEmitRecordsInDoubtStay"},
 	},
 	{
 		Name: "tick-uncompared", Jobs: true,

@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// unknownSQL finds kinds of jobs that are due and that a worker has no code for,
-// among the first thousand. It goes from lane to lane, not over what is due later.
+// unknownSQL selects kinds of due jobs for which a worker has no code, among the first
+// thousand. It walks from lane to lane, and skips jobs that are due later.
 const unknownSQL = `
 SELECT kind FROM (
 	SELECT j.kind FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
@@ -19,8 +19,9 @@ SELECT kind FROM (
 WHERE kind <> ALL (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
 GROUP BY kind ORDER BY kind LIMIT 10`
 
-// unservedSQL finds queues with jobs that are due, and that no living worker claims from. A worker
-// whose status says nothing of queues may claim from any; one without kinds claims from none.
+// unservedSQL selects queues that have due jobs but no living worker that claims from them. A
+// worker whose status does not list queues may claim from any. A worker without kinds claims
+// from none.
 const unservedSQL = `
 WITH RECURSIVE waits AS (
 	(SELECT queue FROM {jobs} WHERE state = 'available' ORDER BY queue LIMIT 1)
@@ -35,21 +36,21 @@ WHERE NOT EXISTS (SELECT FROM {workers} AS o WHERE coalesce(cardinality(o.kinds)
 		SELECT FROM {jobs} WHERE state = 'available' AND queue = w.queue AND priority = p::smallint AND run_at <= statement_timestamp() ORDER BY run_at, id LIMIT 1) AS j)
 LIMIT 100`
 
-// lives is true if the last heartbeat of worker o is not older than its HeartbeatTimeout, by default
-// 30 seconds.
+// lives is true if the last heartbeat of worker o is not older than its HeartbeatTimeout, by
+// default 30 seconds.
 var lives = `o.heartbeat_at > clock_timestamp() - ` + liveness.TimeoutSQL("o", "interval '30 seconds'")
 
-// flowsSQL says whether this role may read what unadvancedSQL reads.
+// flowsSQL selects whether this role may read the columns of unadvancedSQL.
 const flowsSQL = `
 SELECT coalesce(has_column_privilege(to_regclass($1::text), 'finished_at', 'SELECT') AND has_column_privilege(to_regclass($2::text), 'next_at', 'SELECT'), false)`
 
-// unadvancedSQL says whether runs of flows have not ended and nobody looks after them. Who
-// advances flows takes a turn once a second, or pauses for as long as the turn says.
+// unadvancedSQL selects whether some runs of flows have not ended but no worker advances them.
+// A worker that advances flows sweeps once a second, or pauses as long as the last sweep says.
 const unadvancedSQL = `
 SELECT EXISTS (SELECT FROM {flow runs} WHERE finished_at IS NULL) AND coalesce((SELECT next_at FROM {flow sweep}) < statement_timestamp() - interval '1 minute', true)`
 
-// claimersSQL finds the workers that jobs run for and that have no row. It steps
-// from worker to worker in the index.
+// claimersSQL selects the workers that have running jobs but no row. It finds each worker by
+// one index lookup.
 const claimersSQL = `
 WITH RECURSIVE claimer AS (
 	(SELECT queue, claimed_by FROM {jobs} WHERE state = 'running' ORDER BY queue, claimed_by LIMIT 1)
@@ -60,8 +61,7 @@ WITH RECURSIVE claimer AS (
 )
 SELECT DISTINCT claimed_by::text FROM claimer WHERE claimed_by NOT IN (SELECT worker_id FROM {workers})`
 
-// retainedSQL finds the queues with finished jobs. It steps from queue to queue in the
-// index.
+// retainedSQL selects the queues with finished jobs. It finds each queue by one index lookup.
 const retainedSQL = `
 WITH RECURSIVE q AS (
 	(SELECT queue FROM {history} ORDER BY queue LIMIT 1)
@@ -70,10 +70,10 @@ WITH RECURSIVE q AS (
 )
 SELECT queue FROM q`
 
-// retainableSQL finds what finished in queue $2 longer ago than that keeps it, or else all
-// queues, or else $1 microseconds; NULL: for ever. It begins behind the job $4, which
-// finished at $3: the index is full of what was removed before that. A job whose end its
-// flow has not noted stays.
+// retainableSQL selects the jobs of queue $2 that are older than the retention of the queue, or
+// else of all queues, or else $1 microseconds. NULL means for ever. It begins after the job $4,
+// which finished at $3, since the index before it is full of entries of removed jobs. It skips
+// a job whose end its flow has not recorded.
 var retainableSQL = `
 SELECT id, ` + pgdriver.Time(`finished_at`) + ` FROM {history} WHERE queue = $2::text
 	AND finished_at >= coalesce($3::timestamptz, '-infinity') AND (finished_at, id) > (coalesce($3::timestamptz, '-infinity'), $4::bigint)
@@ -83,9 +83,9 @@ SELECT id, ` + pgdriver.Time(`finished_at`) + ` FROM {history} WHERE queue = $2:
 	AND (SELECT true FROM {flow steps} AS s WHERE s.job_id = {history}.id AND s.state = 'enqueued' LIMIT 1) IS NULL
 ORDER BY finished_at, id LIMIT {limit}`
 
-// removeSQL removes the finished jobs $1, with their attempts and logs. It fails if somebody
-// has locked one of them, and does not wait: its role need not be allowed to lock rows, so it
-// cannot pass over that one.
+// removeSQL removes the finished jobs $1, with their attempts and logs. It fails at once if
+// another transaction has locked one of them. It cannot skip that row, since its role need not
+// have the right to lock rows.
 const removeSQL = `
 WITH gone AS (
 	DELETE FROM {history} WHERE id = ANY (ARRAY(SELECT unnest($1::text::bigint[]) WHERE set_config('lock_timeout', '20', true) IS NOT NULL)) RETURNING id
@@ -108,8 +108,8 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone`
 
-// orphansSQL finds the emitters without a checkpoint, among all of them if nothing is known of
-// checkpoints: no worker removes their rows.
+// orphansSQL selects the emitters without a checkpoint, or all emitters if there are no
+// checkpoints. No worker removes their rows.
 func orphansSQL(t tables.Jobs, events *tables.Tables) string {
 	known := "false"
 	if events != nil {
@@ -124,11 +124,11 @@ WITH RECURSIVE of AS (
 SELECT emitter FROM of WHERE NOT ` + known + ` LIMIT 100`
 }
 
-// raiseSQL raises for each emitter the position up to which its events are
-// settled: its checkpoint, less what may still be delivered below that, late or
-// from the dead letters. It removes the rows below the position that another call
-// has raised it to before, those of the first five thousand events. Who enqueues holds the row of the position, or does
-// not know of it yet, and the rows below it are then still there.
+// raiseSQL raises for each emitter the position up to which its events are settled. This is its
+// checkpoint, or lower if events below it may still be delivered, late or from the dead
+// letters. It removes the rows of the first five thousand events below the position of an
+// earlier call. A transaction that enqueues either holds a lock on the position's row, or has
+// not read the new position. In both cases the rows below it still exist.
 func raiseSQL(t tables.Jobs, events tables.Tables) string {
 	return strings.NewReplacer("{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{checkpoints}", events.Checkpoints.SQL(), "{gaps}", events.GapSkips.SQL(), "{letters}", events.DeadLetters.SQL()).Replace(`
