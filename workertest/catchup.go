@@ -19,30 +19,27 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// CatchUp runs a worker until each of the consumers has handled, and
-// committed, all that the log holds when CatchUp is called. Then it stops the
-// worker. When it returns, nothing of the worker is running any more. A
-// consumer that begins at the head has its place there afterwards.
+// CatchUp runs a worker until each consumer has handled and committed all events that the log
+// holds when CatchUp is called. Then it stops the worker. When CatchUp returns, no goroutine of
+// the worker is running. A consumer that starts at the head then has its checkpoint there.
 //
-// The worker polls often, and ends at the first failure of a handler. CatchUp
-// returns that failure, a [worker.ConsumerError]. It is
-// [worker.ErrTransactionEnded] if a handler ended its transaction, in whatever
-// way: the transaction is checked after each call.
+// The worker polls often, and stops at the first failure of a handler. CatchUp returns the
+// failure, a [worker.ConsumerError]. The failure is [worker.ErrTransactionEnded] if a handler
+// ended its transaction in any way, since CatchUp checks the transaction after each call.
 //
-// A paused consumer handles nothing, so CatchUp returns an error at once, which says who has
-// paused it and why. The worker itself pauses a consumer whose checkpoint is above its log, as
-// after TRUNCATE ... RESTART IDENTITY.
+// If a consumer is paused, CatchUp returns an error at once, which names the operator and the
+// reason. The worker itself pauses a consumer whose checkpoint is above its log, as after
+// TRUNCATE ... RESTART IDENTITY.
 //
-// A [consumer.Partitioned] runs in its partitions, some of its first events perhaps
-// before they are made. Let -race watch its handler.
+// A [consumer.Partitioned] runs in its partitions. Some of its first events may be handled
+// before the split. Run its handler under -race.
 //
-// opts are applied after these settings. Under FailDeadLetter, an event that
-// went to the dead letters counts as handled. One that waits for the replay of its
-// aggregate does not; if the replay fails, it is a dead letter, and CatchUp returns nil.
+// opts are applied after these settings. Under FailDeadLetter, an event that became a dead
+// letter counts as handled. An event that waits for the replay of its aggregate does not count.
+// If the replay fails, the event is a dead letter, and CatchUp returns nil.
 //
-// Give ctx a deadline. When ctx ends, the error names what was awaited. A
-// batch in hand then has a second to finish, before its context ends and it is
-// rolled back.
+// Give ctx a deadline. When ctx ends, the error names the events or the state that CatchUp
+// awaited. A batch in flight then has a second to finish before it is rolled back.
 func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consumer.Consumer, opts ...worker.Option) error {
 	opts = append(settings(), opts...)
 	operator, err := ops.New(db, tablesOf(opts))
@@ -60,15 +57,15 @@ func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consume
 		select {
 		case err := <-ended:
 			if err == nil {
-				err = context.Cause(ctx) // nobody else stops it
+				err = context.Cause(ctx) // no other caller stops it
 			}
 			return fmt.Errorf("workertest: awaited %s: %w", awaited, err)
-		case <-time.After(lookEvery):
+		case <-time.After(pollInterval):
 		}
-		status := w.Status() // first: what it shows as loaded, the tables show, too
+		status := w.Status() // read first: the tables are at least as recent as the status
 		all, err := operator.Consumers(ctx)
 		if err != nil || len(status.Consumers) == 0 {
-			continue // what is wrong, the worker says
+			continue // the worker's status has the error
 		}
 		if err := paused(all, status); err != nil {
 			w.Stop()
@@ -88,20 +85,20 @@ func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consume
 	}
 }
 
-const lookEvery = 5 * time.Millisecond
+const pollInterval = 5 * time.Millisecond
 
-// settings make a worker quick and its end early.
+// settings are the options for a worker that polls often and stops at the first failure.
 func settings() []worker.Option {
 	return []worker.Option{
-		worker.WithDispatcherInterval(lookEvery),
-		worker.WithPollInterval(lookEvery),
-		worker.WithRebalanceInterval(10 * lookEvery),
+		worker.WithDispatcherInterval(pollInterval),
+		worker.WithPollInterval(pollInterval),
+		worker.WithRebalanceInterval(10 * pollInterval),
 		worker.WithMaxConsecutiveFailures(1),
 		worker.WithShutdownTimeout(time.Second),
 	}
 }
 
-// tablesOf are the names that the options give the tables.
+// tablesOf returns the names that the options give the tables.
 func tablesOf(opts []worker.Option) *migrations.Config {
 	c := worker.DefaultConfig()
 	for _, opt := range opts {
@@ -116,12 +113,12 @@ func tablesOf(opts []worker.Option) *migrations.Config {
 	}
 }
 
-// replaying says which of the consumers have events that wait for the replay of their
-// aggregate; it is empty if none has.
+// replaying describes the consumers whose events wait for the replay of their aggregate. It is
+// empty if there are none.
 func replaying(ctx context.Context, o *ops.Operator, s worker.Status) string {
 	letters, err := o.DeadLetters(ctx, "")
 	if err != nil {
-		return "a look at the dead letters"
+		return "the list of dead letters"
 	}
 	for _, l := range letters {
 		if l.Replay && slices.ContainsFunc(s.Consumers, func(c worker.ConsumerStatus) bool { return c.Consumer == l.Consumer }) {
@@ -131,7 +128,7 @@ func replaying(ctx context.Context, o *ops.Operator, s worker.Status) string {
 	return ""
 }
 
-// paused says which of the consumers is paused, and why; nil if none is.
+// paused returns an error that names a paused consumer and the reason, or nil.
 func paused(all []ops.Consumer, s worker.Status) error {
 	for _, o := range all {
 		if !slices.ContainsFunc(s.Consumers, func(c worker.ConsumerStatus) bool { return c.Consumer == o.Name }) {
@@ -150,13 +147,13 @@ func paused(all []ops.Consumer, s worker.Status) error {
 	return nil
 }
 
-// unloaded says which consumer no registered worker runs, or which one this worker has not
-// loaded; it is empty if there is none. Only a worker that has loaded a checkpoint knows whether
-// it is one of this log.
+// unloaded describes a consumer that no registered worker runs, or that this worker has not
+// loaded. It is empty if there is none. Only a worker that has loaded a checkpoint knows
+// whether the checkpoint belongs to this log.
 func unloaded(ctx context.Context, o *ops.Operator, all []ops.Consumer, s worker.Status, own uuid.UUID) string {
 	workers, err := o.Workers(ctx)
 	if err != nil {
-		return "a look at the workers"
+		return "the list of workers"
 	}
 	for _, c := range s.Consumers {
 		if c.Assigned {
@@ -173,7 +170,7 @@ func unloaded(ctx context.Context, o *ops.Operator, all []ops.Consumer, s worker
 				by = append(by, u.Worker)
 			}
 		}
-		// An assignment may name a worker that has left, or this one, which has not begun yet.
+		// An assignment may name a worker that has left, or this worker before it has started.
 		for _, id := range by {
 			if !slices.ContainsFunc(workers, func(w ops.Worker) bool { return w.ID == id && id != own }) {
 				return fmt.Sprintf("that a worker begins with consumer %q", c.Consumer)
@@ -183,14 +180,14 @@ func unloaded(ctx context.Context, o *ops.Operator, all []ops.Consumer, s worker
 	return ""
 }
 
-// missing says what the consumers have not reached yet, and why as far as that
-// shows; it is empty if there is nothing.
+// missing describes the positions that the consumers have not reached yet, with the known
+// reasons. It is empty if all have reached head.
 func missing(all []ops.Consumer, s worker.Status, head int64) string {
 	var what []string
 	for i, c := range s.Consumers {
 		name := c.Consumer
 		if i > 0 && s.Consumers[i-1].Consumer == name {
-			continue // another part of it: its position is that of the last one
+			continue // another unit of it: its position is the last unit's
 		}
 		i := slices.IndexFunc(all, func(o ops.Consumer) bool { return o.Name == name })
 		if i < 0 {

@@ -47,12 +47,12 @@ func TestCatchUp(t *testing.T) {
 	appendEvents(t, d.DB, event("User", "u"))
 	want := "all a 2, all u 1, from now a 2, from now u 1, orders a 2"
 	expect(want)
-	expect(want) // nothing new
+	expect(want) // no new events
 	appendEvents(t, d.DB, event("User", "u"))
 	expect("all a 2, all u 2, from now a 2, from now u 2, orders a 2")
 }
 
-func TestCatchUpEndsAtTheFirstFailure(t *testing.T) {
+func TestCatchUpStopsAtFirstFailure(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	boom := errors.New("boom")
@@ -70,8 +70,7 @@ func TestCatchUpEndsAtTheFirstFailure(t *testing.T) {
 	}
 }
 
-// expectAwaited runs CatchUp with ever more time until its error says why it
-// was in vain.
+// expectAwaited runs CatchUp with ever longer timeouts until its error contains the reasons.
 func expectAwaited(t *testing.T, db *sql.DB, opts []worker.Option, wants ...string) {
 	t.Helper()
 	for limit := 300 * time.Millisecond; ; limit *= 2 {
@@ -90,15 +89,15 @@ func expectAwaited(t *testing.T, db *sql.DB, opts []worker.Option, wants ...stri
 	}
 }
 
-// A handler that does not come to an end is given up.
-func TestCatchUpEndsAStuckHandler(t *testing.T) {
+// CatchUp stops waiting for a handler that does not return.
+func TestCatchUpAbandonsStuckHandler(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	appendEvents(t, d.DB, event("Order", "a"))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stuck := &counter{name: "c", before: func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
-		cancel() // of CatchUp
+		cancel() // ends CatchUp
 		<-ctx.Done()
 		return ctx.Err()
 	}}
@@ -119,9 +118,8 @@ func TestCatchUpEndsAStuckHandler(t *testing.T) {
 	}
 }
 
-// When it takes too long, the error names what was awaited, and why it did not
-// come as far as that shows.
-func TestCatchUpSaysWhatItAwaited(t *testing.T) {
+// After a timeout, the error names the awaited position and the known reasons.
+func TestCatchUpTimeoutNamesAwaitedPosition(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	open := begin(t, d.DB, event("Order", "a"))
@@ -155,7 +153,7 @@ func TestCatchUpSaysWhatItAwaited(t *testing.T) {
 	}
 }
 
-// A consumer that handles nothing, however far it is, is an error and no success.
+// A paused consumer is an error, also at the head.
 func TestCatchUpOfPausedConsumers(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -187,7 +185,8 @@ func TestCatchUpOfPausedConsumers(t *testing.T) {
 	expect("the log's sequence has issued 1 at most")
 }
 
-// Events that wait for a replay are awaited, and new ones of their aggregate behind them.
+// CatchUp awaits events that wait for a replay, and the new events of their aggregate behind
+// them.
 func TestCatchUpAwaitsReplays(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

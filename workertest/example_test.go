@@ -22,7 +22,7 @@ func (Totals) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) er
 	return err
 }
 
-// database makes a database with the projection's table.
+// database creates a database with the projection's table.
 func database() (db *sql.DB, drop func()) {
 	t, drop := pgtest.Example()
 	d := pgtest.New(t)
@@ -30,7 +30,7 @@ func database() (db *sql.DB, drop func()) {
 	return d.DB, drop
 }
 
-// expectTotal is what a test looks at.
+// expectTotal compares the projection's total.
 func expectTotal(ctx context.Context, q store.Querier, want int) error {
 	var cents int
 	if err := q.QueryRowContext(ctx, `SELECT cents FROM totals`).Scan(&cents); err != nil {
@@ -42,7 +42,7 @@ func expectTotal(ctx context.Context, q store.Querier, want int) error {
 	return nil
 }
 
-// Events that need not be in any log, and nothing left in the database.
+// The events are in no log, and the database is unchanged afterwards.
 func ExampleHandle() {
 	ctx := context.Background() // t.Context(), in a test
 	db, drop := database()
@@ -60,7 +60,7 @@ func ExampleHandle() {
 	// a wrong test: the total is 500 cents, want 400
 }
 
-// All that was appended, through a real worker.
+// A worker handles all events that were appended.
 func ExampleCatchUp() {
 	ctx := context.Background() // with a deadline, in a test
 	db, drop := database()

@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Pay books a payment, and then has a receipt sent.
+// Pay books a payment, and then enqueues a receipt.
 type Pay struct{ Cents int }
 
 func (Pay) Kind() string { return "pay" }
@@ -21,7 +21,7 @@ type Receipt struct{ Cents int }
 
 func (Receipt) Kind() string { return "receipt" }
 
-// handlers are those under test.
+// handlers returns the handlers under test.
 func handlers(client *jobs.Client) *jobs.Handlers {
 	h := jobs.NewHandlers()
 	jobs.RegisterTx(h, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[Pay]) error {
@@ -41,7 +41,7 @@ func handlers(client *jobs.Client) *jobs.Handlers {
 	return h
 }
 
-// jobsDatabase makes a database with the tables of jobs.
+// jobsDatabase creates a database with the tables of jobs.
 func jobsDatabase() (db *sql.DB, drop func()) {
 	t, drop := pgtest.Example()
 	d := pgtest.Empty(t)
@@ -52,7 +52,7 @@ func jobsDatabase() (db *sql.DB, drop func()) {
 	return d.DB, drop
 }
 
-// One handler with given arguments, and nothing left in the database.
+// One handler is called with given arguments, and the database is unchanged afterwards.
 func ExampleHandleJob() {
 	ctx := context.Background() // t.Context(), in a test
 	db, drop := jobsDatabase()
@@ -78,7 +78,7 @@ func ExampleHandleJob() {
 	// failed cannot book -1 cents
 }
 
-// All that is due, and what follows from it, through a real worker.
+// A worker runs all due jobs, and the jobs that they enqueue.
 func ExampleDrain() {
 	ctx := context.Background() // with a deadline, in a test
 	db, drop := jobsDatabase()

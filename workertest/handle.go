@@ -1,15 +1,14 @@
-// Package workertest runs consumers and the handlers of jobs in an application's
-// tests, against a real database with the tables of package migrations.
+// Package workertest runs consumers and the handlers of jobs in an application's tests. The
+// tests need a real database with the tables of package migrations.
 //
-// [Handle] shows what a consumer does with given events, and leaves nothing
-// behind. [CatchUp] runs a real worker until the consumers have handled all that
-// is in the log.
+// [Handle] calls a consumer with given events, and rolls its changes back. [CatchUp] runs a
+// worker until the consumers have handled all events of the log.
 //
-// [HandleJob] shows what a handler does with given arguments, and what becomes of
-// the job. [Drain] runs a real worker until all jobs that are due have ended.
-// [Enqueued] lists the jobs that a transaction or a database has.
+// [HandleJob] calls a handler of jobs with given arguments, and returns the job's outcome.
+// [Drain] runs a worker until all due jobs have ended. [Enqueued] lists the jobs of a
+// transaction or a database.
 //
-// The functions return errors and know nothing of package testing.
+// The functions return errors and do not import package testing.
 package workertest
 
 import (
@@ -27,22 +26,19 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// Handle gives events to c as a worker would, all in one transaction. It then
-// calls look, which reads in the same transaction what c has written, and
-// rolls the transaction back in any case. So tests share a database without
-// meeting. look may be nil.
+// Handle passes events to c as a worker does, all in one transaction. It then calls inspect, which
+// reads c's writes in the same transaction. Handle always rolls the transaction back, so tests
+// can share a database. inspect may be nil.
 //
-// The events are numbered as the first of an empty log: positions from 1, and
-// versions from 1 for each aggregate. EventID and CreatedAt are filled in
-// where they are zero. A ScopedConsumer is given its types only, and a
-// BatchConsumer all events at once. The key of a [consumer.Partitioned] is asked
-// twice for each event: two answers are an error.
+// The events are numbered as the first of an empty log: positions from 1, and versions from 1
+// for each aggregate. A zero EventID or CreatedAt is filled in. A ScopedConsumer receives its
+// types only, and a BatchConsumer all events at once. Handle calls the key function of a
+// [consumer.Partitioned] twice for each event. Two different answers are an error.
 //
-// Handle returns look's error as it is. Any other error names the consumer and
-// the event at which it failed. If the handler ended its transaction, in
-// whatever way, the error is [worker.ErrTransactionEnded] and says which way.
-// What the handler wrote may then stay.
-func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, look func(tx *sql.Tx) error) error {
+// Handle returns inspect's error unchanged. Any other error names the consumer and the event that
+// failed. If the handler ended its transaction in any way, the error is
+// [worker.ErrTransactionEnded] and names the way. The handler's writes may then stay.
+func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, inspect func(tx *sql.Tx) error) error {
 	if db == nil {
 		return errors.New("workertest: db is nil")
 	}
@@ -69,10 +65,10 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 	if err := deliver(ctx, t, c, given); err != nil {
 		return fail(err)
 	}
-	if look == nil {
+	if inspect == nil {
 		return nil
 	}
-	return look(tx)
+	return inspect(tx)
 }
 
 // deliver calls the handler, and checks the transaction after each call.
@@ -88,8 +84,9 @@ func deliver(ctx context.Context, t *transaction, c consumer.Consumer, events []
 	return nil
 }
 
-// checkPartitions returns what a worker would refuse in a consumer's partitions, and
-// a key that is not pure, which no worker sees: it would leave events out.
+// checkPartitions returns the error of a worker about a consumer's partitions. It also returns
+// an error for a key that is not pure, which no worker detects: such a key would leave events
+// out.
 func checkPartitions(c consumer.Consumer, events []store.PersistedEvent) error {
 	parts, ok := c.(consumer.Partitioned)
 	if !ok {
@@ -108,7 +105,7 @@ func checkPartitions(c consumer.Consumer, events []store.PersistedEvent) error {
 	return nil
 }
 
-// persisted numbers events as an empty log would.
+// persisted numbers events as an empty log does.
 func persisted(events []store.Event) []store.PersistedEvent {
 	type aggregate struct{ kind, id string }
 	versions := map[aggregate]int64{}
@@ -134,7 +131,7 @@ func persisted(events []store.Event) []store.PersistedEvent {
 	return all
 }
 
-// wanted leaves the events that a worker would deliver to c.
+// wanted returns the events that a worker delivers to c.
 func wanted(c consumer.Consumer, events []store.PersistedEvent) []store.PersistedEvent {
 	scoped, ok := c.(consumer.ScopedConsumer)
 	if !ok {

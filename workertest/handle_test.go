@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Events come as a worker would bring them, and nothing stays.
+// Handle delivers events as a worker does, and rolls back.
 func TestHandle(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -61,7 +61,7 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-func TestHandleReportsWhatAWorkerWould(t *testing.T) {
+func TestHandleReturnsWorkerErrors(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
@@ -120,7 +120,7 @@ func TestHandleReportsWhatAWorkerWould(t *testing.T) {
 	}
 }
 
-// errSwallowed ends a handler without an error.
+// errSwallowed makes a handler return nil after a failed statement.
 var errSwallowed = errors.New("swallowed")
 
 type swallowing struct{ *counter }
@@ -148,7 +148,7 @@ func (b *bulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.Persi
 	return nil
 }
 
-func TestHandleGivesABatchConsumerAllAtOnce(t *testing.T) {
+func TestHandleCallsHandleBatchOnce(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	c := &bulk{counter: &counter{name: "c", types: []string{"Order"}}}
@@ -183,8 +183,8 @@ func TestHandleGivesABatchConsumerAllAtOnce(t *testing.T) {
 	}
 }
 
-// A panic goes through to the test, and leaves nothing open.
-func TestHandleLetsAPanicThrough(t *testing.T) {
+// Handle passes a panic on to the test, and leaves no transaction open.
+func TestHandlePassesPanicOn(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	d.DB.SetMaxOpenConns(1)
@@ -196,7 +196,7 @@ func TestHandleLetsAPanicThrough(t *testing.T) {
 		}()
 		_ = workertest.Handle(t.Context(), d.DB, &counter{name: "c", before: func(context.Context, *sql.Tx, store.PersistedEvent) error { panic("no such order") }}, []store.Event{event("Order", "a")}, nil)
 	}()
-	if err := d.DB.PingContext(t.Context()); err != nil { // there is one connection only
+	if err := d.DB.PingContext(t.Context()); err != nil { // the pool has only one connection
 		t.Fatal(err)
 	}
 }

@@ -17,64 +17,61 @@ import (
 // GivenJob is a job for [HandleJobs].
 type GivenJob struct {
 	Args jobs.Args
-	// Options are those of Enqueue: jobs.Meta and jobs.MaxAttempts show in the
-	// handler, for two. Keys are not looked at.
+	// Options are the options of Enqueue. jobs.Meta and jobs.MaxAttempts, for example, are
+	// visible in the handler. Keys are ignored.
 	Options []jobs.EnqueueOption
-	// Failures is how often the job has failed before. This attempt is the one
-	// after them.
+	// Failures is how often the job has failed before this attempt.
 	Failures int
 }
 
-// JobOutcome is what a worker would store about a run.
+// JobOutcome is the outcome that a worker would store for a run.
 type JobOutcome struct {
-	// State is that of the job after the run: completed, failed or cancelled, or
-	// available if it would run again.
+	// State is the state of the job after the run: completed, failed or cancelled, or available
+	// if it would run again.
 	State jobs.State
-	// Err is why the job has not completed, nil if it has: what the handler
-	// returned, a [jobs.PanicError], or an error that is [jobs.ErrTimeout].
+	// Err is why the job has not completed, nil if it has. It is the handler's error, a
+	// [jobs.PanicError], or an error that is [jobs.ErrTimeout].
 	Err  error
 	Code string // of Err
-	// Again is after what time an available job would run again, and Counted
-	// whether the run counts as a failure. One that was snoozed does not.
+	// Again is the delay after which an available job would run again. Counted reports whether
+	// the run counts as a failure; a snoozed run does not.
 	Again   time.Duration
 	Counted bool
 	Result  json.RawMessage   // of SetResult; nil: none
 	Logs    []json.RawMessage // of Log
 }
 
-// HandleJob gives arguments to the handler of their kind, as a worker would give
-// it a job in its first attempt. There is no queue, and no table of jobs is
-// needed. The arguments become JSON and are read again on the way.
+// HandleJob calls the handler of args' kind, as a worker calls it for a job in its first
+// attempt. No queue and no table of jobs is needed. The arguments are converted to JSON and
+// back.
 //
-// The transaction of a handler of [jobs.RegisterTx] is rolled back in any case.
-// Before that, HandleJob calls look in it, if the job has completed: look reads
-// what the handler has written. Any other handler is given no transaction: what it
-// writes stays, and look reads in a transaction of its own. look may be nil; db
-// too, if neither needs it.
+// HandleJob always rolls back the transaction of a handler of [jobs.RegisterTx]. Before that,
+// if the job has completed, it calls inspect in the transaction, which reads the handler's writes.
+// Any other handler receives no transaction: its writes stay, and inspect reads in a separate
+// transaction. inspect may be nil. db may be nil if neither needs it.
 //
-// The outcome says what becomes of the job. The error is the outcome's Err, or
-// look's, as they are: nil means that the job has completed, and look is content.
-// A handler that ends its transaction gets [jobs.ErrTxEnded], with every driver.
-// What it wrote may then stay.
-func HandleJob(ctx context.Context, db *sql.DB, h *jobs.Handlers, args jobs.Args, look func(tx *sql.Tx) error) (JobOutcome, error) {
-	all, err := HandleJobs(ctx, db, h, []GivenJob{{Args: args}}, look)
+// The outcome is the job's. The error is the outcome's Err, or inspect's error, unchanged. A nil
+// error means that the job has completed and inspect has returned nil. A handler that ends its
+// transaction gets [jobs.ErrTxEnded], with every driver. Its writes may then stay.
+func HandleJob(ctx context.Context, db *sql.DB, h *jobs.Handlers, args jobs.Args, inspect func(tx *sql.Tx) error) (JobOutcome, error) {
+	all, err := HandleJobs(ctx, db, h, []GivenJob{{Args: args}}, inspect)
 	if len(all) == 0 {
 		return JobOutcome{}, err
 	}
 	return all[0], err
 }
 
-// HandleJobs is [HandleJob] for a batch, all of one kind and in one call, and for
-// jobs that were enqueued with options or have failed before. The outcomes are in
-// the order of the jobs. The error is the first outcome's that has one.
+// HandleJobs is [HandleJob] for a batch: jobs of one kind in one call. The jobs may have
+// options of Enqueue, and may have failed before. The outcomes are in the order of the jobs.
+// The error is the first error of an outcome.
 //
-// A worker looks for the one job that makes a batch fail. HandleJobs does not: all
-// jobs without an outcome of their own get the error.
-func HandleJobs(ctx context.Context, db *sql.DB, h *jobs.Handlers, given []GivenJob, look func(tx *sql.Tx) error) (all []JobOutcome, err error) {
+// A worker searches for the one job that makes a batch fail. HandleJobs does not: all jobs
+// without an outcome of their own get the error.
+func HandleJobs(ctx context.Context, db *sql.DB, h *jobs.Handlers, given []GivenJob, inspect func(tx *sql.Tx) error) (all []JobOutcome, err error) {
 	if h == nil {
 		return nil, errors.New("workertest: the handlers are nil")
 	}
-	b := &bench{db: db}
+	b := &dryRun{db: db}
 	defer b.close()
 	list := make([]jobtrial.Given, len(given))
 	for i, g := range given {
@@ -92,28 +89,28 @@ func HandleJobs(ctx context.Context, db *sql.DB, h *jobs.Handlers, given []Given
 			err = o.Err
 		}
 	}
-	if look == nil || !completed {
+	if inspect == nil || !completed {
 		return all, err
 	}
 	if b.tx == nil {
 		if _, _, err := b.Begin(ctx); err != nil {
-			return all, fmt.Errorf("workertest: a transaction to look: %w", err)
+			return all, fmt.Errorf("workertest: a transaction to inspect: %w", err)
 		}
 	}
-	if looked := look(b.tx); looked != nil {
+	if looked := inspect(b.tx); looked != nil {
 		return all, looked
 	}
 	return all, err
 }
 
-// bench has the transaction in which a handler works, and look reads.
-type bench struct {
+// dryRun has the transaction of a handler, in which inspect reads.
+type dryRun struct {
 	db   *sql.DB
 	conn *sql.Conn
 	tx   *sql.Tx
 }
 
-func (b *bench) Begin(ctx context.Context) (tx *sql.Tx, check func(error) error, err error) {
+func (b *dryRun) Begin(ctx context.Context) (tx *sql.Tx, check func(error) error, err error) {
 	if b.db == nil {
 		return nil, nil, errors.New("db is nil")
 	}
@@ -133,16 +130,16 @@ func (b *bench) Begin(ctx context.Context) (tx *sql.Tx, check func(error) error,
 	}, err
 }
 
-func (b *bench) Committed(ctx context.Context, txid string) (bool, error) {
+func (b *dryRun) Committed(ctx context.Context, txid string) (bool, error) {
 	if b.db == nil {
-		return false, errors.New("db is nil: it tells what has become of the transaction of CompleteTx")
+		return false, errors.New("db is nil: HandleJobs needs db to read the status of CompleteTx's transaction")
 	}
 	var status sql.NullString
 	err := b.db.QueryRowContext(ctx, `SELECT txid_status($1::bigint)`, txid).Scan(&status)
 	return status.String == committed, err
 }
 
-func (b *bench) close() {
+func (b *dryRun) close() {
 	if b.tx != nil {
 		_ = b.tx.Rollback()
 	}

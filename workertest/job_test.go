@@ -18,7 +18,7 @@ type charge struct{ Cents int }
 
 func (charge) Kind() string { return "charge" }
 
-// newCharges makes a database without tables of jobs, and an empty one of charges.
+// newCharges creates a database with an empty table of charges and without tables of jobs.
 func newCharges(t *testing.T) *pgtest.Database {
 	d := pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE charges (cents INT)`)
@@ -37,7 +37,7 @@ func insertCharge(ctx context.Context, tx jobs.Querier, cents int) error {
 	return err
 }
 
-// A handler works in a transaction that look sees and that leaves nothing behind.
+// inspect sees the writes of a handler's transaction, which is rolled back.
 func TestHandleJob(t *testing.T) {
 	t.Parallel()
 	d := newCharges(t)
@@ -71,14 +71,14 @@ func TestHandleJob(t *testing.T) {
 	}
 }
 
-// What a handler returns decides what becomes of the job, as in a worker.
+// The handler's error decides the outcome of the job, as in a worker.
 func TestHandleJobOutcomes(t *testing.T) {
 	t.Parallel()
 	d := newCharges(t)
 	for name, c := range map[string]struct {
 		handle func(ctx context.Context, tx *sql.Tx, j *jobs.Job[charge]) error
 		given  workertest.GivenJob
-		want   string // state, code, whether it counts, and after which seconds
+		want   string // state, code, whether the run counts, and the delay in seconds
 		is     error
 		says   string
 	}{
@@ -133,8 +133,7 @@ type declined struct{}
 func (declined) Error() string { return "the card was declined" }
 func (declined) Code() string  { return "DECLINED" }
 
-// A handler without a transaction needs no database, unless there is something to
-// look at.
+// A handler without a transaction needs no database unless inspect is set.
 func TestHandleJobWithoutTx(t *testing.T) {
 	t.Parallel()
 	d := newCharges(t)
@@ -181,7 +180,7 @@ func TestHandleJobWithoutTx(t *testing.T) {
 	}
 }
 
-// A batch is one call, and Settle gives one job an outcome of its own.
+// A batch is one call, and Settle gives one job its own outcome.
 func TestHandleJobs(t *testing.T) {
 	t.Parallel()
 	d := newCharges(t)
@@ -225,7 +224,7 @@ func TestHandleJobs(t *testing.T) {
 	}
 }
 
-// What cannot be called is said before anything is.
+// HandleJob refuses invalid arguments before it calls a handler.
 func TestHandleJobRefuses(t *testing.T) {
 	t.Parallel()
 	d := newCharges(t)

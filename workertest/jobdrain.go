@@ -19,23 +19,22 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Drain runs a worker until no job is due or running that h has a handler for,
-// those included that are enqueued meanwhile. Then it stops the worker. When it
-// returns, nothing of the worker is running any more.
+// Drain runs a worker until no job for which h has a handler is due or running. This includes
+// jobs that are enqueued meanwhile. Then it stops the worker. When Drain returns, no goroutine
+// of the worker is running.
 //
-// Jobs of all queues run, ten of each at once, unless opts have WithQueue. Jobs of
-// other kinds are left alone, and so are jobs that are due later: those enqueued
-// with At or In, the snoozed, and those that wait for another attempt. A handler
-// registered with jobs.Retry(jobs.Fixed(0)) is tried again at once. To run jobs
-// before their time, set run_at in the table.
+// Jobs of all queues run, ten of each at once, unless opts have WithQueue. Jobs of other kinds
+// are left alone, and so are jobs that are due later: jobs enqueued with At or In, snoozed
+// jobs, and jobs that wait for another attempt. A handler registered with
+// jobs.Retry(jobs.Fixed(0)) is retried at once. To run a job before its time, set run_at in the
+// table.
 //
-// Drain returns the errors of the jobs that have failed, or would be tried again
-// later: nil means that no failure was left behind. A first attempt that failed
-// and a second one that completed the job are no failure.
+// Drain returns the errors of the jobs that have failed, or that wait for another attempt. It
+// returns nil if there are none. A job that failed at first and then completed is no failure.
 //
-// opts are applied after Drain's own, by which the worker polls often and a stop
-// waits for a second. Give ctx a deadline. When it ends, the error names the jobs
-// that were awaited.
+// opts are applied after Drain's own options, by which the worker polls often and a stop waits
+// for a second. Give ctx a deadline. When ctx ends, the error names the jobs that Drain
+// awaited.
 func Drain(ctx context.Context, db *sql.DB, h *jobs.Handlers, opts ...jobs.Option) error {
 	if db == nil || h == nil {
 		return errors.New("workertest: db or handlers are nil")
@@ -45,7 +44,7 @@ func Drain(ctx context.Context, db *sql.DB, h *jobs.Handlers, opts ...jobs.Optio
 		return fmt.Errorf("workertest: %w", err)
 	}
 	d := &drain{db: db, handlers: h, tables: t, opts: opts, named: jobtrial.Of(opts).Queues, failed: map[int64]error{}}
-	for { // a job may be enqueued into a queue that no job was in before
+	for { // a job may be enqueued into a new queue
 		queues, err := d.queues(ctx)
 		if err == nil && len(queues) > 0 {
 			err = d.run(ctx, queues)
@@ -71,7 +70,7 @@ type drain struct {
 	failed map[int64]error // by job
 }
 
-// done takes note of a run.
+// done records the end of a run.
 func (d *drain) done(r observe.JobDone) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,9 +80,9 @@ func (d *drain) done(r observe.JobDone) {
 	}
 }
 
-// run runs a worker of these queues until nothing is due there.
+// run runs a worker of these queues until no job is due there.
 func (d *drain) run(ctx context.Context, queues []string) error {
-	opts := []jobs.Option{jobs.WithPollInterval(lookEvery), jobs.WithShutdownTimeout(time.Second)}
+	opts := []jobs.Option{jobs.WithPollInterval(pollInterval), jobs.WithShutdownTimeout(time.Second)}
 	if len(d.named) == 0 {
 		for _, q := range queues {
 			opts = append(opts, jobs.WithQueue(q, 10))
@@ -103,24 +102,24 @@ func (d *drain) run(ctx context.Context, queues []string) error {
 				return fmt.Errorf("awaited %s, but the worker was stopped", awaited)
 			}
 			return fmt.Errorf("awaited %s: %w", awaited, err)
-		case <-time.After(lookEvery):
+		case <-time.After(pollInterval):
 		}
 		if w.Status().State != jobs.WorkerRunning {
 			continue
 		}
 		missing, err := d.missing(ctx, queues)
 		if err != nil {
-			continue // what is wrong, the worker says
+			continue // the worker's status has the error
 		}
 		if missing == "" {
 			w.Stop()
 			return <-ended
 		}
-		awaited = missing + d.trouble(w.Status())
+		awaited = missing + d.condition(w.Status())
 	}
 }
 
-// query reads the jobs that are due or running, of the kinds with handlers.
+// query reads the due or running jobs of the kinds with handlers.
 func (d *drain) query(ctx context.Context, columns, more string, args ...any) ([][3]string, error) {
 	kinds, err := json.Marshal(jobtrial.Kinds(d.handlers))
 	if err != nil {
@@ -133,7 +132,7 @@ func (d *drain) query(ctx context.Context, columns, more string, args ...any) ([
 		append([]any{string(kinds)}, args...)...)
 }
 
-// queues are those that were named, or those with something to do.
+// queues returns the named queues, or those with due or running jobs.
 func (d *drain) queues(ctx context.Context) (all []string, err error) {
 	if len(d.named) > 0 {
 		return d.named, nil
@@ -145,7 +144,7 @@ func (d *drain) queues(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
-// missing names what is to be done in these queues, empty if there is nothing.
+// missing describes the due or running jobs of these queues. It is empty if there are none.
 func (d *drain) missing(ctx context.Context, queues []string) (string, error) {
 	list, err := json.Marshal(queues)
 	if err != nil {
@@ -168,8 +167,8 @@ func (d *drain) missing(ctx context.Context, queues []string) (string, error) {
 	return strings.Join(what, ", "), nil
 }
 
-// trouble is why the worker does not get on.
-func (d *drain) trouble(s jobs.Status) (text string) {
+// condition describes why the worker makes no progress.
+func (d *drain) condition(s jobs.Status) (text string) {
 	for _, q := range s.Queues {
 		if q.LastError != nil {
 			text += fmt.Sprintf("; queue %s: %v", errtext.Value(q.Name), q.LastError)
@@ -181,8 +180,8 @@ func (d *drain) trouble(s jobs.Status) (text string) {
 	return text
 }
 
-// failures are the errors of jobs that were left behind: what was snoozed or
-// cancelled has not failed.
+// failures returns the errors of jobs that have failed, or wait for another attempt. Snoozed
+// and cancelled jobs have not failed.
 func (d *drain) failures(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

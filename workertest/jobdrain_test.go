@@ -45,8 +45,8 @@ func drainJobs(t *testing.T, d *pgtest.Database, h *jobs.Handlers, opts ...jobs.
 	return workertest.Drain(ctx, d.DB, h, opts...)
 }
 
-// What is due runs, and all that it enqueues, whatever the queue. What is due
-// later, or has no handler, is left alone.
+// Drain runs due jobs and all jobs that they enqueue, in every queue. Jobs that are due later
+// or have no handler are left alone.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	d, c := newJobs(t, "work")
@@ -84,7 +84,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A transaction that has not committed shows its own.
+// Enqueued in an open transaction lists the transaction's own jobs.
 func TestEnqueuedInATransaction(t *testing.T) {
 	t.Parallel()
 	d, c := newJobs(t, "jobs")
@@ -107,14 +107,14 @@ func TestEnqueuedInATransaction(t *testing.T) {
 	}
 }
 
-// Failures that are left behind are returned, and no others.
+// Drain returns the errors of jobs that failed in the end, and no others.
 func TestDrainReturnsFailures(t *testing.T) {
 	t.Parallel()
 	d, c := newJobs(t, "jobs")
 	h := jobs.NewHandlers()
 	jobs.Register(h, func(_ context.Context, j *jobs.Job[step]) error {
 		switch {
-		case j.Args.Left == 1 && j.Attempt == 1: // the second one is good
+		case j.Args.Left == 1 && j.Attempt == 1: // the second attempt succeeds
 			return jobs.RetryAfter(0, errors.New("once"))
 		case j.Args.Left == 2:
 			return jobs.Snooze(time.Hour)
@@ -140,8 +140,8 @@ func TestDrainReturnsFailures(t *testing.T) {
 	}
 }
 
-// When it takes too long, the error names what was awaited.
-func TestDrainSaysWhatItAwaited(t *testing.T) {
+// After a timeout, the error names the awaited jobs.
+func TestDrainTimeoutNamesAwaitedJobs(t *testing.T) {
 	t.Parallel()
 	d, c := newJobs(t, "jobs")
 	h := jobs.NewHandlers()
@@ -176,7 +176,7 @@ func TestDrainSaysWhatItAwaited(t *testing.T) {
 	expectDrain(`the end of job 1 of kind "step", which is due in queue 'default', which is paused`)
 }
 
-// What is wrong with the worker ends it at once.
+// Drain returns the worker's error at once.
 func TestDrainWithoutTables(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)

@@ -21,14 +21,14 @@ type EnqueuedJob[T jobs.Args] struct {
 	Args        T
 	State       jobs.State
 	GoodUntil   *time.Time
-	UniqueKey   string // of Unique and UniqueUntilStart, while an unfinished job holds it
+	UniqueKey   string // of Unique and UniqueUntilStart, while an unfinished job holds the key
 }
 
-// Enqueued lists the jobs of T's kind, finished or not, in the order in which they
-// were enqueued. on is a database, or a transaction that sees its own before it
-// commits: that of a test, or of a consumer under [Handle].
+// Enqueued lists the finished and unfinished jobs of T's kind, in the order in which they were
+// enqueued. on is a database or a transaction. A transaction sees its own jobs before it
+// commits: the transaction of a test, or of a consumer under [Handle].
 //
-// opts are those of a client: jobs.WithTable.
+// opts are the options of a client: jobs.WithTable.
 func Enqueued[T jobs.Args](ctx context.Context, on jobs.Querier, opts ...jobs.ClientOption) ([]EnqueuedJob[T], error) {
 	var zero T
 	kind := zero.Kind()
@@ -64,7 +64,7 @@ SELECT id, queue, priority, ` + pgdriver.TimeOrNever(`run_at`) + `, attempt, fai
 FROM {history} WHERE kind = $1::text
 ORDER BY id`
 
-// jobTables are the tables that options name.
+// jobTables returns the tables that the options name.
 func jobTables(options any) (tables.Jobs, error) {
 	return tables.ParseJobs(jobtrial.Of(options).Table, "WithTable")
 }

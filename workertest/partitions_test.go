@@ -23,7 +23,7 @@ type partitioned struct {
 
 func (p *partitioned) Partitions() consumer.Partitions { return p.wish }
 
-// bulkPartitioned takes batches.
+// bulkPartitioned handles batches.
 type bulkPartitioned struct{ partitioned }
 
 func (p *bulkPartitioned) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
@@ -35,7 +35,7 @@ func (p *bulkPartitioned) HandleBatch(ctx context.Context, tx *sql.Tx, events []
 	return nil
 }
 
-// A consumer in partitions runs in them, and each of its events is handled once.
+// A consumer in partitions handles each of its events once, in its partitions.
 func TestCatchUpInPartitions(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// transaction is what a handler is given and must leave alone. Its number tells
-// it from any that follows it, with every driver.
+// transaction is a transaction that a handler receives and must not end. Its id distinguishes
+// it from later transactions, with every driver.
 type transaction struct {
 	tx   *sql.Tx
 	conn *sql.Conn // on which it runs
@@ -34,9 +34,8 @@ func currentID(ctx context.Context, q store.Querier) (id string, err error) {
 	return id, err
 }
 
-// call calls a handler and checks how it left the transaction, whether it
-// returns an error or not. A panic goes through, unless the handler has ended
-// the transaction before.
+// call calls a handler and then checks the transaction, whether the handler returns an error or
+// not. It passes a panic on, unless the handler has ended the transaction.
 func (t *transaction) call(ctx context.Context, handle func() error) (err error) {
 	panics := true
 	defer func() {
@@ -52,8 +51,8 @@ func (t *transaction) call(ctx context.Context, handle func() error) (err error)
 	return t.check(ctx, err)
 }
 
-// check returns worker.ErrTransactionEnded if the handler, which returned err,
-// has ended the transaction.
+// check returns worker.ErrTransactionEnded if the handler, which returned err, has ended the
+// transaction.
 func (t *transaction) check(ctx context.Context, err error) error {
 	id, failed := currentID(ctx, t.tx)
 	aborted := pgdriver.SQLState(failed) == pgdriver.InFailedTransaction
@@ -63,7 +62,7 @@ func (t *transaction) check(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case aborted:
-		_ = t.tx.Rollback() // the number's fate is to be asked
+		_ = t.tx.Rollback() // the rollback lets ending read the transaction's status
 	case failed != nil && !errors.Is(failed, sql.ErrTxDone):
 		return errtext.Join(err, failed)
 	}
@@ -84,17 +83,17 @@ func (t *transaction) check(ctx context.Context, err error) error {
 
 const committed = "committed"
 
-// ending asks what has become of the transaction. next is the number of the one
-// after it, empty if there was none.
+// ending returns how the transaction ended. next is the id of the next transaction, empty if
+// there was none.
 func (t *transaction) ending(ctx context.Context, next string) (how string, err error) {
 	var status sql.NullString
 	if err := t.conn.QueryRowContext(ctx, `SELECT txid_status($1::bigint)`, t.id).Scan(&status); err != nil {
-		return "", fmt.Errorf("ask what has become of the transaction: %w", err)
+		return "", fmt.Errorf("read the status of the transaction: %w", err)
 	}
 	if how = "rolled back"; status.String == committed {
 		how = committed
 	}
-	// A statement outside of a transaction has a number of its own.
+	// A statement outside of a transaction has its own id.
 	if id, err := currentID(ctx, t.conn); err == nil && id == next {
 		how += ", and another was begun (AND CHAIN, or BEGIN)"
 	}
@@ -105,21 +104,21 @@ func (t *transaction) ending(ctx context.Context, next string) (how string, err 
 type watched struct {
 	consumer.Consumer
 	mu   sync.Mutex
-	last map[string]*transaction // of each part: no two calls of one run at the same time
+	last map[string]*transaction // of each unit: no two calls of a unit run at the same time
 }
 
-// watchedBatch is watched for a consumer that takes whole batches.
+// watchedBatch is watched for a BatchConsumer.
 type watchedBatch struct {
 	*watched
 	bulk consumer.BatchConsumer
 }
 
-// inParts adds the partitions of a consumer that has some.
+// inParts adds Partitions to a watched consumer.
 type inParts struct{ of consumer.Partitioned }
 
 func (p inParts) Partitions() consumer.Partitions { return p.of.Partitions() }
 
-// watch returns the consumers so that every call of their handlers is checked.
+// watch wraps the consumers so that every call of their handlers is checked.
 func watch(consumers []consumer.Consumer) []consumer.Consumer {
 	all := make([]consumer.Consumer, len(consumers))
 	for i, c := range consumers {
@@ -173,7 +172,7 @@ func (w *watched) Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggrega
 func (w *watched) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 	err := w.call(ctx, tx, func() error { return w.Consumer.Handle(ctx, tx, e) })
 	if errors.Is(err, worker.ErrTransactionEnded) {
-		return fmt.Errorf("at position %d: %w", e.GlobalPosition, err) // lib/pq does not tell the worker
+		return fmt.Errorf("at position %d: %w", e.GlobalPosition, err) // with lib/pq, the error of the worker lacks the position
 	}
 	return err
 }

@@ -18,8 +18,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// endings are the ways in which a handler may end its transaction, and what is
-// to be said of them.
+// endings are the ways in which a handler may end its transaction, with the expected errors.
 var endings = map[string]struct {
 	statements []string
 	method     func(tx *sql.Tx) error
@@ -60,8 +59,8 @@ var sequels = map[string]func() error{
 	"panics":           func() error { panic(errBoom) },
 }
 
-// forEachEnding runs a test for ways in which a handler ends its transaction,
-// whatever it does then, with both drivers.
+// forEachEnding runs a test for the named ways of ending a transaction, and for every later
+// behaviour of the handler, with both drivers.
 func forEachEnding(t *testing.T, names []string, test func(t *testing.T, d *pgtest.Database, db *sql.DB, c consumer.Consumer) error) {
 	for _, how := range names {
 		e := endings[how]
@@ -85,15 +84,15 @@ func forEachEnding(t *testing.T, names []string, test func(t *testing.T, d *pgte
 	}
 }
 
-func TestHandleSaysHowAHandlerEndedItsTransaction(t *testing.T) {
+func TestHandleReportsEndedTransaction(t *testing.T) {
 	t.Parallel()
 	forEachEnding(t, slices.Collect(maps.Keys(endings)), func(t *testing.T, d *pgtest.Database, db *sql.DB, c consumer.Consumer) error {
-		db.SetMaxOpenConns(1) // it needs no second connection
+		db.SetMaxOpenConns(1) // Handle needs no second connection
 		return workertest.Handle(t.Context(), db, c, []store.Event{event("Order", "a"), event("Order", "end"), event("Order", "b")}, nil)
 	})
 }
 
-func TestCatchUpSaysHowAHandlerEndedItsTransaction(t *testing.T) {
+func TestCatchUpReportsEndedTransaction(t *testing.T) {
 	t.Parallel()
 	forEachEnding(t, []string{"COMMIT AND CHAIN", "ROLLBACK AND CHAIN"}, func(t *testing.T, d *pgtest.Database, db *sql.DB, c consumer.Consumer) error {
 		for _, id := range []string{"a", "end", "b"} {
@@ -103,7 +102,7 @@ func TestCatchUpSaysHowAHandlerEndedItsTransaction(t *testing.T) {
 	})
 }
 
-// The batch consumer's call is checked, and is a batch consumer's still.
+// The calls of a batch consumer are checked, and remain calls of HandleBatch.
 func TestCatchUpChecksABatchConsumer(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

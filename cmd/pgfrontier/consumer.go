@@ -36,7 +36,7 @@ type dossier struct {
 	next       []ops.Next
 	letters    []ops.DeadLetter
 	operations []ops.Operation
-	errors     []alarms.Trouble
+	errors     []alarms.UnitError
 }
 
 func (a *app) about(ctx context.Context, name string) (d dossier, err error) {
@@ -52,7 +52,7 @@ func (a *app) about(ctx context.Context, name string) (d dossier, err error) {
 		return d, unknownConsumer(name, d.consumers)
 	}
 	for _, w := range d.workers {
-		for _, t := range alarms.Troubles(w.Status) {
+		for _, t := range alarms.UnitErrors(w.Status) {
 			if t.Consumer == d.Name {
 				d.errors = append(d.errors, t)
 			}
@@ -146,7 +146,7 @@ func (d dossier) object() object {
 	}
 	return object{
 		"consumer":   o,
-		"errors":     listed(d.errors, func(e alarms.Trouble) object { return object{"unit": e.Unit, "error": e.Text} }),
+		"errors":     listed(d.errors, func(e alarms.UnitError) object { return object{"unit": e.Unit, "error": e.Text} }),
 		"letters":    listed(d.letters, letterObject),
 		"operations": listed(d.operations, operationObject),
 	}

@@ -242,9 +242,9 @@ func (p *patient) lateOnes(context.Context) (finding, error) {
 
 func (p *patient) failures(context.Context) (finding, error) {
 	var all, remedies []string
-	var troubles []alarms.Trouble
+	var troubles []alarms.UnitError
 	for _, w := range p.living() {
-		troubles = append(troubles, alarms.Troubles(w.Status)...)
+		troubles = append(troubles, alarms.UnitErrors(w.Status)...)
 	}
 	for _, s := range alarms.Share(troubles) {
 		if !slices.ContainsFunc(p.consumers, func(c ops.Consumer) bool { return c.Name == s.Consumer }) {
@@ -437,7 +437,7 @@ func (p *patient) jobErrors(ctx context.Context) (finding, error) {
 	}
 	var all []string
 	for _, w := range (view{workers: workers}).living() {
-		for _, c := range alarms.JobsComplaints(w.Status) {
+		for _, c := range alarms.JobWorkerErrors(w.Status) {
 			all = append(all, placeOf(w)+": "+c.Part+": "+c.Text)
 		}
 	}

@@ -115,12 +115,12 @@ func workersObject(all []ops.Worker, stopped []ops.StoppedWorker) object {
 
 // complaints are the errors in what a worker of consumers said of itself.
 func complaints(status json.RawMessage) []string {
-	return listed(alarms.Complaints(status), func(c alarms.Complaint) string { return c.Text })
+	return listed(alarms.WorkerErrors(status), func(c alarms.WorkerError) string { return c.Text })
 }
 
 // jobsComplaints are the errors and the lost slots in what a worker of jobs said of itself.
 func jobsComplaints(status json.RawMessage) []string {
-	errs := listed(alarms.JobsComplaints(status), func(c alarms.Complaint) string { return c.Part + ": " + c.Text })
+	errs := listed(alarms.JobWorkerErrors(status), func(c alarms.WorkerError) string { return c.Part + ": " + c.Text })
 	return append(errs, alarms.LostSlots(status)...)
 }
 

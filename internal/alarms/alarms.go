@@ -1,7 +1,7 @@
-// Package alarms lists what is wrong with a deployment, a line for each thing: what
-// pgfrontier status and top show, and the overview of the console. It has what no list of
-// consumers shows: errors of the workers, a server that takes no writes or no connection, tables of a
-// newer version, builds that differ, and jobs.
+// Package alarms lists the faults of a deployment, one line each, for pgfrontier status and
+// top, and for the overview of the console. It covers faults that no list of consumers shows:
+// errors of workers, a server that is read-only or full, tables of a newer version, builds that
+// differ, and jobs.
 package alarms
 
 import (
@@ -15,35 +15,35 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// Kind says what an alarm is about.
+// Kind is the subject of an alarm.
 type Kind string
 
-// The kinds, in the order of a list.
+// The kinds, in the order of the list.
 const (
-	Standby  Kind = "standby"  // the server only reads
+	Standby  Kind = "standby"  // the server is read-only
 	Server   Kind = "server"   // workers may not write, or not connect
-	Tables   Kind = "tables"   // of a newer version
-	Worker   Kind = "worker"   // one that lives complains
-	Consumer Kind = "consumer" // it, or a unit of it, has a last error
-	Builds   Kind = "builds"   // of workers differ in what they do with a consumer
-	Jobs     Kind = "jobs"     // a worker of jobs complains, or is silent
-	Paused   Kind = "paused"   // a queue
-	Due      Kind = "due"      // jobs of a queue that do not run
-	Failed   Kind = "failed"   // jobs of a queue, for good, that nobody has acknowledged
-	Overdue  Kind = "overdue"  // a schedule
+	Tables   Kind = "tables"   // a newer version has upgraded the tables
+	Worker   Kind = "worker"   // a living worker reports an error
+	Consumer Kind = "consumer" // a consumer or a unit has a last error
+	Builds   Kind = "builds"   // the builds of workers differ for a consumer
+	Jobs     Kind = "jobs"     // a worker of jobs reports an error, or is silent
+	Paused   Kind = "paused"   // a queue is paused
+	Due      Kind = "due"      // due jobs of a queue do not run
+	Failed   Kind = "failed"   // jobs of a queue have failed, and are not acknowledged
+	Overdue  Kind = "overdue"  // a schedule is overdue
 
 	PausedSchedule Kind = "paused-schedule"
-	Unadvanced     Kind = "unadvanced" // runs of flows that no worker advances
+	Unadvanced     Kind = "unadvanced" // no worker advances the runs of flows
 )
 
-// Alarm is a thing that is wrong.
+// Alarm is a fault of the deployment.
 type Alarm struct {
 	Kind Kind
-	Name string // of the worker, the consumer, the queue or the schedule; empty: of the server, of flows, or of others besides
+	Name string // of the worker, consumer, queue or schedule; empty: the alarm is about the server, flows, or the number of other alarms
 	Says string
 }
 
-// String is one line.
+// String returns the alarm as one line.
 func (t Alarm) String() string {
 	thing := map[Kind]string{Standby: "server", Server: "server", Tables: "tables", Worker: "worker", Consumer: "consumer", Builds: "consumer", Jobs: "worker of jobs", Overdue: "schedule", PausedSchedule: "schedule", Unadvanced: "flows"}[t.Kind]
 	thing = cmp.Or(thing, "queue")
@@ -54,30 +54,30 @@ func (t Alarm) String() string {
 }
 
 const (
-	// silent is after what age of its heartbeat a worker is taken for dead that does not say its
-	// HeartbeatTimeout: the default of WithHeartbeatTimeout.
+	// silent is the age of a heartbeat from which on a worker that does not report its
+	// HeartbeatTimeout counts as dead. It is the default of WithHeartbeatTimeout.
 	silent = 30 * time.Second
 
-	// Late is what jobs that are due, and ticks of schedules, may wait.
+	// Late is how long due jobs and ticks of schedules may wait.
 	Late = 5 * time.Minute
 
-	most = 5 // of a kind
+	most = 5 // maximum number of alarms of a kind
 )
 
-// IsSilent reports whether a worker counts as dead: its heartbeat is older than its
-// HeartbeatTimeout, or lies in the future, so that the age of the heartbeat is unknown.
+// IsSilent reports whether a worker counts as dead. Its heartbeat is older than its
+// HeartbeatTimeout, or lies in the future, so that its age is unknown.
 func IsSilent(w ops.Worker) bool {
 	return w.HeartbeatAge < 0 || w.HeartbeatAge > cmp.Or(w.HeartbeatTimeout, silent)
 }
 
-// Complaint is an error in what a worker said of itself.
-type Complaint struct{ Part, Text string }
+// WorkerError is an error in a worker's Status.
+type WorkerError struct{ Part, Text string }
 
-// Complaints are those in a worker's Status.
-func Complaints(status json.RawMessage) (all []Complaint) {
-	var said struct{ CoordinationError, FrontierError, NotifyError, LoopError string }
-	_ = json.Unmarshal(status, &said) // of another library it may be anything
-	for _, c := range []Complaint{{"coordination", said.CoordinationError}, {"log", said.FrontierError}, {"notify", said.NotifyError}, {"loop", said.LoopError}} {
+// WorkerErrors returns the errors in a worker's Status.
+func WorkerErrors(status json.RawMessage) (all []WorkerError) {
+	var reported struct{ CoordinationError, FrontierError, NotifyError, LoopError string }
+	_ = json.Unmarshal(status, &reported) // another library may have stored any JSON
+	for _, c := range []WorkerError{{"coordination", reported.CoordinationError}, {"log", reported.FrontierError}, {"notify", reported.NotifyError}, {"loop", reported.LoopError}} {
 		if c.Text != "" {
 			all = append(all, c)
 		}
@@ -85,35 +85,36 @@ func Complaints(status json.RawMessage) (all []Complaint) {
 	return all
 }
 
-// ofWorkers are the complaints in what living workers said of themselves. An error that units of
-// a consumer have in common is one alarm.
+// ofWorkers returns the alarms about the Status of living workers. An error that several units
+// of a consumer share is one alarm.
 func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm) {
-	all = complaining(Worker, workers, Complaints, place)
-	var troubles []Trouble
+	all = sharedErrors(Worker, workers, WorkerErrors, place)
+	var unitErrors []UnitError
 	for _, w := range workers {
 		if !IsSilent(w) {
-			troubles = append(troubles, Troubles(w.Status)...)
+			unitErrors = append(unitErrors, UnitErrors(w.Status)...)
 		}
 	}
-	for _, s := range Share(troubles) {
+	for _, s := range Share(unitErrors) {
 		all = append(all, Alarm{Consumer, s.Name(), s.Says()})
 	}
 	return all
 }
 
-// complaining are the complaints of living workers. One that several have is one alarm.
-func complaining(kind Kind, workers []ops.Worker, of func(json.RawMessage) []Complaint, place func(ops.Worker) string) (all []Alarm) {
+// sharedErrors returns alarms about the errors of living workers. An error that several workers
+// share is one alarm.
+func sharedErrors(kind Kind, workers []ops.Worker, of func(json.RawMessage) []WorkerError, place func(ops.Worker) string) (all []Alarm) {
 	workers = slices.SortedFunc(slices.Values(workers), func(a, b ops.Worker) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), slices.Compare(a.ID[:], b.ID[:]))
 	})
-	var order []string // the complaints
+	var order []string // texts of the errors, in order
 	first, others := map[string]string{}, map[string]int{}
 	for _, w := range workers {
 		if IsSilent(w) {
 			continue
 		}
-		for _, complaint := range of(w.Status) {
-			c := complaint.Part + ": " + errtext.Line(complaint.Text)
+		for _, e := range of(w.Status) {
+			c := e.Part + ": " + errtext.Line(e.Text)
 			if _, known := first[c]; known {
 				others[c]++
 				continue
@@ -132,7 +133,8 @@ func complaining(kind Kind, workers []ops.Worker, of func(json.RawMessage) []Com
 	return all
 }
 
-// short leaves the first of each kind, which stand together, and counts the others.
+// short keeps the first alarms of each kind, and counts the others. Alarms of a kind are
+// adjacent.
 func short(all []Alarm) (list []Alarm) {
 	for rest := all; len(rest) > 0; {
 		kind := rest[0].Kind

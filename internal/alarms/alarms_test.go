@@ -31,7 +31,7 @@ func lines(all []alarms.Alarm) string {
 	return b.String()
 }
 
-// find is the list, a line each.
+// find returns the list as text, one line each.
 func find(t *testing.T, db *sql.DB, jobs string, workers ...ops.Worker) string {
 	t.Helper()
 	all, err := alarms.Find(t.Context(), db, &migrations.Config{JobsTable: jobs}, nil, workers, place)
@@ -41,9 +41,9 @@ func find(t *testing.T, db *sql.DB, jobs string, workers ...ops.Worker) string {
 	return lines(all)
 }
 
-// What workers say of themselves is one alarm each, however many say the same. Those that are dead
-// say nothing, nor do those of another library.
-func TestComplaints(t *testing.T) {
+// Each error of a Status is one alarm, however many workers report it. Dead workers and workers
+// of another library have no alarms.
+func TestErrorsOfWorkers(t *testing.T) {
 	said := func(pid int, status string) ops.Worker {
 		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Status: json.RawMessage(status)}
 	}
@@ -67,7 +67,7 @@ consumer c#000-7ff: no customer
 	}
 }
 
-// The list stays short, however much is wrong, and counts what it leaves out.
+// The list is short, however many alarms there are, and counts the alarms that it leaves out.
 func TestListIsShort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 40).Draw(t, "consumers")
@@ -96,7 +96,7 @@ func TestListIsShort(t *testing.T) {
 	})
 }
 
-// What is wrong with jobs is told until it is mended.
+// An alarm about jobs lasts until its cause is gone.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -146,19 +146,19 @@ func TestJobs(t *testing.T) {
 			t.Errorf("%s\n%s", c.undoes, got)
 		}
 	}
-	// Whatever waits in a queue that is paused, the pause is the reason.
+	// If jobs wait in a paused queue, the pause is the alarm.
 	d.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'x', now() - interval '1 hour'); UPDATE jobs_queues SET paused_at = now(), paused_by = 'ann', paused_reason = 'r', name = '*' WHERE name = 'b'`)
 	if got := find(t, d.DB, ""); got != "queue *: paused by ann (r)\n" {
 		t.Errorf("while all are paused:\n%s", got)
 	}
 }
 
-// newer is what is said of tables that version 1000 has upgraded.
+// newer returns the alarm about tables that version 1000 has upgraded.
 func newer(version int) string {
 	return fmt.Sprintf("tables: migrations: the tables belong to a newer version: the database has version 1000, which needs programs of version 1000 or later, and this program has version %d: update the program\n", version)
 }
 
-// What keeps the workers' role from writing or connecting is told, and builds that differ.
+// Find reports obstacles to the workers' writes and connections, and builds that differ.
 func TestDeployment(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -194,8 +194,9 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-// Where there are no jobs, or a role may not see them, nothing is said of them; what workers say is said.
-func TestJobsThatCannotBeSeen(t *testing.T) {
+// If there are no tables of jobs, or the role may not read them, there are no alarms about
+// jobs. The alarms about workers remain.
+func TestJobsOfUnreadableTables(t *testing.T) {
 	t.Parallel()
 	worker := ops.Worker{Host: "h", PID: 7, Status: json.RawMessage(`{"LoopError": "it waits"}`)}
 	const says = "worker h/7: loop: it waits\n"
@@ -245,7 +246,7 @@ func TestJobsThatCannotBeSeen(t *testing.T) {
 	}
 }
 
-// However many jobs there are, few rows are read, also with the statistics of empty tables.
+// However many jobs there are, Find reads few rows, also with the statistics of empty tables.
 func TestFindReadsFewRows(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -279,8 +280,8 @@ func TestFindReadsFewRows(t *testing.T) {
 	}
 }
 
-// A worker is silent by its own time-out, or else by the default one, and if its heartbeat
-// lies in the future.
+// A worker is silent after its own timeout, or else the default, or if its heartbeat lies in
+// the future.
 func TestIsSilent(t *testing.T) {
 	for _, c := range []struct {
 		age, timeout time.Duration

@@ -12,42 +12,41 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Trouble is the last error of a consumer, or of a unit of it, as a worker told it.
-type Trouble struct {
+// UnitError is the last error of a consumer or a unit, as a worker reported it.
+type UnitError struct {
 	Unit     string
 	Consumer string
 	Text     string // one line
-	State    string // the SQLSTATE that PostgreSQL answered with, empty if there was none
-	Stuck    bool   // at an event, which ops.SkipEvent takes
+	State    string // the SQLSTATE of PostgreSQL's answer; empty: none
+	Stuck    bool   // at an event that ops.SkipEvent accepts
 }
 
-// Troubles are those in a worker's Status.
-func Troubles(status json.RawMessage) (all []Trouble) {
-	var said struct {
+// UnitErrors returns the errors of consumers in a worker's Status.
+func UnitErrors(status json.RawMessage) (all []UnitError) {
+	var reported struct {
 		Consumers []struct {
 			Name, LastError, LastErrorState string
 			Stuck                           int64
 		}
 	}
-	_ = json.Unmarshal(status, &said) // of another library it may be anything
-	for _, c := range said.Consumers {
+	_ = json.Unmarshal(status, &reported) // another library may have stored any JSON
+	for _, c := range reported.Consumers {
 		if c.LastError != "" {
-			all = append(all, Trouble{c.Name, partition.Consumer(c.Name), errtext.Line(c.LastError), c.LastErrorState, c.Stuck > 0})
+			all = append(all, UnitError{c.Name, partition.Consumer(c.Name), errtext.Line(c.LastError), c.LastErrorState, c.Stuck > 0})
 		}
 	}
 	return all
 }
 
-// Shared is an error that units of a consumer have in common.
+// Shared is an error that several units of a consumer share.
 type Shared struct {
-	Trouble          // of the first
-	Units   []string // all, in order of name
+	UnitError          // of the first unit
+	Units     []string // all units, in order of name
 }
 
-// Share gathers the errors that units of a consumer fail with for the same reason, in order of
-// the units.
-func Share(all []Trouble) (shared []Shared) {
-	all = slices.SortedStableFunc(slices.Values(all), func(a, b Trouble) int { return strings.Compare(a.Unit, b.Unit) })
+// Share groups errors of units of a consumer that have the same reason, in order of the units.
+func Share(all []UnitError) (shared []Shared) {
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b UnitError) int { return strings.Compare(a.Unit, b.Unit) })
 	type key struct{ consumer, reason string }
 	at := map[key]int{}
 	for _, t := range all {
@@ -55,7 +54,7 @@ func Share(all []Trouble) (shared []Shared) {
 		i, known := at[k]
 		if !known {
 			i = len(shared)
-			at[k], shared = i, append(shared, Shared{Trouble: t})
+			at[k], shared = i, append(shared, Shared{UnitError: t})
 		}
 		if units := shared[i].Units; !slices.Contains(units, t.Unit) {
 			shared[i].Units = append(units, t.Unit)
@@ -65,18 +64,18 @@ func Share(all []Trouble) (shared []Shared) {
 }
 
 var (
-	// failure is what a worker puts before the error that a handler has returned.
+	// failure matches the prefix that a worker adds to a handler's error.
 	failure  = regexp.MustCompile(`^worker: consumer "(?:[^"\\]|\\.)*" failed(?: at position \d+ \(event [^ ]+, type .*?\))?, \d+ in a row: `)
 	position = regexp.MustCompile(`position \d+`)
 )
 
-// reason is the error without what tells units apart that fail with it.
-func (t Trouble) reason() string {
+// reason returns the error without the parts that differ between units.
+func (t UnitError) reason() string {
 	text := failure.ReplaceAllString(t.Text, "")
 	return position.ReplaceAllString(strings.ReplaceAll(text, t.Unit, t.Consumer), "position")
 }
 
-// Name is the unit's, or the consumer's of several units.
+// Name returns the unit, or the consumer if there are several units.
 func (s Shared) Name() string {
 	if len(s.Units) == 1 {
 		return s.Unit
@@ -84,9 +83,10 @@ func (s Shared) Name() string {
 	return s.Consumer
 }
 
-// Says is the error. Of several units, it names them, and leaves out the event of the first.
+// Says returns the error. For several units it names the units, and omits the event of the
+// first.
 func (s Shared) Says() string {
-	const most = 20 // units that are named
+	const most = 20 // maximum number of units to name
 	n := len(s.Units)
 	if n == 1 {
 		return s.Text
@@ -101,10 +101,10 @@ func (s Shared) Says() string {
 	return fmt.Sprintf("%d units (%s): %s", n, strings.Join(names, ", "), failure.ReplaceAllString(s.Text, ""))
 }
 
-// overdue is in the text of worker.ErrHandlerOverdue.
+// overdue is a part of worker.ErrHandlerOverdue's text.
 const overdue = "a handler ignores the end of its context"
 
-// Remedy says what to do about it. To skip an event helps only if the event is to blame.
+// Remedy returns a remedy. It suggests a skip only if the event may be the cause.
 func (s Shared) Remedy() string {
 	switch {
 	case s.State == pgdriver.InsufficientPrivilege:

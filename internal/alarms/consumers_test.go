@@ -20,7 +20,7 @@ type denied struct{ state string }
 func (e denied) Error() string    { return "permission denied for table totals" }
 func (e denied) SQLState() string { return e.state }
 
-// status is what a worker tells whose units fail with these errors.
+// status returns the Status of a worker whose units fail with these errors.
 func status(t *testing.T, of map[string]error) json.RawMessage {
 	t.Helper()
 	var s worker.Status
@@ -58,10 +58,10 @@ func TestUnitsShareAnAlarm(t *testing.T) {
 	}
 }
 
-// A skip is advised only where the event may be to blame.
+// Remedy suggests a skip only if the event may be the cause.
 func TestRemediesOfConsumers(t *testing.T) {
 	for state, want := range map[string]string{"42501": "GRANT", "42P01": "mend the statement", "23505": "pgfrontier skip NAME POSITION", "": "pgfrontier skip NAME POSITION"} {
-		shared := alarms.Share(alarms.Troubles(status(t, map[string]error{"c": denied{state}})))
+		shared := alarms.Share(alarms.UnitErrors(status(t, map[string]error{"c": denied{state}})))
 		if len(shared) != 1 || !strings.Contains(shared[0].Remedy(), want) || strings.Contains(shared[0].Remedy(), "pgfrontier skip") != strings.HasPrefix(want, "pgfrontier") {
 			t.Errorf("SQLSTATE %q: %+v: %s", state, shared, shared[0].Remedy())
 		}

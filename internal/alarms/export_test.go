@@ -2,10 +2,10 @@ package alarms
 
 import "github.com/pgfrontier/worker/ops"
 
-// JobsSQL is the statement about jobs, for those who look at its plan.
+// JobsSQL is the statement about jobs, to test its plan.
 var JobsSQL = jobsSQL
 
-// List is what is told of workers.
+// List returns the alarms about workers.
 func List(workers []ops.Worker, place func(ops.Worker) string) []Alarm {
 	return short(ofWorkers(workers, place))
 }

@@ -21,25 +21,25 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Find lists what is wrong: of each kind five, and how many others there are. place names a
-// worker, and names has those of the tables, nil the defaults. Nothing is said of jobs where
-// there are none, or where the role may not see them.
+// Find lists the faults of a deployment: up to five of each kind, and the number of others.
+// place names a worker. names has the names of the tables, nil the defaults. Find reports
+// nothing about jobs if there are no such tables, or if the role may not read them.
 func Find(ctx context.Context, db *sql.DB, names *migrations.Config, consumers []ops.Consumer, workers []ops.Worker, place func(ops.Worker) string) ([]Alarm, error) {
 	t, jobs, err := parse(names)
 	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("look what is wrong: %w", err))
+		return nil, errtext.Of(fmt.Errorf("find the alarms: %w", err))
 	}
 	var all []Alarm
 	standby, seen, err := ofServer(ctx, db, jobs)
 	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("look what is wrong: %w", err))
+		return nil, errtext.Of(fmt.Errorf("find the alarms: %w", err))
 	}
 	if standby {
 		all = append(all, Alarm{Kind: Standby, Says: "a standby, on which no worker runs; it shows what it has received"})
 	}
 	more, err := ofDeployment(ctx, db, names, t, jobs)
 	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("look what is wrong: %w", err))
+		return nil, errtext.Of(fmt.Errorf("find the alarms: %w", err))
 	}
 	all = append(all, more...)
 	all = append(all, ofWorkers(workers, place)...)
@@ -47,22 +47,22 @@ func Find(ctx context.Context, db *sql.DB, names *migrations.Config, consumers [
 	if seen {
 		runners, err := jobWorkers(ctx, db, names, jobs)
 		if err != nil {
-			return nil, errtext.Of(fmt.Errorf("look what is wrong with jobs: %w", err))
+			return nil, errtext.Of(fmt.Errorf("find the alarms about jobs: %w", err))
 		}
 		all = append(all, ofJobWorkers(runners, place)...)
 		found, err := ofJobs(ctx, db, jobs)
 		if err != nil {
-			return nil, errtext.Of(fmt.Errorf("look what is wrong with jobs: %w", err))
+			return nil, errtext.Of(fmt.Errorf("find the alarms about jobs: %w", err))
 		}
 		all = append(all, found...)
-		if all, err = withNobody(ctx, db, jobs, all); err != nil {
-			return nil, errtext.Of(fmt.Errorf("look what is wrong with jobs: %w", err))
+		if all, err = withUnhandled(ctx, db, jobs, all); err != nil {
+			return nil, errtext.Of(fmt.Errorf("find the alarms about jobs: %w", err))
 		}
 	}
 	return short(all), nil
 }
 
-// parse returns the tables that names has; nil: the defaults.
+// parse returns the tables of names; nil means the defaults.
 func parse(names *migrations.Config) (t tables.Tables, jobs tables.Jobs, err error) {
 	c := cmp.Or(names, &migrations.Config{})
 	if t, err = tables.Parse(tables.Names{
@@ -74,8 +74,8 @@ func parse(names *migrations.Config) (t tables.Tables, jobs tables.Jobs, err err
 	return t, jobs, err
 }
 
-// ofDeployment finds what keeps workers from writing, from connecting, and from starting. What the
-// role may not read it does not find.
+// ofDeployment finds the obstacles to the workers' writes, connections and starts. It omits
+// faults that this role may not read.
 func ofDeployment(ctx context.Context, db *sql.DB, names *migrations.Config, t tables.Tables, jobs tables.Jobs) (all []Alarm, err error) {
 	for _, find := range []func(context.Context, store.Querier, tables.Tables, tables.Jobs) (Condition, error){ReadOnly, Full} {
 		c, err := find(ctx, db, t, jobs)
@@ -94,7 +94,7 @@ func ofDeployment(ctx context.Context, db *sql.DB, names *migrations.Config, t t
 	return all, nil
 }
 
-// ofBuilds says of which consumers the builds of living workers make different things.
+// ofBuilds reports the consumers for which the builds of living workers differ.
 func ofBuilds(consumers []ops.Consumer, workers []ops.Worker, place func(ops.Worker) string) (all []Alarm) {
 	living := slices.DeleteFunc(slices.Clone(workers), IsSilent)
 	for _, c := range consumers {
@@ -105,7 +105,7 @@ func ofBuilds(consumers []ops.Consumer, workers []ops.Worker, place func(ops.Wor
 	return all
 }
 
-// jobWorkers are the workers of jobs, none if the role may not read their table.
+// jobWorkers returns the workers of jobs, or none if the role may not read their table.
 func jobWorkers(ctx context.Context, db *sql.DB, names *migrations.Config, jobs tables.Jobs) ([]ops.Worker, error) {
 	readable, err := mayRead(ctx, db, jobs)
 	if err != nil || !readable {
@@ -128,8 +128,9 @@ func mayRead(ctx context.Context, db store.Querier, jobs tables.Jobs) (readable 
 	return readable, err
 }
 
-// ofServer reports whether the server is a standby, and whether the tables of jobs are there
-// and can be read. A name in a schema that the role may not use would be an error.
+// ofServer reports whether the server is a standby, and whether the tables of jobs exist and
+// can be read. It checks schemas first, since a name in a schema without USAGE would be an
+// error.
 func ofServer(ctx context.Context, db store.Querier, jobs tables.Jobs) (standby, seen bool, err error) {
 	names := []string{}
 	for _, t := range []ident.Table{jobs.Jobs, jobs.History, jobs.Queues, jobs.Schedules} {
@@ -151,9 +152,9 @@ SELECT pg_is_in_recovery(), CASE WHEN $1::text = '' OR coalesce(has_schema_privi
 	return found[0][0], found[0][1], nil
 }
 
-// withNobody adds what no worker does anything about: queues with due jobs, and runs of flows.
-// Tables of another version, or that the role may not read, add nothing.
-func withNobody(ctx context.Context, db store.Querier, jobs tables.Jobs, all []Alarm) ([]Alarm, error) {
+// withUnhandled adds the queues with due jobs and the runs of flows that no worker handles. It
+// adds nothing for tables of another version, or that the role may not read.
+func withUnhandled(ctx context.Context, db store.Querier, jobs tables.Jobs, all []Alarm) ([]Alarm, error) {
 	q := queue.New(jobs)
 	readable, err := mayRead(ctx, db, jobs)
 	if err != nil {
@@ -176,8 +177,7 @@ func withNobody(ctx context.Context, db store.Querier, jobs tables.Jobs, all []A
 	return all, nil
 }
 
-// withUnserved says of each queue whose jobs are due that no worker serves it, beside the others of
-// that kind.
+// withUnserved marks the queues that no worker serves, next to the other alarms of that kind.
 func withUnserved(all []Alarm, queues []string) []Alarm {
 	for _, name := range queues {
 		if i := slices.IndexFunc(all, func(t Alarm) bool { return t.Kind == Due && t.Name == name }); i >= 0 {
@@ -193,10 +193,10 @@ func withUnserved(all []Alarm, queues []string) []Alarm {
 	return all
 }
 
-const mostFailed = 100 // of a queue, that are counted
+const mostFailed = 100 // maximum number of failed jobs of a queue that are counted
 
-// ofJobs lists the queues and schedules that somebody should look at. Tables of another
-// version, which pgfrontier doctor tells, have none.
+// ofJobs lists the queues and schedules that need attention. For tables of another version,
+// which pgfrontier doctor reports, it lists none.
 func ofJobs(ctx context.Context, db store.Querier, jobs tables.Jobs) ([]Alarm, error) {
 	all, err := pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (t Alarm, err error) {
 		var by, reason string
@@ -237,11 +237,11 @@ func failed(n int64) string {
 	return fmt.Sprintf("%d jobs have failed for good", n)
 }
 
-// waitedSQL is for how long, in microseconds. A time may be -infinity.
+// waitedSQL is the waiting time in microseconds. since may be -infinity.
 const waitedSQL = `(extract(epoch FROM statement_timestamp() - greatest(since, statement_timestamp() - interval '36500 days')) * 1000000)::bigint`
 
-// jobsSQL finds the names of queues by a step through an index for each. Within a queue and a
-// priority, the index of those that are available has the first one to be due first.
+// jobsSQL finds the name of each queue by one index lookup. Within a queue and a priority, the
+// index of available jobs has the earliest job first.
 func jobsSQL(t tables.Jobs) string {
 	return strings.NewReplacer("{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{queues}", t.Queues.SQL(), "{schedules}", t.Schedules.SQL(),
 		"{most}", fmt.Sprint(mostFailed+1)).Replace(`

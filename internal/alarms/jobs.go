@@ -8,37 +8,38 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// JobsComplaints are the errors in the Status of a worker of jobs. LostSlots has the lost slots.
-func JobsComplaints(status json.RawMessage) (all []Complaint) {
-	var said struct {
+// JobWorkerErrors returns the errors in the Status of a worker of jobs. LostSlots returns the
+// lost slots.
+func JobWorkerErrors(status json.RawMessage) (all []WorkerError) {
+	var reported struct {
 		CoordinationError, SettleError, NotifyError string
 		Queues                                      []struct{ Name, LastError string }
 	}
-	_ = json.Unmarshal(status, &said) // of another version it may be anything
-	for _, c := range []Complaint{{"coordination", said.CoordinationError}, {"ends of jobs", said.SettleError}, {"notify", said.NotifyError}} {
+	_ = json.Unmarshal(status, &reported) // another version may have stored any JSON
+	for _, c := range []WorkerError{{"coordination", reported.CoordinationError}, {"ends of jobs", reported.SettleError}, {"notify", reported.NotifyError}} {
 		if c.Text != "" {
 			all = append(all, c)
 		}
 	}
-	for _, q := range said.Queues {
+	for _, q := range reported.Queues {
 		if q.LastError != "" {
-			all = append(all, Complaint{"queue " + q.Name, q.LastError})
+			all = append(all, WorkerError{"queue " + q.Name, q.LastError})
 		}
 	}
 	return all
 }
 
-// LostSlots says which slots of a worker of jobs are kept by handlers that were given up.
+// LostSlots returns the slots of a worker of jobs that abandoned handlers occupy.
 func LostSlots(status json.RawMessage) (all []string) {
-	var said struct {
+	var reported struct {
 		Queues []struct {
 			Name                 string
 			Overdue, Concurrency int
 			OverdueSince         time.Time
 		}
 	}
-	_ = json.Unmarshal(status, &said) // of another version it may be anything
-	for _, q := range said.Queues {
+	_ = json.Unmarshal(status, &reported) // another version may have stored any JSON
+	for _, q := range reported.Queues {
 		if q.Overdue > 0 {
 			all = append(all, fmt.Sprintf("has lost %d of %d slots of queue %s, the first since %s", q.Overdue, q.Concurrency, q.Name, q.OverdueSince.UTC().Format("2006-01-02 15:04:05")))
 		}
@@ -46,10 +47,10 @@ func LostSlots(status json.RawMessage) (all []string) {
 	return all
 }
 
-// ofJobWorkers are the complaints of living workers of jobs, their lost slots, and those workers
-// that are silent.
+// ofJobWorkers returns the alarms about workers of jobs: errors and lost slots of living
+// workers, and silent workers.
 func ofJobWorkers(workers []ops.Worker, place func(ops.Worker) string) []Alarm {
-	all := complaining(Jobs, workers, JobsComplaints, place)
+	all := sharedErrors(Jobs, workers, JobWorkerErrors, place)
 	for _, w := range workers {
 		if IsSilent(w) {
 			all = append(all, Alarm{Jobs, place(w), "no heartbeat for long"})

@@ -12,11 +12,12 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Condition is something wrong with the server, and what to do about it.
+// Condition is a fault of the server, and its remedy.
 type Condition struct{ Says, Remedy string }
 
-// ReadOnly says whose transactions are read-only by default: those of new sessions
-// of the server or of this database, or of a role that may write the heartbeats of workers. The zero Condition: none are.
+// ReadOnly reports transactions that are read-only by default. They are those of new sessions
+// of the server or this database, or of a role that may write the heartbeats of workers. The
+// zero Condition means none.
 func ReadOnly(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jobs) (c Condition, err error) {
 	var here bool
 	var roles string
@@ -42,13 +43,14 @@ SELECT (SELECT setting::bool AND source NOT IN ('user', 'database user', 'client
 	return c, nil
 }
 
-// mayWrite is true if role r may write the heartbeats that the table $n has.
+// mayWrite returns a condition: role r may write the heartbeats in the table $n.
 func mayWrite(n string) string {
 	return `coalesce(has_column_privilege(r.oid, to_regclass($` + n + `::text)::oid, 'heartbeat_at', 'UPDATE'), false)`
 }
 
-// Full says that no further session is allowed: of this database, of a role that may write the
-// heartbeats of workers, or of the server. The zero Condition: some are.
+// Full reports that no further session is allowed: of this database, of a role that may write
+// the heartbeats of workers, or of the server. The zero Condition means that sessions are
+// allowed.
 func Full(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jobs) (c Condition, err error) {
 	all, err := pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (c Condition, err error) {
 		var what, name string
