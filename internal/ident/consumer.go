@@ -9,11 +9,11 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// maxConsumer is the longest name of a consumer, in bytes.
+// maxConsumer is the maximum length of a consumer's name, in bytes.
 const maxConsumer = 200
 
-// CheckConsumer refuses a consumer's name that cannot be, or that a log or a
-// list would not show as it is.
+// CheckConsumer refuses an invalid name of a consumer, and a name that a log or a list could
+// not show unchanged.
 func CheckConsumer(name string) error {
 	switch {
 	case strings.TrimSpace(name) == "":

@@ -10,20 +10,20 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// maxLen is PostgreSQL's limit for an identifier (NAMEDATALEN - 1), in bytes.
-// A longer one is silently truncated there, so that two names could meet.
+// maxLen is PostgreSQL's limit for an identifier (NAMEDATALEN - 1), in bytes. PostgreSQL
+// silently truncates a longer identifier, so two names could collide.
 const maxLen = 63
 
 var plain = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$]*$`)
 
-// Table is a validated table name, perhaps with a schema.
+// Table is a validated table name with an optional schema.
 type Table struct {
 	Schema string // empty: found through the search path
 	Name   string
 }
 
-// ParseTable validates s as "table" or "schema.table". As in unquoted SQL,
-// capital letters are folded to small ones. what names the setting in errors.
+// ParseTable validates s as "table" or "schema.table". As in unquoted SQL, capital letters are
+// folded to small ones. what names the setting in errors.
 func ParseTable(what, s string) (Table, error) {
 	schema, name, qualified := strings.Cut(s, ".")
 	if !qualified {
@@ -43,8 +43,8 @@ func ParseTable(what, s string) (Table, error) {
 	return Table{Schema: strings.ToLower(schema), Name: strings.ToLower(name)}, nil
 }
 
-// Check validates a single identifier, such as a channel or a column, that is
-// used as it stands. what names the setting in errors.
+// Check validates a single identifier, such as a channel or a column. The identifier is not
+// folded. what names the setting in errors.
 func Check(what, s string) error {
 	if err := check(s); err != nil {
 		return fmt.Errorf("%s: %s: %w", what, errtext.Value(s), err)
@@ -64,8 +64,8 @@ func check(part string) error {
 	return nil
 }
 
-// Derive returns a table beside t whose name is t's with a suffix. what names
-// t's setting in errors.
+// Derive returns a table in t's schema whose name is t's name with a suffix. what names t's
+// setting in errors.
 func (t Table) Derive(what, suffix string) (Table, error) {
 	name := t.Name + suffix
 	if len(name) > maxLen {
@@ -74,14 +74,14 @@ func (t Table) Derive(what, suffix string) (Table, error) {
 	return Table{Schema: t.Schema, Name: name}, nil
 }
 
-// Sibling returns a table beside t in whose name one suffix replaces another:
-// consumer_dead_letters for consumer_checkpoints. If t's name does not end in
-// old, the new suffix is put behind it.
+// Sibling returns a table in t's schema, and replaces the suffix old of t's name by suffix:
+// consumer_dead_letters for consumer_checkpoints. If t's name does not end in old, suffix is
+// appended.
 func (t Table) Sibling(what, old, suffix string) (Table, error) {
 	return Table{Schema: t.Schema, Name: strings.TrimSuffix(t.Name, old)}.Derive(what, suffix)
 }
 
-// SQL returns the name quoted, ready to be put into a statement.
+// SQL returns the quoted name for use in a statement.
 func (t Table) SQL() string {
 	if t.Schema == "" {
 		return Quote(t.Name)
@@ -89,7 +89,7 @@ func (t Table) SQL() string {
 	return Quote(t.Schema) + "." + Quote(t.Name)
 }
 
-// String returns the name as a person writes it.
+// String returns the name without quotes.
 func (t Table) String() string {
 	if t.Schema == "" {
 		return t.Name
@@ -97,8 +97,8 @@ func (t Table) String() string {
 	return t.Schema + "." + t.Name
 }
 
-// Literal quotes a text as a value of SQL, also where standard_conforming_strings is off, as
-// quote_literal of PostgreSQL does. Prefer a parameter: some statements take none.
+// Literal quotes a text as an SQL literal, also if standard_conforming_strings is off, like
+// PostgreSQL's quote_literal. Use Literal only for statements that take no parameters.
 func Literal(s string) string {
 	quoted := `'` + strings.ReplaceAll(s, `'`, `''`) + `'`
 	if strings.Contains(s, `\`) {

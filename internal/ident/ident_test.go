@@ -33,8 +33,8 @@ func TestParseTable(t *testing.T) {
 	}
 }
 
-// Whatever is accepted is one or two quoted identifiers and nothing else.
-func TestParseTableNeverSplices(t *testing.T) {
+// An accepted name is one or two quoted identifiers and nothing else.
+func TestParseTableAcceptsOnlyIdentifiers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-zA-Z_."; -]{1,12}`)).Draw(t, "in")
 		table, err := ParseTable("table", in)

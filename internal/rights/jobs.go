@@ -2,12 +2,13 @@ package rights
 
 import "github.com/pgfrontier/worker/internal/tables"
 
-// ended are the columns that a job takes along into the history.
+// ended are the columns of a job that its history row keeps.
 const ended = "id kind queue priority run_at good_until args meta created_at attempt failures resets max_attempts max_resets cancel_at state"
 
-// JobsWorker returns what a worker of jobs needs of the tables of jobs and of the
-// catalog, if its leader has a lease, or else an advisory lock. Either judges who is
-// dead, for which xmin tells whether a heartbeat is of the server's incarnation.
+// JobsWorker returns the privileges that a worker of jobs needs on the tables of jobs and the
+// catalog. lease reports whether the leader has a lease; otherwise it has an advisory lock.
+// With either, the leader judges which workers are dead. For that it reads xmin, which tells
+// whether a heartbeat is of the server's incarnation.
 func JobsWorker(t tables.Jobs, lease bool) []Need {
 	all := []uses{
 		{
@@ -29,9 +30,9 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 			deletes: true,
 		},
 		{table: t.Logs, reads: "job_id", inserts: "job_id attempt entry", deletes: true, serial: "id"},
-		{table: t.Queues, reads: "name max_running paused_at retention", writes: "max_running"}, // it only locks the row
+		{table: t.Queues, reads: "name max_running paused_at retention", writes: "max_running"}, // only to lock the row
 		{table: t.Wanted, reads: "queue until", inserts: "queue until", writes: "until"},
-		{table: t.Once, reads: "key expires_at", writes: "expires_at", deletes: true}, // it only locks the row
+		{table: t.Once, reads: "key expires_at", writes: "expires_at", deletes: true}, // only to lock the row
 		{table: t.Emitted, reads: "emitter position", deletes: true},
 		{table: t.FlowSteps, reads: "job_id state"},
 		{table: t.EmittedThrough, reads: "emitter position", inserts: "emitter position", writes: "position"},
@@ -58,7 +59,7 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 	return append(needsOf(all), catalog()...)
 }
 
-// JobsFlows returns what a worker needs besides to advance runs of flows.
+// JobsFlows returns the further privileges of a worker that advances runs of flows.
 func JobsFlows(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{table: t.Jobs, inserts: "id kind queue priority run_at args meta max_attempts max_resets", serial: "id"},
@@ -75,8 +76,9 @@ func JobsFlows(t tables.Jobs) []Need {
 	})
 }
 
-// JobsEmitters returns what a worker of jobs needs of the consumers' tables, to know
-// how far their events are settled. It does without where none enqueues jobs.
+// JobsEmitters returns the privileges of a worker of jobs on the tables of consumers. It reads
+// there how far their events are settled. A worker does not need them if no consumer enqueues
+// jobs.
 func JobsEmitters(t tables.Tables) []Need {
 	return needsOf([]uses{
 		{table: t.Checkpoints, reads: "consumer_name last_position"},
@@ -85,8 +87,7 @@ func JobsEmitters(t tables.Tables) []Need {
 	})
 }
 
-// JobsClient returns what needs who enqueues jobs, looks what becomes of them, and
-// cancels them.
+// JobsClient returns the privileges to enqueue jobs, read their outcomes, and cancel them.
 func JobsClient(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{
@@ -107,8 +108,8 @@ func JobsClient(t tables.Jobs) []Need {
 		{table: t.Once, reads: "key job_id hash expires_at", inserts: "key job_id hash expires_at", writes: "job_id hash expires_at"},
 		{table: t.Emitted, reads: "emitter position n", inserts: "emitter position n"},
 		{table: t.Schedules, reads: "name hash next_at last_at paused_at resumed_at", inserts: "name hash next_at", writes: "hash next_at last_at"},
-		{table: t.Version, reads: "*"},                                           // of a Scheduler
-		{table: t.EmittedThrough, reads: "emitter position", writes: "position"}, // it only locks the row
+		{table: t.Version, reads: "*"},                                           // for a Scheduler
+		{table: t.EmittedThrough, reads: "emitter position", writes: "position"}, // only to lock the row
 		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
 		{table: t.Flows, reads: "name version", inserts: "name version shape"},
 		{
@@ -128,9 +129,9 @@ func JobsClient(t tables.Jobs) []Need {
 	})
 }
 
-// JobsScheduler returns what a Scheduler needs of the tables of jobs: a part of what
-// [JobsClient] returns. The jobs of a schedule whose options name a key of Once need that of
-// the table of keys besides.
+// JobsScheduler returns the privileges of a Scheduler on the tables of jobs, a part of
+// [JobsClient]. If a schedule's jobs have a key of Once, the Scheduler also needs the
+// privileges on the table of keys.
 func JobsScheduler(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{table: t.Schedules, reads: "name hash next_at last_at paused_at resumed_at", inserts: "name hash next_at", writes: "hash next_at last_at"},
@@ -145,8 +146,8 @@ func JobsScheduler(t tables.Jobs) []Need {
 	})
 }
 
-// JobsMarks returns what needs who does what ops.Jobs does, of the workers' rows and to mark
-// finished jobs. The columns are all that it may write there.
+// JobsMarks returns the privileges of ops.Jobs on the rows of workers, and those to acknowledge
+// finished jobs. An operator may write no other columns of these tables.
 func JobsMarks(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{table: t.History, writes: "acknowledged_at"},
@@ -154,7 +155,7 @@ func JobsMarks(t tables.Jobs) []Need {
 	})
 }
 
-// JobsOperator returns what needs who does what ops.Jobs does, but for [JobsMarks].
+// JobsOperator returns the privileges of ops.Jobs, without [JobsMarks].
 func JobsOperator(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{

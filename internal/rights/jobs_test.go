@@ -35,7 +35,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// deployment is a database with the tables of jobs, and those of consumers.
+// deployment is a database with the tables of jobs and of consumers.
 type deployment struct {
 	*pgtest.Database
 	t     *testing.T
@@ -58,7 +58,7 @@ func deploy(t *testing.T) *deployment {
 
 const secret = "of-the-logins"
 
-// role makes a role that logs in, with a name that must be quoted.
+// role creates a login role whose name must be quoted.
 func (d *deployment) role(kind string) (name string) {
 	d.t.Helper()
 	name = fmt.Sprintf(`%s's "%s"`, d.scan(`SELECT right(current_database(), 20)::text`), kind)
@@ -78,7 +78,7 @@ func (d *deployment) scan(query string, args ...any) (text string) {
 	return text
 }
 
-// open opens a pool of a login that records what it executes.
+// open opens a pool for a login that records its statements.
 func (d *deployment) open(login string) *sql.DB {
 	d.t.Helper()
 	u, err := url.Parse(d.URL)
@@ -96,7 +96,7 @@ func (d *deployment) open(login string) *sql.DB {
 	return db
 }
 
-// TraceQueryStart records the SQL.
+// TraceQueryStart records the statement.
 func (d *deployment) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -108,7 +108,7 @@ func (d *deployment) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.
 	return ctx
 }
 
-// TraceQueryEnd records what is denied.
+// TraceQueryEnd records a denied statement.
 func (d *deployment) TraceQueryEnd(_ context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
 	if q.Err != nil && strings.Contains(q.Err.Error(), "42501") {
 		d.mu.Lock()
@@ -128,14 +128,14 @@ func (d *deployment) noneDenied() {
 	d.denied = nil
 }
 
-// forgive forgets what was denied on purpose.
+// forgive drops the record of statements that were denied on purpose.
 func (d *deployment) forgive() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.denied = nil
 }
 
-// mayNot fails the test if the login may do one of these.
+// mayNot fails the test if the login may execute one of the statements.
 func (d *deployment) mayNot(db *sql.DB, statements ...string) {
 	d.t.Helper()
 	for _, s := range statements {
@@ -149,12 +149,12 @@ func (d *deployment) mayNot(db *sql.DB, statements ...string) {
 // part is one privilege on a column, a table or a sequence.
 type part struct{ on, table, column string }
 
-// parts takes needs apart.
+// parts splits needs into single privileges.
 func (d *deployment) parts(needs []rights.Need) (all []part) {
 	d.t.Helper()
 	for _, n := range needs {
 		switch {
-		case strings.HasPrefix(n.Table, "pg_catalog."): // everybody's
+		case strings.HasPrefix(n.Table, "pg_catalog."): // granted to all roles
 		case n.Serial != "":
 			all = append(all, part{n.Privilege + ` ON SEQUENCE ` + d.scan(`SELECT pg_get_serial_sequence($1, $2)`, n.Table, n.Serial), n.Table, ""})
 		case n.Columns == nil:
@@ -173,8 +173,8 @@ func (d *deployment) parts(needs []rights.Need) (all []part) {
 	return all
 }
 
-// checkParts gives a login, in play, what it needs, and then takes each part away:
-// some statement that play has executed must be denied.
+// checkParts grants a login its needs, calls play, and then revokes each part. At least one
+// statement of play must then be denied.
 func (d *deployment) checkParts(login string, needs []rights.Need, play func(db *sql.DB)) {
 	d.t.Helper()
 	role, parts := ident.Quote(login), d.parts(needs)
@@ -187,7 +187,7 @@ func (d *deployment) checkParts(login string, needs []rights.Need, play func(db 
 	denies := d.explainer(login)
 	for _, p := range parts {
 		if strings.HasPrefix(p.on, "USAGE") {
-			continue // sequences are not planned
+			continue // EXPLAIN does not check sequences
 		}
 		d.Exec(d.t, `REVOKE `+p.on+` FROM `+role)
 		if !denies(p) {
@@ -198,9 +198,9 @@ func (d *deployment) checkParts(login string, needs []rights.Need, play func(db 
 	d.forgive()
 }
 
-// explainer returns what plans the statements of a login that name the table of a part, and
-// reports whether one of them is denied. Statements that name the column come first, the
-// shortest before the others: each is planned again after a change of a privilege.
+// explainer returns a function that reports whether a statement about the table of a part is
+// denied. It plans recorded statements of the login. Statements that name the column come
+// first, then the shortest ones, since each is planned again after every change of a privilege.
 func (d *deployment) explainer(login string) func(p part) bool {
 	t := d.t
 	t.Helper()
@@ -216,7 +216,7 @@ func (d *deployment) explainer(login string) func(p part) bool {
 	if err := run(`SET plan_cache_mode = force_generic_plan`); err != nil {
 		t.Fatal(err)
 	}
-	planned := map[string]string{} // how, by SQL
+	planned := map[string]string{} // how it was planned, by SQL
 	d.mu.Lock()
 	var recorded []string
 	for s := range d.recorded[login] {
@@ -228,7 +228,7 @@ func (d *deployment) explainer(login string) func(p part) bool {
 	for i, query := range recorded {
 		name := fmt.Sprint("s", i)
 		if run(`PREPARE `+name+` AS `+query) != nil {
-			continue // it is none that can be planned
+			continue // a statement that cannot be planned
 		}
 		var parameters int
 		if err := conn.QueryRowContext(t.Context(), `SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1`, name).Scan(&parameters); err != nil {

@@ -28,7 +28,7 @@ import (
 
 var by = ops.By{Operator: "ann", Reason: "a test"}
 
-// check fails the test if something that a role does has failed.
+// check fails the test if an action of a role has failed.
 func (d *deployment) check(errs ...error) {
 	d.t.Helper()
 	for _, err := range errs {
@@ -38,7 +38,7 @@ func (d *deployment) check(errs ...error) {
 	}
 }
 
-// value is the value of a call, whose error is checked.
+// value returns the result of a call, and checks its error.
 func value[T any](d *deployment) func(v T, err error) T {
 	return func(v T, err error) T {
 		d.t.Helper()
@@ -56,8 +56,8 @@ func (d *deployment) announce(db *sql.DB) {
 	d.check(db.QueryRowContext(d.t.Context(), `SELECT `+changes.Count(d.names.Changes)).Scan(&count))
 }
 
-// enqueue is everything that clients do. What they do with one statement of package
-// queue is one line here.
+// enqueue executes every action of clients. An action of one statement of package queue is one
+// line.
 func (d *deployment) enqueue(db *sql.DB) {
 	d.t.Helper()
 	ctx, q := d.t.Context(), queue.New(d.names)
@@ -87,7 +87,7 @@ type (
 func (listJob) Kind() string { return "list" }
 func (itemJob) Kind() string { return "item" }
 
-// flowOf is a step that makes a list, and one that does its elements.
+// flowOf returns a flow with a step that makes a list, and a step for its elements.
 func flowOf() (f *flow.Flow[int], list *flow.Step[listJob, []itemJob], items *flow.Mapped[itemJob, int]) {
 	f = flow.New[int]("f")
 	list = flow.Add[[]itemJob](f, "list", func(int) listJob { return listJob{} })
@@ -98,7 +98,7 @@ func (d *deployment) flows(db *sql.DB) *flow.Client {
 	return flow.NewClient(jobs.NewClient(db, jobs.WithTable("infra.work")))
 }
 
-// startRuns is everything that clients do with flows.
+// startRuns executes every action of clients on flows.
 func (d *deployment) startRuns(db *sql.DB) {
 	d.t.Helper()
 	ctx, c := d.t.Context(), d.flows(db)
@@ -109,14 +109,14 @@ func (d *deployment) startRuns(db *sql.DB) {
 	d.check(c.Retry(ctx, nil, run, "list"))
 	value[flow.State](d)(c.Cancel(ctx, nil, run))
 	d.Exec(d.t, `UPDATE infra.work_flow_steps SET state = 'completed' WHERE id >> 30 = $1`, run)
-	d.check(c.Retry(ctx, nil, run, "items")) // its list is complete, and empty
+	d.check(c.Retry(ctx, nil, run, "items")) // the step's list is complete, and empty
 	value[flow.Run](d)(c.Wait(ctx, run))
 	value[[]itemJob](d)(list.Output(ctx, c, run))
 	value[[]int](d)(items.Outputs(ctx, c, run))
 	value[[]flow.Run](d)(c.Runs(ctx, flow.Filter{Flow: "f", State: flow.StateRunning}, 10))
 }
 
-// advance runs a worker that advances a flow, and removes it.
+// advance runs a worker that advances a flow, and removes the flow.
 func (d *deployment) advance(db *sql.DB, strategy coord.LeaderStrategy) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
@@ -147,13 +147,13 @@ type tickJob struct{}
 
 func (tickJob) Kind() string { return "tick" }
 
-// often is each hundredth of a second.
+// often is a schedule with a tick every 10 ms.
 type often struct{}
 
 func (often) Next(t time.Time) time.Time { return t.Add(10 * time.Millisecond) }
 
-// schedule runs a schedule for a few ticks, twice: its row is new, and then has other
-// times.
+// schedule runs a schedule for a few ticks, twice: first its row is new, then its times have
+// changed.
 func (d *deployment) schedule(db *sql.DB) {
 	d.t.Helper()
 	d.Exec(d.t, `DELETE FROM infra.work_schedules`)
@@ -175,7 +175,7 @@ func (d *deployment) schedule(db *sql.DB) {
 	}
 }
 
-// work is everything that a worker does, beside what its coordination does.
+// work executes every action of a worker except its coordination.
 func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	d.t.Helper()
 	ctx, q, me := d.t.Context(), queue.New(d.names), uuid.New()
@@ -232,8 +232,8 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	d.announce(db)
 }
 
-// coordinate runs the coordination of a worker for a moment, in which it leads, and
-// hands on what judges the dead.
+// coordinate runs the coordination of a worker until it leads, and passes on the function that
+// judges the dead.
 func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then func(dead func([]uuid.UUID) (string, []any))) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
@@ -277,7 +277,7 @@ func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then 
 	d.check(c.Leave(ctx, false))
 }
 
-// operate is everything that ops.Jobs does.
+// operate executes every change of ops.Jobs.
 func (d *deployment) operate(db *sql.DB) {
 	d.t.Helper()
 	ctx := d.t.Context()
@@ -315,14 +315,14 @@ func (d *deployment) operate(db *sql.DB) {
 	d.read(o)
 }
 
-// startedRun is a run that nobody advances.
+// startedRun returns a run that no worker advances.
 func (d *deployment) startedRun() int64 {
 	d.t.Helper()
 	f, _, _ := flowOf()
 	return value[flow.Started](d)(f.Start(d.t.Context(), d.flows(d.DB), nil, 1)).Run
 }
 
-// read is everything that ops.Jobs lists.
+// read executes every list of ops.Jobs.
 func (d *deployment) read(o *ops.Jobs) {
 	d.t.Helper()
 	ctx := d.t.Context()
@@ -340,8 +340,8 @@ func (d *deployment) read(o *ops.Jobs) {
 
 var strategies = map[string]coord.LeaderStrategy{"advisory": coord.Advisory, "lease": coord.Lease}
 
-// Workers, clients and operators do all that they ever do with privileges on the
-// columns that they need. Without any of them some statement would fail.
+// Workers, clients and operators succeed with privileges on only the columns that they need.
+// Without any one of these privileges, a statement fails.
 func TestJobsPrivilegesOnColumns(t *testing.T) {
 	t.Parallel()
 	t.Run("client and operator", func(t *testing.T) {
@@ -350,7 +350,7 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 		d.checkParts(d.role("client"), rights.JobsClient(d.names), d.enqueue)
 		d.checkParts(d.role("scheduler"), rights.JobsScheduler(d.names), func(db *sql.DB) {
 			d.schedule(db)
-			q := queue.New(d.names) // and with jobs.Unique
+			q := queue.New(d.names) // also with jobs.Unique
 			value[[]int64](d)(q.Enqueue(t.Context(), db, []queue.NewJob{{Kind: "a", UniqueKey: "k"}}))
 			value[map[string]int64](d)(q.Owners(t.Context(), db, []string{"k"}))
 		})
@@ -369,8 +369,7 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 	}
 }
 
-// Each role does all that it ever does with what migrations.JobsGrants gives it, and
-// no more.
+// Each role succeeds with exactly the privileges of migrations.JobsGrants.
 func TestJobsRolesUnderTheirGrants(t *testing.T) {
 	t.Parallel()
 	for name, strategy := range strategies {
@@ -410,8 +409,7 @@ func TestJobsRolesUnderTheirGrants(t *testing.T) {
 	}
 }
 
-// A worker that is to advance flows names what its role lacks for that, and that is
-// enough.
+// A worker that advances flows names its role's missing privileges. With these it succeeds.
 func TestAdvanceNamesMissingPrivileges(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -436,7 +434,8 @@ func TestAdvanceNamesMissingPrivileges(t *testing.T) {
 	d.noneDenied()
 }
 
-// A Scheduler refuses the role of a worker, names what that lacks, and that is enough.
+// A Scheduler refuses the role of a worker, and names the missing privileges. With these it
+// succeeds.
 func TestSchedulerNamesMissingPrivileges(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -448,14 +447,14 @@ func TestSchedulerNamesMissingPrivileges(t *testing.T) {
 	}
 	d.Exec(t, text)
 	db := d.open(login)
-	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // what starts would run
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // a Scheduler that starts would run
 	defer cancel()
 	err = schedule.New(db, jobs.NewClient(db, jobs.WithTable("infra.work")),
 		schedule.Job("s", often{}, func(time.Time) jobs.Args { return tickJob{} })).Start(ctx)
 	if !errors.Is(err, jobs.ErrPrivileges) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "ON infra.work_schedules TO "+ident.Quote(login)) {
 		t.Fatalf("Start: %v", err)
 	}
-	d.noneDenied() // it did not find out by trying
+	d.noneDenied() // it has tried no statement without the privilege
 	_, grants, _ := strings.Cut(err.Error(), jobs.ErrPrivileges.Error()+": ")
 	for statement := range strings.SplitSeq(grants, "; ") {
 		d.Exec(t, statement)
@@ -464,7 +463,7 @@ func TestSchedulerNamesMissingPrivileges(t *testing.T) {
 	d.noneDenied()
 }
 
-// The tables are found behind a schema that is closed.
+// Missing finds tables in a schema that the role may not use.
 func TestMissingOfJobs(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)

@@ -12,17 +12,17 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// missing takes needs as JSON and returns the GRANTs that the current role
-// lacks. It passes over tables, columns and sequences that are not there.
+// missing takes needs as JSON and returns the GRANTs that the current role lacks. It skips
+// missing tables, columns and sequences.
 //
-// A schema that the role may not use hides its tables from the search path. So
-// each name is looked up in the catalog, which everybody may read. to_regclass
-// would fail for a schema that is named.
+// The search path skips tables in a schema that the role may not use. So the query reads names
+// from the catalog, which every role may read. to_regclass would fail for a name with such a
+// schema.
 //
-// nextval needs USAGE or UPDATE of a sequence, and nothing of one that belongs
-// to an identity column: so only sequences that a default draws from count.
+// nextval needs USAGE or UPDATE on a sequence, but nothing on the sequence of an identity
+// column. So only sequences of defaults count.
 //
-// CASE keeps the server from asking for a privilege that an object cannot have.
+// CASE keeps the server from checking a privilege that an object cannot have.
 const missing = `
 WITH need AS MATERIALIZED (
 	SELECT x.n, x.value->>'table' AS name, parse_ident(x.value->>'table') AS part, x.value->>'privilege' AS privilege,
@@ -83,11 +83,11 @@ FROM (
 ) AS g
 ORDER BY g.kind, g.n`
 
-// hidden takes needs as JSON and returns a remedy for the tables of the library whose
-// row-level security applies to the current role, and one for each table of a user's
-// without a policy. It passes over tables that are not there.
+// hidden takes needs as JSON. It returns a remedy for the library's tables whose row-level
+// security applies to the current role. It also returns a remedy for each such table of a user
+// without a policy for the role. It skips missing tables.
 //
-// A policy of the library's tables is no excuse: nobody can tell from its expression which
+// For the library's tables, a policy is not enough, since its expression does not show which
 // rows it hides.
 const hidden = `
 WITH need AS MATERIALIZED (
@@ -125,41 +125,41 @@ SELECT said FROM (
 ) AS all_said
 ORDER BY n`
 
-// Missing returns what the role of q's session lacks of the needs: GRANTs, and what lets
-// the role see all rows. A superuser lacks nothing.
+// Missing returns the remedies for what the role of q's session lacks: GRANTs, and statements
+// that let the role see all rows. A superuser lacks nothing.
 func Missing(ctx context.Context, q store.Querier, needs []Need) (remedies []string, err error) {
 	var super bool
 	if err := q.QueryRowContext(ctx, `SELECT rolsuper FROM pg_roles WHERE rolname = current_user`).Scan(&super); err != nil {
-		return nil, fmt.Errorf("look up the privileges: %w", err)
+		return nil, fmt.Errorf("read the privileges: %w", err)
 	}
 	if super {
 		return nil, nil
 	}
 	for _, statement := range []string{missing, hidden} {
-		more, err := ask(ctx, q, statement, needs)
+		more, err := queryNeeds(ctx, q, statement, needs)
 		if err != nil {
-			return nil, fmt.Errorf("look up the privileges: %w", err)
+			return nil, fmt.Errorf("read the privileges: %w", err)
 		}
 		remedies = append(remedies, more...)
 	}
 	return remedies, nil
 }
 
-// Hidden returns what lets the role of q's session see all rows of the tables, empty if
-// the role does. Tables that are not there count as seen.
+// Hidden returns the remedy that lets the role of q's session see all rows of the tables. It is
+// empty if the role sees them. A missing table counts as seen.
 func Hidden(ctx context.Context, q store.Querier, tables ...ident.Table) (remedy string, err error) {
 	needs := make([]Need, len(tables))
 	for i, t := range tables {
 		needs[i] = Need{Table: t.SQL(), Privilege: "SELECT"}
 	}
-	all, err := ask(ctx, q, hidden, needs)
+	all, err := queryNeeds(ctx, q, hidden, needs)
 	if err != nil {
-		return "", fmt.Errorf("look up the row-level security: %w", err)
+		return "", fmt.Errorf("read the row-level security: %w", err)
 	}
 	return strings.Join(all, "; "), nil
 }
 
-func ask(ctx context.Context, q store.Querier, statement string, needs []Need) ([]string, error) {
+func queryNeeds(ctx context.Context, q store.Querier, statement string, needs []Need) ([]string, error) {
 	list, err := json.Marshal(needs)
 	if err != nil {
 		return nil, err
@@ -170,8 +170,8 @@ func ask(ctx context.Context, q store.Querier, statement string, needs []Need) (
 	}, statement, string(list))
 }
 
-// HiddenAppenders names some roles that may append to a table of events, and
-// whose sessions do not show what they do to the role of q's session.
+// HiddenAppenders names some roles that may append to a table of events, and whose sessions are
+// hidden from the role of q's session.
 func HiddenAppenders(ctx context.Context, q store.Querier, table string) (roles string, err error) {
 	err = q.QueryRowContext(ctx, `
 SELECT coalesce(string_agg(quote_ident(rolname), ', '), '') FROM (

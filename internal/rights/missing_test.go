@@ -11,8 +11,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Whichever table of the needs hides its rows from the role, Missing names it, and a
-// statement that ends it.
+// Missing names every table that hides rows from the role, and a statement that changes this.
 func TestMissingNamesEveryTableUnderRowSecurity(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -51,9 +50,9 @@ func TestMissingNamesEveryTableUnderRowSecurity(t *testing.T) {
 	}
 }
 
-// Row-level security counts where it applies to the role. A policy excuses a table of a
-// user's only, and only if it lets the role do what it must.
-func TestRowSecurityThatApplies(t *testing.T) {
+// Row-level security counts if it applies to the role. A policy is enough only for a user's
+// table, and only if it permits the required statement.
+func TestRowSecurityAppliesToRole(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	login, other := d.role("worker"), d.role("other")
@@ -68,8 +67,8 @@ func TestRowSecurityThatApplies(t *testing.T) {
 	const hides, all = "row-level security hides rows", "row-level security of public.things hides all rows"
 	for _, test := range []struct {
 		about, script string
-		own, users    string // how the remedy begins
-		has           string // what it has
+		own, users    string // beginning of the remedy
+		has           string // a part of the remedy
 	}{
 		{"a table without", ``, "", "", ""},
 		{"enabled", `ALTER TABLE things ENABLE ROW LEVEL SECURITY`, hides, all, "DISABLE"},

@@ -1,11 +1,10 @@
-// Package rights knows which privileges a worker's statements need, and finds
-// those that a session's role lacks. A role whose rows row-level security hides lacks
-// something, too: a statement that does not see a row returns no error.
+// Package rights knows the privileges that a worker's statements need, and finds the privileges
+// that a session's role lacks. Row-level security counts as a missing privilege, since a
+// statement that does not see a row returns no error.
 //
-// The needs name columns, so that a role with privileges on columns will do.
-// They are written by hand beside the statements of four packages. Tests keep
-// the two together: a role with exactly these privileges runs through whole
-// flows, and without any of them some statement fails.
+// The needs name columns, so that privileges on columns are enough. The needs are written by
+// hand, for the statements of four packages. Tests compare the two: a role with exactly these
+// privileges executes all statements, and without any one privilege a statement fails.
 package rights
 
 import (
@@ -15,19 +14,18 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// Need is a privilege on columns of a table, on the table as a whole, or on the
-// sequence behind a column.
+// Need is a privilege on columns of a table, on a whole table, or on the sequence of a column.
 type Need struct {
 	Table     string   `json:"table"` // as in SQL
 	Privilege string   `json:"privilege"`
-	Columns   []string `json:"columns"` // "*": all
-	Serial    string   `json:"serial"`  // the column that draws from the sequence
-	// Policies: the table is a user's, whose policies may hide rows. Otherwise the role
-	// must see all rows.
+	Columns   []string `json:"columns"` // "*": all columns
+	Serial    string   `json:"serial"`  // the column whose default draws from the sequence
+	// Policies says that the table is a user's, whose policies may hide rows. Otherwise the
+	// role must see all rows.
 	Policies bool `json:"policies"`
 }
 
-// uses are what statements do with a table: the columns that they name.
+// uses are the columns of a table that statements name.
 type uses struct {
 	table                  ident.Table
 	reads, inserts, writes string
@@ -50,9 +48,9 @@ func (u uses) needs() (all []Need) {
 	return all
 }
 
-// Worker returns what a worker needs of its own tables and of the catalog, if its
-// leader has a lease, or else an advisory lock; and if it splits and merges
-// consumers.
+// Worker returns the privileges that a worker needs on its own tables and on the catalog. lease
+// reports whether the leader has a lease; otherwise it has an advisory lock. rescales reports
+// whether the worker splits and merges consumers.
 func Worker(t tables.Tables, lease, rescales bool) []Need {
 	incarnation := " xmin" // tells whether a heartbeat is of the server's incarnation
 	if lease {
@@ -101,7 +99,7 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		},
 		{
 			table:   t.Operations,
-			reads:   "consumer_name operation created_at operator detail", // the last two after a repair whose answer was lost
+			reads:   "consumer_name operation created_at operator detail", // the last two are read after a repair whose answer was lost
 			inserts: "consumer_name operation detail operator reason",
 			serial:  "id",
 		},
@@ -121,18 +119,18 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 	return append(needsOf(tables), catalog()...)
 }
 
-// stopped are what a worker does with the table of those that stopped.
+// stopped returns the uses of the table of stopped workers.
 func stopped(table ident.Table) uses {
 	return uses{
 		table:   table,
 		reads:   "worker_id stopped_at",
 		inserts: "worker_id stopped_at how declared_by hostname pid build started_at",
-		writes:  "stopped_at", // it only locks the row
+		writes:  "stopped_at", // only to lock the row
 		deletes: true,
 	}
 }
 
-// Waiter returns what one needs who waits for consumers.
+// Waiter returns the privileges to wait for consumers.
 func Waiter(t tables.Tables) []Need {
 	return needsOf([]uses{
 		{table: t.Checkpoints, reads: "consumer_name last_position paused_at split_at"},
@@ -150,7 +148,7 @@ func needsOf(tables []uses) (all []Need) {
 	return all
 }
 
-// catalog is what workers need of it to see who lives.
+// catalog returns the privileges on the catalog to see which workers are alive.
 func catalog() (all []Need) {
 	for _, view := range []string{"pg_locks", "pg_stat_activity", "pg_prepared_xacts"} {
 		all = append(all, Need{Table: "pg_catalog." + view, Privilege: "SELECT", Columns: []string{"*"}})
@@ -158,8 +156,8 @@ func catalog() (all []Need) {
 	return all
 }
 
-// Log returns what a worker needs of the table of the events: of all columns, or
-// of the one that has the positions.
+// Log returns the privileges on the table of events: on all columns, or only on the column of
+// positions.
 func Log(table, column string, all bool) []Need {
 	columns := []string{column}
 	if all {

@@ -1,6 +1,5 @@
-// Package tables names the tables of a worker and of its event log: those that
-// users name, and those that stand beside the checkpoints and are named after
-// them.
+// Package tables has the names of the tables of a worker and of its event log: those that users
+// configure, and those that are derived from the name of the checkpoints.
 //
-// It knows names only. What the tables contain, package migrations knows.
+// The package knows only names. Package migrations knows the columns.
 package tables

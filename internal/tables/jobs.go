@@ -5,11 +5,11 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// DefaultJobs is the name of the table of jobs if nobody has named it.
+// DefaultJobs is the default name of the table of jobs.
 const DefaultJobs = "jobs"
 
-// Jobs are the validated names of the tables of jobs. All stand beside the first
-// and are named after it.
+// Jobs are the validated names of the tables of jobs. All other names are derived from that of
+// the table of jobs, in its schema.
 type Jobs struct {
 	Jobs, History, Attempts, Logs   ident.Table
 	Queues, Wanted, Operations      ident.Table
@@ -22,8 +22,8 @@ type Jobs struct {
 	Version                         ident.Table
 }
 
-// ParseJobs validates the name of the table of jobs, empty for [DefaultJobs].
-// setting is what an error calls it.
+// ParseJobs validates the name of the table of jobs. An empty name is [DefaultJobs]. setting
+// names the setting in errors.
 func ParseJobs(name, setting string) (t Jobs, err error) {
 	if name == "" {
 		name = DefaultJobs

@@ -7,13 +7,13 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// Names are the names that users give, each "table" or "schema.table".
+// Names are the names that users configure, each "table" or "schema.table".
 type Names struct {
 	WorkerNodes, ConsumerAssignments, ConsumerCheckpoints, ConsumerGapSkips, LeaderElection string
 	Events, AggregateHeads                                                                  string
 }
 
-// Default are the names of tables that nobody has named.
+// Default are the default names of tables.
 var Default = Names{
 	WorkerNodes:         "worker_nodes",
 	ConsumerAssignments: "consumer_assignments",
@@ -43,13 +43,13 @@ type Tables struct {
 	Nodes, Assignments, Checkpoints, GapSkips, Leader ident.Table
 	Events, Heads                                     ident.Table
 
-	// These are named after Checkpoints.
+	// The following names are derived from Checkpoints.
 	Token, Settled, Changes, Version ident.Table
 	DeadLetters, Operations, Stopped ident.Table
 }
 
-// Parse validates the names. An error names the setting: prefix and what
-// package migrations calls it, such as WithWorkerNodesTable.
+// Parse validates the names. An error names the setting: prefix and the name of the setting in
+// package migrations, such as WithWorkerNodesTable.
 func Parse(n Names, prefix string) (t Tables, err error) {
 	var all []error
 	parse := func(into *ident.Table, setting, name string) {

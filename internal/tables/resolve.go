@@ -10,17 +10,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Resolve returns the tables of a worker under the names that they have with
-// their schema, as q's session finds them now. The log's tables stay as they
-// are: the event store resolves its own.
+// Resolve returns the tables of a worker with their schema, as q's session finds them now. The
+// log's tables stay unchanged, since the event store resolves its own.
 func (t Tables) Resolve(ctx context.Context, q store.Querier) (Tables, error) {
 	err := resolve(ctx, q, &t.Nodes, &t.Stopped, &t.Assignments, &t.Checkpoints, &t.GapSkips, &t.Leader,
 		&t.Token, &t.Settled, &t.Changes, &t.Version, &t.DeadLetters, &t.Operations)
 	return t, err
 }
 
-// Resolve returns the tables of jobs under the names that they have with their
-// schema, as q's session finds them now.
+// Resolve returns the tables of jobs with their schema, as q's session finds them now.
 func (t Jobs) Resolve(ctx context.Context, q store.Querier) (Jobs, error) {
 	err := resolve(ctx, q, &t.Jobs, &t.History, &t.Attempts, &t.Logs, &t.Queues, &t.Wanted, &t.Operations,
 		&t.Once, &t.Emitted, &t.EmittedThrough, &t.Flows, &t.FlowRuns, &t.FlowSteps, &t.FlowSweep, &t.Workers, &t.Stopped, &t.Leader, &t.Token, &t.Changes, &t.Version)
@@ -36,7 +34,7 @@ WHERE c.oid = to_regclass($1::text) AND c.relpersistence <> 't'`, table.SQL()).S
 			return fmt.Errorf("there is no table %s that is not a temporary one: apply the migrations, or give its name with the schema", table)
 		}
 		if err != nil {
-			return fmt.Errorf("look for table %s: %w", table, err)
+			return fmt.Errorf("find table %s: %w", table, err)
 		}
 	}
 	return nil

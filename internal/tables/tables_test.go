@@ -23,7 +23,7 @@ func TestNames(t *testing.T) {
 
 func TestWrongNames(t *testing.T) {
 	for setting, n := range map[string]Names{
-		"WithConsumerCheckpointsTable": {ConsumerCheckpoints: strings.Repeat("x", 58)}, // cannot be lengthened
+		"WithConsumerCheckpointsTable": {ConsumerCheckpoints: strings.Repeat("x", 58)}, // too long for a suffix
 		"WithEventsTable":              {Events: "a b"},
 		"WithWorkerNodesTable":         {WorkerNodes: "a.b.c"},
 	} {
