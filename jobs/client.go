@@ -113,7 +113,7 @@ func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, e
 			was = info.State
 			return err
 		case State(state) == StateRunning:
-			err = changes.Tell(ctx, on, c.tables.Changes)
+			err = changes.Wake(ctx, on, c.tables.Changes)
 		}
 		was = State(state)
 		return err

@@ -29,7 +29,7 @@ const (
 // listener is the state of the listening connection.
 type listener struct {
 	mu    sync.Mutex
-	heard listen.Heard
+	heard listen.Signals
 	echo  bool  // one has arrived on this connection
 	lost  error // since it was lost
 	found error // that nothing arrives on it
@@ -114,12 +114,12 @@ func (w *Worker) watchNotify(ctx context.Context) {
 	var arrivals listen.Arrivals
 	told := false
 	for looks := 0; backoff.Sleep(ctx, w.echoes); looks++ {
-		var heard listen.Heard
+		var heard listen.Signals
 		w.listens.change(func(l *listener) { heard = l.heard })
 		heard.Session += looks / echoAgain // as if the connection were new
 		arrivals.Check(heard, 0, func() bool { return w.sendEcho(ctx) })
 		var err error
-		if arrivals.Verdict() == listen.Elsewhere {
+		if arrivals.Verdict() == listen.WrongServer {
 			err = errNotifyElsewhere
 		}
 		w.listens.change(func(l *listener) { l.found, l.doubt = err, arrivals.Doubted() })

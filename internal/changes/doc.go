@@ -1,10 +1,10 @@
-// Package changes announces news to the processes that share a set of tables: a
-// worker that joined or left, assignments, an operation.
+// Package changes notifies the processes that share a set of tables of a change: a worker that
+// joined or left, assignments, an operation.
 //
-// The news itself is wherever it was written. A counter says that there is some,
-// for those who poll; a notification, for those who listen. Both are hints. Poll
-// the news itself where nothing may be missed.
+// The change itself is stored elsewhere. Processes that poll read a counter of changes;
+// processes that listen get a notification. Both are hints: poll the change itself if it may
+// not be missed.
 //
-// The package knows the table of the counter and the names of its channels. It
-// must never know what the news is about.
+// The package knows the table of the counter and the names of its channels. It must never know
+// the meaning of a change.
 package changes

@@ -208,7 +208,7 @@ func (w *Worker) say(ctx context.Context, words ...word) {
 	}
 	conn := &pooled{w: w}
 	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
-		return changes.Say(ctx, conn, w.waitChannel, said)
+		return changes.Send(ctx, conn, w.waitChannel, said)
 	})
 	conn.giveBack(err)
 	w.taskFailed(ctx, taskAnnounce, "", err)

@@ -25,7 +25,7 @@ func errNotifyNobody(channel string) error {
 // listener is the state of the listening connection.
 type listener struct {
 	mu    sync.Mutex
-	heard listen.Heard
+	heard listen.Signals
 	lost  error // since it was lost
 	found error // the latest verdict
 	doubt bool  // echoes are missed
@@ -46,7 +46,7 @@ func (l *listener) change(f func(*listener)) {
 	f(l)
 }
 
-func (l *listener) hearing() (h listen.Heard) {
+func (l *listener) hearing() (h listen.Signals) {
 	l.change(func(l *listener) { h = l.heard })
 	return h
 }
@@ -58,7 +58,7 @@ func (w *Worker) echo() string { return "worker_echo_" + w.id.String() }
 func (w *Worker) listen(ctx context.Context) error {
 	channels := map[string]func(string){
 		w.cfg.NotifyChannel: func(string) {
-			w.listener.change(func(l *listener) { l.heard.News++ })
+			w.listener.change(func(l *listener) { l.heard.Notifications++ })
 			w.noticeEvents()
 		},
 		w.channel:     func(string) { w.noticeNews() },
@@ -113,9 +113,9 @@ func (w *Worker) watchNotify(ctx context.Context) {
 // notifyError returns what a verdict means to who runs this worker.
 func (w *Worker) notifyError(v listen.Verdict) error {
 	switch v {
-	case listen.Elsewhere:
+	case listen.WrongServer:
 		return errNotifyElsewhere
-	case listen.Nobody:
+	case listen.NoSender:
 		return errNotifyNobody(w.cfg.NotifyChannel)
 	}
 	return nil

@@ -82,7 +82,7 @@ func (w *Waiter) ask(ctx context.Context, consumer string, position int64, split
 		return
 	}
 	_ = w.connected(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return changes.Ask(ctx, conn, t.changes, string(text))
+		return changes.SendWait(ctx, conn, t.changes, string(text))
 	})
 }
 

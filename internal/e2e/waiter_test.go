@@ -142,7 +142,7 @@ func TestWaiterOnAStandby(t *testing.T) {
 	p := newServerPair(t)
 	owner := start(t, p.onPrimary, []consumer.Consumer{&ledger{name: "c"}})
 	w := worker.NewWaiter(p.onStandby)
-	if err := changes.Ask(t.Context(), p.onStandby, ident.Table{Name: "consumer_checkpoints_changes"}, "{}"); err != nil {
+	if err := changes.SendWait(t.Context(), p.onStandby, ident.Table{Name: "consumer_checkpoints_changes"}, "{}"); err != nil {
 		t.Errorf("to ask on a standby: %v", err)
 	}
 	if err := owner.WaitFor(t.Context(), "c", 0); err != nil {

@@ -1,63 +1,61 @@
 package listen
 
 const (
-	// echoesMissed is how many echoes in a row must not have come back.
+	// echoesMissed is how many echoes in a row must be missing.
 	echoesMissed = 2
-	// silencesHeard is how many checks must have found new writes, without any
-	// notification since the first of them.
+	// silencesHeard is how many checks must have found new writes without any notification
+	// since the first of them.
 	silencesHeard = 3
 )
 
-// Heard is what a listening connection has heard.
-type Heard struct {
-	Connected bool
-	Session   int // counts the connections
-	News      int // notifications that writers send when they commit
-	Echoes    int // of what this process has sent to itself
-	Answers   int // signs of life, of any kind
+// Signals counts the signals on a listening connection.
+type Signals struct {
+	Connected     bool
+	Session       int // counts the connections
+	Notifications int // notifications that writers send at their COMMIT
+	Echoes        int // messages of this process to itself
+	Answers       int // signs of life of any kind
 }
 
-// Verdict is what [Arrivals] have shown.
+// Verdict is the conclusion of [Arrivals].
 type Verdict int
 
 const (
-	NoTrouble Verdict = iota
-	// Elsewhere: what is sent on another connection does not arrive on this one,
-	// though it answers.
-	Elsewhere
-	// Nobody: writers commit and do not notify.
-	Nobody
+	Arriving Verdict = iota
+	// WrongServer means that messages from another connection do not arrive on this one, although
+	// it answers.
+	WrongServer
+	// NoSender means that writers commit without a notification.
+	NoSender
 )
 
-// Arrivals decide whether notifications arrive. Checks must be further apart
-// than a notification takes. The zero value has seen nothing.
+// Arrivals decides whether notifications arrive. The interval between checks must be longer
+// than a notification takes. The zero value has no observations.
 //
-// The head is the highest number that a committed write shows: it stays while
-// nobody writes, and while a transaction stays open. The notification of a write
-// comes at the same COMMIT.
+// The head is the highest number of a committed write. It does not move while no write commits,
+// or while a transaction stays open. The notification of a write arrives after the same COMMIT.
 //
-// Each verdict needs a proof that nothing else is wrong. Nobody notifies if an
-// echo came back during the silence. The connection leads elsewhere if it
-// answers while echoes are missed. An echo counts as missed at the next check.
+// Each verdict needs a proof that there is no other cause. NoSender needs an echo that came back
+// during the silence. WrongServer needs an answer of the connection while echoes are missing. An
+// echo counts as missing at the next check.
 type Arrivals struct {
-	heard    Heard
+	heard    Signals
 	head     int64 // the highest seen
-	awaited  bool  // an echo was sent since the latest check
-	missed   int   // echoes in a row that have not come by the check after them
-	answered bool  // the connection lives, since the first echo was missed
-	silent   int   // checks that found new writes, since the last notification
-	proven   bool  // an echo came back, since the first of these checks
+	awaited  bool  // an echo was sent since the last check
+	missed   int   // echoes in a row that were missing at the next check
+	answered bool  // the connection has answered since the first echo was missing
+	silent   int   // checks that found new writes since the last notification
+	proven   bool  // an echo came back since the first of these checks
 }
 
-// Check takes note of what was heard and written. It sends an echo if that is to
-// prove that notifications arrive where somebody sends them. echo reports
-// whether it could.
-func (n *Arrivals) Check(h Heard, head int64, echo func() (sent bool)) {
+// Check records h and head. It calls echo if an echo is needed as a proof. sent reports whether
+// the echo was sent.
+func (n *Arrivals) Check(h Signals, head int64, echo func() (sent bool)) {
 	n.awaited = n.check(h, head) && echo()
 }
 
 // check reports whether to send an echo.
-func (n *Arrivals) check(h Heard, head int64) (ask bool) {
+func (n *Arrivals) check(h Signals, head int64) (ask bool) {
 	fresh, grown := h.Session != n.heard.Session, head > n.head && n.head > 0
 	came := h.Echoes != n.heard.Echoes
 	switch {
@@ -70,30 +68,30 @@ func (n *Arrivals) check(h Heard, head int64) (ask bool) {
 		n.missed++
 	}
 	switch {
-	case fresh || h.News != n.heard.News:
+	case fresh || h.Notifications != n.heard.Notifications:
 		n.silent, n.proven = 0, false
 	case came && n.silent > 0:
 		n.proven = true
 	}
-	if grown && h.Connected && !fresh && h.News == n.heard.News {
+	if grown && h.Connected && !fresh && h.Notifications == n.heard.Notifications {
 		n.silent++
 	}
 	n.heard, n.head = h, max(n.head, head)
 	return h.Connected && (fresh || n.missed > 0 || n.silent > 0 && (grown || !n.proven))
 }
 
-// Doubted reports whether the connection must prove that it lives.
+// Doubted reports whether the connection must prove that it is alive.
 func (n *Arrivals) Doubted() bool { return n.missed > 0 }
 
-// Verdict returns what the checks have shown.
+// Verdict returns the conclusion from the checks.
 func (n *Arrivals) Verdict() Verdict {
 	switch {
 	case !n.heard.Connected:
-		return NoTrouble // the connection tells itself
+		return Arriving // the caller knows that the connection is lost
 	case n.missed >= echoesMissed && n.answered:
-		return Elsewhere
+		return WrongServer
 	case n.silent >= silencesHeard && n.proven:
-		return Nobody
+		return NoSender
 	}
-	return NoTrouble
+	return Arriving
 }

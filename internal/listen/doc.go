@@ -1,10 +1,9 @@
-// Package listen keeps a connection that listens, and decides whether
-// notifications arrive on it.
+// Package listen keeps a listening connection, and decides whether notifications arrive on it.
 //
-// It knows channels, payloads and what becomes of one connection. It must never
-// know what the notifications are about, nor who acts on them.
+// The package knows channels, payloads and the state of one connection. It must never know the
+// meaning of a notification.
 //
-// LISTEN belongs to a session: through a transaction-pooling proxy nothing would
-// arrive. Notifications are lost while there is no connection. So they are hints.
-// Poll as well where nothing may be missed.
+// LISTEN belongs to a session, so no notification arrives through a transaction-pooling proxy.
+// Notifications are lost while there is no connection. They are hints: poll as well if no
+// change may be missed.
 package listen

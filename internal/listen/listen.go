@@ -15,12 +15,12 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// Health is told how a listening connection fares.
+// Health has the callbacks for the state of a listening connection.
 type Health struct {
-	Connected func()      // after the channels' functions were called; may be nil
-	Lost      func(error) // for each failed try; may be nil
-	Doubted   func() bool // reports whether the connection must prove that it lives; may be nil
-	Answered  func()      // for each notification, and each answer while doubted; may be nil
+	Connected func()      // called after the channels' functions; may be nil
+	Lost      func(error) // called for each failed try; may be nil
+	Doubted   func() bool // reports whether the connection must prove that it is alive; may be nil
+	Answered  func()      // called for each notification, and each answer while doubted; may be nil
 }
 
 func (h Health) connected() {
@@ -42,8 +42,7 @@ const (
 	pingLimit  = 5 * time.Second // for the answer of a doubted connection
 )
 
-// Check reports a connection string that cannot be read, or names a file that is not
-// there.
+// Check returns an error if a connection string is invalid or names a missing file.
 func Check(connString string) error {
 	_, err := parse(connString)
 	return err
@@ -52,19 +51,18 @@ func Check(connString string) error {
 func parse(connString string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
-		// What is wrong with it may show a password.
+		// pgx's error may contain a password.
 		return nil, errors.New(`this is no connection string: it takes "postgres://user:password@host:5432/database" or "host=... dbname=...", with percent-encoded special characters in the first form, and the files that it names must be there`)
 	}
 	return config, nil
 }
 
-// Run calls the function of a channel for every notification on it, with its
-// payload, and each with none after every (re)connection, since notifications
-// may have been lost meanwhile. The functions must not block. Bursts are cheap
-// if they coalesce.
+// Run calls a channel's function with the payload of every notification. After every connect,
+// Run calls each function with an empty payload, since notifications may have been lost. The
+// functions must not block. They should coalesce bursts.
 //
-// Run owns one direct connection to connString. It reconnects with backoff until
-// ctx ends, also when a connection that is doubted does not answer.
+// Run owns one direct connection to connString. It reconnects with backoff until ctx ends, also
+// if a doubted connection does not answer.
 func Run(ctx context.Context, connString string, channels map[string]func(said string), health Health) error {
 	config, err := parse(connString)
 	if err != nil {
@@ -117,8 +115,8 @@ func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]fun
 	}
 }
 
-// hear waits for a notification. Nothing comes on a quiet connection, nor on one
-// that died in silence. While it is doubted, it must answer.
+// hear waits for a notification. A quiet connection and one that died silently look the same.
+// While Health doubts the connection, hear pings it.
 func hear(ctx context.Context, conn *pgx.Conn, health Health) (*pgconn.Notification, error) {
 	for {
 		pause, cancel := context.WithTimeout(ctx, doubtPause)

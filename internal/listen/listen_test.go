@@ -11,13 +11,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an expected message.
 const patience = pgtest.Patience
 
-// connected is why all are woken: notifications may have been lost.
+// connected is the reason for the calls after a connect: notifications may have been lost.
 const connected = "because there is a new connection"
 
-func TestRunWakes(t *testing.T) {
+func TestRunCallsFunctions(t *testing.T) {
 	d := pgtest.New(t)
 	woken := map[string]chan struct{}{"Some Channel": make(chan struct{}, 100), "another": make(chan struct{}, 100)}
 	channels := map[string]func(string){}
@@ -51,7 +51,7 @@ func TestRunWakes(t *testing.T) {
 		d.Exec(t, `SELECT pg_notify($1::text, '')`, channel)
 		awaitWake(channel, "for a notification")
 	}
-	d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND datname = current_database()`) // after a channel's first call it has sent all of them
+	d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND datname = current_database()`) // after a channel's first call, its session has executed every LISTEN
 	awaitAll()
 	for channel := range woken {
 		d.Exec(t, `SELECT pg_notify($1::text, '')`, channel)
@@ -68,7 +68,7 @@ func TestRunWakes(t *testing.T) {
 	}
 }
 
-func TestRunKeepsSecrets(t *testing.T) {
+func TestRunErrorsOmitPasswords(t *testing.T) {
 	err := Run(t.Context(), "postgres://user:secret@host:port/db", nil, Health{})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Fatalf("want an error without the password, got %v", err)

@@ -91,7 +91,7 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 		return err
 	}
 	if len(running) > 0 {
-		if err := changes.Tell(ctx, on, c.core.Tables.Changes); err != nil {
+		if err := changes.Wake(ctx, on, c.core.Tables.Changes); err != nil {
 			return err
 		}
 	}
