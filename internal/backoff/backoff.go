@@ -1,4 +1,4 @@
-// Package backoff says how long to wait before trying again.
+// Package backoff computes pauses between tries.
 package backoff
 
 import (
@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Delay returns the pause after the n-th failure in a row, counted from 1: it
-// doubles from first up to limit, and a random half of it is left out, so that
-// many who failed together do not come back together ("equal jitter", Brooker,
-// Exponential Backoff And Jitter, 2015). random is in [0, 1).
+// Delay returns the pause after the n-th failure in a row, counted from 1. The pause doubles
+// from first up to limit. A random part, at most half of the pause, is left out, so that
+// callers that failed together do not retry together. Source: "equal jitter", Brooker,
+// Exponential Backoff And Jitter, 2015. random is in [0, 1).
 func Delay(n int, first, limit time.Duration, random float64) time.Duration {
 	d := Doubled(n-1, first, limit)
 	return d/2 + time.Duration(random*float64(d-d/2))
 }
 
-// Doubled returns first, doubled so many times, and limit at most.
+// Doubled returns first, doubled times times, and limit at most.
 func Doubled(times int, first, limit time.Duration) time.Duration {
 	d := first
 	for i := 0; i < times && d < limit; i++ {
@@ -25,20 +25,20 @@ func Doubled(times int, first, limit time.Duration) time.Duration {
 	return min(d, limit)
 }
 
-// Infrastructure is the pause after the n-th failure in a row of the
-// connection or the server: 500 ms doubling to 30 s.
+// Infrastructure returns the pause after the n-th failure in a row of the connection or the
+// server: 500 ms doubling to 30 s.
 func Infrastructure(n int) time.Duration {
 	return Delay(n, 500*time.Millisecond, 30*time.Second, rand.Float64())
 }
 
-// Session is the pause after the n-th failure in a row of one of the few
-// sessions that a worker keeps: 500 ms doubling to 5 s, so that it knows soon
-// when the server is back.
+// Session returns the pause after the n-th failure in a row of one of the few sessions that a
+// worker keeps: 500 ms doubling to 5 s. It is short, so that the worker notices soon when the
+// server is back.
 func Session(n int) time.Duration {
 	return Delay(n, 500*time.Millisecond, 5*time.Second, rand.Float64())
 }
 
-// Sleep waits for d and reports whether it did: false if ctx ended first.
+// Sleep waits for d. It reports whether d passed before ctx ended.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -1,7 +1,7 @@
-// Package batch bounds what one of many rows can do to a statement about all of them. A
-// statement that fails because of a row is halved until the row is found; the row is set
-// aside for a while, and the others go on. A statement that takes too long is about fewer
-// rows the next time.
+// Package batch limits the effect of one bad row on a statement about many rows. A statement
+// that fails because of a row is halved until the row is found. The row is then set aside for a
+// while, and the other rows proceed. A statement that takes too long gets fewer rows the next
+// time.
 package batch
 
 import (
@@ -16,17 +16,18 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// mostBlind bounds how many statements fail that the server may refuse whatever the rows
-// are, before one of them succeeds.
+// mostBlind bounds the failed statements before the first success, for errors that may not
+// depend on the rows.
 const mostBlind = 32
 
-// Each calls f with all. If a row made the statement fail, Each calls f with each half, and
-// so on, until it has found the row: it calls refused with that. Another error ends it.
+// Each calls f with all rows. If a row made the statement fail, Each calls f with each half,
+// and so on, until it has found the row. It then calls refused with the row. Any other error
+// ends Each.
 //
-// An error that may as well be about the whole statement is about a row only if f succeeds
-// for others, and then fails again for this one: a privilege that goes refuses all rows, one
-// that a trigger lacks may refuse one, and a lock that is not to be had may be a moment
-// later. If f succeeds for none, Each returns the error, and refuses nothing.
+// An error may also be about the whole statement. Such an error counts as a row's error only if
+// f succeeds for other rows and then fails again for this row. For example, a revoked privilege
+// refuses all rows. A privilege that a trigger lacks may refuse one row. A lock may be
+// available a moment later. If f succeeds for no row, Each returns the error and refuses none.
 func Each[T any](all []T, f func(all []T) error, refused func(one T, err error) error) error {
 	s := search[T]{f: f, refused: refused}
 	if err := s.each(all); err != nil {
@@ -41,10 +42,10 @@ func Each[T any](all []T, f func(all []T) error, refused func(one T, err error) 
 type search[T any] struct {
 	f       func(all []T) error
 	refused func(one T, err error) error
-	passed  bool  // f has succeeded for some
-	blind   int   // calls that failed before
-	doubts  []T   // f has failed for each; that may be about the whole statement
-	first   error // of these
+	passed  bool  // f has succeeded for some rows
+	blind   int   // number of calls that failed before the first success
+	doubts  []T   // rows for which f has failed, perhaps because of the whole statement
+	first   error // the first error of these
 }
 
 func (s *search[T]) each(all []T) error {
@@ -75,8 +76,8 @@ func (s *search[T]) each(all []T) error {
 	return s.each(all[half:])
 }
 
-// pass records that the statement succeeds for some rows: what it refuses still is about
-// others.
+// pass records that the statement succeeds for some rows. It then tries the rows in doubt
+// again.
 func (s *search[T]) pass() error {
 	s.passed = true
 	doubts := s.doubts
@@ -98,11 +99,11 @@ func (s *search[T]) again(one T) error {
 	return s.refused(one, err)
 }
 
-// Pace bounds how many rows a kind of statement is about, by the time that they take. The
-// zero value bounds nothing.
+// Pace bounds the number of rows of a kind of statement by the time that they take. The zero
+// value has no bound.
 type Pace struct{ most int }
 
-// Most returns how many rows the next statement is about: limit at most, 1 at least.
+// Most returns the number of rows of the next statement, from 1 to limit.
 func (p *Pace) Most(limit int) int {
 	if p.most == 0 {
 		return limit
@@ -110,9 +111,9 @@ func (p *Pace) Most(limit int) int {
 	return min(p.most, limit)
 }
 
-// Took records that a statement about n rows has taken so long, of limit, or that the
-// server gave it up. Half as many are next. After one that has not taken half of limit,
-// twice as many are.
+// Took records that a statement about n rows took so long, of limit, or that the server
+// canceled it. A statement that took limit halves the next number of rows. A statement that
+// took less than half of limit doubles the number.
 func (p *Pace) Took(n int, took, limit time.Duration, err error) {
 	switch slow := took >= limit || pgdriver.SQLState(err) == pgdriver.QueryCanceled; {
 	case slow:
@@ -124,25 +125,25 @@ func (p *Pace) Took(n int, took, limit time.Duration, err error) {
 	}
 }
 
-// MostRefused bounds how many rows are set aside of a kind.
+// MostRefused bounds the number of rows of a kind that are set aside.
 const MostRefused = 1000
 
-// forgetAfter is for how long a refusal is remembered that may be tried again and that no
-// round comes to: its row may have been deleted.
+// forgetAfter is how long a refusal is kept after its retry was due and no round has tried the
+// row. The row may have been deleted.
 const forgetAfter = time.Minute
 
-// Refused are the rows that are set aside of a kind of statement. The next rounds leave
-// them out, for longer each time. It is not safe for concurrent use.
+// Refused are the rows of a kind of statement that are set aside. The next rounds leave these
+// rows out, for longer each time. Refused is not safe for concurrent use.
 type Refused[K cmp.Ordered] struct {
 	of      map[K]refusal
-	began   time.Time // the last round
-	partial bool      // it may not have come to all that it did not leave out
+	began   time.Time // start of the last round
+	partial bool      // the round may not have tried all rows that it did not leave out
 }
 
 type refusal struct {
 	err   error
 	times int
-	until time.Time // when it is tried again
+	until time.Time // when the row is tried again
 }
 
 // Pause returns the pause after a row was refused so many times in a row.
@@ -150,7 +151,7 @@ func Pause(times int) time.Duration {
 	return backoff.Delay(times, time.Second, time.Minute, rand.Float64())
 }
 
-// Begin begins a round, and returns what it leaves out.
+// Begin begins a round, and returns the rows to leave out.
 func (r *Refused[K]) Begin(now time.Time) (out []K) {
 	r.began, r.partial = now, false
 	for id, one := range r.of {
@@ -162,8 +163,7 @@ func (r *Refused[K]) Begin(now time.Time) (out []K) {
 	return out
 }
 
-// Partly records that the round did not come to all rows, and which ones it has taken of
-// those that were refused before.
+// Partly records that the round did not try all rows. taken are the rows that it has tried.
 func (r *Refused[K]) Partly(taken []K) {
 	r.partial = true
 	for _, id := range taken {
@@ -171,8 +171,8 @@ func (r *Refused[K]) Partly(taken []K) {
 	}
 }
 
-// Add records a refusal. known: the row was refused in the rounds before, too. ok is false
-// if there are too many.
+// Add records a refusal. known reports whether the row was also refused in the rounds before.
+// ok is false if there are too many refused rows.
 func (r *Refused[K]) Add(id K, err error, now time.Time) (known, ok bool) {
 	before, known := r.of[id]
 	if !known && len(r.of) == MostRefused {
@@ -186,8 +186,8 @@ func (r *Refused[K]) Add(id K, err error, now time.Time) (known, ok bool) {
 	return known, true
 }
 
-// End ends a round that has done all it could: what it has tried and not refused is well
-// again. A partial one cannot tell.
+// End ends a round. It drops the refusals of rows that the round has tried and not refused. A
+// partial round drops only refusals whose retry has long been due.
 func (r *Refused[K]) End() {
 	since := r.began
 	if r.partial {
@@ -196,7 +196,7 @@ func (r *Refused[K]) End() {
 	maps.DeleteFunc(r.of, func(_ K, one refusal) bool { return !since.Before(one.until) })
 }
 
-// Err is about the rows that are set aside, nil if there are none.
+// Err returns an error about the rows that are set aside, nil if there are none.
 func (r *Refused[K]) Err() error {
 	if len(r.of) == 0 {
 		return nil

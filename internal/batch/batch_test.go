@@ -25,9 +25,8 @@ const (
 	ofServer    = stateError("57P01")
 )
 
-// Every row that the server takes is taken once, and every row that it refuses is set
-// aside. What may as well be about the statement is about a row only beside one that is
-// taken.
+// Each passes every good row once, and refuses every bad row. An error that may be about the
+// whole statement counts as a row's error only if another row succeeds.
 func TestEachFindsRows(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -87,7 +86,8 @@ func TestEachFindsRows(t *testing.T) {
 	})
 }
 
-// Rows are not halved for what is no fault of theirs, nor for long for what all share.
+// Each does not halve rows for errors that are not theirs, and soon stops halving for an error
+// that all rows share.
 func TestEachEnds(t *testing.T) {
 	t.Parallel()
 	all := make([]int, 2000)
@@ -104,7 +104,7 @@ func TestEachEnds(t *testing.T) {
 			t.Errorf("%v: %v after %d calls", test.err, err, calls)
 		}
 	}
-	// An error of refused, and one of the server halfway, end it, too.
+	// An error of refused, and an error of the server halfway, end Each.
 	full, calls := errors.New("full"), 0
 	if err := Each(all, func([]int) error { calls++; return ofRow }, func(int, error) error { return full }); !errors.Is(err, full) || calls > 12 {
 		t.Errorf("%v after %d calls", err, calls)
@@ -122,14 +122,14 @@ func TestEachEnds(t *testing.T) {
 	}
 }
 
-// A statement that takes too long is about fewer rows, down to one, and about as many as
-// before once it does not.
+// Pace lowers the number of rows of slow statements down to one, and raises it again for fast
+// ones.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var p Pace
 		limit := rapid.IntRange(1, 5000).Draw(t, "limit")
-		fits := rapid.IntRange(1, 5000).Draw(t, "fits") // rows that the time is enough for
+		fits := rapid.IntRange(1, 5000).Draw(t, "fits") // number of rows within the limit
 		for range 40 {
 			n := p.Most(limit)
 			if n < 1 || n > limit {
@@ -163,9 +163,9 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A row that was refused is left out of the next rounds, and longer each time. What is
-// tried and not refused is well again, and nothing else is; nor is what a round may not
-// have come to, until it could have been tried for long.
+// A refused row is left out of the next rounds, for longer each time. A round drops exactly the
+// refusals of rows that it has tried and not refused. A refusal that no round tries is dropped
+// long after its retry was due.
 func TestRefused(t *testing.T) {
 	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,4 +1,4 @@
-// Package bounded reads events of a log so that no read brings too many bytes.
+// Package bounded bounds the bytes of reads of a log.
 package bounded
 
 import (
@@ -8,19 +8,19 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// MaxBytes bounds the payload and metadata that one read brings. The last event
-// of a read may go beyond it.
+// MaxBytes bounds the payload and metadata of one read, in bytes. The last event of a read may
+// exceed it.
 const MaxBytes = 8 << 20
 
-// Reader bounds the reads of a log. A log that is a store.SizedReader ends each
-// read itself. Of another, a read asks for as many events as stay below the
-// bound if they are as large as those of the read before.
+// Reader bounds the reads of a log. A store.SizedReader bounds each read itself. For any other
+// log, Reader lowers the number of events. It expects events of the average size of the last
+// read.
 type Reader struct {
-	width atomic.Int64 // bytes of an event of the last read, on average
+	width atomic.Int64 // average bytes of an event in the last read
 }
 
-// Events returns at most limit visible events above position after, of up to
-// maxBytes. more reports that others may follow.
+// Events returns at most limit visible events above position after, up to maxBytes. more
+// reports whether further events may follow.
 func (r *Reader) Events(ctx context.Context, log store.Log, q store.Querier, after int64, limit, maxBytes int) (events []store.PersistedEvent, more bool, err error) {
 	if s, ok := log.(store.SizedReader); ok {
 		events, more, err = s.ReadSized(ctx, q, after, limit, maxBytes)
@@ -33,7 +33,7 @@ func (r *Reader) Events(ctx context.Context, log store.Log, q store.Querier, aft
 	return events, more, err
 }
 
-// Limit lowers a limit to what is likely to stay below the bound.
+// Limit lowers a limit so that the read probably stays below MaxBytes.
 func (r *Reader) Limit(limit int) int {
 	if width := r.width.Load(); width > 0 {
 		return min(limit, max(1, int(MaxBytes/width)))
@@ -41,7 +41,7 @@ func (r *Reader) Limit(limit int) int {
 	return limit
 }
 
-// Took takes note of what a read brought.
+// Took records the sizes of the events of a read.
 func (r *Reader) Took(events []store.PersistedEvent) {
 	bytes := 0
 	for i := range events {

@@ -7,7 +7,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// plainLog has endless events of a size, and notes how many were asked for.
+// plainLog has endless events of a size, and records the requested limits.
 type plainLog struct {
 	store.Log
 	size  int
@@ -23,9 +23,9 @@ func (l *plainLog) ReadEvents(_ context.Context, _ store.Querier, after int64, l
 	return events, nil
 }
 
-// A log that knows no bound is asked for fewer events when they were large, for
-// one at least, and for as many as before when they are small again.
-func TestReadsOfALogWithoutABound(t *testing.T) {
+// After large events, a log without a bound gets a lower limit, at least 1. After small events,
+// it gets the original limit.
+func TestReadsOfLogWithoutBound(t *testing.T) {
 	l, r := &plainLog{}, &Reader{}
 	for _, step := range []struct {
 		size, asked int

@@ -1,5 +1,5 @@
-// Package errtext keeps what errors say on one line, short, and without the
-// passwords of URLs: some drivers repeat a connection string that they cannot read.
+// Package errtext formats errors on one line of limited length, without the passwords of URLs.
+// Some drivers repeat a connection string that they cannot parse.
 package errtext
 
 import (
@@ -11,12 +11,11 @@ import (
 )
 
 const (
-	maxValue = 100   // bytes of a value
-	maxText  = 4_000 // bytes of an error
+	maxValue = 100   // maximum bytes of a value
+	maxText  = 4_000 // maximum bytes of an error
 )
 
-// Value quotes a value that an error shows. Of a long one it shows the
-// beginning and the length.
+// Value quotes a value for an error. It shortens a long value to its beginning and length.
 func Value[T ~string](s T) string {
 	if len(s) <= maxValue {
 		return strconv.Quote(string(s))
@@ -24,7 +23,7 @@ func Value[T ~string](s T) string {
 	return fmt.Sprintf("%q... (%d bytes)", beginning(string(s), maxValue), len(s))
 }
 
-// Word is Value without the quotes, where s is short and of one line.
+// Word is Value without quotes if s is short and on one line.
 func Word(s string) string {
 	if len(s) <= maxValue && !strings.ContainsAny(s, "\r\n") {
 		return s
@@ -32,12 +31,12 @@ func Word(s string) string {
 	return Value(s)
 }
 
-// password is that of a URL, with what stands before and behind it. In PostgreSQL's,
-// which people write by hand, it may have an @ or a / that should have been escaped.
+// password matches the password of a URL with its surroundings. A PostgreSQL URL, which people
+// write by hand, may contain an unescaped @ or /.
 var password = regexp.MustCompile(`(postgres(?:ql)?://[^\s:/@"']*:)[^"'\r\n]*@|(://[^\s:/@"']*:)[^/@"'\r\n]*@`)
 
-// Line puts a text on one line. Of a long one it leaves the beginning and the
-// length. The password of a URL is left out.
+// Line formats a text on one line. It shortens a long text to its beginning and length, and
+// masks the password of a URL.
 func Line(s string) string {
 	if strings.Contains(s, "://") {
 		s = password.ReplaceAllString(s, "${1}${2}xxxxx@")
@@ -55,8 +54,8 @@ func Line(s string) string {
 	return s
 }
 
-// joined separates the lines of a text by semicolons, save those after a mark
-// that says that more follows.
+// joined joins the lines of a text by semicolons. After a punctuation mark that announces more,
+// such as a colon, there is no semicolon.
 func joined(s string) string {
 	var b strings.Builder
 	for _, line := range strings.FieldsFunc(s, func(r rune) bool { return r == '\r' || r == '\n' }) {
@@ -75,7 +74,7 @@ func joined(s string) string {
 	return b.String()
 }
 
-// beginning returns at most limit bytes of s, without a part of a character.
+// beginning returns at most limit bytes of s, and no partial character.
 func beginning(s string, limit int) string {
 	for limit > 0 && !utf8.RuneStart(s[limit]) {
 		limit--

@@ -28,8 +28,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// Whatever a text is, what is made of it is one short line, and valid if the
-// text is.
+// Line returns one short line, which is valid UTF-8 if the text is.
 func TestShort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := strings.Repeat(rapid.String().Draw(t, "s"), rapid.IntRange(1, 2_000).Draw(t, "times"))

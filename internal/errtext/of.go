@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Of returns an error that says on one line what err says, and unwraps to it;
-// err itself if that does. It does not panic if a method of err does.
+// Of returns an error with err's text on one line that unwraps to err. It returns err itself if
+// that is on one line. Of does not panic if a method of err does.
 func Of(err error) error {
 	if err == nil {
 		return nil
@@ -22,8 +22,8 @@ func Of(err error) error {
 	return err
 }
 
-// Storable returns what an error says, on one line that PostgreSQL can store;
-// empty if err is nil.
+// Storable returns an error's text on one line that PostgreSQL can store. It is empty if err is
+// nil.
 func Storable(err error) string {
 	if err == nil {
 		return ""
@@ -31,8 +31,7 @@ func Storable(err error) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(Of(err).Error(), "\uFFFD"), "\x00", `\0`)
 }
 
-// ASCII returns a text that every encoding of a database holds: other characters become
-// their escapes, as in Go.
+// ASCII escapes all characters that some database encodings lack, as Go does.
 func ASCII(s string) string { return ascii(s, `\`) }
 
 // ASCIIOfJSON is ASCII for the strings of a JSON document.
@@ -63,7 +62,7 @@ func Join(errs ...error) error {
 }
 
 type short struct {
-	err  error // nil: it must not be unwrapped
+	err  error // nil: err must not be unwrapped
 	line string
 }
 
@@ -71,9 +70,9 @@ func (s *short) Error() string { return s.line }
 
 func (s *short) Unwrap() error { return s.err }
 
-// Sound returns err if its methods do not panic. A nil pointer in an error is
-// the usual reason that they do. Otherwise it returns an error with the text
-// that fmt makes of err. This unwraps to err if the chain can be walked.
+// Sound returns err if its methods do not panic. Methods usually panic because of a nil pointer
+// in an error. Otherwise Sound returns an error with the text that fmt prints for err. This
+// error unwraps to err if the chain can be walked.
 func Sound(err error) error {
 	if err == nil {
 		return nil
@@ -89,12 +88,12 @@ func Sound(err error) error {
 	return err
 }
 
-// Panic returns the text of a panic's value on one line. It does not panic if a
-// method of the value does.
+// Panic returns the text of a panic's value on one line. It does not panic if a method of the
+// value does.
 func Panic(v any) string { return Line(formatted(v)) }
 
-// Where returns " at " and the line of a panic by the stack that its recovery took:
-// the first below the panic that is not the runtime's. Empty if there is none.
+// Where returns " at " and the line of a panic, from the stack at its recovery. The line is the
+// first below the panic outside of the runtime. Where returns "" if there is none.
 func Where(stack []byte) string {
 	_, below, _ := strings.Cut(string(stack), "\npanic(")
 	for line := range strings.Lines(below) {
@@ -106,7 +105,7 @@ func Where(stack []byte) string {
 	return ""
 }
 
-// textOf is what err says, as fmt prints it.
+// textOf returns err's text as fmt prints it.
 func textOf(err error) string {
 	if text, ok := attempt(err.Error); ok {
 		return text
@@ -117,8 +116,8 @@ func textOf(err error) string {
 	return formatted(err)
 }
 
-// formatted is fmt.Sprint. That panics where a method panics with a value whose
-// own method panics.
+// formatted is fmt.Sprint. fmt.Sprint panics if a method panics with a value whose own method
+// panics.
 func formatted(v any) string {
 	if text, ok := attempt(func() string { return fmt.Sprint(v) }); ok {
 		return text
@@ -126,7 +125,7 @@ func formatted(v any) string {
 	return fmt.Sprintf("%%!v(PANIC=method of %T)", v)
 }
 
-// walk calls what errors.Is and errors.As call, and SQLState.
+// walk calls the methods that errors.Is and errors.As call, and SQLState.
 func walk(err error) string {
 	var s interface{ SQLState() string }
 	if errors.Is(err, errWalk) || !errors.As(err, &s) {
@@ -137,7 +136,7 @@ func walk(err error) string {
 
 var errWalk = errors.New("no error is this one")
 
-// attempt returns what f returns. ok is false if f panicked.
+// attempt returns f's result. ok is false if f panicked.
 func attempt(f func() string) (text string, ok bool) {
 	defer func() {
 		if !ok {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// wraps has methods that dereference it, as errors of most packages have.
+// wraps has methods that dereference it, like the errors of most packages.
 type wraps struct{ err error }
 
 func (w *wraps) Error() string { return w.err.Error() }
@@ -40,7 +40,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-func TestErrorsThatPanic(t *testing.T) {
+func TestOfErrorsThatPanic(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error
 		want string
@@ -72,8 +72,8 @@ func TestErrorsThatPanic(t *testing.T) {
 	}
 }
 
-// Whatever errors are made of, no method of what Of makes of them panics, and
-// those that are sound keep what they are.
+// For all errors, no method of Of's result panics, and errors whose methods do not panic are
+// kept.
 func TestSound(t *testing.T) {
 	leaf := rapid.SampledFrom([]error{io.EOF, errors.New("two\nlines"), (*wraps)(nil), (*coded)(nil), panics{}, &wraps{}, &coded{"40001"}})
 	rapid.Check(t, func(t *rapid.T) {
@@ -81,7 +81,7 @@ func TestSound(t *testing.T) {
 		for range rapid.IntRange(0, 4).Draw(t, "depth") {
 			switch rapid.IntRange(0, 2).Draw(t, "how") {
 			case 0:
-				inner := err // of panics{}, fmt makes nothing
+				inner := err // fmt prints nothing for panics{}
 				attempt(func() string { err = fmt.Errorf("then: %w", inner); return "" })
 			case 1:
 				err = &wraps{err}
@@ -104,7 +104,7 @@ func TestSound(t *testing.T) {
 	})
 }
 
-// Where names the line that has panicked, also if the runtime did, and nothing else.
+// Where returns the line that panicked, also for a panic of the runtime.
 func TestWhere(t *testing.T) {
 	stack := func(f func()) (stack []byte) {
 		defer func() {
@@ -131,7 +131,7 @@ func TestWhere(t *testing.T) {
 	}
 }
 
-// The strings of a JSON document become what ASCII makes of them.
+// ASCIIOfJSON converts the strings of a JSON document like ASCII.
 func TestASCIIOfJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.String().Draw(t, "text")
@@ -142,7 +142,7 @@ func TestASCIIOfJSON(t *testing.T) {
 		ascii := ASCIIOfJSON(string(document))
 		var back map[string]string
 		if err := json.Unmarshal([]byte(ascii), &back); err != nil || back["k"] != ASCII(strings.ToValidUTF8(text, "\uFFFD")) {
-			// JSON of Go has escapes for what breaks scripts, which stay as they are.
+			// Go's JSON already escapes the characters that break scripts.
 			if !strings.ContainsAny(text, "\u2028\u2029") {
 				t.Fatalf("%q became %q, %v", document, back["k"], err)
 			}

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Group is goroutines that end together: the first that fails ends the others.
+// Group is a set of goroutines. The first failure ends all of them.
 type Group struct {
-	Of     string // the package, with which an error begins
-	Fail   func() // ends the others
-	Goexit error  // what runtime.Goexit in one of them is taken for
+	Of     string // prefix of errors: the name of the package
+	Fail   func() // ends the other goroutines
+	Goexit error  // the error if a goroutine calls runtime.Goexit
 
 	wg   sync.WaitGroup
 	once sync.Once
@@ -31,8 +31,8 @@ func (g *Group) Run(f func() error) {
 	})
 }
 
-// Wait returns the first error when all have ended. All end soon after their
-// context, unless the driver ignores it: after limit they are left behind.
+// Wait returns the first error when all goroutines have ended. They end soon after their
+// context, unless the driver ignores it. After limit, Wait returns without them.
 func (g *Group) Wait(limit time.Duration) error {
 	ended := make(chan struct{})
 	go func() {

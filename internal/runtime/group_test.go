@@ -12,8 +12,8 @@ import (
 
 var errFirst, errGoexit = errors.New("first"), errors.New("goexit")
 
-// A group that something ends returns why, when all its goroutines have ended.
-func TestTheFirstFailureEndsAll(t *testing.T) {
+// Wait returns the first failure when all goroutines have ended.
+func TestFirstFailureEndsAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		f    func() error
 		want error
@@ -32,7 +32,7 @@ func TestTheFirstFailureEndsAll(t *testing.T) {
 	}
 }
 
-// What does not end is left behind, and said.
+// After its limit, Wait returns an error that reports the running goroutines.
 func TestWaitIsBounded(t *testing.T) {
 	held := make(chan struct{})
 	g := &runtime.Group{Of: "test", Fail: func() {}, Goexit: errGoexit}

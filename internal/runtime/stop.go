@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// Stop is a request to stop. It may come before there is anything to stop. The zero Stop is
-// ready.
+// Stop is a request to stop. The request may come before the start. The zero Stop is ready.
 type Stop struct {
 	mu      sync.Mutex
 	asked   bool
@@ -14,11 +13,11 @@ type Stop struct {
 	end     context.CancelFunc
 }
 
-// Ask asks to stop. It calls what [Stop.Bind] has bound before it returns, so that nothing new
-// begins after that.
+// Ask asks to stop. It calls the function of [Stop.Bind] before it returns, so that no new work
+// starts afterwards.
 func (s *Stop) Ask() { s.ask(&s.asked) }
 
-// Drain asks to stop for somebody outside of the program, see [Stop.Hold].
+// Drain asks to stop on behalf of an operator, see [Stop.Hold].
 func (s *Stop) Drain() { s.ask(&s.drained) }
 
 func (s *Stop) ask(of *bool) {
@@ -29,7 +28,8 @@ func (s *Stop) ask(of *bool) {
 	}
 }
 
-// Bind sets what Ask and Drain call. If one of them was called before, Bind calls end at once.
+// Bind sets the function that Ask and Drain call. If Ask or Drain was called before, Bind calls
+// end at once.
 func (s *Stop) Bind(end context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *Stop) Drained() bool {
 	return s.drained
 }
 
-// Hold waits until ctx ends or Ask is called, which may have been before.
+// Hold waits until ctx ends or Ask is called. It returns at once if Ask was called before.
 func (s *Stop) Hold(ctx context.Context) {
 	held, release := context.WithCancel(ctx)
 	defer release()

@@ -7,7 +7,7 @@ import (
 	"github.com/pgfrontier/worker/internal/runtime"
 )
 
-// Whoever asks comes back when what is bound has ended, whichever comes first.
+// Ask ends the bound function's context, whether it comes before or after Bind.
 func TestStop(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		var s runtime.Stop
@@ -29,7 +29,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// What Drain asks for ends in the same way, and Hold waits for Ask or the end of a context.
+// Drain ends the bound context, too. Hold then waits for Ask or the end of a context.
 func TestHoldAfterDrain(t *testing.T) {
 	for name, release := range map[string]func(*runtime.Stop, context.CancelFunc){
 		"asked":   func(s *runtime.Stop, _ context.CancelFunc) { s.Ask() },

@@ -1,7 +1,6 @@
-// Package serial finds sequences that lie below ids which their tables have already, and
-// raises them. A sequence falls behind by a switch to a logical replica, which has no
-// sequences, by a dump that is restored in part, and by TRUNCATE ... RESTART IDENTITY. Ids
-// then come again.
+// Package serial finds sequences that are below ids in their tables, and raises them. Causes
+// are a switch to a logical replica, which has no sequences, a partial restore of a dump, and
+// TRUNCATE ... RESTART IDENTITY. Such a sequence issues ids again.
 package serial
 
 import (
@@ -16,52 +15,52 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Serial is a column of ids that a sequence draws.
+// Serial is a column of ids that draws from a sequence.
 type Serial struct {
 	Table  ident.Table
 	Column string
-	also   []string // SQL of the highest id that another table has
+	also   []string // SQL for the highest ids in other tables
 }
 
-// Jobs are the serials of the tables of jobs.
+// Jobs returns the serials of the tables of jobs.
 func Jobs(t tables.Jobs) []Serial {
 	highest := func(expression string, t ident.Table) string { return `SELECT ` + expression + ` FROM ` + t.SQL() }
 	return []Serial{
-		{t.Operations, "id", nil}, // first: each raise is recorded there
+		{t.Operations, "id", nil}, // first, since each raise is recorded there
 		{t.Jobs, "id", []string{highest(`max(id)`, t.History), highest(`max(job_id)`, t.Attempts), highest(`max(job_id)`, t.FlowSteps)}},
 		{t.Logs, "id", nil},
 		{t.FlowRuns, "id", []string{highest(`max(id) >> 30`, t.FlowSteps)}},
 	}
 }
 
-// Enqueued is the serial of jobs, as a worker may read it.
+// Enqueued returns the serial of jobs, with the tables that a worker may read.
 func Enqueued(t tables.Jobs) Serial {
 	all := Jobs(t)[1]
 	return Serial{all.Table, all.Column, all.also[:1]}
 }
 
-// Consumers are the serials of the tables of consumers. The frontier looks after that of
-// the log.
+// Consumers returns the serials of the tables of consumers. Package frontier checks the
+// sequence of the log.
 func Consumers(t tables.Tables) []Serial {
 	return []Serial{{t.Operations, "id", nil}, {t.GapSkips, "id", nil}}
 }
 
-// Behind is a sequence that lies below an id.
+// Behind is a sequence that is below an id.
 type Behind struct {
 	Table    string `json:"table"`
 	Sequence string `json:"sequence"`
-	Last     int64  `json:"was"` // 0: it has drawn nothing
-	Highest  int64  `json:"now"` // id that the tables have
+	Last     int64  `json:"was"` // last id that it has issued; 0: none
+	Highest  int64  `json:"now"` // highest id in the tables
 }
 
 func (b Behind) String() string {
 	return fmt.Sprintf("sequence %s is at %d, and %s or its history has id %d", b.Sequence, b.Last, b.Table, b.Highest)
 }
 
-// find reads the ids in a snapshot that is older than the look at the sequence: what is
-// drawn meanwhile makes no sequence lie below an id. Of a sequence that this role may not
-// read, and of one that steps by more than one, as those of several primaries do, find
-// knows nothing.
+// find reads the ids in a snapshot that is older than its read of the sequence. So ids that are
+// drawn meanwhile are not mistaken for ids above the sequence. find omits a sequence that this
+// role may not read. It also omits a sequence that steps by more than one, as those of several
+// primaries do.
 func (s Serial) find(ctx context.Context, on store.Querier) ([]Behind, error) {
 	highest := []string{`(SELECT max(` + ident.Quote(s.Column) + `) FROM ` + s.Table.SQL() + `)`}
 	for _, also := range s.also {
@@ -83,7 +82,7 @@ SELECT name, last, highest FROM (
 	return found, nil
 }
 
-// Find returns which sequences lie below an id.
+// Find returns the sequences that are below an id.
 func Find(ctx context.Context, on store.Querier, all ...Serial) (found []Behind, err error) {
 	for _, s := range all {
 		some, err := s.find(ctx, on)
@@ -95,19 +94,18 @@ func Find(ctx context.Context, on store.Querier, all ...Serial) (found []Behind,
 	return found, nil
 }
 
-// lockLimit bounds the wait for the lock of a table: whoever writes to the table waits
-// behind it.
+// lockLimit bounds the wait for the lock of a table, since writers to the table wait behind it.
 const lockLimit = "5s"
 
-// Raise raises a sequence that lies below an id to the highest one. Until the end of tx it
-// keeps others from drawing: whoever inserts has locked the table first. A rollback leaves
-// the sequence raised. raised is nil if it lies below none.
+// Raise raises a sequence that is below an id to the highest id. The lock keeps other
+// transactions from drawing until the end of tx, since an INSERT locks the table first. A
+// rollback does not undo the raise. raised is nil if the sequence is not below an id.
 func (s Serial) Raise(ctx context.Context, tx *sql.Tx) (raised *Behind, err error) {
 	if _, err := tx.ExecContext(ctx, `SELECT set_config('lock_timeout', '`+lockLimit+`', true)`); err != nil {
 		return nil, err
 	}
 	if _, err := tx.ExecContext(ctx, `LOCK TABLE `+s.Table.SQL()+` IN SHARE ROW EXCLUSIVE MODE`); err != nil {
-		return nil, fmt.Errorf("lock %s against those who write to it: %w", s.Table, remedy(err))
+		return nil, fmt.Errorf("lock %s against writers: %w", s.Table, remedy(err))
 	}
 	found, err := s.find(ctx, tx)
 	if err != nil || len(found) == 0 {

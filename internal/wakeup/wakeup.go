@@ -1,4 +1,4 @@
-// Package wakeup ends pauses early, but not too often.
+// Package wakeup ends pauses early, with a minimum distance.
 package wakeup
 
 import (
@@ -6,23 +6,21 @@ import (
 	"time"
 )
 
-// apart is the least time between two pauses that wakeups end. When many
-// workers start together, each of them tells all the others; whoever looks no
-// more often than this makes what they cost grow with their number, and not
-// with its square.
+// apart is the minimum time between two pauses that wakeups end. Workers that start together
+// notify each other. Limited to one wakeup per 50 ms, n workers cost O(n) reads, not O(n²).
 const apart = 50 * time.Millisecond
 
 // Signal wakes one goroutine.
 type Signal struct {
-	c      chan struct{}
-	heeded time.Time // when a wakeup last ended a pause
+	c       chan struct{}
+	handled time.Time // when a wakeup last ended a pause
 }
 
-// New returns a Signal that nobody has sent yet.
+// New returns a Signal that was not sent.
 func New() *Signal { return &Signal{c: make(chan struct{}, 1)} }
 
-// Send ends the pause of whoever sleeps, or else the next. It never blocks;
-// what is sent twice before it is heeded counts once.
+// Send ends the current pause of the sleeper, or else the next. It never blocks. Several calls
+// before the sleeper wakes count as one.
 func (s *Signal) Send() {
 	select {
 	case s.c <- struct{}{}:
@@ -30,9 +28,8 @@ func (s *Signal) Send() {
 	}
 }
 
-// Sleep waits for d or for Send, and tells which: woken is true after Send.
-// The end of ctx ends it too; then ok is false. One goroutine may sleep at a
-// time.
+// Sleep waits for d or for Send. woken reports whether Send ended the pause. ok is false if ctx
+// ended it. Only one goroutine may sleep at a time.
 func (s *Signal) Sleep(ctx context.Context, d time.Duration) (woken, ok bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -43,7 +40,7 @@ func (s *Signal) Sleep(ctx context.Context, d time.Duration) (woken, ok bool) {
 		return false, false
 	case <-s.c:
 	}
-	if rest := time.Until(s.heeded.Add(apart)); rest > 0 {
+	if rest := time.Until(s.handled.Add(apart)); rest > 0 {
 		timer.Reset(rest)
 		select {
 		case <-timer.C:
@@ -51,10 +48,10 @@ func (s *Signal) Sleep(ctx context.Context, d time.Duration) (woken, ok bool) {
 			return false, false
 		}
 		select {
-		case <-s.c: // what came meanwhile has the same answer
+		case <-s.c: // drops signals that arrived meanwhile
 		default:
 		}
 	}
-	s.heeded = time.Now()
+	s.handled = time.Now()
 	return true, ctx.Err() == nil
 }

@@ -28,8 +28,8 @@ func TestSendEndsAPause(t *testing.T) {
 	}
 }
 
-// However often it is sent, the pauses that it ends are apart.
-func TestWakeupsAreApart(t *testing.T) {
+// However often Send is called, the ends of pauses are at least apart from each other.
+func TestWakeupsHaveMinimumDistance(t *testing.T) {
 	s := New()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
