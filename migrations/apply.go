@@ -28,9 +28,9 @@ import (
 // An upgrade waits until ctx ends for transactions that use the tables, such as that of
 // pg_dump. Each try lasts a second; the workers wait behind the try. The error, and warnings to
 // [slog.Default], name the transactions that hold the locks. While the database cannot be
-// reached, also at a wrong address, Apply tries again until ctx ends, and warns of each
-// failure. So give ctx a deadline. If a large events table lacks an index, appends wait while
-// Apply builds the index: see [StoreSQL].
+// reached, Apply tries again until ctx ends, and warns of each failure. A wrong address counts
+// as unreachable. So give ctx a deadline. If a large events table lacks an index, appends wait
+// while Apply builds the index: see [StoreSQL].
 func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
 
 func apply(ctx context.Context, db *sql.DB, c *Config) error {

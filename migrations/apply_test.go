@@ -373,8 +373,8 @@ func with(t *testing.T, d *pgtest.Database, setting, value string) *sql.DB {
 	return db
 }
 
-// If the tables are up to date, Apply does not wait for a long transaction, so no other process
-// waits behind it.
+// If the tables are up to date, Apply does not wait for a long transaction. So no other process
+// waits behind Apply.
 func TestApplyTakesNoLocksIfUpToDate(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

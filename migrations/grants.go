@@ -38,8 +38,8 @@ const grantsHeader = `-- What the database roles may do. ` + madeBy + `--
 -- roles that log in be members: CREATE ROLE <role>; GRANT <role> TO <login>.
 `
 
-// Grants returns the privileges of the roles as SQL text. The privileges are those that the
-// statements need, but for whole tables, so that an upgrade may add columns. The text can be
+// Grants returns the privileges of the roles as SQL text. The privileges cover the statements
+// of each role. They are for whole tables, so that an upgrade may add columns. The text can be
 // executed again. The roles must exist.
 func Grants(c *Config, r Roles) (string, error) {
 	s, err := newSchema(c)

@@ -26,8 +26,8 @@ func TestLongNamesAreCutDeterministically(t *testing.T) {
 	}
 }
 
-// drawConfig draws names that are likely to be long, to differ only at their end, and to look
-// like names derived from each other.
+// drawConfig draws names that are often long, differ only at their end, or resemble names
+// derived from each other.
 func drawConfig(t *rapid.T) migrations.Config {
 	schema := rapid.SampledFrom([]string{"", "", "", "infra.", "public.", "Other."})
 	stem := rapid.SampledFrom([]string{"a", "Worker", "select", strings.Repeat("long", 13), strings.Repeat("l", 60)})

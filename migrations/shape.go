@@ -14,8 +14,8 @@ type shape struct {
 	Key     []string `json:"key"` // columns that need a unique index; empty: none
 }
 
-// shapes returns the shapes of tables: as this program needs them if whole, otherwise only the
-// parts that Apply cannot add to an existing table.
+// shapes returns the shapes of tables. If whole is set, they are complete. Otherwise they have
+// only the parts that Apply cannot add to an existing table.
 func shapes(tables []table, whole bool) []shape {
 	all := make([]shape, len(tables))
 	for i, t := range tables {

@@ -10,9 +10,9 @@ import (
 // SQL returns the worker's tables as SQL text for any migration tool. The text can be executed
 // again, and upgrades older tables in place. It does not lock tables that are up to date.
 //
-// The text sets no lock_timeout. While workers run, set one of about a second in the migration
-// tool, and execute the text again if it ends a wait. The workers' heartbeats queue behind a
-// statement that waits for a long transaction, such as that of pg_dump.
+// The text sets no lock_timeout. While workers run, set a lock_timeout of about a second in the
+// migration tool. If it ends a wait, execute the text again. The workers' heartbeats queue
+// behind a statement that waits for a long transaction, such as that of pg_dump.
 func SQL(c *Config) (string, error) {
 	s, err := newSchema(c)
 	if err != nil {
@@ -21,9 +21,9 @@ func SQL(c *Config) (string, error) {
 	return text(workerHeader, schemasOf(s.own), s.ownStatements()), nil
 }
 
-// StoreSQL returns the event store's tables as SQL text, like [SQL]. If a large events table
-// lacks the index on (aggregate_type, global_position), first create the index with CREATE
-// INDEX CONCURRENTLY, under any name. Otherwise appends wait until the index is built.
+// StoreSQL returns the event store's tables as SQL text, like [SQL]. A large events table may
+// lack the index on (aggregate_type, global_position). Then first create it with CREATE INDEX
+// CONCURRENTLY, under any name. Otherwise appends wait until the index is built.
 func StoreSQL(c *Config) (string, error) {
 	s, err := newSchema(c)
 	if err != nil {

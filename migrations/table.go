@@ -196,8 +196,8 @@ func columnsPart(columns string) string { return strings.ReplaceAll(columns, ", 
 // maxName is the maximum length of a PostgreSQL identifier, in bytes.
 const maxName = 63
 
-// relationName returns table_suffix. If that is too long, the table's name is cut and followed
-// by a hash of the whole name, so that two names never collide.
+// relationName returns table_suffix. If that is too long, relationName cuts the table's name
+// and appends a hash of the whole name. So two names never collide.
 func relationName(table, suffix string) string {
 	whole := table + "_" + suffix
 	if len(whole) <= maxName {

@@ -84,8 +84,8 @@ func TestOperationsOfUnits(t *testing.T) {
 	}
 }
 
-// Workers tells workers that have code for the same consumers from workers that have code for
-// none or do not report it.
+// Workers distinguishes three kinds of workers: with code for consumers, with code for none,
+// and without a report of their code.
 func TestWorkersAbility(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

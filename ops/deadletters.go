@@ -15,9 +15,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// DeadLetter is an event that a consumer could not handle, or a later event of the same
-// aggregate that waits behind such an event. For a consumer with its own key, see
-// [consumer.ByKey], the events have the same key.
+// DeadLetter is an event that a consumer could not handle. Later events of the same aggregate
+// wait behind it as dead letters. For a consumer with its own key, see [consumer.ByKey], the
+// events have the same key.
 type DeadLetter struct {
 	Consumer      string
 	Partition     string // part of a split consumer, as in [consumer.Delivery]; empty: it is not split
@@ -66,11 +66,11 @@ FROM ` + o.t.DeadLetters.SQL() + `
 ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`
 }
 
-// RetryDeadLetters asks for another attempt at the dead letter at a position, and at all others
-// of the same aggregate or key, since they are handled in order. The consumer's worker removes
-// the dead letters that succeed. At the first failure, the worker withdraws the request and
-// stores the new error. RetryDeadLetters returns [ErrNoDeadLetter] if there is no dead letter
-// at the position.
+// RetryDeadLetters asks for another attempt at the dead letter at a position. It includes all
+// others of the same aggregate or key, since they are handled in order. The consumer's worker
+// removes the dead letters that succeed. At the first failure, the worker withdraws the request
+// and stores the new error. RetryDeadLetters returns [ErrNoDeadLetter] if there is no dead
+// letter at the position.
 func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
 	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withDeadLetter(ctx, tx, units, position) }
 	return o.change(ctx, KindRetry, consumer, by, with, func(tx *sql.Tx, at locked) (any, error) {

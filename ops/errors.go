@@ -33,8 +33,8 @@ var (
 	// ErrAtPosition reports a Reset to the consumer's current position.
 	ErrAtPosition = errors.New("it is at this position already")
 
-	// ErrNoEvents reports a Replay of an aggregate of which the consumer has passed no event,
-	// or a ReplayTypes that finds no event.
+	// ErrNoEvents reports that a Replay or a ReplayTypes finds no event that the consumer has
+	// passed.
 	ErrNoEvents = errors.New("it has passed no event of this aggregate: check the type, the id, and the consumer's position (Consumers lists it)")
 
 	// ErrNoBlocker reports a Terminate of a session whose transaction has ended.

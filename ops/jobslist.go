@@ -136,8 +136,8 @@ const (
 )
 
 // List lists finished and unfinished jobs, the newest first, from one snapshot. limit is 1 to
-// 10,000. List reads little more than it returns. Exception: if the filter names a kind or a
-// queue with few jobs, List scans all jobs that match the states and IDs.
+// 10,000. List reads little more than it returns. Exception: for a kind or a queue with few
+// jobs, List scans all jobs that match the states and IDs.
 func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
 	err := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit))
 	if err != nil {

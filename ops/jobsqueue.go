@@ -150,9 +150,9 @@ func (o *Jobs) SetRetention(ctx context.Context, queue string, d time.Duration, 
 	return o.setRetention(ctx, queue, &d, by, invalid)
 }
 
-// RemoveRetention removes the retention of a queue. The retention of [AllQueues] then applies,
-// or else that of the workers. RemoveRetention returns [ErrUnchanged] if the queue has no
-// retention.
+// RemoveRetention removes the retention of a queue. The retention of [AllQueues] then applies.
+// If there is none, the retention of the workers applies. RemoveRetention returns
+// [ErrUnchanged] if the queue has no retention.
 func (o *Jobs) RemoveRetention(ctx context.Context, queue string, by By) error {
 	return o.setRetention(ctx, queue, nil, by, nil)
 }

@@ -15,16 +15,16 @@ import (
 // A job that waits for its first or its next attempt becomes due now. It keeps its ID and its
 // failed attempts.
 //
-// A job that failed, expired, was cancelled or was skipped is copied to a new job with a new
-// ID, due now. The new job has the same kind, arguments, queue, priority, meta and limits. Its
-// attempts are counted from 0. It has no unique key, even if the old job had one, so neither
-// job excludes another. GoodUntil is kept if it lies ahead. The old job stays in the history.
-// The operation's detail has the new ID; Operations finds the operation by both IDs.
+// A job that failed, expired, was cancelled or was skipped is copied. The copy has a new ID,
+// and is due now. The new job has the same kind, arguments, queue, priority, meta and limits.
+// Its attempts are counted from 0. It has no unique key, even if the old job had one, so
+// neither job excludes another. GoodUntil is kept if it lies ahead. The old job stays in the
+// history. The operation's detail has the new ID; Operations finds the operation by both IDs.
 //
 // Retry refuses jobs whose effects would happen twice. It refuses a completed job with a
 // [JobStateError], and a job that was retried before with [ErrRetried]. It also refuses the
-// finished job of a step of a flow, since the run would not notice the new job: use
-// RetryFlowRun. Rerun refuses none of these.
+// finished job of a step, since the flow's run would not notice the new job. Use RetryFlowRun
+// instead. Rerun refuses none of these.
 func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRetry, id, by)
 }

@@ -120,8 +120,8 @@ func (o *Operator) terminate(ctx context.Context, b Blocker, by By) error {
 	})
 }
 
-// mayEnd returns an error if the session is no longer in the blocker's transaction, or if the
-// server would not let this role end it.
+// mayEnd returns an error if the session is no longer in the blocker's transaction, or if this
+// role may not end it.
 func mayEnd(ctx context.Context, tx *sql.Tx, b Blocker) error {
 	may, err := session(ctx, tx, b, `CASE
 	WHEN (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN true

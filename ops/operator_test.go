@@ -43,8 +43,8 @@ var every = map[ops.Kind]func(ctx context.Context, o *ops.Operator, consumer str
 	},
 }
 
-// full creates a consumer that allows every operation: paused or not, at position 2 of 5, with
-// the first event as a dead letter.
+// full creates a consumer that allows every operation. It is at position 2 of 5, paused or not,
+// and has the first event as a dead letter.
 func full(t testing.TB, paused bool) site {
 	s := newSite(t)
 	s.append(t, "a", 5)

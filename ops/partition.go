@@ -11,8 +11,8 @@ import (
 
 // Partition fixes the number of a consumer's partitions, 1 to 256. With 0, the partition demand
 // of the workers' code applies again. The workers change the number of partitions while they
-// run. While a number is fixed, the demand of the code does not apply, also that of builds
-// without partition support. These builds run no unit of a split consumer.
+// run. While a number is fixed, the demands of all builds are ignored. A build without
+// partition support is ignored, too. These builds run no unit of a split consumer.
 //
 // Fix 1 before you deploy such a build, and before you change the consumer's key. Wait until
 // [Operator.Consumers] shows no units.

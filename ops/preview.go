@@ -8,11 +8,11 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Preview is an exact dry run. It calls change with an Operator that rolls each change back,
-// and returns the operations that would be recorded, without IDs, in order. It returns the
-// error that the change would return. Each change of several begins from the current state, not
-// from the state that the one before would leave: preview one change at a time. The consumer
-// may move between Preview and the change: [Operator.IfRevision] then refuses the change.
+// Preview is an exact dry run. It calls change with an Operator that rolls each change back. It
+// returns the operations that would be recorded, without IDs, in order. It returns the error
+// that the change would return. Each of several changes starts from the current state, not from
+// the result of the change before. So preview one change at a time. The consumer may move
+// between Preview and the change: [Operator.IfRevision] then refuses the change.
 //
 // Preview takes the locks of the change. It waits for the batch that a worker runs, and the
 // consumer waits for Preview.

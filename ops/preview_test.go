@@ -222,8 +222,8 @@ func expectSeen(t *testing.T, seen map[string]int, changes int) {
 
 var jobsTables = []string{"jobs", "jobs_history", "jobs_queues", "jobs_operations", "jobs_changes", "jobs_attempts", "jobs_schedules"}
 
-// Preview of jobs returns the operations of the change, except for the IDs of new jobs, since a
-// sequence does not roll back.
+// Preview of jobs returns the operations of the change. Only the IDs of new jobs differ, since
+// a sequence does not roll back.
 func TestPreviewOfJobsMatchesChange(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)

@@ -140,8 +140,8 @@ func TestTerminateWithoutPrivilege(t *testing.T) {
 	}
 }
 
-// Terminate ends the session that was shown once, if the session is still in that transaction
-// and the role has the right. Only then is the operation recorded. Preview ends no session.
+// Terminate ends a session once. The session must still be in the shown transaction, and the
+// role must have the right. Only then is the operation recorded. Preview ends no session.
 func TestTerminate(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -556,8 +556,8 @@ func TestPlansOfReads(t *testing.T) {
 	}
 }
 
-// Changes of 10,000 dead letters do an index lookup for each, and unnest their list once, also
-// in a table without statistics.
+// Changes of 10,000 dead letters do an index lookup for each, and unnest their list once. This
+// holds without statistics, too.
 func TestPlansOfManyDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

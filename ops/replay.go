@@ -108,9 +108,9 @@ SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+o.t.Nodes.SQL(), p
 // transaction, which writes the list of the remaining ones.
 const maxReplayed = 5_000
 
-// ReplayTypes lets a consumer handle events of aggregate types that it has passed because its
-// code did not name the types, see [consumer.ScopedConsumer]. The table of operations records
-// these types, so no event comes twice. To keep the order within an aggregate, the aggregate's
+// ReplayTypes lets a consumer handle events that it has passed because its code did not name
+// their aggregate types. See [consumer.ScopedConsumer]. The table of operations records these
+// types, so no event comes twice. To keep the order within an aggregate, the aggregate's
 // handled events are also replayed, as by Replay. Only these have Replay set in
 // [consumer.Delivery].
 //
@@ -119,9 +119,9 @@ const maxReplayed = 5_000
 // doubt when the code changed.
 //
 // ReplayTypes returns [ErrNoEvents] if the consumer has passed no such event. It returns
-// [ErrInvalid] if the code that runs the consumer does not name a type, or if there are more
-// than 5,000 events. It also returns ErrInvalid for a consumer with its own key, see
-// [consumer.ByKey], since only the consumer's code knows the key.
+// [ErrInvalid] if the consumer's code does not name a type, or if there are more than 5,000
+// events. It also returns ErrInvalid for a consumer with its own key, see [consumer.ByKey],
+// since only the consumer's code knows the key.
 func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string, by By) error {
 	var invalid error
 	if len(types) == 0 {

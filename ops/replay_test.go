@@ -201,8 +201,8 @@ func TestFailingReplayIsDeadLetter(t *testing.T) {
 	}
 }
 
-// Forget is called before a dead letter that is the aggregate's first event, and before a
-// replay that is repeated in the middle.
+// Forget is called before a dead letter that is the aggregate's first event. It is also called
+// before a replay that is repeated in the middle.
 func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -435,8 +435,8 @@ func TestReplayInAnotherUnit(t *testing.T) {
 	}
 }
 
-// A worker refuses a replay if only its code knows that it is wrong: a type that the consumer
-// does not select, or a consumer with its own key.
+// A worker refuses a replay that only its code can refuse. The consumer does not select the
+// type, or has its own key.
 func TestWorkerRefusesReplay(t *testing.T) {
 	t.Parallel()
 	for says, c := range map[string]consumer.Consumer{"AggregateTypes": &ofOthers{}, `its key "customer"`: &ofCustomers{}} {

@@ -27,9 +27,9 @@ func (e *RegisteredError) Error() string {
 		e.Worker, errtext.Value(e.Host), e.PID, e.Heartbeat.Format(time.RFC3339), e.table, e.Worker)
 }
 
-// Retire removes a consumer: its checkpoint, its dead letters, its rows of the audit, its
-// assignment, and its name in the registrations of dead workers. Its operations stay; the last
-// one is Retire. If a worker registers a consumer of this name again, it starts as a new
+// Retire removes a consumer: its checkpoint, dead letters, audit rows and assignment. It also
+// removes the consumer's name from the registrations of dead workers. Its operations stay; the
+// last one is Retire. If a worker registers a consumer of this name again, it starts as a new
 // consumer.
 //
 // Retire refuses with a [RegisteredError] while a worker has code for the consumer. A worker
@@ -57,7 +57,7 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 
 // unregistered returns a *RegisteredError if workers have code for the consumer. The error
 // names the worker with the latest heartbeat. A worker of another library does not report its
-// code and might start the consumer again, so it counts as having code.
+// code. It counts as having code, since it might start the consumer again.
 func (o *Operator) unregistered(ctx context.Context, tx *sql.Tx, consumer string) error {
 	e := RegisteredError{table: o.t.Nodes.SQL()}
 	err := tx.QueryRowContext(ctx, `

@@ -91,8 +91,8 @@ func (o *Jobs) Sequences(ctx context.Context) ([]Sequence, error) {
 // sequence is raised. The role must own the tables. RaiseSequences does not change a correct
 // sequence.
 //
-// Jobs that were enqueued under an id of the history stay as they are. The error of the worker
-// that runs such a job has the remedy.
+// Jobs that were enqueued under an id of the history stay as they are. When a worker runs such
+// a job, its error has the remedy.
 func (o *Jobs) RaiseSequences(ctx context.Context, by By) ([]Sequence, error) {
 	if err := by.check(); err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: raise the sequences: %w", err))

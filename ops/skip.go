@@ -20,8 +20,8 @@ import (
 // then be a good event of the failing batch. If the consumer is paused, or no worker runs it,
 // SkipEvent skips the next event without this check.
 //
-// Positions without an event between the checkpoint and the event are audited: as void if this
-// is proven, otherwise as open. An event that appears later at an open position is delivered
+// Positions without an event between the checkpoint and the event are audited. They are void if
+// this is proven, otherwise open. An event that appears later at an open position is delivered
 // late.
 //
 // If a consumer is split by its own key, consumer must name the unit.

@@ -120,7 +120,7 @@ func TestOperationsOnUnits(t *testing.T) {
 	}
 }
 
-// Operations on a consumer change nothing of a consumer with a similar name, the same units,
+// Operations on a consumer do not change another consumer with a similar name, the same units,
 // and rows at the same positions.
 func TestOperationsChangeOneConsumerOnly(t *testing.T) {
 	t.Parallel()

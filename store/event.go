@@ -1,6 +1,6 @@
-// Package store defines the types of an event log: events, versions, and the small interfaces
-// through which a worker reads a log. The package accesses no database; package store/postgres
-// does.
+// Package store defines the types of an event log: events and versions. It also defines the
+// interfaces through which a worker reads a log. The package accesses no database; package
+// store/postgres does.
 package store
 
 import (

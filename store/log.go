@@ -18,8 +18,8 @@ type Querier interface {
 
 // Log is an event log that can be read in the order of positions. A worker needs no other
 // methods. A Log may also implement [ScopedReader], [SizedReader], [RangeReader], [AgeReader],
-// [SequenceNamer] and [Binder]; the worker then reads with fewer statements or less memory, or
-// proves more.
+// [SequenceNamer] and [Binder]. Each lets the worker read with fewer statements or less memory,
+// or prove more.
 type Log interface {
 	EventReader
 	GlobalPositionReader
@@ -160,8 +160,8 @@ type BoundLog interface {
 	At(incarnation string) Log
 }
 
-// ErrIncarnation reports that a read was executed by another server, or by the same server
-// after a crash, a restore or a restart.
+// ErrIncarnation reports that another server has executed a read, or the same server after a
+// crash, a restore or a restart.
 var ErrIncarnation = errors.New("store: the server that answered is not the one that was asked for, or has restarted since: a connection leads to a standby, an abandoned primary or a restored copy, or its search path to another table")
 
 // SequenceNamer is a Log that names the sequence of its positions. The worker then proves from

@@ -24,10 +24,9 @@ import (
 // of the worker is running.
 //
 // Jobs of all queues run, ten of each at once, unless opts have WithQueue. Jobs of other kinds
-// are left alone, and so are jobs that are due later: jobs enqueued with At or In, snoozed
-// jobs, and jobs that wait for another attempt. A handler registered with
-// jobs.Retry(jobs.Fixed(0)) is retried at once. To run a job before its time, set run_at in the
-// table.
+// do not run, nor do jobs that are due later. The latter are enqueued with At or In, snoozed,
+// or wait for another attempt. A handler registered with jobs.Retry(jobs.Fixed(0)) is retried
+// at once. To run a job before its time, set run_at in the table.
 //
 // Drain returns the errors of the jobs that have failed, or that wait for another attempt. It
 // returns nil if there are none. A job that failed at first and then completed is no failure.

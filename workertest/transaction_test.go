@@ -59,8 +59,8 @@ var sequels = map[string]func() error{
 	"panics":           func() error { panic(errBoom) },
 }
 
-// forEachEnding runs a test for the named ways of ending a transaction, and for every later
-// behaviour of the handler, with both drivers.
+// forEachEnding runs a test for the named ways of ending a transaction, with every later
+// behaviour of the handler and both drivers.
 func forEachEnding(t *testing.T, names []string, test func(t *testing.T, d *pgtest.Database, db *sql.DB, c consumer.Consumer) error) {
 	for _, how := range names {
 		e := endings[how]

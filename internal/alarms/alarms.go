@@ -1,7 +1,7 @@
-// Package alarms lists the faults of a deployment, one line each, for pgfrontier status and
-// top, and for the overview of the console. It covers faults that no list of consumers shows:
-// errors of workers, a server that is read-only or full, tables of a newer version, builds that
-// differ, and jobs.
+// Package alarms lists the faults of a deployment, one line each. pgfrontier status and top,
+// and the overview of the console, show the list. The list has faults that no list of consumers
+// shows: errors of workers, builds that differ, and faults of jobs. It also has a server that
+// is read-only or full, and tables of a newer version.
 package alarms
 
 import (

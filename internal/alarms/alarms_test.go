@@ -280,8 +280,8 @@ func TestFindReadsFewRows(t *testing.T) {
 	}
 }
 
-// A worker is silent after its own timeout, or else the default, or if its heartbeat lies in
-// the future.
+// A worker is silent after its own or the default timeout, and if its heartbeat is in the
+// future.
 func TestIsSilent(t *testing.T) {
 	for _, c := range []struct {
 		age, timeout time.Duration

@@ -15,9 +15,9 @@ import (
 // Condition is a fault of the server, and its remedy.
 type Condition struct{ Says, Remedy string }
 
-// ReadOnly reports transactions that are read-only by default. They are those of new sessions
-// of the server or this database, or of a role that may write the heartbeats of workers. The
-// zero Condition means none.
+// ReadOnly reports transactions that are read-only by default. The default may be that of the
+// server, of this database, or of a role that may write the heartbeats of workers. The zero
+// Condition means none.
 func ReadOnly(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jobs) (c Condition, err error) {
 	var here bool
 	var roles string
@@ -48,8 +48,8 @@ func mayWrite(n string) string {
 	return `coalesce(has_column_privilege(r.oid, to_regclass($` + n + `::text)::oid, 'heartbeat_at', 'UPDATE'), false)`
 }
 
-// Full reports that no further session is allowed: of this database, of a role that may write
-// the heartbeats of workers, or of the server. The zero Condition means that sessions are
+// Full reports that a connection limit is reached: of the server, of this database, or of a
+// role that may write heartbeats of workers. The zero Condition means that sessions are
 // allowed.
 func Full(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jobs) (c Condition, err error) {
 	all, err := pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (c Condition, err error) {

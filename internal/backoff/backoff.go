@@ -8,9 +8,9 @@ import (
 )
 
 // Delay returns the pause after the n-th failure in a row, counted from 1. The pause doubles
-// from first up to limit. A random part, at most half of the pause, is left out, so that
-// callers that failed together do not retry together. Source: "equal jitter", Brooker,
-// Exponential Backoff And Jitter, 2015. random is in [0, 1).
+// from first up to limit. A random part, at most half of the pause, is left out. So callers
+// that failed together do not retry together. Source: "equal jitter", Brooker, Exponential
+// Backoff And Jitter, 2015. random is in [0, 1).
 func Delay(n int, first, limit time.Duration, random float64) time.Duration {
 	d := Doubled(n-1, first, limit)
 	return d/2 + time.Duration(random*float64(d-d/2))
@@ -26,14 +26,14 @@ func Doubled(times int, first, limit time.Duration) time.Duration {
 }
 
 // Infrastructure returns the pause after the n-th failure in a row of the connection or the
-// server: 500 ms doubling to 30 s.
+// server. It doubles from 500 ms to 30 s.
 func Infrastructure(n int) time.Duration {
 	return Delay(n, 500*time.Millisecond, 30*time.Second, rand.Float64())
 }
 
-// Session returns the pause after the n-th failure in a row of one of the few sessions that a
-// worker keeps: 500 ms doubling to 5 s. It is short, so that the worker notices soon when the
-// server is back.
+// Session returns the pause after the n-th failure in a row of a session that a worker keeps.
+// It doubles from 500 ms to 5 s. It is short, so that the worker notices soon when the server
+// is back.
 func Session(n int) time.Duration {
 	return Delay(n, 500*time.Millisecond, 5*time.Second, rand.Float64())
 }

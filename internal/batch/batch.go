@@ -24,10 +24,10 @@ const mostBlind = 32
 // and so on, until it has found the row. It then calls refused with the row. Any other error
 // ends Each.
 //
-// An error may also be about the whole statement. Such an error counts as a row's error only if
-// f succeeds for other rows and then fails again for this row. For example, a revoked privilege
-// refuses all rows. A privilege that a trigger lacks may refuse one row. A lock may be
-// available a moment later. If f succeeds for no row, Each returns the error and refuses none.
+// An error may also be about the whole statement. It counts as a row's error only if f succeeds
+// for other rows and then fails again for this row. For example, a revoked privilege refuses
+// all rows. A privilege that a trigger lacks may refuse one row. A lock may be available a
+// moment later. If f succeeds for no row, Each returns the error and refuses none.
 func Each[T any](all []T, f func(all []T) error, refused func(one T, err error) error) error {
 	s := search[T]{f: f, refused: refused}
 	if err := s.each(all); err != nil {

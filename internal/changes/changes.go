@@ -42,8 +42,8 @@ func SendWait(ctx context.Context, q store.Querier, table ident.Table, text stri
 }
 
 // Notify raises the counter and notifies the listeners of a change. Call it after the change is
-// committed, or as the last statement of its transaction: others wait for the one row of the
-// counter.
+// committed, or as the last statement of its transaction. Other transactions wait for the one
+// row of the counter.
 func Notify(ctx context.Context, q store.Querier, table ident.Table) error {
 	_, err := q.ExecContext(ctx, `
 WITH counted AS (
@@ -72,8 +72,8 @@ func Channel(ctx context.Context, q store.Querier, table ident.Table) (string, e
 	return lookUp(ctx, q, table, channel(table))
 }
 
-// WaitChannel returns the name of the channel on which the processes of a set of tables
-// exchange what they wait for.
+// WaitChannel returns the name of the channel on which processes announce the positions that
+// they wait for.
 func WaitChannel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
 	return lookUp(ctx, q, table, waits(table))
 }

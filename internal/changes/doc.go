@@ -1,7 +1,7 @@
-// Package changes notifies the processes that share a set of tables of a change: a worker that
-// joined or left, assignments, an operation.
+// Package changes notifies the processes that share a set of tables. Changes are a worker that
+// joined or left, assignments, and operations.
 //
-// The change itself is stored elsewhere. Processes that poll read a counter of changes;
+// The change itself is in other tables. Processes that poll read a counter of changes;
 // processes that listen get a notification. Both are hints: poll the change itself if it may
 // not be missed.
 //

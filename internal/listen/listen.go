@@ -115,8 +115,8 @@ func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]fun
 	}
 }
 
-// hear waits for a notification. A quiet connection and one that died silently look the same.
-// While Health doubts the connection, hear pings it.
+// hear waits for a notification. A quiet connection cannot be told from a dead one. While
+// Health doubts the connection, hear pings it.
 func hear(ctx context.Context, conn *pgx.Conn, health Health) (*pgconn.Notification, error) {
 	for {
 		pause, cancel := context.WithTimeout(ctx, doubtPause)

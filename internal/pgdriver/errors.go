@@ -170,7 +170,7 @@ func IsUndefined(err error) bool {
 	return s == UndefinedTable || s == UndefinedColumn
 }
 
-// IsUnanswered reports whether an error of a COMMIT leaves the outcome unknown: there was no
+// IsUnanswered reports whether an error of a COMMIT leaves the outcome unknown. There was no
 // answer, or the server was shutting down.
 func IsUnanswered(err error) bool {
 	s := SQLState(err)

@@ -83,8 +83,8 @@ func TestFaultOf(t *testing.T) {
 	}
 }
 
-// CutOff adds the cause to the error of a statement that the context ended, and of a statement
-// after that, with every driver.
+// CutOff adds the cause to the error of a statement that the context ended, and of any later
+// statement, with every driver.
 func TestCutOff(t *testing.T) {
 	d := pgtest.Empty(t)
 	why := errors.New("it took too long")

@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Pooling describes what is between a pool's connections and the server.
+// Pooling describes the proxy between a pool's connections and the server.
 type Pooling struct {
 	Pooled bool // each transaction may run in another session
 	Told   bool // the driver receives the pid of the server's session

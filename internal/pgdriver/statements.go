@@ -57,8 +57,8 @@ func TimeOrNever(of string) string {
 
 // Microseconds returns an SQL expression for [Time] as a number, which no setting of a session
 // affects. The expression contains of several times, so of must not be volatile. The epoch is
-// computed for the whole second: until PostgreSQL 13 it is a double, which is too short for
-// seconds and microseconds together.
+// computed for the whole second. Until PostgreSQL 13 it is a double, which cannot hold seconds
+// and microseconds together.
 func Microseconds(of string) string {
 	of = Time(of)
 	return `(extract(epoch FROM date_trunc('second', ` + of + `))::bigint * 1000000 + extract(microseconds FROM ` + of + `)::bigint % 1000000)`

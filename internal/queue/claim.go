@@ -15,8 +15,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Lane is a priority of a queue, and the position from which a claim reads: after a job, or
-// after a moment if that is later.
+// Lane is a priority of a queue, and the position from which a claim reads. The position is
+// after a job, or after a later moment.
 type Lane struct {
 	Priority int        `json:"p"`
 	At       *time.Time `json:"at,omitempty"`  // of a job; nil: from the first, or from a job that is due since '-infinity'
@@ -39,7 +39,7 @@ type Demand struct {
 	Args      []any  // of the condition
 }
 
-// Caps are the caps that apply to a queue: its own, and that of all queues together.
+// Caps are the caps that apply to a queue: its own cap, and the cap of all queues together.
 type Caps struct{ Own, All bool }
 
 // Job is a job that a worker has claimed.
@@ -130,8 +130,8 @@ type Peek struct {
 	Paused bool
 }
 
-// Peek reads what is due in lanes of a queue for a worker with these kinds, up to ahead from
-// now.
+// Peek reads when the next job is due in lanes of a queue, for a worker with these kinds. It
+// reads no later than ahead from now.
 func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []Lane, kinds []string, ahead time.Duration) (p Peek, err error) {
 	lanes, err := list(all)
 	if err != nil {
@@ -150,9 +150,9 @@ func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []
 }
 
 // Room locks the caps of a queue and of all queues until the end of tx. It returns how many
-// jobs the caps still permit, at most limit, and which caps it has locked. The jobs are counted
-// in a later statement than the lock, since the snapshot of the lock may be older than the last
-// holder's claims.
+// jobs the caps still permit, at most limit, and which caps it has locked. The count follows in
+// a separate statement, since the snapshot of the lock may be older than the last holder's
+// claims.
 func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit int) (room int, locked Caps, err error) {
 	type limitOf struct {
 		queue string

@@ -125,8 +125,8 @@ type Finished struct {
 	ID int64
 }
 
-// Retainable returns finished jobs of a queue that are older than the queue's retention, or
-// else than keep. keep 0 means for ever. It returns at most most jobs after the position after,
+// Retainable returns finished jobs of a queue that are older than the queue's retention, by
+// default keep. keep 0 means for ever. It returns at most most jobs after the position after,
 // without the jobs in out, and the position of the last one. A job whose end commits late may
 // be before the position.
 func (q *Queue) Retainable(ctx context.Context, on store.Querier, queue string, keep time.Duration, after Finished, out []int64, most int) (ids []int64, last Finished, err error) {
@@ -191,8 +191,8 @@ func (q *Queue) HasEvents(ctx context.Context, on store.Querier, events tables.T
 	return there, nil
 }
 
-// Orphans returns emitters whose keys no worker removes: they have no checkpoint in the tables
-// events, or there are no such tables.
+// Orphans returns emitters whose keys no worker removes. They have no checkpoint in the tables
+// events, or these tables do not exist.
 func (q *Queue) Orphans(ctx context.Context, on store.Querier, events tables.Tables) (emitters []string, err error) {
 	there, err := q.HasEvents(ctx, on, events)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Operations notify as workers and clients do: of the end of a job to processes that await it,
-// and of a due job to processes that asked.
+// Operations notify as workers and clients do. They notify of an awaited end of a job, and of a
+// due job if a worker asked.
 func TestOperationsNotify(t *testing.T) {
 	s := newStage(t)
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
@@ -104,8 +104,8 @@ func TestRetentionPrecedence(t *testing.T) {
 	retain("as the worker has it", time.Minute, 1)
 }
 
-// Each call continues after the last one, also if there are more jobs than one call removes and
-// many finished at the same time.
+// Each call continues after the last one. There are more jobs than one call removes, and many
+// finished at the same time.
 func TestRetainableContinues(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `

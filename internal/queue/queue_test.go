@@ -157,7 +157,7 @@ func TestClaim(t *testing.T) {
 }
 
 // A claim skips a queue with a cap that its transaction has not locked, with or without a
-// condition, since the cap may have been set after the lock.
+// condition. The cap may have been set after the lock.
 func TestClaimSkipsUnlockedCaps(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

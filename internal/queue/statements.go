@@ -70,17 +70,16 @@ func newStatements(t tables.Jobs) statements {
 	}
 }
 
-// claimSQL walks the index of each lane as far as it claims. The UPDATE locks the rows, so
-// their ctids stay valid, and it names them by ctid: a join becomes a sequential scan under a
-// generic plan.
+// claimSQL walks the index of each lane as far as it claims. It names the rows by ctid, since a
+// join becomes a sequential scan under a generic plan. The UPDATE locks the rows, so their
+// ctids stay valid.
 //
 // The limit is part of the text. With a parameter for the limit, a generic plan expects a tenth
 // of the queue, so each claim would be planned again. The user's condition is part of the text,
 // too.
 //
-// open is the condition under which the queue may be claimed from: it has no caps except those
-// that the transaction has locked. The statement itself checks the caps, since the worker's
-// knowledge may be out of date.
+// open is the condition of a claim: the transaction has locked every cap of the queue. The
+// statement itself checks the caps, since the worker's knowledge may be out of date.
 func claimSQL(open string) string {
 	return `
 WITH lane AS (
@@ -136,14 +135,15 @@ SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::te
 
 // fence is the condition that a job runs under a claim of the list d. It names neither state
 // nor worker, since the table ties both to the claim. With them, the planner would choose the
-// index of running jobs, which it believes to be small, and walk all its dead entries. The ids
-// are an array, since the planner expects a hundred rows of a join with the list. It would
-// choose a sequential scan while there are few jobs, and keep that plan when there are many.
+// index of running jobs, which it believes to be small. A scan of that index would visit all
+// its dead entries. The ids are an array, since the planner expects a hundred rows of a join
+// with the list. It would choose a sequential scan while there are few jobs, and keep that plan
+// when there are many.
 const fence = `j.id = ANY (ARRAY(SELECT id FROM d)) AND (j.id, j.claim) IN (SELECT id, claim FROM d)`
 
-// unlocked is the condition that a job runs under a claim of the list d, and that no other
-// transaction has locked its row. The condition locks the row, so that its ctid stays valid. A
-// row that another transaction has changed since the statement began counts as locked.
+// unlocked is the condition that a job runs under a claim of the list d and that its row is not
+// locked. The condition locks the row, so that its ctid stays valid. A row that another
+// transaction has changed since the statement began counts as locked.
 const unlocked = `j.ctid = ANY (ARRAY(SELECT j.ctid FROM {jobs} AS j WHERE {fence} FOR UPDATE SKIP LOCKED))`
 
 const startSQL = `
@@ -308,9 +308,10 @@ SELECT greatest(0, least(
 	$2::bigint - CASE WHEN $2::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running' AND queue = $1::text) END,
 	$3::bigint - CASE WHEN $3::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running') END))`
 
-// peekSQL selects in how many microseconds the first job is due: negative if it is already due,
-// NULL if none is due up to $4 microseconds from now. It also selects whether the queue has a
-// cap, or is paused. It walks the lanes like a claim, and skips jobs that are due later.
+// peekSQL selects in how many microseconds the first job is due. The value is negative if the
+// job is already due. It is NULL if no job is due up to $4 microseconds from now. It also
+// selects whether the queue has a cap, or is paused. It walks the lanes like a claim, and skips
+// jobs that are due later.
 const peekSQL = `
 SELECT (
 	SELECT (extract(epoch FROM min(greatest(j.run_at, statement_timestamp() - interval '1 day')) - statement_timestamp()) * 1000000)::bigint FROM (

@@ -6,8 +6,8 @@ package queue
 // the same keys do not deadlock. A NOTIFY locks the whole server during the COMMIT, so it is
 // skipped while no worker asks for notifications.
 //
-// pass are CTEs that decide whether the one given job is the first of its key, and passed is
-// the condition on them.
+// pass are CTEs that decide whether the one given job is the first of its key. passed is the
+// condition on them.
 func enqueueSQL(pass, passed string) string {
 	return `
 WITH given AS MATERIALIZED (
@@ -57,9 +57,9 @@ const onceSQL = `, passed AS (
 	RETURNING 1
 )`
 
-// emitSQL passes the job unless the emitter $2 has enqueued it before, for the event at
-// position $3 in its call number $4. It locks the row of emitted_through, so that no Raise
-// removes the rows below meanwhile.
+// emitSQL passes the job unless it was enqueued before. The emitter is $2, the event is at
+// position $3, and the call has number $4. It locks the row of emitted_through, so that no
+// concurrent Raise removes the rows below.
 const emitSQL = `, through AS MATERIALIZED (
 	SELECT position FROM {through} WHERE emitter = $2::text FOR SHARE
 ), passed AS (

@@ -45,7 +45,8 @@ const flowsSQL = `
 SELECT coalesce(has_column_privilege(to_regclass($1::text), 'finished_at', 'SELECT') AND has_column_privilege(to_regclass($2::text), 'next_at', 'SELECT'), false)`
 
 // unadvancedSQL selects whether some runs of flows have not ended but no worker advances them.
-// A worker that advances flows sweeps once a second, or pauses as long as the last sweep says.
+// A worker that advances flows sweeps once a second, or after the pause that the last sweep
+// stored.
 const unadvancedSQL = `
 SELECT EXISTS (SELECT FROM {flow runs} WHERE finished_at IS NULL) AND coalesce((SELECT next_at FROM {flow sweep}) < statement_timestamp() - interval '1 minute', true)`
 
@@ -70,10 +71,10 @@ WITH RECURSIVE q AS (
 )
 SELECT queue FROM q`
 
-// retainableSQL selects the jobs of queue $2 that are older than the retention of the queue, or
-// else of all queues, or else $1 microseconds. NULL means for ever. It begins after the job $4,
-// which finished at $3, since the index before it is full of entries of removed jobs. It skips
-// a job whose end its flow has not recorded.
+// retainableSQL selects the jobs of queue $2 that are older than the retention. The queue's
+// retention comes first, then that of all queues, then $1 microseconds. NULL means for ever. It
+// begins after the job $4, which finished at $3, since the index before it is full of entries
+// of removed jobs. It skips a job whose end its flow has not recorded.
 var retainableSQL = `
 SELECT id, ` + pgdriver.Time(`finished_at`) + ` FROM {history} WHERE queue = $2::text
 	AND finished_at >= coalesce($3::timestamptz, '-infinity') AND (finished_at, id) > (coalesce($3::timestamptz, '-infinity'), $4::bigint)

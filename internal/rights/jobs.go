@@ -7,8 +7,8 @@ const ended = "id kind queue priority run_at good_until args meta created_at att
 
 // JobsWorker returns the privileges that a worker of jobs needs on the tables of jobs and the
 // catalog. lease reports whether the leader has a lease; otherwise it has an advisory lock.
-// With either, the leader judges which workers are dead. For that it reads xmin, which tells
-// whether a heartbeat is of the server's incarnation.
+// With either, the leader judges which workers are dead. The leader also reads xmin, which
+// shows whether a heartbeat is of the server's incarnation.
 func JobsWorker(t tables.Jobs, lease bool) []Need {
 	all := []uses{
 		{

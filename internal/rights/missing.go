@@ -125,8 +125,8 @@ SELECT said FROM (
 ) AS all_said
 ORDER BY n`
 
-// Missing returns the remedies for what the role of q's session lacks: GRANTs, and statements
-// that let the role see all rows. A superuser lacks nothing.
+// Missing returns remedies for the missing needs of q's role: GRANTs, and statements that let
+// the role see all rows. A superuser lacks nothing.
 func Missing(ctx context.Context, q store.Querier, needs []Need) (remedies []string, err error) {
 	var super bool
 	if err := q.QueryRowContext(ctx, `SELECT rolsuper FROM pg_roles WHERE rolname = current_user`).Scan(&super); err != nil {
@@ -170,8 +170,8 @@ func queryNeeds(ctx context.Context, q store.Querier, statement string, needs []
 	}, statement, string(list))
 }
 
-// HiddenAppenders names some roles that may append to a table of events, and whose sessions are
-// hidden from the role of q's session.
+// HiddenAppenders names some roles that may append to a table of events and whose sessions q's
+// role cannot see.
 func HiddenAppenders(ctx context.Context, q store.Querier, table string) (roles string, err error) {
 	err = q.QueryRowContext(ctx, `
 SELECT coalesce(string_agg(quote_ident(rolname), ', '), '') FROM (

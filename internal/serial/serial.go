@@ -57,9 +57,9 @@ func (b Behind) String() string {
 	return fmt.Sprintf("sequence %s is at %d, and %s or its history has id %d", b.Sequence, b.Last, b.Table, b.Highest)
 }
 
-// find reads the ids in a snapshot that is older than its read of the sequence. So ids that are
-// drawn meanwhile are not mistaken for ids above the sequence. find omits a sequence that this
-// role may not read. It also omits a sequence that steps by more than one, as those of several
+// find reads the ids in a snapshot that is older than its read of the sequence. So concurrently
+// drawn ids are not mistaken for ids above the sequence. find omits a sequence that this role
+// may not read. It also omits a sequence that steps by more than one, as those of several
 // primaries do.
 func (s Serial) find(ctx context.Context, on store.Querier) ([]Behind, error) {
 	highest := []string{`(SELECT max(` + ident.Quote(s.Column) + `) FROM ` + s.Table.SQL() + `)`}

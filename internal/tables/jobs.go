@@ -8,8 +8,8 @@ import (
 // DefaultJobs is the default name of the table of jobs.
 const DefaultJobs = "jobs"
 
-// Jobs are the validated names of the tables of jobs. All other names are derived from that of
-// the table of jobs, in its schema.
+// Jobs are the validated names of the tables of jobs. All other names are derived from the name
+// of the table of jobs, in its schema.
 type Jobs struct {
 	Jobs, History, Attempts, Logs   ident.Table
 	Queues, Wanted, Operations      ident.Table

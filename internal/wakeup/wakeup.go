@@ -19,8 +19,8 @@ type Signal struct {
 // New returns a Signal that was not sent.
 func New() *Signal { return &Signal{c: make(chan struct{}, 1)} }
 
-// Send ends the current pause of the sleeper, or else the next. It never blocks. Several calls
-// before the sleeper wakes count as one.
+// Send ends the current pause of the sleeper, or the next one if nobody sleeps. It never
+// blocks. Several calls before the sleeper wakes count as one.
 func (s *Signal) Send() {
 	select {
 	case s.c <- struct{}{}:

@@ -1,5 +1,5 @@
-// Package turn tells a loop that hangs from one that rests.
-package turn
+// Package watchdog detects a loop that hangs, and distinguishes it from an idle loop.
+package watchdog
 
 import (
 	"fmt"

@@ -106,8 +106,8 @@ func BenchmarkReadScoped(b *testing.B) {
 	})
 }
 
-// The log has events of many types: all types in turn, each type in every hundredth event, or
-// mostly the first type.
+// The log has events of many types: all types in turn, rare types only, or mostly the first
+// type.
 func BenchmarkReadScopedManyTypes(b *testing.B) {
 	for log, name := range map[string]string{
 		"common": `(i % 1000)::text`,

@@ -22,9 +22,9 @@ func (r *recordingDB) QueryContext(ctx context.Context, text string, args ...any
 	return r.DB.QueryContext(ctx, text, args...)
 }
 
-// For many types, ReadScoped scans the events of all types where the scan costs less than an
-// index lookup for each type. The scan is cheaper in a short range, and where a scan has found
-// a page before.
+// For many types, ReadScoped scans the events of all types if this costs less than an index
+// lookup for each type. The scan is cheaper in a short range, and where a scan has found a page
+// before.
 func TestReadScopedScansForManyTypes(t *testing.T) {
 	t.Parallel()
 	const dense, head = 100, 401 // events of eight types, then of another up to the last one

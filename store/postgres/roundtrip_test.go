@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// text draws runes that are special in an array's text form, in a quoted string or for a
-// driver, and all other runes but NUL.
+// text draws all runes but NUL. It prefers runes that are special in arrays, in quoted strings
+// or for a driver.
 var text = rapid.StringOf(rapid.OneOf(
 	rapid.SampledFrom([]rune(`"\',{}()$?:NULLx `+"\t\n\r\u2028\x01\x7f")),
 	rapid.Rune().Filter(func(r rune) bool { return r != 0 })))

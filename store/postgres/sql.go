@@ -78,9 +78,9 @@ func proof(incarnation string, n int) string {
 	return `(SELECT 1 / count(*) FROM (SELECT 1) AS server WHERE ` + incarnation + ` = $` + strconv.Itoa(n) + `::text) = 1`
 }
 
-// The three statements move an aggregate's head by $3 events: headAny from any version, headNew
-// from no version, headExact from version $15. Each locks and returns the head. Each returns no
-// row if the head is at another version.
+// Three statements move an aggregate's head by $3 events. headAny moves it from any version,
+// headNew from no version, headExact from version $15. Each locks and returns the head. Each
+// returns no row if the head is at another version.
 const (
 	headAny = `INSERT INTO {heads} AS h (aggregate_type, aggregate_id, aggregate_version)
     VALUES ($1::text, $2::text, $3::bigint)
@@ -100,10 +100,10 @@ const (
 )
 
 // appendSQL draws positions for rows that come from head, so while it holds the head's lock.
-// Therefore positions and versions of an aggregate have the same order. (PostgreSQL computes
-// the default of a column after the ORDER BY of the SELECT that feeds the INSERT.) All payloads
-// are one parameter, which the statement cuts apart. They need no escaping, and half the bytes
-// of an array's text.
+// Therefore positions and versions of an aggregate have the same order. PostgreSQL computes the
+// default of a column after the ORDER BY of the SELECT that feeds the INSERT. All payloads are
+// one parameter, which the statement cuts apart. They need no escaping, and half the bytes of
+// an array's text.
 var appendSQL = `WITH head AS (
     {head}
     RETURNING h.aggregate_version - $3::bigint AS version{notify}
@@ -148,7 +148,9 @@ const (
 // and end early, whatever its statistics say:
 //
 //   - With "= ANY" instead of "=", only this index returns the rows in the required order.
-//   - The planner does not know the value of a SELECT, and $2 is not a condition of the scan. So the planner expects many rows and a use for a tenth of them, and does not collect and sort them all.
+//   - The planner does not know the value of a SELECT, and $2 is not a condition of the scan.
+//     So the planner expects many rows, of which a tenth is used. It therefore does not collect
+//     and sort all rows.
 const (
 	// scopedOneSQL reads one type, $3.
 	scopedOneSQL = `SELECT {columns}
@@ -160,8 +162,8 @@ const (
  ORDER BY e.aggregate_type, e.global_position`
 
 	// scopedSQL reads the types in the array $3. It finds the first $4 positions of each type,
-	// and the first $4 of all these, before it reads any event. It reads the events by one
-	// index lookup each: the planner expects few elements in an array that it does not know.
+	// and the first $4 of all these, before it reads any event. It reads each event by an index
+	// lookup, since the planner expects few elements in an unknown array.
 	scopedSQL = `WITH page AS MATERIALIZED (
     SELECT p.global_position
       FROM unnest($3::text[]) AS t (name)
@@ -193,8 +195,11 @@ SELECT {columns}
 
 // missingSQL answers from one snapshot, in two steps:
 //
-//   - tally counts the positions without an event. It reads the primary key once, at a cost that grows with the events in the range, not with the width of the gaps.
-//   - gap finds the first and the last of these positions. Up to the first gap, the n-th event is at $1 + n, and likewise downwards from the last gap. If no position is missing, gap is not executed.
+//   - tally counts the positions without an event. It reads the primary key once. Its cost
+//     grows with the events in the range, not with the width of the gaps.
+//   - gap finds the first and the last of these positions. Up to the first gap, the n-th event
+//     is at $1 + n, and likewise downwards from the last gap. If no position is missing, gap is
+//     not executed.
 const missingSQL = `WITH tally AS MATERIALIZED (
     SELECT $2::bigint - $1::bigint - (
            SELECT count(*) FROM {events} AS e
