@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -79,7 +79,7 @@ type Frontier struct {
 	follow    atomic.Bool       // a consumer called Follow since the latest statement
 	reopen    atomic.Bool       // Reopen was called since the session began
 	reported  map[string]Holder // stale transactions passed to OnStale, by virtual transaction; owned by the goroutine that steps
-	turned    turn.Moment       // when Run last began a statement or an attempt
+	turned    watchdog.Moment   // when Run last began a statement or an attempt
 	plans     pgdriver.Plans    // prepared statements, kept across sessions
 	limit     limit             // used by one goroutine at a time
 	heartbeat heartbeat

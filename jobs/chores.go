@@ -16,7 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/serial"
-	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -35,7 +35,7 @@ const (
 // that it is one only.
 type chores struct {
 	w     *Worker
-	turn  turn.Turn
+	turn  watchdog.Turn
 	at    time.Time // the next
 	pass  pass
 	token atomic.Bool // look for it now: the server may have crashed

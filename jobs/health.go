@@ -9,7 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/watchdog"
 )
 
 // Live returns nil unless only a new process helps: Start has returned, one of the
@@ -43,7 +43,7 @@ func (w *Worker) Live() error {
 }
 
 func (w *Worker) hung(loop string, lasts time.Duration) error {
-	return turn.Hung(loop, lasts, w.hangsAfter)
+	return watchdog.Hung(loop, lasts, w.hangsAfter)
 }
 
 // Ready returns why the worker does not do all of its work, nothing if it does. It asks

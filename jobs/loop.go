@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/queue"
-	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/watchdog"
 )
 
 const (
@@ -29,7 +29,7 @@ type loop struct {
 	capacity int
 	seat     *seat
 	wake     chan struct{}
-	turn     turn.Turn
+	turn     watchdog.Turn
 	news     atomic.Bool // new jobs were told
 	look     atomic.Bool // look at the jobs in hand now
 	back     atomic.Bool // jobs were given back, or are to be tried again

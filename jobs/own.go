@@ -5,13 +5,13 @@ import (
 	"database/sql"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/sweep"
+	"github.com/pgfrontier/worker/internal/pool"
 	"github.com/pgfrontier/worker/observe"
 )
 
 // on runs statements of the worker's own on a connection of the pool.
 func (w *Worker) on(ctx context.Context, f func(conn *sql.Conn) error) error {
-	err := sweep.On(ctx, w.db, w.limit, w.sweepNow, f)
+	err := pool.On(ctx, w.db, w.limit, w.sweepNow, f)
 	if pgdriver.IsPoolClosed(err) {
 		w.poolOnce.Do(func() { close(w.poolClosed) })
 	}
@@ -61,7 +61,7 @@ func onLoop[T any](ctx context.Context, l *loop, f func(conn *sql.Conn) (T, erro
 // sweep closes the dead among the pool's idle connections each time that somebody
 // asks for it.
 func (w *Worker) sweep(ctx context.Context) {
-	sweep.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
+	pool.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
 		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
-	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -24,7 +24,7 @@ import (
 // tried again, and the others are stored.
 type settler struct {
 	w       *Worker
-	turn    turn.Turn
+	turn    watchdog.Turn
 	wake    chan struct{}
 	changed chan struct{} // something was stored
 

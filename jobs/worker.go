@@ -16,8 +16,8 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -83,7 +83,7 @@ type Worker struct {
 // handlers must not change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: turn.Limit, choreInterval: choresEvery, echoes: echoEvery,
+		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: watchdog.Limit, choreInterval: choresEvery, echoes: echoEvery,
 		poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	if handlers == nil {

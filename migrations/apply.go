@@ -87,8 +87,7 @@ func (s schema) ensureOn(ctx context.Context, db *sql.DB) error {
 	}
 }
 
-// deadlocks is how often Apply tries again after PostgreSQL has chosen it as a deadlock's
-// victim.
+// deadlocks is how often Apply tries again after PostgreSQL has chosen it as a deadlock's victim.
 const deadlocks = 5
 
 // once applies all statements in one transaction.

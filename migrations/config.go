@@ -37,8 +37,7 @@ type Config struct {
 	JobsTable string // default "jobs"; tables with the suffixes "_history", "_attempts" and others are created beside it
 }
 
-// DefaultConfig returns the default names, and migrations/001_worker_tables.sql as the output
-// file.
+// DefaultConfig returns the default names, and migrations/001_worker_tables.sql as the output file.
 func DefaultConfig() Config {
 	d := tables.Default
 	return Config{

@@ -9,8 +9,7 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// JobsVersion is the version of the tables of jobs, as [Version] is that of the worker's
-// tables.
+// JobsVersion is the version of the tables of jobs, as [Version] is that of the worker's tables.
 const JobsVersion = 4
 
 // oldestJobs is the version of the oldest programs that may run beside the tables of jobs.
@@ -79,9 +78,8 @@ var finishedColumns = []string{
 	"claimed_by UUID", "claim BIGINT", "claimed_at TIMESTAMPTZ", "started_at TIMESTAMPTZ", "cancel_at TIMESTAMPTZ",
 }
 
-// hot are the storage parameters of the table that every claim and every end of a job changes.
-// They leave room for updates on the page, and start vacuum long before a tenth of the table is
-// dead.
+// hot are the storage parameters of the table that every claim and every end of a job changes. They
+// leave room for updates on the page, and start vacuum long before a tenth of the table is dead.
 const hot = "fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, " +
 	"autovacuum_analyze_scale_factor = 0.1, autovacuum_analyze_threshold = 5000"
 

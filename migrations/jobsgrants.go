@@ -14,8 +14,7 @@ type JobsRoles struct {
 	// Client enqueues jobs, reads their outcomes, and cancels jobs. A handler or a consumer
 	// that enqueues jobs must be a Client, too, and so must a Scheduler.
 	Client string
-	// Worker runs jobs, and advances flows. Grant the privileges of the jobs' handlers
-	// separately.
+	// Worker runs jobs, and advances flows. Grant the privileges of the jobs' handlers separately.
 	Worker string
 	// Operator runs all operations of ops.Jobs, and calls CheckJobs.
 	Operator string

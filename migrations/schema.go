@@ -236,8 +236,7 @@ func storeTables(n tables.Tables) []table {
 	}
 }
 
-// recordVersion never lowers a version: an older program must not undo the record of a newer
-// one.
+// recordVersion never lowers a version: an older program must not undo the record of a newer one.
 func (s schema) recordVersion() string {
 	return fmt.Sprintf(`INSERT INTO %[1]s AS v (version, applied) VALUES (%[2]d, %[3]d)
 ON CONFLICT ("only") DO UPDATE SET version = EXCLUDED.version, applied = EXCLUDED.applied

@@ -208,8 +208,7 @@ func relationName(table, suffix string) string {
 	return table[:maxName-len(tail)] + tail
 }
 
-// relation is a name that is used in a schema: tables, indexes and sequences share one
-// namespace.
+// relation is a name that is used in a schema: tables, indexes and sequences share one namespace.
 type relation struct {
 	ident.Table
 	what string

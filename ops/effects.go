@@ -13,9 +13,8 @@ import (
 
 // keepEffects records the events whose effects a unit has had. The record is computed from the
 // unit's checkpoint, its positions in doubt and its dead letters. So call keepEffects before an
-// operation changes these. If the operation moves the unit forward, crossed is the position up
-// to which it crosses events. missed are positions that the unit has passed without their
-// effects.
+// operation changes these. If the operation moves the unit forward, crossed is the position up to
+// which it crosses events. missed are positions that the unit has passed without their effects.
 func (o *Operator) keepEffects(ctx context.Context, tx *sql.Tx, at locked, crossed int64, missed ...int64) error {
 	pending, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r store.Range, err error) {
 		return r, rows.Scan(&r.First, &r.Last)

@@ -111,8 +111,7 @@ func (a target) String() string {
 	return "jobs"
 }
 
-// change runs one operation, as [Operator.change] does for a consumer. do may complete the
-// target.
+// change runs one operation, as [Operator.change] does for a consumer. do may complete the target.
 func (o *Jobs) change(ctx context.Context, kind Kind, a *target, by By, invalid error, do func(tx *sql.Tx) (detail any, err error)) error {
 	err := errtext.Join(invalid, by.check())
 	if err == nil {

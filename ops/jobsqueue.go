@@ -110,11 +110,10 @@ type queuePauseDetail struct {
 	Since *time.Time `json:"paused_since,omitempty"` // only in a resume
 }
 
-// SetCap sets how many jobs of a queue may run at once in all workers. Prefetched jobs count.
-// The cap of [AllQueues] applies to all queues together, in addition to the caps of single
-// queues. Running jobs run on, even above a lower cap. With 0 no job starts, as if the queue
-// were paused. RemoveCap removes the cap. If the cap is already limit, SetCap returns
-// [ErrUnchanged].
+// SetCap sets how many jobs of a queue may run at once in all workers. Prefetched jobs count. The
+// cap of [AllQueues] applies to all queues together, in addition to the caps of single queues.
+// Running jobs run on, even above a lower cap. With 0 no job starts, as if the queue were paused.
+// RemoveCap removes the cap. If the cap is already limit, SetCap returns [ErrUnchanged].
 func (o *Jobs) SetCap(ctx context.Context, queue string, limit int, by By) error {
 	var invalid error
 	if limit < 0 || limit > math.MaxInt32 {

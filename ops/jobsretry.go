@@ -206,8 +206,7 @@ func (o *Jobs) discard(ctx context.Context, tx *sql.Tx, id int64) (d jobDiscardD
 	return d, nil
 }
 
-// awaitedByFlow reports whether the job is a step of a flow whose end the run has not recorded
-// yet.
+// awaitedByFlow reports whether the job is a step of a flow whose end the run has not recorded yet.
 func (o *Jobs) awaitedByFlow(ctx context.Context, tx *sql.Tx, id int64) (awaited bool, err error) {
 	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM `+o.t.FlowSteps.SQL()+` WHERE job_id = $1::bigint AND state = 'enqueued')`, id).Scan(&awaited)
 	if err != nil {

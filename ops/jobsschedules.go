@@ -52,8 +52,7 @@ FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
 }
 
 // PauseSchedule drops the ticks of a schedule until ResumeSchedule. No job is enqueued for them
-// later. If the schedule is already paused, PauseSchedule changes nothing and returns
-// [ErrPaused].
+// later. If the schedule is already paused, PauseSchedule changes nothing and returns [ErrPaused].
 func (o *Jobs) PauseSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindPause, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
 		if paused != nil {

@@ -64,9 +64,8 @@ func tablesOf(c *migrations.Config) (tables.Tables, error) {
 // change. So an operator whose connection has died does not hold a consumer.
 const idleLimit = "15000"
 
-// change runs one operation on the units of a consumer, or on one unit. choose returns the
-// units to change. do checks and changes one unit, and returns the detail for the table of
-// operations.
+// change runs one operation on the units of a consumer, or on one unit. choose returns the units to
+// change. do checks and changes one unit, and returns the detail for the table of operations.
 func (o *Operator) change(ctx context.Context, kind Kind, name string, by By, choose func(tx *sql.Tx, units []locked) ([]locked, error), do func(tx *sql.Tx, at locked) (detail any, err error)) error {
 	return o.operate(ctx, kind, name, errtext.Join(checkUnit(name), by.check()), func(tx *sql.Tx) (id int64, err error) {
 		units, err := o.lock(ctx, tx, name)

@@ -26,8 +26,7 @@ func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) 
 }
 
 // Preview is an exact dry run, as [Operator.Preview] is. If the change creates a job, Preview
-// returns the ID of a job that was rolled back. The change itself creates a job with another
-// ID.
+// returns the ID of a job that was rolled back. The change itself creates a job with another ID.
 func (o *Jobs) Preview(change func(o *Jobs) error) ([]JobsOperation, error) {
 	p := *o
 	p.dry = &dryRun[JobsOperation]{}

@@ -13,21 +13,19 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// Replay lets a consumer handle all events of one aggregate again that the consumer has passed,
-// in order. If the consumer is a [consumer.Forgetter], Forget is called first, in the
-// transaction of the first event. [consumer.Delivery] has Replay set for events whose effects
-// the consumer has had.
+// Replay lets a consumer handle all events of one aggregate again that the consumer has passed, in
+// order. If the consumer is a [consumer.Forgetter], Forget is called first, in the transaction of
+// the first event. [consumer.Delivery] has Replay set for events whose effects the consumer has had.
 //
 // The events become dead letters, each handled in its own transaction. The consumer's worker
 // alternates between them and new events. New events of the aggregate wait behind the replayed
-// events. DeadLetters lists the replayed events with Replay set; this does not mean that they
-// have failed. The aggregate's existing dead letters are retried in their order.
+// events. DeadLetters lists the replayed events with Replay set; this does not mean that they have
+// failed. The aggregate's existing dead letters are retried in their order.
 //
 // Replay returns [ErrNoEvents] if the consumer has passed no event of the aggregate. It returns
-// [ErrInvalid] for a consumer with its own key, see [consumer.ByKey], since only the consumer's
-// code knows the key. It also returns ErrInvalid for a unit to which the aggregate does not
-// belong. Replay does not know which types a consumer names: events of other types become dead
-// letters.
+// [ErrInvalid] for a consumer with its own key, see [consumer.ByKey], since only the consumer's code
+// knows the key. It also returns ErrInvalid for a unit to which the aggregate does not belong.
+// Replay does not know which types a consumer names: events of other types become dead letters.
 func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregateID string, by By) error {
 	if invalid := errtext.Join(checkText("aggregateType", aggregateType, maxAggregate), checkText("aggregateID", aggregateID, maxAggregate)); invalid != nil {
 		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindReplay, errtext.Value(consumer), invalid))
@@ -66,9 +64,8 @@ ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.r
 	})
 }
 
-// notInDoubt returns an SQL condition for an event e that the unit $1 has not passed in doubt.
-// An event that was passed in doubt and has become visible since is still to be delivered,
-// late.
+// notInDoubt returns an SQL condition for an event e that the unit $1 has not passed in doubt. An
+// event that was passed in doubt and has become visible since is still to be delivered, late.
 func (o *Operator) notInDoubt() string {
 	return `NOT EXISTS (
 	SELECT FROM ` + o.t.GapSkips.SQL() + ` AS s
@@ -205,8 +202,7 @@ SELECT coalesce(scope::text, '') FROM `+o.t.Checkpoints.SQL()+` WHERE split_at I
 	return nil
 }
 
-// steps reads the operations since the consumer's start that decided which events were
-// delivered.
+// steps reads the operations since the consumer's start that decided which events were delivered.
 func (o *Operator) steps(ctx context.Context, tx *sql.Tx, name string) (steps []scope.Step, err error) {
 	type row struct{ unit, kind, detail string }
 	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r row, err error) {
@@ -245,8 +241,7 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'rese
 	return steps, nil
 }
 
-// missed returns the positions of the events of types that a unit has passed without selecting
-// them.
+// missed returns the positions of the events of types that a unit has passed without selecting them.
 func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []string, steps []scope.Step) (positions []int64, err error) {
 	named, err := json.Marshal(types)
 	if err != nil || len(steps) == 0 {

@@ -107,9 +107,8 @@ type forwardDetail struct {
 	Void    int64 `json:"void"`
 }
 
-// forward counts the positions between the checkpoint and to, and audits those without an
-// event. The settled position is read first: a settled position without an event in a later
-// snapshot is void.
+// forward counts the positions between the checkpoint and to, and audits those without an event. The
+// settled position is read first: a settled position without an event in a later snapshot is void.
 func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64) (d forwardDetail, err error) {
 	d = forwardDetail{From: at.position, To: to}
 	if d.Settled, err = frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled); err != nil {

@@ -28,13 +28,11 @@ func (e *RegisteredError) Error() string {
 }
 
 // Retire removes a consumer: its checkpoint, dead letters, audit rows and assignment. It also
-// removes the consumer's name from the registrations of dead workers. Its operations stay; the
-// last one is Retire. If a worker registers a consumer of this name again, it starts as a new
-// consumer.
+// removes the consumer's name from the registrations of dead workers. Its operations stay; the last
+// one is Retire. If a worker registers a consumer of this name again, it starts as a new consumer.
 //
-// Retire refuses with a [RegisteredError] while a worker has code for the consumer. A worker
-// whose last heartbeat is older than a day is dead, since a day is the longest
-// HeartbeatTimeout.
+// Retire refuses with a [RegisteredError] while a worker has code for the consumer. A worker whose
+// last heartbeat is older than a day is dead, since a day is the longest HeartbeatTimeout.
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 	return o.operate(ctx, KindRetire, consumer, errtext.Join(checkConsumer(consumer), by.check()), func(tx *sql.Tx) (int64, error) {
 		units, err := o.lock(ctx, tx, consumer)

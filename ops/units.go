@@ -13,9 +13,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// An operation takes the name of a consumer. If the consumer is split, the operation changes
-// its units, each as if it were a consumer. Operations on one unit also take the name of a
-// unit.
+// An operation takes the name of a consumer. If the consumer is split, the operation changes its
+// units, each as if it were a consumer. Operations on one unit also take the name of a unit.
 
 // locked is the progress of a unit whose row the transaction has locked.
 type locked struct {

@@ -37,8 +37,7 @@ func Any() ExpectedVersion { return ExpectedVersion{any: true} }
 // NoStream demands that the aggregate has no events yet.
 func NoStream() ExpectedVersion { return Exact(0) }
 
-// Exact demands that the aggregate's last event has version n. Exact(0) is
-// NoStream.
+// Exact demands that the aggregate's last event has version n. Exact(0) is NoStream.
 func Exact(n int64) ExpectedVersion { return ExpectedVersion{version: n} }
 
 // IsAny reports whether v accepts every version.

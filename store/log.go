@@ -16,10 +16,9 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Log is an event log that can be read in the order of positions. A worker needs no other
-// methods. A Log may also implement [ScopedReader], [SizedReader], [RangeReader], [AgeReader],
-// [SequenceNamer] and [Binder]. Each lets the worker read with fewer statements or less memory,
-// or prove more.
+// Log is an event log that can be read in the order of positions. A worker needs no other methods. A
+// Log may also implement [ScopedReader], [SizedReader], [RangeReader], [AgeReader], [SequenceNamer]
+// and [Binder]. Each lets the worker read with fewer statements or less memory, or prove more.
 type Log interface {
 	EventReader
 	GlobalPositionReader
@@ -28,8 +27,7 @@ type Log interface {
 // EventReader reads a log in the order of positions. An event below the positions that were
 // read may become visible later.
 type EventReader interface {
-	// ReadEvents returns at most limit visible events above position after, in order of
-	// position.
+	// ReadEvents returns at most limit visible events above position after, in order of position.
 	ReadEvents(ctx context.Context, q Querier, after int64, limit int) ([]PersistedEvent, error)
 }
 
@@ -154,9 +152,8 @@ type Binder interface {
 // incarnation. If the log is a SequenceNamer, so is the BoundLog, with qualified names.
 type BoundLog interface {
 	Log
-	// At returns a log whose reads fail with ErrIncarnation unless the snapshot that answers is
-	// of this incarnation. The returned log implements the same interfaces as the log that was
-	// bound.
+	// At returns a log whose reads fail with ErrIncarnation unless the snapshot that answers is of
+	// this incarnation. The returned log implements the same interfaces as the log that was bound.
 	At(incarnation string) Log
 }
 

@@ -84,9 +84,8 @@ func deliver(ctx context.Context, t *transaction, c consumer.Consumer, events []
 	return nil
 }
 
-// checkPartitions returns the error of a worker about a consumer's partitions. It also returns
-// an error for a key that is not pure. No worker detects such a key, which would leave events
-// out.
+// checkPartitions returns the error of a worker about a consumer's partitions. It also returns an
+// error for a key that is not pure. No worker detects such a key, which would leave events out.
 func checkPartitions(c consumer.Consumer, events []store.PersistedEvent) error {
 	parts, ok := c.(consumer.Partitioned)
 	if !ok {

@@ -19,21 +19,20 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Drain runs a worker until no job for which h has a handler is due or running. This includes
-// jobs that are enqueued meanwhile. Then it stops the worker. When Drain returns, no goroutine
-// of the worker is running.
+// Drain runs a worker until no job for which h has a handler is due or running. This includes jobs
+// that are enqueued meanwhile. Then it stops the worker. When Drain returns, no goroutine of the
+// worker is running.
 //
-// Jobs of all queues run, ten of each at once, unless opts have WithQueue. Jobs of other kinds
-// do not run, nor do jobs that are due later. The latter are enqueued with At or In, snoozed,
-// or wait for another attempt. A handler registered with jobs.Retry(jobs.Fixed(0)) is retried
-// at once. To run a job before its time, set run_at in the table.
+// Jobs of all queues run, ten of each at once, unless opts have WithQueue. Jobs of other kinds do
+// not run, nor do jobs that are due later. The latter are enqueued with At or In, snoozed, or wait
+// for another attempt. A handler registered with jobs.Retry(jobs.Fixed(0)) is retried at once. To
+// run a job before its time, set run_at in the table.
 //
 // Drain returns the errors of the jobs that have failed, or that wait for another attempt. It
 // returns nil if there are none. A job that failed at first and then completed is no failure.
 //
-// opts are applied after Drain's own options, by which the worker polls often and a stop waits
-// for a second. Give ctx a deadline. When ctx ends, the error names the jobs that Drain
-// awaited.
+// opts are applied after Drain's own options, by which the worker polls often and a stop waits for a
+// second. Give ctx a deadline. When ctx ends, the error names the jobs that Drain awaited.
 func Drain(ctx context.Context, db *sql.DB, h *jobs.Handlers, opts ...jobs.Option) error {
 	if db == nil || h == nil {
 		return errors.New("workertest: db or handlers are nil")

@@ -1,7 +1,6 @@
 // Package alarms lists the faults of a deployment, one line each. pgfrontier status and top,
-// and the overview of the console, show the list. The list has faults that no list of consumers
-// shows: errors of workers, builds that differ, and faults of jobs. It also has a server that
-// is read-only or full, and tables of a newer version.
+// and the overview of the console, show the list. No list of consumers shows these: errors of
+// workers, builds that differ, faults of jobs, a read-only or full server, and newer tables.
 package alarms
 
 import (
@@ -133,8 +132,7 @@ func sharedErrors(kind Kind, workers []ops.Worker, of func(json.RawMessage) []Wo
 	return all
 }
 
-// short keeps the first alarms of each kind, and counts the others. Alarms of a kind are
-// adjacent.
+// short keeps the first alarms of each kind, and counts the others. Alarms of a kind are adjacent.
 func short(all []Alarm) (list []Alarm) {
 	for rest := all; len(rest) > 0; {
 		kind := rest[0].Kind

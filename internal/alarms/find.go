@@ -128,9 +128,8 @@ func mayRead(ctx context.Context, db store.Querier, jobs tables.Jobs) (readable 
 	return readable, err
 }
 
-// ofServer reports whether the server is a standby, and whether the tables of jobs exist and
-// can be read. It checks schemas first, since a name in a schema without USAGE would be an
-// error.
+// ofServer reports whether the server is a standby, and whether the tables of jobs exist and can be
+// read. It checks schemas first, since a name in a schema without USAGE would be an error.
 func ofServer(ctx context.Context, db store.Querier, jobs tables.Jobs) (standby, seen bool, err error) {
 	names := []string{}
 	for _, t := range []ident.Table{jobs.Jobs, jobs.History, jobs.Queues, jobs.Schedules} {

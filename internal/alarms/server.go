@@ -48,9 +48,8 @@ func mayWrite(n string) string {
 	return `coalesce(has_column_privilege(r.oid, to_regclass($` + n + `::text)::oid, 'heartbeat_at', 'UPDATE'), false)`
 }
 
-// Full reports that a connection limit is reached: of the server, of this database, or of a
-// role that may write heartbeats of workers. The zero Condition means that sessions are
-// allowed.
+// Full reports that a connection limit is reached: of the server, of this database, or of a role
+// that may write heartbeats of workers. The zero Condition means that sessions are allowed.
 func Full(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jobs) (c Condition, err error) {
 	all, err := pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (c Condition, err error) {
 		var what, name string

@@ -31,9 +31,8 @@ func Infrastructure(n int) time.Duration {
 	return Delay(n, 500*time.Millisecond, 30*time.Second, rand.Float64())
 }
 
-// Session returns the pause after the n-th failure in a row of a session that a worker keeps.
-// It doubles from 500 ms to 5 s. It is short, so that the worker notices soon when the server
-// is back.
+// Session returns the pause after the n-th failure in a row of a session that a worker keeps. It
+// doubles from 500 ms to 5 s. It is short, so that the worker notices soon when the server is back.
 func Session(n int) time.Duration {
 	return Delay(n, 500*time.Millisecond, 5*time.Second, rand.Float64())
 }

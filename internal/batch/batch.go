@@ -1,7 +1,6 @@
-// Package batch limits the effect of one bad row on a statement about many rows. A statement
-// that fails because of a row is halved until the row is found. The row is then set aside for a
-// while, and the other rows proceed. A statement that takes too long gets fewer rows the next
-// time.
+// Package batch limits the effect of one bad row on a statement about many rows. A statement that
+// fails because of a row is halved until the row is found. The row is then set aside for a while,
+// and the other rows proceed. A statement that takes too long gets fewer rows the next time.
 package batch
 
 import (
@@ -76,8 +75,7 @@ func (s *search[T]) each(all []T) error {
 	return s.each(all[half:])
 }
 
-// pass records that the statement succeeds for some rows. It then tries the rows in doubt
-// again.
+// pass records that the statement succeeds for some rows. It then tries the rows in doubt again.
 func (s *search[T]) pass() error {
 	s.passed = true
 	doubts := s.doubts

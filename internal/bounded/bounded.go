@@ -12,9 +12,8 @@ import (
 // exceed it.
 const MaxBytes = 8 << 20
 
-// Reader bounds the reads of a log. A store.SizedReader bounds each read itself. For any other
-// log, Reader lowers the number of events. It expects events of the average size of the last
-// read.
+// Reader bounds the reads of a log. A store.SizedReader bounds each read itself. For any other log,
+// Reader lowers the number of events. It expects events of the average size of the last read.
 type Reader struct {
 	width atomic.Int64 // average bytes of an event in the last read
 }

@@ -19,8 +19,8 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/pool"
 	"github.com/pgfrontier/worker/internal/runtime"
-	"github.com/pgfrontier/worker/internal/sweep"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
@@ -203,11 +203,11 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	fill()
-	if idle, alive := sweep.Idle(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
+	if idle, alive := pool.Idle(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
 		t.Errorf("of %d living connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	h.SwallowAll()
-	if idle, alive := sweep.Idle(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
+	if idle, alive := pool.Idle(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
 		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	fill()

@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -134,10 +134,10 @@ func (w *Worker) hanging(coordinated time.Time) error {
 		if loop.at.IsZero() {
 			continue
 		}
-		if err := turn.Hung("that "+loop.name, time.Since(loop.at)-loop.pause, w.limits.turn); err != nil {
+		if err := watchdog.Hung("that "+loop.name, time.Since(loop.at)-loop.pause, w.limits.turn); err != nil {
 			return err
 		}
 	}
 	hook, lasts := w.observers.Longest()
-	return turn.Hung("that calls the observer's "+hook, lasts, w.limits.turn)
+	return watchdog.Hung("that calls the observer's "+hook, lasts, w.limits.turn)
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/pool"
 	"github.com/pgfrontier/worker/internal/reader"
-	"github.com/pgfrontier/worker/internal/sweep"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -146,7 +146,7 @@ func (w *Worker) watchClosed(ctx context.Context) error {
 // sweep closes the dead among the pool's idle connections each time that
 // somebody asks for it by sweepNow.
 func (w *Worker) sweep(ctx context.Context) {
-	sweep.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
+	pool.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
 		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
 	})
 }

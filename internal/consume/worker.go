@@ -18,8 +18,8 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/runtime"
-	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -61,11 +61,11 @@ type Worker struct {
 	waits        waits // of WaitFor
 
 	ages       *ages
-	unfinished chan []string  // of a worker that drains: the units whose loops have not ended, the latest only
-	watched    turn.Moment    // when watchProgress last began a turn
-	watchNow   *wakeup.Signal // wakes watchProgress
-	sweepNow   *wakeup.Signal // wakes sweep
-	compactNow *wakeup.Signal // wakes compact
+	unfinished chan []string   // of a worker that drains: the units whose loops have not ended, the latest only
+	watched    watchdog.Moment // when watchProgress last began a turn
+	watchNow   *wakeup.Signal  // wakes watchProgress
+	sweepNow   *wakeup.Signal  // wakes sweep
+	compactNow *wakeup.Signal  // wakes compact
 
 	observers *runtime.Observers
 	listener  listener // for DispatcherStrategyNotify

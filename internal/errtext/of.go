@@ -22,8 +22,7 @@ func Of(err error) error {
 	return err
 }
 
-// Storable returns an error's text on one line that PostgreSQL can store. It is empty if err is
-// nil.
+// Storable returns an error's text on one line that PostgreSQL can store. It is empty if err is nil.
 func Storable(err error) string {
 	if err == nil {
 		return ""

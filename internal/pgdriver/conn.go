@@ -93,8 +93,7 @@ func IsClosed(conn *sql.Conn) bool {
 	}
 }
 
-// TxStatus is the state of a session's transaction, as the server reports it after each
-// statement.
+// TxStatus is the state of a session's transaction, as the server reports it after each statement.
 type TxStatus byte
 
 // TxUnknown means that the driver does not expose the state.
@@ -167,8 +166,7 @@ func PID(conn *sql.Conn) (pid int64) {
 	return pid
 }
 
-// Answers pings the database. Each idle connection of the pool may be dead, and then fails one
-// ping.
+// Answers pings the database. Each idle connection of the pool may be dead, and then fails one ping.
 func Answers(ctx context.Context, db *sql.DB) (err error) {
 	for idle := db.Stats().Idle; idle >= 0 && ctx.Err() == nil; idle-- {
 		if err = db.PingContext(ctx); err == nil {

@@ -111,9 +111,8 @@ func IsIntegrityViolation(err error) bool {
 	return strings.HasPrefix(SQLState(err), integrityViolations)
 }
 
-// IsRowSecurity reports whether a row security policy refused a row. A missing privilege has
-// the same SQLSTATE, and the messages are translated, so IsRowSecurity compares the server's
-// routine.
+// IsRowSecurity reports whether a row security policy refused a row. A missing privilege has the
+// same SQLSTATE, and the messages are translated, so IsRowSecurity compares the server's routine.
 func IsRowSecurity(err error) bool {
 	const routine = "ExecWithCheckOptions"
 	var pgx *pgconn.PgError

@@ -69,9 +69,8 @@ func (p Pool) FindLender(ctx context.Context) (lent bool, err error) {
 	return lent, err
 }
 
-// isLent reports whether a connection that p evicts comes back. It checks only if p has
-// recently closed a connection. Over OpenDBFromPool, p closes one after each use, since p may
-// keep none.
+// isLent reports whether a connection that p evicts comes back. It checks only if p has recently
+// closed a connection. Over OpenDBFromPool, p closes one after each use, since p may keep none.
 func (p Pool) isLent(ctx context.Context) (bool, error) {
 	closed := p.Stats().MaxIdleClosed
 	conn, err := p.Conn(ctx)
@@ -222,10 +221,9 @@ func queryRow(ctx context.Context, on store.Querier, query string, args []any, d
 	return on.QueryRowContext(ctx, query, args...).Scan(dest...)
 }
 
-// IsMixedUp reports whether a prepared statement was missing, existed already or was another
-// one, or may be so at any time. A protocol violation has this meaning only during
-// [FindPooling] and [TryStatements]: PgBouncer also reports a dead server as a protocol
-// violation.
+// IsMixedUp reports whether a prepared statement was missing, existed already or was another one, or
+// may be so at any time. A protocol violation has this meaning only during [FindPooling] and
+// [TryStatements]: PgBouncer also reports a dead server as a protocol violation.
 func IsMixedUp(err error) bool {
 	return IsLostStatement(err) || SQLState(err) == ProtocolViolation || errors.Is(err, errOtherStatement) || errors.Is(err, errUnnamed)
 }

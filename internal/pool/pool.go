@@ -1,7 +1,6 @@
-// Package sweep closes the dead among a pool's idle connections, or all of these.
-// When one connection has died in silence, most others of the pool have, too, and
-// each would hold up the next caller.
-package sweep
+// Package pool closes idle connections of a pool: the dead ones, or all. If one connection has
+// died silently, most other connections of the pool are dead, too. Each would block its next user.
+package pool
 
 import (
 	"context"
@@ -15,15 +14,15 @@ import (
 )
 
 const (
-	// apart is the least pause between two sweeps.
+	// apart is the minimum pause between two calls of CloseDead.
 	apart = 5 * time.Second
-	// limit is the time that an idle connection has to show that it lives.
+	// limit bounds how long an idle connection may take to answer.
 	limit = 2 * time.Second
 )
 
-// Run sweeps each time that somebody sends the signal, until ctx ends. It tells how
-// many connections were idle and how many of them live, if some do not.
-func Run(ctx context.Context, db *sql.DB, now *wakeup.Signal, tell func(idle, alive int)) {
+// Run closes dead idle connections each time the signal is sent, until ctx ends. If some were
+// dead, it calls report with the number of idle connections and of those alive.
+func Run(ctx context.Context, db *sql.DB, now *wakeup.Signal, report func(idle, alive int)) {
 	for {
 		asked, ok := now.Sleep(ctx, time.Hour)
 		if !ok {
@@ -32,18 +31,18 @@ func Run(ctx context.Context, db *sql.DB, now *wakeup.Signal, tell func(idle, al
 		if !asked {
 			continue
 		}
-		if idle, alive := Idle(ctx, db); alive < idle {
-			tell(idle, alive)
+		if idle, alive := CloseDead(ctx, db); alive < idle {
+			report(idle, alive)
 		}
 		backoff.Sleep(ctx, apart)
 	}
 }
 
-// On runs statements on a connection of the pool. It closes the connection if one
-// fails: it may lead to another server, or a handler may have left a role or a
-// time-out behind in its session, and it would be taken again and again.
+// On calls f with a connection of the pool. If f fails, On closes the connection. It may lead to
+// another server, or a handler may have left a role or a time-out in its session. The pool would
+// then return it to the next user.
 //
-// If the answer takes half of a limit, On sends the signal: others may wait for a dead
+// If On takes half of limit, it sends the signal, since other users may wait for a dead
 // connection, too.
 func On(ctx context.Context, db pgdriver.Pool, limit time.Duration, now *wakeup.Signal, f func(conn *sql.Conn) error) error {
 	defer time.AfterFunc(limit/2, now.Send).Stop()
@@ -62,26 +61,28 @@ func On(ctx context.Context, db pgdriver.Pool, limit time.Duration, now *wakeup.
 	return nil
 }
 
-// Idle tries all idle connections at the same time, closes the dead, and returns
-// how many there were and how many of these live. It holds those until it has tried
-// all: the pool would give them out again first.
-func Idle(ctx context.Context, db *sql.DB) (idle, alive int) {
-	return try(ctx, db, func(ctx context.Context, conn *sql.Conn) bool { return conn.PingContext(ctx) == nil })
+// CloseDead pings all idle connections at the same time and closes the dead ones. It returns how
+// many connections were idle, and how many of these are alive. It holds the live ones until all
+// are pinged, since the pool would otherwise hand them out again first.
+func CloseDead(ctx context.Context, db *sql.DB) (idle, alive int) {
+	return checkIdle(ctx, db, func(ctx context.Context, conn *sql.Conn) bool { return conn.PingContext(ctx) == nil })
 }
 
-// Close closes all idle connections.
-func Close(ctx context.Context, db *sql.DB) {
-	try(ctx, db, func(context.Context, *sql.Conn) bool { return false })
+// CloseIdle closes all idle connections.
+func CloseIdle(ctx context.Context, db *sql.DB) {
+	checkIdle(ctx, db, func(context.Context, *sql.Conn) bool { return false })
 }
 
-func try(ctx context.Context, db *sql.DB, keep func(context.Context, *sql.Conn) bool) (idle, kept int) {
+// checkIdle takes all idle connections at the same time. It keeps those for which keep returns
+// true, and closes the others.
+func checkIdle(ctx context.Context, db *sql.DB, keep func(context.Context, *sql.Conn) bool) (idle, kept int) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var trials sync.WaitGroup
+	var checks sync.WaitGroup
 	conns := make([]*sql.Conn, db.Stats().Idle)
 	for i := range conns {
-		trials.Go(func() {
-			conn, err := db.Conn(ctx) // with pgx, this tries it if it was idle for a second
+		checks.Go(func() {
+			conn, err := db.Conn(ctx) // pgx pings a connection that was idle for a second
 			if err != nil {
 				return
 			}
@@ -92,7 +93,7 @@ func try(ctx context.Context, db *sql.DB, keep func(context.Context, *sql.Conn) 
 			conns[i] = conn
 		})
 	}
-	trials.Wait()
+	checks.Wait()
 	for _, conn := range conns {
 		if conn != nil {
 			kept++

@@ -149,10 +149,9 @@ func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []
 	return p, nil
 }
 
-// Room locks the caps of a queue and of all queues until the end of tx. It returns how many
-// jobs the caps still permit, at most limit, and which caps it has locked. The count follows in
-// a separate statement, since the snapshot of the lock may be older than the last holder's
-// claims.
+// Room locks the caps of a queue and of all queues until the end of tx. It returns how many jobs the
+// caps still permit, at most limit, and which caps it has locked. The count follows in a separate
+// statement, since the snapshot of the lock may be older than the last holder's claims.
 func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit int) (room int, locked Caps, err error) {
 	type limitOf struct {
 		queue string

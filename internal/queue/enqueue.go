@@ -32,8 +32,7 @@ type NewJob struct {
 	nullArgs
 }
 
-// nullArgs marks arguments that are JSON's null, since jsonb_to_record converts null to SQL's
-// NULL.
+// nullArgs marks arguments that are JSON's null, since jsonb_to_record converts null to SQL's NULL.
 type nullArgs struct {
 	Null bool `json:"null_args,omitempty"`
 }
@@ -108,8 +107,7 @@ type Once struct {
 	For  time.Duration // 0: for ever
 }
 
-// EnqueueOnce inserts a job unless one was inserted under the key before, and returns its id,
-// or 0.
+// EnqueueOnce inserts a job unless one was inserted under the key before, and returns its id, or 0.
 func (q *Queue) EnqueueOnce(ctx context.Context, on store.Querier, job NewJob, once Once) (id int64, err error) {
 	ids, err := q.enqueue(ctx, on, q.sql.enqueueOnce, []NewJob{job}, once.Key, once.Hash,
 		sql.NullInt64{Int64: once.For.Microseconds(), Valid: once.For > 0})

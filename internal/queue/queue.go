@@ -12,8 +12,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Queue is the tables of jobs. Its statements run on connections or in transactions of the
-// callers.
+// Queue is the tables of jobs. Its statements run on connections or in transactions of the callers.
 type Queue struct {
 	tables tables.Jobs
 	sql    statements

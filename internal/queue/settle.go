@@ -103,10 +103,9 @@ func scanSettled(r *sql.Rows) (s Settled, err error) { return s, r.Scan(&s.ID, &
 // printable replaces NUL characters, which PostgreSQL cannot store.
 func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// Judge returns the outcomes of those runs that were settled before. Either the answer was
-// lost, or the handler itself has committed the end of its job. A run with state Running is not
-// settled yet. The missing runs were taken away from the worker, and their results do not
-// count.
+// Judge returns the outcomes of those runs that were settled before. Either the answer was lost, or
+// the handler itself has committed the end of its job. A run with state Running is not settled yet.
+// The missing runs were taken away from the worker, and their results do not count.
 func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []Settled, err error) {
 	ids, claims := arrays(runs)
 	before, err = pgdriver.QueryAll(ctx, on, scanSettled, q.sql.verdict, ids, claims)
@@ -116,8 +115,7 @@ func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before
 	return before, nil
 }
 
-// Taken adds the remedy to the error of a job that cannot end since the history already has its
-// id.
+// Taken adds the remedy to the error of a job that cannot end since the history already has its id.
 func (q *Queue) Taken(id int64, err error) error {
 	if pgdriver.SQLState(err) != pgdriver.UniqueViolation {
 		return err

@@ -76,8 +76,7 @@ SELECT unique_key, id FROM {jobs} WHERE unique_key = ANY (ARRAY(SELECT jsonb_arr
 const onceOwnerSQL = `
 SELECT job_id, hash FROM {once} WHERE key = $1::text`
 
-// awaitSQL requests a notification at the end of a job, and selects whether the job is
-// unfinished.
+// awaitSQL requests a notification at the end of a job, and selects whether the job is unfinished.
 const awaitSQL = `
 WITH told AS (UPDATE {jobs} SET awaited = true WHERE id = $1::bigint AND NOT awaited RETURNING 1)
 SELECT EXISTS (SELECT FROM {jobs} WHERE id = $1::bigint)`

@@ -19,9 +19,8 @@ SELECT kind FROM (
 WHERE kind <> ALL (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
 GROUP BY kind ORDER BY kind LIMIT 10`
 
-// unservedSQL selects queues that have due jobs but no living worker that claims from them. A
-// worker whose status does not list queues may claim from any. A worker without kinds claims
-// from none.
+// unservedSQL selects queues that have due jobs but no living worker that claims from them. A worker
+// whose status does not list queues may claim from any. A worker without kinds claims from none.
 const unservedSQL = `
 WITH RECURSIVE waits AS (
 	(SELECT queue FROM {jobs} WHERE state = 'available' ORDER BY queue LIMIT 1)
@@ -44,9 +43,8 @@ var lives = `o.heartbeat_at > clock_timestamp() - ` + liveness.TimeoutSQL("o", "
 const flowsSQL = `
 SELECT coalesce(has_column_privilege(to_regclass($1::text), 'finished_at', 'SELECT') AND has_column_privilege(to_regclass($2::text), 'next_at', 'SELECT'), false)`
 
-// unadvancedSQL selects whether some runs of flows have not ended but no worker advances them.
-// A worker that advances flows sweeps once a second, or after the pause that the last sweep
-// stored.
+// unadvancedSQL selects whether some runs of flows have not ended but no worker advances them. A
+// worker that advances flows sweeps once a second, or after the pause that the last sweep stored.
 const unadvancedSQL = `
 SELECT EXISTS (SELECT FROM {flow runs} WHERE finished_at IS NULL) AND coalesce((SELECT next_at FROM {flow sweep}) < statement_timestamp() - interval '1 minute', true)`
 

@@ -76,9 +76,8 @@ func JobsFlows(t tables.Jobs) []Need {
 	})
 }
 
-// JobsEmitters returns the privileges of a worker of jobs on the tables of consumers. It reads
-// there how far their events are settled. A worker does not need them if no consumer enqueues
-// jobs.
+// JobsEmitters returns the privileges of a worker of jobs on the tables of consumers. It reads there
+// how far their events are settled. A worker does not need them if no consumer enqueues jobs.
 func JobsEmitters(t tables.Tables) []Need {
 	return needsOf([]uses{
 		{table: t.Checkpoints, reads: "consumer_name last_position"},

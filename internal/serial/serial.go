@@ -58,9 +58,8 @@ func (b Behind) String() string {
 }
 
 // find reads the ids in a snapshot that is older than its read of the sequence. So concurrently
-// drawn ids are not mistaken for ids above the sequence. find omits a sequence that this role
-// may not read. It also omits a sequence that steps by more than one, as those of several
-// primaries do.
+// drawn ids are not mistaken for ids above the sequence. find omits a sequence that this role may
+// not read. It also omits a sequence that steps by more than one, as those of several primaries do.
 func (s Serial) find(ctx context.Context, on store.Querier) ([]Behind, error) {
 	highest := []string{`(SELECT max(` + ident.Quote(s.Column) + `) FROM ` + s.Table.SQL() + `)`}
 	for _, also := range s.also {

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Limit is how long a turn of a loop may take: each of its statements has a bound.
+// Limit is how long an iteration of a loop may take. Each of its statements has a shorter bound.
 const Limit = 2 * time.Minute
 
-// Moment is a time that several goroutines know. It keeps the reading of the monotonic clock,
-// which the number of its nanoseconds would not: the machine's clock may be set meanwhile. It is
-// the zero time at first.
+// Moment is a time that several goroutines share. It keeps the reading of the monotonic clock,
+// which a number of nanoseconds would lose. So a change of the machine's clock has no effect. The
+// zero value has the zero time.
 type Moment struct{ at atomic.Pointer[time.Time] }
 
-// Set sets it.
+// Set stores at.
 func (m *Moment) Set(at time.Time) { m.at.Store(&at) }
 
-// Get returns it.
+// Get returns the stored time.
 func (m *Moment) Get() (at time.Time) {
 	if last := m.at.Load(); last != nil {
 		at = *last
@@ -26,24 +26,24 @@ func (m *Moment) Get() (at time.Time) {
 	return at
 }
 
-// Turn says since when a loop does something. The zero Turn is of a loop that rests.
-type Turn struct{ since Moment } // the zero time: it rests
+// Iteration records the start of a loop's current iteration. The zero value is an idle loop.
+type Iteration struct{ since Moment } // the zero time: the loop is idle
 
-// Begin begins a turn.
-func (t *Turn) Begin() { t.since.Set(time.Now()) }
+// Begin records the start of an iteration.
+func (t *Iteration) Begin() { t.since.Set(time.Now()) }
 
-// End ends it.
-func (t *Turn) End() { t.since.Set(time.Time{}) }
+// End records that the loop is idle.
+func (t *Iteration) End() { t.since.Set(time.Time{}) }
 
-// Lasts returns for how long the turn has been lasting, 0 if the loop rests.
-func (t *Turn) Lasts() (d time.Duration) {
+// Lasts returns how long the current iteration has taken, 0 if the loop is idle.
+func (t *Iteration) Lasts() (d time.Duration) {
 	if at := t.since.Get(); !at.IsZero() {
 		d = time.Since(at)
 	}
 	return d
 }
 
-// Hung returns an error for a loop whose turn lasts longer than limit.
+// Hung returns an error if an iteration of the loop has taken longer than limit.
 func Hung(loop string, lasts, limit time.Duration) error {
 	if lasts <= limit {
 		return nil

@@ -1,23 +1,23 @@
-package turn_test
+package watchdog_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/watchdog"
 )
 
-// A loop that rests does not hang, however long it does so.
-func TestTurn(t *testing.T) {
-	var loop turn.Turn
+// An idle loop does not hang, however long it is idle.
+func TestIteration(t *testing.T) {
+	var loop watchdog.Iteration
 	if d := loop.Lasts(); d != 0 {
-		t.Errorf("before the first turn it lasts %v", d)
+		t.Errorf("before the first iteration it lasts %v", d)
 	}
 	loop.Begin()
 	for begin := time.Now(); loop.Lasts() == 0; {
 		if time.Since(begin) > time.Minute {
-			t.Fatal("a turn that has begun does not last")
+			t.Fatal("an iteration that has begun does not last")
 		}
 	}
 	loop.End()
@@ -27,18 +27,18 @@ func TestTurn(t *testing.T) {
 }
 
 func TestHung(t *testing.T) {
-	if err := turn.Hung("of tests", time.Minute, time.Minute); err != nil {
+	if err := watchdog.Hung("of tests", time.Minute, time.Minute); err != nil {
 		t.Error(err)
 	}
-	if err := turn.Hung("of tests", 61*time.Second, time.Minute); err == nil || !strings.Contains(err.Error(), "the loop of tests has hung for 1m1s") {
+	if err := watchdog.Hung("of tests", 61*time.Second, time.Minute); err == nil || !strings.Contains(err.Error(), "the loop of tests has hung for 1m1s") {
 		t.Error(err)
 	}
 }
 
-// What a loop began at is told by the monotonic clock: a machine's clock that is set makes no
-// loop hang.
+// Moment keeps the reading of the monotonic clock, so that a change of the machine's clock makes
+// no loop hang.
 func TestMoment(t *testing.T) {
-	var m turn.Moment
+	var m watchdog.Moment
 	if at := m.Get(); !at.IsZero() {
 		t.Errorf("it is %v at first", at)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/sweep"
+	"github.com/pgfrontier/worker/internal/pool"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -102,7 +102,7 @@ func (w *Worker) watchServer(ctx context.Context) {
 			return err
 		})
 		if w.home.closes() {
-			sweep.Close(ctx, w.store.db.DB)
+			pool.Close(ctx, w.store.db.DB)
 		}
 	}
 }

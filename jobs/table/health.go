@@ -9,12 +9,12 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/turn"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
 
 // turns are those of the loops.
-type turns struct{ claims, beats, settles, resets turn.Turn }
+type turns struct{ claims, beats, settles, resets watchdog.Turn }
 
 // Live returns nil unless only a new process helps: Start has returned, one of the
 // worker's loops hangs, or a hook of an Observer, or PreDequeue, does not return. The error
@@ -27,7 +27,7 @@ func (w *Worker) Live() error {
 	default:
 		return nil
 	}
-	hung := func(loop string, lasts time.Duration) error { return turn.Hung(loop, lasts, w.hangs) }
+	hung := func(loop string, lasts time.Duration) error { return watchdog.Hung(loop, lasts, w.hangs) }
 	hook, lasts := w.observers.Longest()
 	return cmp.Or(
 		hung("that claims jobs", w.turns.claims.Lasts()),

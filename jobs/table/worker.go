@@ -13,10 +13,10 @@ import (
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/pool"
 	"github.com/pgfrontier/worker/internal/runtime"
-	"github.com/pgfrontier/worker/internal/sweep"
-	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -102,7 +102,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	}
 	o = o.withDefaults(rows.settings.stalled)
 	w := &Worker{
-		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: turn.Limit,
+		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: watchdog.Limit,
 		closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
 		hand: newHand(), errs: map[observe.Condition]error{},
 		refused: map[observe.Condition]*batch.Refused[int64]{observe.ConditionDatabase: {}, observe.ConditionClaim: {}, observe.ConditionHeartbeat: {}, observe.ConditionSettle: {}, observe.ConditionReset: {}},
@@ -261,13 +261,13 @@ func (w *Worker) awaitClose(running context.Context, abandon context.CancelCause
 func (w *Worker) on(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
-	return sweep.On(ctx, w.store.db, w.limit, w.sweepNow, func(conn *sql.Conn) error { return f(ctx, conn) })
+	return pool.On(ctx, w.store.db, w.limit, w.sweepNow, func(conn *sql.Conn) error { return f(ctx, conn) })
 }
 
 // sweep closes the dead among the pool's idle connections each time that somebody
 // asks for it.
 func (w *Worker) sweep(ctx context.Context) {
-	sweep.Run(ctx, w.store.db.DB, w.sweepNow, func(idle, alive int) {
+	pool.Run(ctx, w.store.db.DB, w.sweepNow, func(idle, alive int) {
 		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
 	})
 }

@@ -15,25 +15,24 @@ type Consumer interface {
 	// unique, not blank, at most 200 bytes long, and free of '#' and control characters.
 	Name() string
 
-	// Handle applies one event. All writes through tx commit together with the checkpoint, or
-	// not at all. All other effects of Handle may happen again after a failure. An error rolls
-	// the batch back.
+	// Handle applies one event. All writes through tx commit together with the checkpoint, or not at
+	// all. All other effects of Handle may happen again after a failure. An error rolls the batch
+	// back.
 	//
-	// Execute every statement on this database through tx, none through the pool. A statement
-	// on the pool commits by itself. Its writes stay when the batch rolls back, and the next
-	// attempt executes the statement again. Such a statement may also wait until BatchTimeout,
-	// in each attempt. It waits for locks that tx holds, and PostgreSQL cannot detect this
-	// deadlock. It also waits for a connection if the pool is small.
+	// Execute every statement on this database through tx, none through the pool. A statement on the
+	// pool commits by itself. Its writes stay when the batch rolls back, and the next attempt
+	// executes the statement again. Such a statement may also wait until BatchTimeout, in each
+	// attempt. It waits for locks that tx holds, and PostgreSQL cannot detect this deadlock. It also
+	// waits for a connection if the pool is small.
 	//
 	// Handle must not commit tx or roll tx back, neither by a method nor by SQL. A commit would
-	// commit the checkpoint of events that were not handled. The worker then sets the
-	// checkpoint back and stops. PREPARE TRANSACTION ends tx, too. No worker can run the
-	// consumer until the prepared transaction has been rolled back with ROLLBACK PREPARED.
+	// commit the checkpoint of events that were not handled. The worker then sets the checkpoint
+	// back and stops. PREPARE TRANSACTION ends tx, too. No worker can run the consumer until the
+	// prepared transaction has been rolled back with ROLLBACK PREPARED.
 	//
-	// Handle must release each savepoint that it sets, or roll back to it, before Handle
-	// returns. All events of a batch share tx. A ROLLBACK TO a savepoint of an earlier event
-	// undoes all events handled since. The worker cannot detect this rollback, so these events
-	// are lost.
+	// Handle must release each savepoint that it sets, or roll back to it, before Handle returns.
+	// All events of a batch share tx. A ROLLBACK TO a savepoint of an earlier event undoes all
+	// events handled since. The worker cannot detect this rollback, so these events are lost.
 	Handle(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error
 }
 
@@ -43,11 +42,10 @@ type ScopedConsumer interface {
 	// AggregateTypes returns the aggregate types to deliver. An empty list means all types. The
 	// worker calls AggregateTypes once, at its start.
 	//
-	// The checkpoint records the types. The workers' builds may name different types. Then only
-	// the workers whose build names the most types run the consumer. Once a worker that names a
-	// new type has started, no other build passes events of the new type. Events of the new
-	// type at or below the checkpoint of that time are not delivered. ops.Operator.ReplayTypes
-	// delivers them.
+	// The checkpoint records the types. The workers' builds may name different types. Then only the
+	// workers whose build names the most types run the consumer. Once a worker that names a new type
+	// has started, no other build passes events of the new type. Events of the new type at or below
+	// the checkpoint of that time are not delivered. ops.Operator.ReplayTypes delivers them.
 	AggregateTypes() []string
 }
 
@@ -58,8 +56,7 @@ type ScopedConsumer interface {
 // consumer, see [ScopedConsumer].
 type Versioned interface {
 	Consumer
-	// Version returns the version of the code, 0 or above. A Consumer without Version has
-	// version 0.
+	// Version returns the version of the code, 0 or above. A Consumer without Version has version 0.
 	Version() int
 }
 
@@ -81,8 +78,7 @@ type Starter interface {
 	StartAt() Start
 }
 
-// Start is the position at which a new consumer starts. The zero value is the beginning of the
-// log.
+// Start is the position at which a new consumer starts. The zero value is the beginning of the log.
 type Start struct {
 	head     bool
 	position int64

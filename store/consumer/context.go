@@ -32,9 +32,8 @@ type delivery struct {
 	calls *calls
 }
 
-// WithDelivery returns a context for Info and Conn. Each call of Conn calls conn, which is nil
-// if there is no connection. Workers and test harnesses call WithDelivery; consumers do not
-// need it.
+// WithDelivery returns a context for Info and Conn. Each call of Conn calls conn, which is nil if
+// there is no connection. Workers and test harnesses call WithDelivery; consumers do not need it.
 func WithDelivery(ctx context.Context, d Delivery, conn func() *sql.Conn) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, delivery{d, conn, new(calls)})
 }

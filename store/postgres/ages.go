@@ -11,9 +11,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// agesSQL does one index lookup for each place, or for each of its types. Positions without an
-// event cost nothing. An event without a finite time of creation has age 0. Ages are at most
-// 100 years.
+// agesSQL does one index lookup for each place, or for each of its types. Positions without an event
+// cost nothing. An event without a finite time of creation has age 0. Ages are at most 100 years.
 const agesSQL = `SELECT COALESCE(e.global_position, 0),
        CASE WHEN isfinite(e.created_at) THEN least(greatest(extract(epoch FROM statement_timestamp() - e.created_at), 0), 3155760000) * 1000000 ELSE 0 END::bigint
   FROM jsonb_array_elements($1::text::jsonb) WITH ORDINALITY AS p (place, n)

@@ -103,8 +103,7 @@ func (s *Store) args(args ...any) []any {
 	return args
 }
 
-// explain returns store.ErrIncarnation for the error of a failed proof, and any other err
-// unchanged.
+// explain returns store.ErrIncarnation for the error of a failed proof, and any other err unchanged.
 func (s *Store) explain(err error) error {
 	if s.proves && pgdriver.SQLState(err) == pgdriver.DivisionByZero {
 		return store.ErrIncarnation

@@ -42,8 +42,7 @@ func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedR
 }
 
 const (
-	// manyTypes is the number of types from which on a read first scans the events of all
-	// types.
+	// manyTypes is the number of types from which on a read first scans the events of all types.
 	manyTypes = 8
 	// nearAtOnce is a number of positions for each type. A scan of so many positions costs less
 	// than an index lookup for the type, whatever the scan finds.

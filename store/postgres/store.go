@@ -25,8 +25,7 @@ const positionColumn = "global_position"
 
 // StoreConfig names the tables of a Store. Build it with NewStoreConfig or DefaultStoreConfig.
 type StoreConfig struct {
-	// EventsTable is the table of events: "table" or "schema.table". Default
-	// "events".
+	// EventsTable is the table of events: "table" or "schema.table". Default "events".
 	EventsTable string
 	// AggregateHeadsTable is the table of each aggregate's version: "table" or
 	// "schema.table". Default "aggregate_heads".
@@ -82,8 +81,7 @@ func NewStoreConfig(opts ...StoreOption) *StoreConfig {
 // DefaultStoreConfig returns the default config.
 func DefaultStoreConfig() *StoreConfig { return NewStoreConfig() }
 
-// Store is an event log in PostgreSQL. A Store holds no connection and is safe for concurrent
-// use.
+// Store is an event log in PostgreSQL. A Store holds no connection and is safe for concurrent use.
 type Store struct {
 	events, heads ident.Table
 	sql           statements
@@ -135,8 +133,7 @@ func (c *StoreConfig) tables() (events, heads ident.Table, err error) {
 // Validate returns the error of the config with which NewStore was called.
 func (s *Store) Validate() error { return s.err }
 
-// PositionColumn returns the quoted events table and the column whose default draws the
-// positions.
+// PositionColumn returns the quoted events table and the column whose default draws the positions.
 func (s *Store) PositionColumn() (table, column string) {
 	return s.events.SQL(), positionColumn
 }
