@@ -35,7 +35,7 @@ const (
 // that it is one only.
 type chores struct {
 	w     *Worker
-	turn  watchdog.Turn
+	turn  watchdog.Iteration
 	at    time.Time // the next
 	pass  pass
 	token atomic.Bool // look for it now: the server may have crashed

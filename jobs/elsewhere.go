@@ -95,7 +95,7 @@ func (w *Worker) watchServer(ctx context.Context) {
 			until = time.Now().Add(w.cfg.heartbeatTimeout)
 		}
 		if time.Now().Before(until) {
-			pool.Close(ctx, w.db.DB)
+			pool.CloseIdle(ctx, w.db.DB)
 		}
 		if ctx.Err() == nil {
 			w.taskFailed("compare servers", err)

@@ -29,7 +29,7 @@ type loop struct {
 	capacity int
 	seat     *seat
 	wake     chan struct{}
-	turn     watchdog.Turn
+	turn     watchdog.Iteration
 	news     atomic.Bool // new jobs were told
 	look     atomic.Bool // look at the jobs in hand now
 	back     atomic.Bool // jobs were given back, or are to be tried again

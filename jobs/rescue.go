@@ -27,7 +27,7 @@ const rescueTick = 250 * time.Millisecond
 // connection, and these jobs with it.
 type rescuer struct {
 	w    *Worker
-	turn watchdog.Turn
+	turn watchdog.Iteration
 	some some[int64]
 
 	forgot atomic.Bool // dead was cleared: the chores have to look for workers without a row again
@@ -128,7 +128,7 @@ func (r *rescuer) run(ctx context.Context) {
 
 // task runs statements of one of the loops that a leader has, and notes whether they
 // fail.
-func (w *Worker) task(ctx context.Context, t *watchdog.Turn, name string, f func(ctx context.Context, conn *sql.Conn) error) {
+func (w *Worker) task(ctx context.Context, t *watchdog.Iteration, name string, f func(ctx context.Context, conn *sql.Conn) error) {
 	t.Begin()
 	defer t.End()
 	bounded, cancel := context.WithTimeout(ctx, w.limit)

@@ -24,7 +24,7 @@ import (
 // tried again, and the others are stored.
 type settler struct {
 	w       *Worker
-	turn    watchdog.Turn
+	turn    watchdog.Iteration
 	wake    chan struct{}
 	changed chan struct{} // something was stored
 

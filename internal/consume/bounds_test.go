@@ -203,11 +203,11 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	fill()
-	if idle, alive := pool.Idle(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
+	if idle, alive := pool.CloseDead(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
 		t.Errorf("of %d living connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	h.SwallowAll()
-	if idle, alive := pool.Idle(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
+	if idle, alive := pool.CloseDead(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
 		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	fill()

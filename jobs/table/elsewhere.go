@@ -102,7 +102,7 @@ func (w *Worker) watchServer(ctx context.Context) {
 			return err
 		})
 		if w.home.closes() {
-			pool.Close(ctx, w.store.db.DB)
+			pool.CloseIdle(ctx, w.store.db.DB)
 		}
 	}
 }

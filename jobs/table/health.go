@@ -14,7 +14,7 @@ import (
 )
 
 // turns are those of the loops.
-type turns struct{ claims, beats, settles, resets watchdog.Turn }
+type turns struct{ claims, beats, settles, resets watchdog.Iteration }
 
 // Live returns nil unless only a new process helps: Start has returned, one of the
 // worker's loops hangs, or a hook of an Observer, or PreDequeue, does not return. The error
