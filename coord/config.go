@@ -63,11 +63,11 @@ type Config struct {
 	// table of workers. May be nil.
 	Status func() ([]byte, error)
 	// Incarnation is an SQL expression that differs from server to server, such as the
-	// expression of package incarnation. Elsewhere is called with its value once for
-	// each heartbeat. Elsewhere reports whether the units work on another server. May be
+	// expression of package incarnation. FailedOver is called with its value once for
+	// each heartbeat. FailedOver reports whether the units work on another server. May be
 	// empty and nil.
 	Incarnation string
-	Elsewhere   func(incarnation string) bool
+	FailedOver  func(incarnation string) bool
 	// OnMembers is called on the leader at each poll, with the workers that have a row,
 	// and with the live ones among them. May be nil.
 	OnMembers func(rows, alive []uuid.UUID)
@@ -134,7 +134,7 @@ func (c Config) liveness() liveness.Config {
 	l := liveness.Config{
 		DB: pgdriver.Pool{DB: c.DB}, ID: c.ID, Nodes: c.Nodes, Stopped: c.Stopped, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,
 		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: c.Strategy == Advisory,
-		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
+		Status: c.Status, Incarnation: c.Incarnation, FailedOver: c.FailedOver, OnTaskFailed: c.OnTaskFailed,
 	}
 	if c.assigns() {
 		l.DetailsColumn, l.Details = "partitions", detailsText(c.Demands, c.Scopes)

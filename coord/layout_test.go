@@ -223,18 +223,18 @@ func TestPartsOfOnePartitionGetOneOwner(t *testing.T) {
 
 func TestDemandsRoundTrip(t *testing.T) {
 	demands := map[string]Demand{"c": {4, ""}, "d": {1, "customer"}, "e": Single}
-	got, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(demands, nil))}})
+	got, _ := detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(detailsText(demands, nil))}})
 	delete(demands, "e")
 	if !maps.Equal(got, demands) {
 		t.Errorf("%v", got)
 	}
 	var m Member
-	m.Demands, _ = detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(nil, nil))}})
+	m.Demands, _ = detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(detailsText(nil, nil))}})
 	if m.predatesPartitions() || m.demand("c") != Single {
 		t.Error("a build that demands nothing counts as a build without partition support")
 	}
 	for _, details := range []string{"", "null", "[]"} {
-		if demands, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(details)}}); demands != nil {
+		if demands, _ := detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(details)}}); demands != nil {
 			t.Errorf("%q: %v", details, demands)
 		}
 	}
@@ -244,9 +244,9 @@ func TestScopesRoundTrip(t *testing.T) {
 	scopes := map[string]scope.Scope{"c": scope.Of([]string{"A", "B"}, 2, "head"), "d": scope.Of(nil, 0, "")}
 	demands := map[string]Demand{"c": {4, "k"}, "d": Single}
 	text := detailsText(demands, scopes)
-	gotWishes, got := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(text)}})
-	if !maps.EqualFunc(got, scopes, func(a, b scope.Scope) bool { return a.String() == b.String() }) || !maps.Equal(gotWishes, map[string]Demand{"c": {4, "k"}}) {
-		t.Errorf("%v, %v", got, gotWishes)
+	gotDemands, got := detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(text)}})
+	if !maps.EqualFunc(got, scopes, func(a, b scope.Scope) bool { return a.String() == b.String() }) || !maps.Equal(gotDemands, map[string]Demand{"c": {4, "k"}}) {
+		t.Errorf("%v, %v", got, gotDemands)
 	}
 	// A build without scope support parses the demands.
 	var old map[string]Demand

@@ -75,7 +75,7 @@ type view struct {
 // poll polls the database, and sends a heartbeat if one is due. A worker that does not
 // lead tries to take the leadership.
 func (s *session) poll(ctx context.Context) (v view, err error) {
-	self, err := s.Look(ctx, func(ctx context.Context, beat bool, status string) (liveness.Self, error) {
+	self, err := s.Poll(ctx, func(ctx context.Context, beat bool, status string) (liveness.Self, error) {
 		v = view{}
 		if s.cfg.Strategy == Lease {
 			err = s.queryLease(ctx, &v, beat, status)

@@ -130,7 +130,7 @@ func (w *Worker) coordination() coord.Config {
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
 		Status:      w.heartbeatStatus,
-		Incarnation: startedSQL, Elsewhere: w.home.isElsewhere,
+		Incarnation: startedSQL, FailedOver: w.home.isElsewhere,
 		OnMembers: w.rescuer.see, OnDrain: w.life.Stop.Drain,
 		OnLeader: func(leads bool) {
 			w.observers.Notify(observe.LeadershipChanged{Worker: w.source(), Leader: leads})

@@ -65,7 +65,7 @@ func (w *Worker) check(ctx context.Context) error {
 	w.frontier = frontier.New(f)
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{w}, aheadBytes)
 	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.heartbeatStatus)
-	coordination.Incarnation, coordination.Elsewhere = w.incarnation, w.isElsewhere
+	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.isElsewhere
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
 	return nil

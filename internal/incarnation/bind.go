@@ -11,10 +11,11 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Bind ties a log to the tables that q's session finds now, and its reads to
-// the incarnation that the expression of names. A log that is no store.Binder,
-// or only embeds one, is asked for the incarnation right after each read, on the same connection,
-// and where its table is known, whether its name still leads there.
+// Bind binds a log to the tables that q's session finds now, and its reads to the
+// incarnation that the expression of names. A log that is no store.Binder, or that only
+// embeds one, is bound by a query after each read, on the same connection. The query
+// returns the incarnation. If the log's table is known, the query also checks that the
+// table's name still leads to it.
 func Bind(ctx context.Context, q store.Querier, log store.Log, of string) (store.BoundLog, error) {
 	if b, ok := log.(store.Binder); ok && b.Binds(log) {
 		return b.Bind(ctx, q, of)
@@ -33,21 +34,20 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid 
 		return nil, fmt.Errorf("there is no table %s: create it, or correct the name that the event store gives", name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for table %s: %w", name, err)
+		return nil, fmt.Errorf("find table %s: %w", name, err)
 	}
 	of = `CASE WHEN to_regclass(` + ident.Literal(name) + `)::oid::bigint = ` + strconv.FormatInt(oid, 10) + ` THEN ` + of + ` END`
 	return askingNamed{asking{log, of}, table, column}, nil
 }
 
-// asking binds a log that knows nothing of incarnations. Its reads must come on
-// a connection or in a transaction: two statements on a pool could be answered
-// by two servers.
+// asking binds a log that does not prove incarnations. Its reads must use a connection
+// or a transaction, since two statements on a pool could be answered by two servers.
 type asking struct {
 	store.Log
 	of string
 }
 
-// askingNamed also says where the positions come from.
+// askingNamed is an asking log that names the source of its positions.
 type askingNamed struct {
 	asking
 	table, column string
@@ -80,15 +80,15 @@ func (a asking) At(incarnation string) store.Log {
 	return r
 }
 
-// read asks for the incarnation after each read.
+// read is a log that reads the incarnation after each read.
 type read struct {
 	log  store.Log
 	of   string
 	want string
 }
 
-// prove runs a read and returns store.ErrIncarnation if another incarnation
-// than the wanted one has answered.
+// prove returns the answer of a read, or store.ErrIncarnation if another incarnation
+// than the wanted one answered.
 func prove[T any](ctx context.Context, q store.Querier, r read, answer T, err error) (T, error) {
 	var none T
 	if err != nil {

@@ -50,12 +50,12 @@ func TestIncarnationChangesWhenPositionsRepeat(t *testing.T) {
 		}
 	}
 	if name := current(t, db); name != "" {
-		t.Errorf("without a token it is %q", name)
+		t.Errorf("without a token the name is %q", name)
 	}
 	exec(`INSERT INTO consumer_checkpoints_token (token, database) SELECT gen_random_uuid(), oid FROM pg_database WHERE datname = current_database()`)
 	before := current(t, db)
 	if before == "" {
-		t.Fatal("it has no name")
+		t.Fatal("the incarnation has no name")
 	}
 	for what, do := range map[string]struct {
 		do   func()
@@ -80,11 +80,11 @@ func TestIncarnationChangesWhenPositionsRepeat(t *testing.T) {
 	}
 	exec(`UPDATE consumer_checkpoints_token SET database = 1`)
 	if name := current(t, db); name != "" {
-		t.Errorf("with the token of another database it is %q", name)
+		t.Errorf("with the token of another database the name is %q", name)
 	}
 }
 
-// plainLog cannot be bound.
+// plainLog is a log without a Binder.
 type plainLog struct{ store.Log }
 
 type scopedLog struct {
@@ -104,7 +104,7 @@ type fullLog struct {
 	store.SequenceNamer
 }
 
-// A log that cannot be bound is asked after each read, and keeps its abilities.
+// A log without a Binder is bound by a query after each read, and keeps its interfaces.
 func TestUnboundLogs(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, `INSERT INTO consumer_checkpoints_token (token, database) SELECT gen_random_uuid(), oid FROM pg_database WHERE datname = current_database()
@@ -123,10 +123,10 @@ func TestUnboundLogs(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n, named := bound.(store.SequenceNamer); named != (name == "full") {
-				t.Errorf("it names its sequence: %v", named)
+				t.Errorf("the bound log names its sequence: %v", named)
 			} else if named {
 				if table, _ := n.PositionColumn(); table != "public.events" {
-					t.Errorf("its table is %s", table)
+					t.Errorf("the bound log's table is %s", table)
 				}
 			}
 			for _, c := range []struct {
@@ -139,7 +139,7 @@ func TestUnboundLogs(t *testing.T) {
 					}
 				}
 			}
-			// The name may lead elsewhere in this session.
+			// The name may lead to another table in this session.
 			if _, err := conn.ExecContext(t.Context(), `CREATE TEMPORARY TABLE events (LIKE public.events)`); err != nil {
 				t.Fatal(err)
 			}
@@ -151,9 +151,9 @@ func TestUnboundLogs(t *testing.T) {
 	}
 }
 
-var errUnable = errors.New("it has lost an ability, or found one")
+var errUnable = errors.New("the bound log has lost or gained an interface")
 
-// reads does all that the log can.
+// reads calls every read that the log has.
 func reads(ctx context.Context, q store.Querier, at, log store.Log) map[string]error {
 	got := map[string]error{}
 	_, got["ReadEvents"] = at.ReadEvents(ctx, q, 0, 1)
@@ -174,7 +174,7 @@ func reads(ctx context.Context, q store.Querier, at, log store.Log) map[string]e
 	return got
 }
 
-// shouting changes what its store reads, and inherits all the rest.
+// shouting changes the events of its store, and inherits the rest.
 type shouting struct{ *storepostgres.Store }
 
 func (s shouting) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
@@ -201,6 +201,6 @@ func TestLogThatEmbedsAStoreIsNotBypassed(t *testing.T) {
 	}
 	events, err := bound.At(current(t, d.DB)).ReadEvents(t.Context(), conn, 0, 10)
 	if err != nil || len(events) != 1 || events[0].EventType != "e!" {
-		t.Errorf("it reads %+v; %v", events, err)
+		t.Errorf("the bound log returned %+v; %v", events, err)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// However many transactions ago the token was made, a younger heartbeat is known
-// to be younger; an older one is never taken for it. Only while the token's age
-// begins again may the answer be no, until the next heartbeat.
+// For a token of any age, a younger heartbeat is detected as younger, and an older
+// heartbeat never is. Only while the token's age begins again may the answer for a
+// younger heartbeat be false, until the next heartbeat.
 func TestWrittenAfterATokenOfAnyAge(t *testing.T) {
 	t.Parallel()
 	const epoch = 1 << 32
@@ -34,9 +34,9 @@ SELECT beat > 2 AND token > 2, ` + writtenAfter("beat::text::xid", "token::text:
 		switch {
 		case !normal: // no transaction has such an id
 		case after && beat >= token:
-			t.Error("an older heartbeat is taken for a younger one")
+			t.Error("an older heartbeat was detected as younger")
 		case !after && beat < token && token%epoch > beat:
-			t.Error("a younger heartbeat is not known to be younger")
+			t.Error("a younger heartbeat was not detected as younger")
 		}
 	})
 }

@@ -9,40 +9,41 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Config is what a Registry needs.
+// Config holds the dependencies and settings of a Registry.
 type Config struct {
 	DB pgdriver.Pool
 	ID uuid.UUID // of this worker
 
 	Nodes   ident.Table // the rows of the workers, see package migrations
-	Stopped ident.Table // the workers whose rows are gone, likewise
+	Stopped ident.Table // the rows of stopped workers, see package migrations
 	Token   ident.Table // see package incarnation
-	Column  string      // of Nodes, for Names
-	Names   []string    // of what this worker has code for; another ID for other names
+	Column  string      // of Nodes, holds Names
+	Names   []string    // the names that this worker has code for; constant for an ID
 
-	// Details is JSON of what else this worker says of itself, in a column of
-	// Nodes. Another ID for other details. An empty column: it says nothing.
+	// Details is JSON with further facts about this worker, in the column DetailsColumn
+	// of Nodes. Details are constant for an ID. If DetailsColumn is empty, there are no
+	// details.
 	DetailsColumn string
 	Details       string
 
-	Hostname string // of this machine, for people; empty: as the system says
+	Hostname string // of this machine, for display; empty: the system's
 
-	HeartbeatInterval time.Duration // between two signs of life
-	HeartbeatTimeout  time.Duration // silence after which this worker counts as dead, more than HeartbeatInterval
-	// Lock makes the worker hold a session lock. It takes a connection that is a
+	HeartbeatInterval time.Duration // between two heartbeats
+	HeartbeatTimeout  time.Duration // this worker is dead when its heartbeat is older; must exceed HeartbeatInterval
+	// Lock makes the worker hold a session lock. It requires a connection that is a
 	// session of the server.
 	Lock bool
 
-	// Status is called for each heartbeat and returns JSON for the people who
-	// look at the table of workers. May be nil.
+	// Status is called for each heartbeat. It returns JSON for the people who read the
+	// table of workers. May be nil.
 	Status func() ([]byte, error)
-	// Incarnation is an SQL expression that differs from server to server, such as
-	// that of package incarnation. Elsewhere is called with its value, once for each heartbeat,
-	// and reports whether the worker works on another server. May be empty and nil.
+	// Incarnation is an SQL expression that differs from server to server, such as the
+	// expression of package incarnation. FailedOver is called with its value once for
+	// each heartbeat. FailedOver reports whether the worker works on another server. May
+	// be empty and nil.
 	Incarnation string
-	Elsewhere   func(incarnation string) bool
-	// OnTaskFailed is called when something failed that others make up for. May
-	// be nil.
+	FailedOver  func(incarnation string) bool
+	// OnTaskFailed is called after a failure that the worker survives. May be nil.
 	OnTaskFailed func(task string, err error)
 }
 
@@ -52,14 +53,14 @@ func (c Config) taskFailed(task string, err error) {
 	}
 }
 
-// TimeLimit bounds a statement, so that a half-open connection is given up
-// well before this worker counts as dead.
+// TimeLimit returns the time limit of a statement. With it, the worker gives up a
+// half-open connection well before the worker counts as dead.
 func (c Config) TimeLimit() time.Duration {
 	return min(max(c.HeartbeatTimeout/3, time.Second), 10*time.Second)
 }
 
-// Grace is the age of a heartbeat by which a worker that lives, and has lost
-// its connection, has another one and sends the next.
+// Grace returns the age of a heartbeat by which a live worker that has lost its
+// connection has another connection and has sent the next heartbeat.
 func (c Config) Grace() time.Duration {
 	return min(c.HeartbeatInterval+c.TimeLimit(), c.HeartbeatTimeout)
 }

@@ -9,56 +9,56 @@ import (
 	"github.com/google/uuid"
 )
 
-// What a worker's row says about it as its protocol. The lowest number among
-// the living binds who judges.
+// Protocols that a worker's row can record. Session locks count only if every live
+// worker has ProtocolLock.
 const (
-	ProtocolHeartbeat = 1 // it sends heartbeats
-	ProtocolLock      = 2 // through the session that holds its lock
+	ProtocolHeartbeat = 1 // the worker sends heartbeats
+	ProtocolLock      = 2 // the worker sends heartbeats through the session that holds its lock
 )
 
-// Confirmation is the least time between the two looks that find a lock free:
-// a worker whose connection was cut needs less for the next.
+// Confirmation is the minimum time between the two polls that find a lock free. A worker
+// whose connection was cut needs less time to connect again.
 const Confirmation = 200 * time.Millisecond
 
-// Said is what a worker says of itself, which never changes.
-type Said struct {
+// Profile holds facts about a worker that never change.
+type Profile struct {
 	Names   []string        `json:"names"`
-	Details json.RawMessage `json:"details"` // null: it has not said any
+	Details json.RawMessage `json:"details"` // null: no details
 }
 
-// Node is a worker's row, as one look shows it.
+// Node is a worker's row, as one poll read it.
 type Node struct {
 	ID uuid.UUID `json:"id"`
-	Said
+	Profile
 	Protocol int  `json:"protocol"`
 	Fresh    bool `json:"fresh"`    // the last heartbeat is younger than the worker's HeartbeatTimeout
-	Proven   bool `json:"proven"`   // and of the present incarnation
-	Held     bool `json:"-"`        // its lock is held
-	Draining bool `json:"draining"` // it finishes what it has, or an operator has asked it to; only where there are details
+	Proven   bool `json:"proven"`   // the last heartbeat is fresh, and of the current incarnation
+	Held     bool `json:"-"`        // the worker's lock is held
+	Draining bool `json:"draining"` // the worker is draining, or an operator has asked it to; only with details
 
-	Ahead   string `json:"ahead"`   // the last heartbeat, if that lies in the future
+	Ahead   string `json:"ahead"`   // the last heartbeat, if it lies in the future
 	Timeout int64  `json:"timeout"` // the worker's HeartbeatTimeout, in microseconds
 }
 
-// Watch says since when locks are seen free, and the same heartbeats in the future, at each
-// look. It is worth nothing beyond its session.
+// Watch records since when each lock has been free, and since when each heartbeat has
+// been in the future, at every poll. It is valid in one session only.
 //
-// A heartbeat that lies in the future shows that the server's clock was set back. It does not
-// show how old it is, so it counts as sent when it is seen first: a worker that lives sends
-// another within its HeartbeatInterval.
+// A heartbeat in the future shows that the server's clock was set back. Its age is
+// unknown, so it counts as sent when it is first read. A live worker sends another
+// heartbeat within its HeartbeatInterval.
 type Watch struct {
 	free  map[uuid.UUID]time.Time
 	ahead map[heartbeat]time.Time
 }
 
-// heartbeat is one of a worker that lies in the future.
+// heartbeat is a heartbeat that lies in the future.
 type heartbeat struct {
 	ID uuid.UUID `json:"id"`
 	At string    `json:"at"`
 }
 
-// Judge returns what is seen now, the workers that are alive, in order of id,
-// and whether it takes another look to tell.
+// Judge returns the next Watch and the workers that are alive, in order of id. again
+// reports whether another poll is needed soon to decide.
 func (w Watch) Judge(nodes []Node, now time.Time) (next Watch, alive []Node, again bool) {
 	byLock := !slices.ContainsFunc(nodes, func(n Node) bool { return n.Fresh && n.Protocol < ProtocolLock })
 	next = Watch{map[uuid.UUID]time.Time{}, map[heartbeat]time.Time{}}
@@ -81,7 +81,8 @@ func (w Watch) Judge(nodes []Node, now time.Time) (next Watch, alive []Node, aga
 	return next, alive, again
 }
 
-// seen notes in next since when something is seen at each look, and returns for how long.
+// seen copies to next since when what has been seen at each poll, and returns for how
+// long.
 func seen[K comparable](before, next map[K]time.Time, what K, now time.Time) time.Duration {
 	since, was := before[what]
 	if !was {
@@ -91,8 +92,8 @@ func seen[K comparable](before, next map[K]time.Time, what K, now time.Time) tim
 	return now.Sub(since)
 }
 
-// Ahead returns the heartbeats of nodes that have been in the future for the HeartbeatTimeout
-// of their workers, as [Watch.Judge] has found.
+// Ahead returns the heartbeats that have been in the future for the HeartbeatTimeout of
+// their workers, as [Watch.Judge] found.
 func (w Watch) Ahead(nodes []Node, now time.Time) (all []heartbeat) {
 	for _, n := range nodes {
 		h := heartbeat{n.ID, n.Ahead}

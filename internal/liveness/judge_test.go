@@ -13,16 +13,16 @@ func drawDuration(t *rapid.T, label string, from, to time.Duration) time.Duratio
 	return time.Duration(rapid.Int64Range(int64(from), int64(to)).Draw(t, label))
 }
 
-// aNode is a worker with everything in order.
-func aNode() Node {
-	return Node{ID: uuid.New(), Said: Said{Names: []string{"u"}}, Protocol: ProtocolLock, Fresh: true, Proven: true, Held: true}
+// liveNode returns a live worker with a proven heartbeat and a held lock.
+func liveNode() Node {
+	return Node{ID: uuid.New(), Profile: Profile{Names: []string{"u"}}, Protocol: ProtocolLock, Fresh: true, Proven: true, Held: true}
 }
 
 func TestJudge(t *testing.T) {
 	begin := time.Now()
 	for name, test := range map[string]struct {
 		second     func(n *Node)
-		after      time.Duration // before the second look
+		after      time.Duration // before the second poll
 		alive      bool
 		again      bool
 		neighbours func(n *Node)
@@ -36,7 +36,7 @@ func TestJudge(t *testing.T) {
 		"with an old dead one there": {neighbours: func(n *Node) { n.Protocol, n.Fresh = ProtocolHeartbeat, false }, after: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, neighbour := aNode(), aNode()
+			n, neighbour := liveNode(), liveNode()
 			n.Held = false
 			if test.neighbours != nil {
 				test.neighbours(&neighbour)
@@ -50,21 +50,21 @@ func TestJudge(t *testing.T) {
 				t.Errorf("alive: %v, want %v", got, test.alive)
 			}
 			if again != test.again {
-				t.Errorf("wants to look again soon: %v, want %v", again, test.again)
+				t.Errorf("again is %v, want %v", again, test.again)
 			}
 		})
 	}
 }
 
-// A heartbeat that lies in the future counts as sent when it is seen first. The next one,
-// the worker's death and another leader's first look begin anew.
+// A heartbeat in the future counts as sent when it is first read. The next heartbeat,
+// the worker's death and another leader's first poll begin a new count.
 func TestJudgeHeartbeatsInTheFuture(t *testing.T) {
 	const timeout = 30 * time.Second
-	n := aNode()
+	n := liveNode()
 	n.Timeout = timeout.Microseconds()
 	var w Watch
 	now := time.Now()
-	for i, look := range []struct {
+	for i, poll := range []struct {
 		after time.Duration
 		ahead string
 		alive bool
@@ -73,33 +73,33 @@ func TestJudgeHeartbeatsInTheFuture(t *testing.T) {
 		{0, "2043", true}, {timeout - 1, "2043", true}, {1, "2044", true},
 		{timeout, "", true}, {time.Hour, "", true}, {0, "2044", true}, {timeout, "infinity", true}, {timeout, "infinity", false},
 	} {
-		now = now.Add(look.after)
-		n.Ahead = look.ahead
+		now = now.Add(poll.after)
+		n.Ahead = poll.ahead
 		var alive []Node
 		w, alive, _ = w.Judge([]Node{n}, now)
-		if got := len(alive) == 1; got != look.alive {
-			t.Errorf("look %d: alive %v", i, got)
+		if got := len(alive) == 1; got != poll.alive {
+			t.Errorf("poll %d: alive %v", i, got)
 		}
-		if found := w.Ahead([]Node{n}, now); len(found) == 1 == look.alive {
-			t.Errorf("look %d: to be set back are %v", i, found)
+		if found := w.Ahead([]Node{n}, now); len(found) == 1 == poll.alive {
+			t.Errorf("poll %d: heartbeats to set back are %v", i, found)
 		}
 	}
 }
 
-// Whatever is seen in whatever order: dead is only who is silent, or whose
-// lock was free in a proven life at all looks for a while, in a cluster of
-// workers that all have locks.
+// For every history, only two kinds of workers are dead: silent workers, and workers
+// whose lock was free with a proven heartbeat at all polls of a period. The second kind
+// exists only if all workers have locks.
 func TestJudgeRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
 		var w Watch
 		now := time.Now()
 		since := map[uuid.UUID]time.Time{}
-		for range rapid.IntRange(1, 20).Draw(t, "looks") {
+		for range rapid.IntRange(1, 20).Draw(t, "polls") {
 			now = now.Add(drawDuration(t, "pause", 0, Confirmation))
 			var nodes []Node
 			for _, id := range ids {
-				// Mostly in order, or no history would ever be long enough.
+				// Mostly without a fault, so that some histories are long enough.
 				n := Node{ID: id, Protocol: ProtocolLock, Fresh: true, Proven: true}
 				n.Held = rapid.IntRange(0, 3).Draw(t, "held") == 0
 				n.Fresh = rapid.IntRange(0, 9).Draw(t, "stale") > 0
@@ -136,8 +136,8 @@ func TestJudgeRandomHistories(t *testing.T) {
 	})
 }
 
-// The grace lets a worker that lives connect again and send its next heartbeat,
-// and spares no batch longer than HeartbeatTimeout.
+// Grace lets a live worker connect again and send its next heartbeat. It does not exceed
+// HeartbeatTimeout.
 func TestGrace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{HeartbeatInterval: drawDuration(t, "interval", 10*time.Millisecond, time.Hour)}

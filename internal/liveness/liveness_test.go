@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// newTables makes the two tables that the package needs, of nobody else's.
+// newTables creates the two tables that the package needs, for one test.
 func newTables(t *testing.T) (d *pgtest.Database, nodes, token ident.Table) {
 	d = pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE nodes (worker_id UUID PRIMARY KEY, heartbeat_at TIMESTAMPTZ NOT NULL, updated_at TIMESTAMPTZ,
@@ -30,13 +30,13 @@ func newTables(t *testing.T) (d *pgtest.Database, nodes, token ident.Table) {
 	return d, ident.Table{Name: "nodes"}, token
 }
 
-// look is a statement as a worker would execute it: its own columns come after
-// those of the package.
-func look(t *testing.T, s *Session) (v Self, nodes []Node) {
+// poll executes a statement as a worker does: its own columns follow the columns of the
+// package.
+func poll(t *testing.T, s *Session) (v Self, nodes []Node) {
 	t.Helper()
 	query := `WITH given AS (SELECT $1::uuid AS id, $2::bigint * interval '1 microsecond' AS timeout), ` + s.BeatSQL("$3", "$4") + `
 SELECT ` + s.SelfSQL("$3") + `, ` + s.NodesSQL("$5") + `, ` + HeldSQL
-	v, err := s.Look(t.Context(), func(ctx context.Context, beat bool, status string) (v Self, err error) {
+	v, err := s.Poll(t.Context(), func(ctx context.Context, beat bool, status string) (v Self, err error) {
 		known, err := s.Known()
 		if err != nil {
 			return v, err
@@ -77,8 +77,8 @@ func join(t *testing.T, cfg Config) *Session {
 	return s
 }
 
-// A worker that another one sees is alive, with its names, until its lock is
-// free or its heartbeat too old. This takes no table but two.
+// A registered worker is alive, with its names, until its lock is free or its heartbeat
+// is too old. The test needs only two tables.
 func TestWorkerIsAliveUntilItsLockIsFree(t *testing.T) {
 	for name, lock := range map[string]bool{"with a lock": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -89,12 +89,12 @@ func TestWorkerIsAliveUntilItsLockIsFree(t *testing.T) {
 			}
 			me, other := join(t, config("a")), join(t, config("b", "c"))
 			judge := func() (alive []Node) {
-				_, nodes := look(t, me)
+				_, nodes := poll(t, me)
 				watch, _, _ := Watch{}.Judge(nodes, time.Now())
 				_, alive, _ = watch.Judge(nodes, time.Now().Add(Confirmation))
 				return alive
 			}
-			for range 2 { // the second time the names are known
+			for range 2 { // at the second poll the names are known
 				alive := judge()
 				i := slices.IndexFunc(alive, func(n Node) bool { return n.ID == other.ID })
 				if len(alive) != 2 || i < 0 || !slices.Equal(alive[i].Names, other.Names) {
@@ -110,7 +110,7 @@ func TestWorkerIsAliveUntilItsLockIsFree(t *testing.T) {
 				return dead
 			}
 			if dead() {
-				t.Error("a worker that lives is dead")
+				t.Error("a live worker is dead")
 			}
 			other.Close()
 			if !lock {
@@ -121,7 +121,7 @@ func TestWorkerIsAliveUntilItsLockIsFree(t *testing.T) {
 			}
 			for deadline := time.Now().Add(pgtest.Patience); !dead(); time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatal("waited in vain for the worker to be dead")
+					t.Fatal("the worker did not die in time")
 				}
 			}
 			if alive := judge(); len(alive) != 1 || alive[0].ID != me.ID {
@@ -131,27 +131,27 @@ func TestWorkerIsAliveUntilItsLockIsFree(t *testing.T) {
 	}
 }
 
-// A heartbeat from before the server lost its token proves nothing by its lock.
-// The next look but one sends another, long before it is due.
+// The lock does not prove a death after a heartbeat from before the token. The second
+// poll sends another heartbeat, long before it is due.
 func TestHeartbeatOlderThanTheTokenIsRepeated(t *testing.T) {
 	d, nodes, token := newTables(t)
 	me := join(t, Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
 		HeartbeatInterval: time.Hour, HeartbeatTimeout: 2 * time.Hour, Lock: true})
-	looks := func(when string, want ...bool) {
+	polls := func(when string, want ...bool) {
 		t.Helper()
 		for i, beat := range want {
-			if v, _ := look(t, me); v.Beat != beat {
-				t.Errorf("%s, look %d sent a heartbeat: %v, want %v", when, i+1, v.Beat, beat)
+			if v, _ := poll(t, me); v.Beat != beat {
+				t.Errorf("%s, poll %d sent a heartbeat: %v, want %v", when, i+1, v.Beat, beat)
 			}
 		}
 	}
-	looks("after the first heartbeat", false, false)
+	polls("after the first heartbeat", false, false)
 	d.Exec(t, `UPDATE nodes_token SET token = gen_random_uuid()`)
-	looks("with another token", false, true, false)
+	polls("with another token", false, true, false)
 }
 
-// A heartbeat returns the incarnation of the server that took it. A statement
-// between two heartbeats does not ask for it.
+// A heartbeat returns the incarnation of the server that took it. A statement between
+// two heartbeats does not return it.
 func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
 	for _, lock := range []bool{true, false} {
 		d, nodes, token := newTables(t)
@@ -159,14 +159,14 @@ func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
 			HeartbeatInterval: time.Hour, HeartbeatTimeout: 2 * time.Hour, Lock: lock, Incarnation: `(SELECT token::text FROM nodes_token)`})
 		beat := func() Self {
 			s.Beaten = time.Time{}
-			v, _ := look(t, s)
+			v, _ := poll(t, s)
 			return v
 		}
 		want := scan(t, d.DB, `SELECT token::text FROM nodes_token`)
 		if v := beat(); !v.Beat || v.incarnation != want {
 			t.Errorf("lock %v: a heartbeat shows %+v, want %q", lock, v, want)
 		}
-		if v, _ := look(t, s); v.Beat || v.incarnation != "" {
+		if v, _ := poll(t, s); v.Beat || v.incarnation != "" {
 			t.Errorf("lock %v: between two heartbeats: %+v", lock, v)
 		}
 		d.Exec(t, `DELETE FROM nodes_token`)
@@ -184,7 +184,7 @@ func scan(t *testing.T, db *sql.DB, query string) (v string) {
 	return v
 }
 
-// A worker that finds its heartbeat in the future sends another at once.
+// A worker that reads its own heartbeat in the future sends another at once.
 func TestHeartbeatInTheFutureIsRepeated(t *testing.T) {
 	for name, lock := range map[string]bool{"with a lock": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -193,15 +193,16 @@ func TestHeartbeatInTheFutureIsRepeated(t *testing.T) {
 				HeartbeatInterval: time.Hour, HeartbeatTimeout: 3 * time.Hour, Lock: lock})
 			d.Exec(t, `UPDATE nodes SET heartbeat_at = 'infinity'`)
 			for _, want := range []bool{false, true, false} {
-				if v, _ := look(t, me); v.Beat != want {
-					t.Errorf("a look sends a heartbeat: %v, want %v", v.Beat, want)
+				if v, _ := poll(t, me); v.Beat != want {
+					t.Errorf("a poll sent a heartbeat: %v, want %v", v.Beat, want)
 				}
 			}
 		})
 	}
 }
 
-// Each worker is judged by its own time-out, and one that does not say by that of who judges.
+// Each worker is judged by its own timeout. A worker without a timeout is judged by the
+// timeout of the judging worker.
 func TestEachWorkerHasItsOwnTimeout(t *testing.T) {
 	d, nodes, token := newTables(t)
 	config := func(interval, timeout time.Duration, lock bool) Config {
@@ -214,14 +215,14 @@ func TestEachWorkerHasItsOwnTimeout(t *testing.T) {
 	expect := func(age string, slowDead, oldDead, farDead bool) {
 		t.Helper()
 		d.Exec(t, `UPDATE nodes SET heartbeat_at = clock_timestamp() - $1::text::interval WHERE worker_id <> $2::uuid`, age, me.ID.String())
-		_, seen := look(t, me)
+		_, seen := poll(t, me)
 		_, alive, _ := Watch{}.Judge(seen, time.Now())
 		for s, want := range map[*Session]bool{slow: slowDead, old: oldDead, far: farDead} {
 			if judged := !slices.ContainsFunc(alive, func(n Node) bool { return n.ID == s.ID }); judged != want {
-				t.Errorf("after %s the leader takes the worker with the time-out %v for dead: %v", age, s.HeartbeatTimeout, judged)
+				t.Errorf("after %s the leader judges the worker with the timeout %v as dead: %v", age, s.HeartbeatTimeout, judged)
 			}
 			if dead, err := me.registry.Dead(t.Context(), pgdriver.Pool{DB: d.DB}, s.ID, OwnGrace); err != nil || dead != want {
-				t.Errorf("after %s the worker with the time-out %v is dead: %v, %v", age, s.HeartbeatTimeout, dead, err)
+				t.Errorf("after %s the worker with the timeout %v is dead: %v, %v", age, s.HeartbeatTimeout, dead, err)
 			}
 		}
 	}
@@ -236,14 +237,14 @@ func TestEachWorkerHasItsOwnTimeout(t *testing.T) {
 		t.Errorf("%d rows were removed, %v", n, err)
 	}
 	if told := scan(t, d.DB, `SELECT string_agg(concat_ws(' ', how, declared_by, started_at < stopped_at), ', ' ORDER BY stopped_at) FROM nodes_stopped`); told != "stopped, dead "+me.ID.String()+" t, stopped" {
-		t.Errorf("of those that stopped there is told: %s", told)
+		t.Errorf("the stopped workers are recorded as %s", told)
 	}
 	if left := scan(t, d.DB, `SELECT count(*) FROM nodes WHERE worker_id = '`+old.ID.String()+`'`); left != "0" {
 		t.Error("another row than that of the silent worker was removed")
 	}
 
-	// Without its lock, a worker that has lost its connection has as long as its own interval wants.
-	// That of who asks is 2.1 s.
+	// Without its lock, a worker that has lost its connection has the grace of its own
+	// interval. The grace of the asking worker is 2.1 s.
 	asks, locked := join(t, config(100*time.Millisecond, 6*time.Second, true)), join(t, config(3*time.Second, 6*time.Second, true))
 	me.Close()
 	d.Exec(t, `DELETE FROM nodes WHERE protocol < 2`)
@@ -251,18 +252,18 @@ func TestEachWorkerHasItsOwnTimeout(t *testing.T) {
 	if !pgtest.Poll(func() bool {
 		return scan(t, d.DB, `SELECT clock_timestamp() - pg_postmaster_start_time() > interval '6 s'`) == "true"
 	}) {
-		t.Fatal("waited in vain for the server to be older than the heartbeats")
+		t.Fatal("the server did not become older than the heartbeats")
 	}
 	if !pgtest.Poll(func() bool {
 		return scan(t, d.DB, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND `+pgtest.Here) == "1"
 	}) {
-		t.Fatal("waited in vain for its lock to be free")
+		t.Fatal("the worker's lock did not become free")
 	}
 	for age, want := range map[string]bool{"2.6 s": false, "5.2 s": true} {
 		d.Exec(t, `UPDATE nodes SET heartbeat_at = clock_timestamp() - $1::text::interval WHERE worker_id = $2::uuid`, age, locked.ID.String())
 		dead, err := asks.registry.Dead(t.Context(), pgdriver.Pool{DB: d.DB}, locked.ID, OwnGrace)
 		if err != nil || dead != want {
-			t.Errorf("without its lock, %s after its heartbeat, it is dead: %v, %v", age, dead, err)
+			t.Errorf("without its lock, %s after its heartbeat, the worker is dead: %v, %v", age, dead, err)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Register makes this worker known. It may be repeated.
+// Register inserts or updates this worker's row. It may be repeated.
 func (s *Session) Register(ctx context.Context) error {
 	names, err := json.Marshal(append([]string{}, s.Names...))
 	if err != nil {
@@ -18,19 +18,19 @@ func (s *Session) Register(ctx context.Context) error {
 	}
 	host := s.Hostname
 	if host == "" {
-		host, _ = os.Hostname() // it is for people's eyes only
+		host, _ = os.Hostname() // for display only
 	}
 	protocol := ProtocolHeartbeat
 	if s.Lock {
 		protocol = ProtocolLock
 	}
-	said := []any{string(names), host, os.Getpid(), Build(), protocol, s.HeartbeatInterval.Microseconds()}
+	profiles := []any{string(names), host, os.Getpid(), Build(), protocol, s.HeartbeatInterval.Microseconds()}
 	if s.DetailsColumn != "" {
-		said = append(said, s.Details)
+		profiles = append(profiles, s.Details)
 	}
 	start := time.Now()
 	err = s.report(func(status string) error {
-		_, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(append([]any{status}, said...)...)...)
+		_, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(append([]any{status}, profiles...)...)...)
 		return err
 	})
 	if err == nil {
@@ -42,15 +42,17 @@ func (s *Session) Register(ctx context.Context) error {
 }
 
 // Clean removes the rows of workers that have been silent for twice their
-// HeartbeatTimeout, and returns how many. It also deletes the old records of workers that stopped:
-// each worker that stops has registered, so Clean is called often enough.
+// HeartbeatTimeout, and returns their number. It also deletes old rows of stopped
+// workers. Each worker that stops has called Clean at its registration, so these rows do
+// not accumulate.
 func (s *Session) Clean(ctx context.Context) (rows int, err error) {
 	n, err := s.Exec(ctx, "remove stale workers", s.registry.sql.clean, s.registry.args()...)
 	return int(n), err
 }
 
-// SetBack takes heartbeats away that [Watch.Ahead] has found, unless their workers have sent
-// others since. So everybody judges these workers as dead, those that look only once included.
+// SetBack invalidates heartbeats that [Watch.Ahead] returned, unless their workers have
+// sent others since. So all workers judge these workers as dead, also workers that ask
+// only once.
 func (s *Session) SetBack(ctx context.Context, ahead []heartbeat) error {
 	list, err := json.Marshal(ahead)
 	if err == nil {
@@ -59,9 +61,9 @@ func (s *Session) SetBack(ctx context.Context, ahead []heartbeat) error {
 	return err
 }
 
-// report sends this worker's status, which is for people: if it cannot be had,
-// or the database does not take it (a zero byte in an error's text is enough),
-// it goes without.
+// report calls send with this worker's status, which is for display. If Status fails, or
+// the database rejects the status, report calls send without a status. A zero byte in an
+// error's text is enough for a rejection.
 func (s *Session) report(send func(status string) error) error {
 	if s.Status == nil {
 		return send("")
@@ -76,8 +78,8 @@ func (s *Session) report(send func(status string) error) error {
 	return send("")
 }
 
-// Build names what this process was built from: the main module, its version
-// and the revision of its sources, as far as they are known.
+// Build returns the main module of this process, its version and its revision, as far as
+// they are known.
 func Build() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -13,32 +13,33 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Registry is the table of the workers, for one of them.
+// Registry is the table of the workers, as one worker uses it.
 type Registry struct {
 	Config
 	sql  statements
-	home atomic.Pointer[Home] // since Register
+	home atomic.Pointer[Home] // set by Register
 }
 
-// New returns a Registry. It does nothing yet.
+// New returns a Registry that has no session yet.
 func New(cfg Config) *Registry { return &Registry{Config: cfg, sql: cfg.statements()} }
 
-// openLimit bounds the making of a session: of the first at once, as nobody counts on this
-// worker yet, of others after some that failed.
+// openLimit is the time limit for opening a session. The first session has it at once,
+// as no other worker relies on this worker yet. Later sessions reach it after failed
+// attempts.
 const openLimit = 10 * time.Second
 
-// Open makes the first session. It also looks for a proxy.
+// Open opens the first session. It also detects a transaction-pooling proxy.
 func (r *Registry) Open(ctx context.Context) (*Session, error) {
 	return r.open(ctx, openLimit, true)
 }
 
-// Reopen makes another session, after some logins in a row that failed. It must do with
-// one connection, for the pool may be busy.
+// Reopen opens another session, after failed logins in a row. It uses only one
+// connection, since the pool may be busy.
 //
-// Its bound doubles with each of them. After a server's crash all workers log in at once,
-// and a login that is given up before its turn comes has cost the server as much as one
-// that succeeds. A connection of the pool that may be dead is none of them: to wait longer
-// for it gains nothing.
+// The time limit doubles with each failed login. After a crash of the server all workers
+// log in at once. A login that is given up has cost the server as much as a login that
+// succeeds. A dead connection of the pool does not count as a failed login: waiting
+// longer for it gains nothing.
 func (r *Registry) Reopen(ctx context.Context, failed int) (*Session, error) {
 	return r.open(ctx, min(r.TimeLimit()<<min(failed, 4), openLimit), false)
 }
@@ -64,7 +65,7 @@ func (r *Registry) open(ctx context.Context, limit time.Duration, first bool) (*
 	return s, nil
 }
 
-// Connect makes a session that knows nothing yet and holds no lock.
+// Connect returns a session without state and without a lock.
 func (r *Registry) Connect(ctx context.Context) (*Session, error) {
 	conn, err := r.DB.Conn(ctx)
 	if err != nil {
@@ -73,13 +74,13 @@ func (r *Registry) Connect(ctx context.Context) (*Session, error) {
 	return &Session{Config: r.Config, registry: r, Conn: conn, Opened: time.Now()}, nil
 }
 
-// OwnGrace is for Dead and DeadSQL: the [Config.Grace] of each worker that is judged.
+// OwnGrace makes Dead and DeadSQL use the [Config.Grace] of each judged worker.
 const OwnGrace time.Duration = -1
 
-// Dead reports whether what a worker has begun may be ended: the worker has no
-// row, its last heartbeat is older than its HeartbeatTimeout, or its lock is free
-// and its last heartbeat older than grace. A worker may look like it for a
-// moment, so ask twice, a while apart. It takes a Register that succeeded.
+// Dead reports whether the work of a worker may be ended. A worker is dead in three
+// cases: it has no row, its last heartbeat is older than its HeartbeatTimeout, or its
+// lock is free and its last heartbeat is older than grace. A live worker may look dead
+// for a moment, so ask twice, with a pause. Dead requires a successful Register.
 func (r *Registry) Dead(ctx context.Context, db pgdriver.Pool, id uuid.UUID, grace time.Duration) (dead bool, err error) {
 	args, err := r.deadArgs([]uuid.UUID{id}, grace)
 	if err != nil {
@@ -93,18 +94,18 @@ func (r *Registry) Dead(ctx context.Context, db pgdriver.Pool, id uuid.UUID, gra
 	}
 	err = conn.QueryRowContext(ctx, r.sql.dead, args...).Scan(&dead)
 	if err != nil {
-		pgdriver.Discard(conn) // it may lead to a standby
-		return false, fmt.Errorf("look whether worker %s is dead: %w", id, err)
+		pgdriver.Discard(conn) // the connection may lead to a standby
+		return false, fmt.Errorf("check whether worker %s is dead: %w", id, err)
 	}
 	return dead, conn.Close()
 }
 
-// DeadSQL returns the begin of a statement, up to its CTE "dead", and its
-// arguments. The CTE has the worker_id of those of the workers that are dead, as
-// [Registry.Dead] says it. So a statement can judge when it acts.
+// DeadSQL returns the begin of a statement, up to a CTE "dead", and its arguments. The
+// CTE has the worker_id of each dead worker among workers, as defined by
+// [Registry.Dead]. So a statement can check for death when it acts.
 func (r *Registry) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {
 	args, err = r.deadArgs(workers, grace)
-	return given + `, ` + r.dead(), args, err
+	return givenCTE + `, ` + r.dead(), args, err
 }
 
 func (r *Registry) deadArgs(workers []uuid.UUID, grace time.Duration) ([]any, error) {
@@ -128,7 +129,7 @@ func (r *Registry) deadArgs(workers []uuid.UUID, grace time.Duration) ([]any, er
 	return r.args(string(list), ProtocolLock, micros), err
 }
 
-// args are the values of given, and more.
+// args returns the arguments of the shared parameters, followed by more.
 func (r *Registry) args(more ...any) []any {
 	return append([]any{r.ID.String(), r.HeartbeatTimeout.Microseconds()}, more...)
 }

@@ -15,32 +15,32 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Session is what a worker knows and holds between two failures. It keeps one
-// connection for its statements: none waits for the pool, and with Lock the lock
-// lasts as long. After any error, close it and open another: the connection may
-// be dead, or lead to a standby.
+// Session is the state of a worker between two failures. It keeps one connection for its
+// statements, so no statement waits for the pool. With Lock, the lock lasts as long as
+// the connection. After an error, close the session and open another: the connection may
+// be dead or lead to a standby.
 type Session struct {
 	Config
 	registry *Registry
 
 	Conn    *sql.Conn
-	Backend int // the pid of the server's session, when it was opened
+	Backend int // pid of the server's process when the session was opened
 	Home    Home
 	Opened  time.Time
-	Beaten  time.Time // start of the last heartbeat; zero: not in this session
-	Endless bool      // with Lock: the server lets sessions be idle for ever
+	Beaten  time.Time // begin of the latest heartbeat; zero: none in this session
+	Endless bool      // with Lock: the server has no idle_session_timeout
 
-	// overdue: the last heartbeat is older than the token, so that this
-	// worker's death would not be noticed by its lock, or lies in the future, so
-	// that its death would not be noticed at all. The next look sends one.
-	overdue bool
-	located time.Time          // start of the heartbeat whose server was compared last
-	strange bool               // it was elsewhere then
-	said    map[uuid.UUID]Said // of all workers
+	// overdue makes the next poll send a heartbeat. It is set if the last heartbeat is
+	// older than the token, so that the lock would not prove this worker's death. It is
+	// also set if the last heartbeat lies in the future, so that nothing would prove it.
+	overdue    bool
+	located    time.Time             // begin of the heartbeat whose server was compared last
+	failedOver bool                  // that comparison found another server
+	profiles   map[uuid.UUID]Profile // of all workers
 }
 
-// Close ends the connection rather than giving it back to the pool: so its
-// locks are free for certain, and nobody gets one that failed.
+// Close discards the connection instead of returning it to the pool. So the locks are
+// certainly free, and no other user gets a failed connection.
 func (s *Session) Close() { pgdriver.Discard(s.Conn) }
 
 func (s *Session) resolve(ctx context.Context) error {
@@ -49,12 +49,12 @@ func (s *Session) resolve(ctx context.Context) error {
 		return fmt.Errorf("table %s does not exist: apply the migrations", s.Nodes)
 	}
 	if err != nil {
-		return fmt.Errorf("look up table %s: %w", s.Nodes, err)
+		return fmt.Errorf("find table %s: %w", s.Nodes, err)
 	}
 	return nil
 }
 
-// Exec executes a statement that is to be answered within TimeLimit.
+// Exec executes a statement with TimeLimit.
 func (s *Session) Exec(ctx context.Context, what, query string, args ...any) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.TimeLimit())
 	defer cancel()
@@ -65,32 +65,32 @@ func (s *Session) Exec(ctx context.Context, what, query string, args ...any) (in
 	return result.RowsAffected()
 }
 
-// Self is what a statement shows of the worker that executes it.
+// Self is the part of an answer that concerns the worker that executes the statement.
 type Self struct {
-	Beat       bool // it sent a heartbeat
-	Registered bool // the worker's row is there
+	Beat       bool // the statement sent a heartbeat
+	Registered bool // the worker's row exists
 	Drain      bool // an operator has asked the worker to drain
 
 	backend     int
-	incarnation string // of the server that took the heartbeat; empty: nobody has put a token there
-	proven      bool   // the heartbeat before this statement is of the same incarnation, and not ahead of the clock
+	incarnation string // of the server that took the heartbeat; empty: the server has no token yet
+	proven      bool   // the previous heartbeat is of the same incarnation, and does not lie in the future
 }
 
-// Into returns where to scan the columns of [Config.SelfSQL].
+// Into returns the destinations of the columns of [Config.SelfSQL].
 func (v *Self) Into() []any {
 	return []any{&v.backend, &v.incarnation, &v.Registered, &v.proven, &v.Drain}
 }
 
-// Look executes a statement that has [Config.SelfSQL] in it. It sends a
-// heartbeat along if one is due. see executes it once, or again without the
-// status, if the server does not like that.
-func (s *Session) Look(ctx context.Context, see func(ctx context.Context, beat bool, status string) (Self, error)) (v Self, err error) {
+// Poll executes a statement that contains [Config.SelfSQL], and sends a heartbeat if one
+// is due. query executes the statement. If the server rejects the status, Poll calls
+// query again without a status.
+func (s *Session) Poll(ctx context.Context, query func(ctx context.Context, beat bool, status string) (Self, error)) (v Self, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.TimeLimit())
 	defer cancel()
 	start := time.Now()
 	beat := s.overdue || start.Sub(s.Beaten) >= s.HeartbeatInterval
 	send := func(status string) error {
-		v, err = see(ctx, beat, status)
+		v, err = query(ctx, beat, status)
 		return err
 	}
 	if beat {
@@ -112,50 +112,51 @@ func (s *Session) Look(ctx context.Context, see func(ctx context.Context, beat b
 	return v, s.locate(v)
 }
 
-// errElsewhere ends a session. The primary that it leads to was abandoned, or the
+// errFailover ends a session. Either the session leads to an abandoned primary, or the
 // pool leads to several servers.
-var errElsewhere = errors.New("this session leads to another server than the worker works on, and is given up: do several servers answer the connection string?")
+var errFailover = errors.New("this session leads to another server than the worker works on, and is given up: do several servers answer the connection string?")
 
-// locate compares the server that took a heartbeat with that of the worker's
-// work. Heartbeats on an abandoned primary succeed, and nobody sees them. After
-// a crash one of the two may not have noticed yet, so it takes two comparisons,
-// a heartbeat apart.
+// locate compares the server that took a heartbeat with the server of the worker's work.
+// Heartbeats on an abandoned primary succeed, and no other worker reads them. After a
+// crash, one of the two connections may not have detected the crash yet. So locate needs
+// two comparisons, a heartbeat apart.
 func (s *Session) locate(v Self) error {
-	if !v.Beat || s.Elsewhere == nil || s.Beaten.Sub(s.located) < s.HeartbeatInterval {
+	if !v.Beat || s.FailedOver == nil || s.Beaten.Sub(s.located) < s.HeartbeatInterval {
 		return nil
 	}
 	s.located = s.Beaten
-	before := s.strange
-	if s.strange = s.Elsewhere(v.incarnation); before && s.strange {
-		return errElsewhere
+	before := s.failedOver
+	if s.failedOver = s.FailedOver(v.incarnation); before && s.failedOver {
+		return errFailover
 	}
 	return nil
 }
 
-// Known lists, as JSON, the workers whose names and details [Session.Complete] has.
+// Known returns, as a JSON list, the workers whose names and details [Session.Complete]
+// knows.
 func (s *Session) Known() (string, error) {
-	known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.said)))
+	known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.profiles)))
 	return string(known), err
 }
 
-// Complete adds to the workers' rows whose locks are held, and what they say that
-// is known.
+// Complete sets the held locks in the workers' rows, and the names and details that the
+// statement left out.
 func (s *Session) Complete(nodes []Node, held []int64) {
 	locks := make(map[int64]bool, len(held))
 	for _, key := range held {
 		locks[key] = true
 	}
-	said := make(map[uuid.UUID]Said, len(nodes))
+	profiles := make(map[uuid.UUID]Profile, len(nodes))
 	for i := range nodes {
 		n := &nodes[i]
 		n.Held = locks[s.Home.WorkerKey(n.ID)]
-		if known, ok := s.said[n.ID]; ok {
-			n.Said = known
+		if known, ok := s.profiles[n.ID]; ok {
+			n.Profile = known
 		}
-		said[n.ID] = n.Said
+		profiles[n.ID] = n.Profile
 	}
-	s.said = said
+	s.profiles = profiles
 }
 
-// Forget forgets what workers say.
-func (s *Session) Forget() { s.said = nil }
+// Forget drops the names and details of workers.
+func (s *Session) Forget() { s.profiles = nil }

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// A session is given up when two comparisons in a row, a heartbeat apart, find it
-// on another server: after a crash, one may not have noticed yet.
+// A session fails when two comparisons in a row, a heartbeat apart, find another server.
+// After a crash, one connection may not have detected the crash yet.
 func TestSessionOnAnotherServerFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := []bool{false, true, false, true, true}
 		asked := 0
-		s := &Session{Config: Config{HeartbeatInterval: time.Second, Elsewhere: func(incarnation string) bool {
+		s := &Session{Config: Config{HeartbeatInterval: time.Second, FailedOver: func(incarnation string) bool {
 			if incarnation != "of a heartbeat" {
 				t.Errorf("asked about %q", incarnation)
 			}
@@ -24,16 +24,16 @@ func TestSessionOnAnotherServerFails(t *testing.T) {
 			time.Sleep(time.Second)
 			s.Beaten = time.Now()
 			v := Self{Beat: true, incarnation: "of a heartbeat"}
-			if err := s.locate(v); errors.Is(err, errElsewhere) != (i == len(answers)-1) {
+			if err := s.locate(v); errors.Is(err, errFailover) != (i == len(answers)-1) {
 				t.Errorf("comparison %d: %v", i, err)
 			}
 			time.Sleep(time.Second / 2)
-			s.Beaten = time.Now() // a heartbeat before it is due
+			s.Beaten = time.Now() // before the heartbeat is due
 			if err := s.locate(v); err != nil || asked != i+1 {
-				t.Errorf("soon after comparison %d it has asked %d times: %v", i, asked, err)
+				t.Errorf("soon after comparison %d FailedOver was called %d times: %v", i, asked, err)
 			}
 			if err := s.locate(Self{}); err != nil || asked != i+1 {
-				t.Errorf("after comparison %d, without a heartbeat, it has asked %d times: %v", i, asked, err)
+				t.Errorf("after comparison %d, without a heartbeat, FailedOver was called %d times: %v", i, asked, err)
 			}
 		}
 	})

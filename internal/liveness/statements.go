@@ -7,19 +7,20 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// statements is the SQL of a Registry. All but the first take given.
+// statements is the SQL of a Registry. Every statement but resolve and setBack takes the
+// parameters of givenCTE.
 type statements struct{ resolve, register, clean, setBack, dead string }
 
-// given are the parameters that statements share: this worker's id, and its
-// HeartbeatTimeout in microseconds, for workers whose rows have none. Statements of others that use the fragments
-// below have a CTE of this name with these columns.
-const given = `
+// givenCTE holds the shared parameters: this worker's id, and its HeartbeatTimeout in
+// microseconds for rows without a timeout. A statement of another package that uses the
+// fragments below has a CTE of this name with these columns.
+const givenCTE = `
 WITH given AS (
 	SELECT $1::uuid AS id, $2::bigint * interval '1 microsecond' AS timeout
 )`
 
-// SessionLocks are the granted advisory locks of this database with a key of
-// 64 bits, which pg_locks shows in two halves.
+// SessionLocks selects the granted advisory locks of this database with 64-bit keys,
+// which pg_locks shows in two halves.
 const SessionLocks = `(
 	SELECT pid, mode, (classid::bigint << 32) | objid::bigint AS key
 	FROM pg_locks
@@ -27,15 +28,16 @@ const SessionLocks = `(
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ) AS held`
 
-// RecentSQL is an SQL condition: a worker stopped so short a time ago that it is still told. A time
-// that lies far in the future is of before the server's clock was set back.
+// RecentSQL returns an SQL condition: a worker stopped at most 15 minutes ago. A time
+// more than 15 minutes in the future was written before the server's clock was set back,
+// and is not recent.
 func RecentSQL(stopped string) string {
 	return stopped + ` BETWEEN clock_timestamp() - interval '15 minutes' AND clock_timestamp() + interval '15 minutes'`
 }
 
-// RemoveSQL is the end of a statement, from a CTE on, that deletes the rows of workers and records
-// in Stopped how they stopped, and who declared them dead. The arguments are SQL; how may name the
-// deleted row, g.
+// RemoveSQL returns the end of a statement, beginning with a CTE, that deletes the rows
+// of workers. It records in Stopped how they stopped, and which worker declared them
+// dead. The arguments are SQL. how may refer to the deleted row as g.
 func (c Config) RemoveSQL(which, how, by string) string {
 	return `gone AS (
 	DELETE FROM ` + c.Nodes.SQL() + ` WHERE ` + which + `
@@ -46,12 +48,12 @@ SELECT g.worker_id, clock_timestamp(), ` + how + `, ` + by + `, g.hostname, g.pi
 ON CONFLICT DO NOTHING`
 }
 
-// HeldSQL is an SQL expression for the keys of the held locks of workers, as
-// JSON, for [Session.Complete].
+// HeldSQL is an SQL expression for the keys of the held locks of workers, as JSON, for
+// [Session.Complete].
 const HeldSQL = `coalesce((SELECT json_agg(held.key) FROM ` + SessionLocks + ` WHERE held.mode = 'ShareLock'), '[]')::text`
 
-// BeatSQL is a CTE "beat" that sends a heartbeat if due says so. due and status
-// are parameters, such as "$6"; an empty status leaves the last one.
+// BeatSQL returns a CTE "beat" that sends a heartbeat if due is true. due and status are
+// parameters, such as "$6". An empty status keeps the previous status.
 func (c Config) BeatSQL(due, status string) string {
 	return `beat AS (
 	UPDATE ` + c.Nodes.SQL() + ` SET heartbeat_at = clock_timestamp(), updated_at = clock_timestamp(),
@@ -64,7 +66,7 @@ func (c Config) BeatSQL(due, status string) string {
 // drain is true if an operator has asked worker n to drain.
 const drain = `n.drain_requested_at IS NOT NULL`
 
-// SelfSQL are the columns of [Self], for a statement with the CTE of
+// SelfSQL returns the columns of [Self], for a statement with the CTE of
 // [Config.BeatSQL].
 func (c Config) SelfSQL(due string) string {
 	nodes, current, proven := c.Nodes.SQL(), `NULL`, `true`
@@ -82,10 +84,10 @@ func (c Config) SelfSQL(due string) string {
 	coalesce((SELECT ` + drain + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false)`
 }
 
-// NodesSQL is an SQL expression for the rows of all workers, as JSON. What the
-// workers in the list known, a parameter, say of themselves is left out: it is
-// much, never changes, and the worker that asks has it. That worker is alive: its
-// heartbeat may be in this very statement.
+// NodesSQL returns an SQL expression for the rows of all workers, as JSON. It leaves out
+// the names and details of the workers in the list known, a parameter. They are large
+// and never change, and the asking worker has them. The asking worker counts as alive,
+// since its heartbeat may be part of the same statement.
 func (c Config) NodesSQL(known string) string {
 	proven, details := `false`, ``
 	if c.Lock {
@@ -104,16 +106,16 @@ func (c Config) NodesSQL(known string) string {
 		'proven', ` + proven + `)) FROM ` + c.Nodes.SQL() + ` AS n), '[]')::text`
 }
 
-// TimeoutSQL is an SQL expression for the HeartbeatTimeout of a worker, whose row has an
-// alias. otherwise is for a row of an earlier build, which has no time-out. A time-out above a
-// day was written by hand, and counts as a day.
+// TimeoutSQL returns an SQL expression for the HeartbeatTimeout of a worker whose row
+// has the alias row. otherwise is for a row of an earlier build, which has no timeout. A
+// timeout above one day was written by hand, and counts as one day.
 func TimeoutSQL(row, otherwise string) string {
 	of := row + `.heartbeat_timeout`
 	return `coalesce(CASE WHEN ` + of + ` <= interval '1 day' THEN ` + of + ` WHEN ` + of + ` IS NOT NULL THEN interval '1 day' END, ` + otherwise + `)`
 }
 
-// AgeSQL is an SQL expression for the age of a worker's heartbeat in microseconds, for
-// people. Below 0, the heartbeat lies in the future.
+// AgeSQL returns an SQL expression for the age of a worker's heartbeat in microseconds,
+// for display. A negative age means that the heartbeat lies in the future.
 func AgeSQL(row string) string {
 	return `CASE WHEN ` + row + `.heartbeat_at > clock_timestamp()
 		THEN least((extract(epoch FROM clock_timestamp() - least(` + row + `.heartbeat_at, clock_timestamp() + interval '36500 days')) * 1000000)::bigint, -1)
@@ -123,18 +125,19 @@ func AgeSQL(row string) string {
 // fresh is true if the last heartbeat of worker n is not older than its HeartbeatTimeout.
 var fresh = `n.heartbeat_at > clock_timestamp() - ` + TimeoutSQL("n", "(SELECT timeout FROM given)")
 
-// ahead is true if the last heartbeat of worker n lies in the future: the clock of the
-// server was set back since.
+// ahead is true if the last heartbeat of worker n lies in the future. The server's clock
+// was then set back.
 const ahead = `n.heartbeat_at > clock_timestamp()`
 
-// grace is an SQL expression for the [Config.Grace] of worker n, and for that of c where the
-// row of n has no time-out.
+// grace returns an SQL expression for the [Config.Grace] of worker n. If the row of n
+// has no timeout, it is the Grace of c.
 func (c Config) grace() string {
 	return fmt.Sprintf(`CASE WHEN n.heartbeat_interval + n.heartbeat_timeout IS NULL THEN %d * interval '1 microsecond'
 			ELSE least(n.heartbeat_interval + least(greatest(n.heartbeat_timeout / 3, interval '1 second'), interval '10 seconds'), n.heartbeat_timeout) END`, c.Grace().Microseconds())
 }
 
-// proven is true if it was sent in the present incarnation of the server.
+// proven returns an SQL condition: the heartbeat was sent in the current incarnation of
+// the server.
 func (c Config) proven() string { return incarnation.WroteRow(c.Token, "n", "heartbeat_at") }
 
 func (c Config) statements() statements {
@@ -147,14 +150,14 @@ func (c Config) statements() statements {
 		resolve: `
 SELECT n.nspname::text, c.relname::text, pg_backend_pid() FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1::text)`,
-		register: given + `
+		register: givenCTE + `
 INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, status, ` + c.Column + `, hostname, pid, build, protocol, heartbeat_interval, heartbeat_timeout` + column + `)
 SELECT id, clock_timestamp(), nullif($3::text, '')::jsonb, ARRAY(SELECT jsonb_array_elements_text($4::jsonb)), $5::text, $6::int, $7::text, $8::int,
 	$9::bigint * interval '1 microsecond', timeout` + value + ` FROM given
 ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, updated_at = clock_timestamp(),
 	status = excluded.status, ` + c.Column + ` = excluded.` + c.Column + `, hostname = excluded.hostname, pid = excluded.pid,
 	build = excluded.build, protocol = excluded.protocol, heartbeat_interval = excluded.heartbeat_interval, heartbeat_timeout = excluded.heartbeat_timeout` + set,
-		clean: given + `, forgotten AS (
+		clean: givenCTE + `, forgotten AS (
 	DELETE FROM ` + c.Stopped.SQL() + ` WHERE (worker_id, stopped_at) IN (
 		SELECT s.worker_id, s.stopped_at FROM ` + c.Stopped.SQL() + ` AS s WHERE NOT (` + RecentSQL("s.stopped_at") + `)
 		FOR UPDATE OF s SKIP LOCKED)
@@ -165,14 +168,14 @@ ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, upda
 		setBack: `
 UPDATE ` + nodes + ` AS n SET heartbeat_at = '-infinity' FROM jsonb_to_recordset($1::jsonb) AS a(id uuid, at text)
 WHERE n.worker_id = a.id AND n.heartbeat_at::text = a.at AND ` + ahead,
-		dead: given + `, ` + c.dead() + `
+		dead: givenCTE + `, ` + c.dead() + `
 SELECT EXISTS (SELECT FROM dead)`,
 	}
 }
 
-// dead is a CTE "dead" with those of the workers in the list $3 that are dead. A
-// worker in the list has an id, and the key of its lock. $5 is the grace in
-// microseconds, below 0 that of each worker.
+// dead returns a CTE "dead" with the dead workers among the list $3. A worker in the
+// list has an id and the key of its lock. $5 is the grace in microseconds, or below 0
+// for the Grace of each worker.
 func (c Config) dead() string {
 	return `dead AS MATERIALIZED (
 	SELECT d.id AS worker_id FROM jsonb_to_recordset($3::jsonb) AS d(id uuid, key bigint)

@@ -246,7 +246,7 @@ func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then 
 		DB: db, ID: uuid.New(), Units: []string{"a"}, Column: "kinds",
 		Nodes: d.names.Workers, Stopped: d.names.Stopped, Leader: d.names.Leader, Changes: d.names.Changes, Token: d.names.Token,
 		HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: 10 * time.Second, RebalanceInterval: 100 * time.Millisecond,
-		Strategy: strategy, Incarnation: incarnation.Of(d.names.Token, "", "", database), Elsewhere: func(string) bool { return false },
+		Strategy: strategy, Incarnation: incarnation.Of(d.names.Token, "", "", database), FailedOver: func(string) bool { return false },
 		Status: func() ([]byte, error) { return []byte(`{}`), nil },
 		OnMembers: func(rows, _ []uuid.UUID) {
 			select {

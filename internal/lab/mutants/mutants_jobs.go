@@ -34,7 +34,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "blind-reset", Jobs: true,
 		Mistake: "the leader has seen that a worker is dead, so the statement that takes its jobs need not look again",
-		Edits: []Edit{{"internal/liveness/registry.go", "return given + `, ` + r.dead(), args, err",
+		Edits: []Edit{{"internal/liveness/registry.go", "return givenCTE + `, ` + r.dead(), args, err",
 			"return `WITH dead AS (SELECT (s->>'id')::uuid AS worker_id FROM jsonb_array_elements($3::jsonb) AS s WHERE $1::uuid IS NOT NULL AND $2::bigint + $4::int + $5::bigint > 0)`, args, err"}},
 		Test: Test{"./coord", "TestDeadSQLChecksAgain"},
 	},
