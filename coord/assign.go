@@ -32,9 +32,7 @@ type Member struct {
 // units in rotation. The units are then sorted by name and the members by id. The order
 // of the arguments does not matter.
 //
-// The algorithm applies cost-reducing paths until none is left, as A_SM2 of Harvey,
-// Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and load balancing
-// (2006) does. Among cost-reducing paths it applies those that move the fewest units:
+// The algorithm is A_SM2, which applies cost-reducing paths until none is left. Its source is Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and load balancing (2006). Among cost-reducing paths it applies those that move the fewest units:
 // the cycles of a minimum-cost flow.
 func Assign(members []Member, owners map[string]uuid.UUID) map[string]uuid.UUID {
 	d := newDeal(members, owners)
@@ -189,8 +187,7 @@ func (d *deal) place() {
 	}
 }
 
-// relieve passes a unit from a member to a member with a lower load, if need be along a
-// path of other members that each pass one unit. It does so only if the loads become
+// relieve passes a unit from a member to a member with a lower load. If need be, other members each pass one unit on the way. It does so only if the loads become
 // more even, or stay as even with fewer moves. It reports whether it did.
 func (d *deal) relieve(from int) bool {
 	least := slices.Min(d.load)
@@ -214,8 +211,7 @@ func (d *deal) relieve(from int) bool {
 	return best != from
 }
 
-// paths returns the cost of the cheapest path from one member to each other, and the
-// predecessor of each member on its path (Bellman and Ford). There are no cycles of
+// paths returns the cost of the cheapest path from one member to each other (Bellman and Ford). before is the predecessor of each member on its path. There are no cycles of
 // negative cost, since all earlier steps used the cheapest paths.
 func (d *deal) paths(from int) (cost, before []int) {
 	n := len(d.ids)

@@ -68,8 +68,7 @@ type Config struct {
 	// empty and nil.
 	Incarnation string
 	FailedOver  func(incarnation string) bool
-	// OnMembers is called on the leader at each poll, with the workers that have a row,
-	// and with the live ones among them. May be nil.
+	// OnMembers is called on the leader at each poll. rows are the workers that have a row, alive the live ones among them. May be nil.
 	OnMembers func(rows, alive []uuid.UUID)
 	// OnLeader is called when this worker gains or loses the leadership. May be nil.
 	OnLeader func(leads bool)
@@ -82,8 +81,7 @@ type Config struct {
 	// OnUnowned is called on the leader, once for each unit that no worker runs, with
 	// the reason. May be nil.
 	OnUnowned func(unit, reason string)
-	// OnAssigned is called on the leader after it has written assignments, with the
-	// number of live workers and of written changes. May be nil.
+	// OnAssigned is called on the leader after it has written assignments. workers counts the live workers, changes the written changes. May be nil.
 	OnAssigned func(workers, changes int)
 	// OnDrain is called at each poll after an operator has asked this worker to drain.
 	// May be nil.

@@ -47,8 +47,7 @@ type Status struct {
 	Leader bool
 	// LastHeartbeat is the begin of the latest successful heartbeat, by this process's clock.
 	LastHeartbeat time.Time
-	// LastTurn is the begin of the latest round of Run or of the latest attempt after a
-	// failure, by this process's clock. Every statement has a time limit. So a Run hangs
+	// LastTurn is the begin of the latest round of Run, by this process's clock. An attempt after a failure counts as a round. Every statement has a time limit. So a Run hangs
 	// if LastTurn is minutes older than the HeartbeatInterval. LastTurn is the zero time
 	// before Run.
 	LastTurn time.Time
@@ -219,9 +218,7 @@ func (c *Coordinator) announce(ctx context.Context, s *session) {
 	}
 }
 
-// Dead reports whether the work of a worker may be ended. A worker is dead in three
-// cases: it has no row, its last heartbeat is older than its HeartbeatTimeout, or its
-// lock is free and its next heartbeat is overdue. A live worker may look dead for a
+// Dead reports whether the work of a worker may be ended. A worker without a row is dead, and so is a worker whose last heartbeat is older than its HeartbeatTimeout. A worker is also dead if its lock is free and its next heartbeat is overdue. A live worker may look dead for a
 // moment, so ask twice, with a pause. Dead requires a successful Register.
 //
 // The leader reassigns units sooner: this does no harm to a worker that lives and has

@@ -1,7 +1,5 @@
 // Package coord decides which worker runs which unit, with PostgreSQL as the only
-// coordinator. An assignment decides which worker tries a unit, and how soon. It does
-// not guarantee that a unit's work is done once: two workers may briefly believe that
-// they own the same unit.
+// coordinator. An assignment decides which worker tries a unit, and how soon. It does not guarantee that a unit's work is done once. Two workers may briefly believe that they own the same unit.
 //
 // Every worker has a row with its heartbeat and the units that its code has. One worker
 // leads and deals the units. The others read their assignments. All times are compared
@@ -11,9 +9,7 @@
 //
 // The leadership is a session advisory lock, or a lease where sessions are unreliable. A
 // leader may have lost its leadership without knowing. So each write of assignments
-// proves the leadership in the statement that writes. Either the backend that executes
-// the statement holds the lock, or the statement locks the lease's row and the lease has
-// not expired.
+// proves the leadership in the statement that writes. With a lock, the backend that executes the statement holds it. With a lease, the statement locks its row, and the lease has not expired.
 //
 // # Liveness
 //
@@ -27,8 +23,7 @@
 // many partitions its code demands. The leader deals the partitions that are wanted: the
 // number that an operator has fixed, or the number that all workers with the code
 // demand. The leader writes the number into the assignment of each unit. The owner of
-// the unit then splits or merges it. So the leader deals only units that have
-// checkpoints, and a worker never runs a unit that does not exist.
+// the unit then splits or merges it. So the leader deals only units with checkpoints, and a worker never runs another unit.
 //
 // # Connections
 //
@@ -45,5 +40,5 @@
 // detects a killed worker within about a second. Package changes announces joins, leaves
 // and rebalances.
 //
-// The package is internal to the worker and promises no stable API.
+// The package is the worker's own; it promises no stable API.
 package coord

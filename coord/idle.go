@@ -30,8 +30,7 @@ func (c cause) explain(cfg Config) string {
 }
 
 // idle returns the units that no worker runs, as a poll shows them before changes are
-// written. Such a unit has no live worker with its code, or its owner is not a live
-// worker with its code.
+// written. No live worker has code for such a unit, or its owner is not one of them.
 func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause {
 	units := map[string]cause{}
 	for _, u := range n.unowned {
@@ -57,8 +56,7 @@ func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause 
 // idleSince maps each idle unit to the time since when every poll has shown it idle.
 type idleSince map[string]time.Time
 
-// next returns the map after another poll, and the units that have been idle for at
-// least enough, in order of name.
+// next returns the map after another poll. lasting are the units that have been idle for at least enough, in order of name.
 func (v idleSince) next(idle map[string]cause, now time.Time, enough time.Duration) (next idleSince, lasting []string) {
 	next = idleSince{}
 	for u := range idle {

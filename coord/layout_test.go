@@ -71,8 +71,7 @@ func TestWantedPartitions(t *testing.T) {
 	}
 }
 
-// Plans and the steps of the owners converge to the latest demanded layout, whatever the
-// demands and the live workers are. Then each unit is assigned once, evenly, to a worker
+// For all demands and live workers, plans and the steps of the owners converge to the latest demanded layout. Then each unit is assigned once, evenly, to a worker
 // that may run it.
 func TestPartitionsConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -255,8 +254,7 @@ func TestScopesRoundTrip(t *testing.T) {
 	}
 }
 
-// If members have different scopes of a consumer, the members with the greatest scope
-// may run it, and so may a member without a scope. Other consumers are not affected.
+// If scopes of a consumer differ, the members with the greatest scope may run it. A member without a scope may run it, too. Other consumers are not affected.
 func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -118,8 +118,7 @@ func TestSilentWorkerIsReplaced(t *testing.T) {
 	}
 }
 
-// A worker gets its session even if each login takes longer than a statement may, as
-// after a crash of a server with many clients.
+// A worker gets its session even if each login takes longer than a statement may. After a crash, the logins of many clients take that long.
 func TestSlowLogins(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -134,8 +133,7 @@ func TestSlowLogins(t *testing.T) {
 	})
 }
 
-// Dead connections of the pool are tried and discarded one by one, each with the same
-// time limit as the first.
+// Dead connections of the pool are tried and discarded one by one. Each has the same time limit as the first.
 func TestDeadIdleConnectionsAreDiscarded(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -59,9 +59,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns the wait after the n-th failure in a row. random is in [0, 1). A
-// connection that was cut once is replaced at once, before other workers take its end
-// for the end of this worker.
+// pause returns the wait after the n-th failure in a row. random is in [0, 1). After a single cut, the connection is replaced at once, before other workers count this worker as dead.
 func pause(n int, random float64) time.Duration {
 	if n == 1 {
 		return time.Duration(random * float64(replacePause))

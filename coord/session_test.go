@@ -118,8 +118,7 @@ func assignLater(s *session, changes []change) <-chan written {
 	return done
 }
 
-// A free lock proves a death only in the incarnation of the server in which the worker
-// last sent a heartbeat.
+// A free lock proves a death only in the incarnation of the worker's last heartbeat.
 func TestFreeLockProvesDeathInOneIncarnation(t *testing.T) {
 	t.Parallel()
 	server := pgtest.OwnServer(t, nil)

@@ -126,8 +126,7 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 
 // leaderColumns returns the leader's columns: the assignments, if $7 asks for them, and the
 // workers' rows as JSON. The rows of the workers in the list $8 come without their
-// details. A worker that leaves deletes its assignments, so a checkpoint without an
-// assignment belongs to a unit that no worker runs.
+// details. A worker that leaves deletes its assignments. So a checkpoint without an assignment is of a unit that no worker runs.
 func (c Config) leaderColumns() string {
 	if !c.assigns() {
 		return `
@@ -151,9 +150,7 @@ func (c Config) leaderColumns() string {
 
 // assignAs writes assignments if the CTE leader has a row. It returns whether it has,
 // and the number of written rows. One statement is one transaction, so nothing comes
-// between the proof and the writes. A row that another transaction holds is skipped. A
-// process of another library locks the row of a consumer for as long as a batch lasts,
-// and the other consumers must not wait for it. A row may have no worker.
+// between the proof and the writes. A row that another transaction holds is skipped. A process of another library locks the row of a consumer for as long as a batch lasts. The other consumers must not wait for that batch. A row may have no worker.
 //
 // The rows of units in gone are deleted, unless such a unit exists again. If the unit
 // reappears during the statement, the next poll finds it without a row.

@@ -6,9 +6,7 @@ import "github.com/pgfrontier/worker/store"
 type Page struct {
 	// Checkpoint is the consumer's checkpoint before the read.
 	Checkpoint int64
-	// Through is the position up to which the read was complete. A position that is up
-	// to Through, that is above Checkpoint or in Open, and that the read did not show,
-	// was not visible. Through is below Checkpoint if the read reached its limit among
+	// Through is the position up to which the read was complete. Take a position up to Through, above Checkpoint or in Open. If the read did not show the position, it was not visible. Through is below Checkpoint if the read reached its limit among
 	// late events.
 	Through int64
 	// Missing are the positions in (Checkpoint, Through] that were not visible, whatever

@@ -6,8 +6,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// doubt is a range of positions that were missing when a fence closed, with the holders
-// that may own some of them. Other doubts share the slice owners: do not modify it in
+// doubt is a range of positions that were missing when a fence closed. Its owners may own some of them. Other doubts share the slice owners: do not modify it in
 // place.
 type doubt struct {
 	store.Range

@@ -36,9 +36,7 @@ type Value struct {
 	// Settled is the low-water mark: every position up to Settled is visible to new
 	// snapshots, or void.
 	Settled int64
-	// Safe is the high-water mark: consumers may advance up to Safe. A position up to
-	// Safe that is missing in a snapshot taken after the Value is in doubt if Doubts
-	// cover the position, and void otherwise.
+	// Safe is the high-water mark: consumers may advance up to Safe. Take a position up to Safe that is missing in a snapshot taken after the Value. It is in doubt if Doubts cover it, and void otherwise.
 	Safe int64
 	// Doubts are the ranges in doubt, ascending and disjoint. Do not modify them.
 	Doubts []store.Range
@@ -109,8 +107,7 @@ func (f *Frontier) Head() (head int64, seen bool) {
 	return max(head, 0), head >= 0
 }
 
-// Blocked returns the transactions that hold the frontier back or keep positions in
-// doubt, as of the latest scan of the locks.
+// Blocked returns the transactions that hold the frontier back or keep positions in doubt. The list is from the latest scan of the locks.
 func (f *Frontier) Blocked() []Holder { return *f.blocked.Load() }
 
 // Err returns the error of the latest attempt while Run cannot read the log. It returns
@@ -136,8 +133,7 @@ func (f *Frontier) Changed() <-chan struct{} {
 	return f.changed
 }
 
-// Back returns a channel that is closed when the frontier next reads the log after a
-// failure of its connection or of the server. Callers that failed may then retry at
+// Back returns a channel that is closed when the frontier next reads the log after a failure. Callers that failed may then retry at
 // once.
 func (f *Frontier) Back() <-chan struct{} {
 	f.mu.Lock()

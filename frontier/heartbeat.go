@@ -51,8 +51,7 @@ func (p *heartbeat) read() (since, until time.Time, change <-chan struct{}) {
 	return p.since, p.until, p.change
 }
 
-// Outlived reports whether the frontier's session has worked since the given time, on
-// one connection and with one incarnation of the server. It makes the frontier read once
+// Outlived reports whether the frontier's session has worked since the given time. The session has one connection and one incarnation of the server. It makes the frontier read once
 // more, and waits for the read until ctx ends. A caller that has lost a connection
 // learns whether other connections were lost as well.
 func (f *Frontier) Outlived(ctx context.Context, from time.Time) bool {

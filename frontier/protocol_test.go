@@ -94,8 +94,7 @@ func uniform(t *rapid.T) func(n int) int {
 }
 
 // TestProtocol drives the machine and the consumers' decisions through random
-// interleavings. A run fails if an event is lost, applied twice, out of order or
-// unaudited, or if the run does not end. The trace of a failed run comes last, after
+// interleavings. A run fails if an event is lost, applied twice, out of order or unaudited. A run that does not end fails, too. The trace of a failed run comes last, after
 // rapid's report of its draws. A longer search:
 //
 //	go test ./frontier -run TestProtocol -rapid.checks=100000

@@ -198,8 +198,7 @@ func (s *sim) prepare(t *transaction) {
 	s.log()
 }
 
-// rename gives a prepared transaction the name that some servers give it when it is
-// prepared, and all servers when they recover it. The name contains the xid, because
+// rename gives a prepared transaction another name. Some servers do so when they prepare it, and all servers when they recover it. The name contains the xid, because
 // virtualtransaction numbers can repeat after a crash.
 func (s *sim) rename(t *transaction) {
 	t.id = fmt.Sprintf("-1/%d", t.xid)

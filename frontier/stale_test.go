@@ -267,8 +267,7 @@ func TestMachineRenamedHolder(t *testing.T) {
 	s.published(10, 10)
 }
 
-// The machine lists the holders that keep a fence open or may own positions in doubt,
-// oldest first, and no others.
+// The machine lists exactly the holders that keep a fence open or may own positions in doubt, oldest first.
 func TestMachineListsBlockers(t *testing.T) {
 	blocked := func(s *script, want ...string) {
 		t.Helper()

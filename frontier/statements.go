@@ -6,9 +6,7 @@ import (
 	"github.com/pgfrontier/worker/internal/incarnation"
 )
 
-// statements is the SQL of one session. Every read of a log whose sequence is known
-// returns the incarnation, the counter of changes, and the identity of table and
-// sequence, all from one snapshot. $1 is the database's oid, $2 the table's name.
+// statements is the SQL of one session. Every read of a log whose sequence is known also returns the incarnation and the counter of changes. It returns the identity of table and sequence as well, all from one snapshot. $1 is the database's oid, $2 the table's name.
 type statements struct {
 	start, insert, place, tail, head, scan, raise string
 	token                                         string // token and counter of changes: follows each read of a log whose sequence is not known

@@ -19,9 +19,7 @@ const (
 // serves all of them. The cache holds every event that will ever be visible in (after,
 // upTo]: a position without an event is void.
 //
-// Two facts prove this. No doubt lies in (after, upTo]. A statement that began after the
-// machine found the range safe read the rows, in a snapshot that every reader takes
-// after the Value. Rows that join safe without a gap need no such statement.
+// Two facts prove this. No doubt lies in (after, upTo]. The rows were read by a statement that began after the machine found the range safe. Every reader, too, takes its snapshot after that. Rows that join safe without a gap need no such statement.
 //
 // The incarnation is proven by the statement that reads the rows, or by the statement
 // right after it (package incarnation).
@@ -99,8 +97,7 @@ func (m *machine) rowsNow(now time.Time) bool {
 }
 
 // fillCache reports whether the tail cache reaches safe. If it does not, the next
-// statement reads the rows, before anything is published. The cache restarts at safe
-// instead if no consumer wants rows, if there are too many rows, or if a doubt exists.
+// statement reads the rows, before anything is published. The cache restarts at safe instead if no consumer wants rows, if the rows are too many, or if doubts exist.
 func (m *machine) fillCache() bool {
 	if m.cache.asked <= 0 || len(m.doubts.all) > 0 || m.safe-m.cache.upTo > cachedEvents {
 		if m.cache.upTo < m.safe {

@@ -191,8 +191,7 @@ func (h *history) merge() {
 	h.units = []*unit{into}
 }
 
-// For every sequence of batches, late events, dead letters, resets, skips, splits,
-// merges and replays of an aggregate, the consumer has each effect once. Replay reports
+// The consumer has each effect once, for every sequence of steps. The steps are batches, late events, dead letters, resets, skips, splits, merges and replays of an aggregate. Replay reports
 // exactly the events whose effects the consumer has had. A longer search:
 //
 //	go test ./internal/delivered -rapid.checks=100000

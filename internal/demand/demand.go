@@ -1,5 +1,5 @@
-// Package demand reports whether the partitions of a consumer are changing, and why a
-// consumer does not have the number of partitions that the workers' builds demand.
+// Package demand explains why a consumer does not have the number of partitions that the
+// workers' builds demand.
 package demand
 
 import (
@@ -19,10 +19,9 @@ type group struct {
 	places []string
 }
 
-// Disagreement explains which live workers keep a consumer from the number of partitions
-// that some builds demand or that an operator has fixed. It lists the demand of each
-// worker. It returns "" if no worker does, also while a change is in progress. place
-// returns the location of a worker.
+// Disagreement explains which live workers keep a consumer from a demanded or fixed number
+// of partitions. It lists the demand of each worker. It returns "" if no worker does, also
+// while a change is in progress. place returns the location of a worker.
 func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) string) string {
 	groups := groupsOf(c.Name, live, place)
 	var demands []coord.Demand
@@ -43,7 +42,7 @@ func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) stri
 	case len(groups) == 0, n > 0 && fixed > 0, n > 0 && !unlike && !(split && len(demands) == 0) && !(foreign && c.Fixed > 1):
 		return ""
 	case old && fixed > 0:
-		why = fmt.Sprintf("%s fixed, but only builds without partition support run", are(fixed))
+		why = fmt.Sprintf("it is fixed at %s, but only builds without partition support run", partitions(fixed))
 	case foreign:
 		why = "1 partition is wanted while a process of another library runs"
 	case old && n == 1:
@@ -62,14 +61,6 @@ func partitions(n int) string {
 		return "1 partition"
 	}
 	return fmt.Sprintf("%d partitions", n)
-}
-
-// are returns a number of partitions as text, with the verb.
-func are(n int) string {
-	if n == 1 {
-		return "1 partition is"
-	}
-	return fmt.Sprintf("%d partitions are", n)
 }
 
 // Waiting explains which live workers do not run a consumer because other builds have a

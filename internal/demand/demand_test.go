@@ -54,7 +54,7 @@ func TestDisagreement(t *testing.T) {
 		"different keys, split":    {parts, 0, []ops.Worker{of(1, 4, "a"), of(2, 4, "b")}, ""},
 		"fixed":                    {parts, 4, []ops.Worker{of(1, 0, ""), of(2, 8, ""), of(3, 2, "")}, ""},
 		"fixed, different keys":    {nil, 4, []ops.Worker{of(1, 2, "a"), of(2, 8, "b")}, "it is not split, since the workers' builds have different keys: h/2 asks for 8 by the key b; h/1 asks for 2 by the key a"},
-		"fixed, only old builds":   {nil, 4, []ops.Worker{of(1, 0, "")}, "4 partitions are fixed, but only builds without partition support run: h/1 has no partition support"},
+		"fixed, only old builds":   {nil, 4, []ops.Worker{of(1, 0, "")}, "it is fixed at 4 partitions, but only builds without partition support run: h/1 has no partition support"},
 	} {
 		if got := Disagreement(ops.Consumer{Name: "c", Units: c.units, Fixed: c.fixed}, c.live, place); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -83,8 +83,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// Workers that have no partition support, and those that ask for the same, are all that
-// there is no word about.
+// Disagreement returns a text exactly if a worker keeps the consumer from the wanted number.
 func TestDisagreementMatchesTheRules(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

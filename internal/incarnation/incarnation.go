@@ -6,10 +6,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// Of returns an SQL expression for the incarnation of the server that evaluates it, NULL
-// if there is no token yet. token is the table of the token. log and sequence are the
-// qualified and quoted names of the events' table and of the sequence of the positions,
-// empty if unknown. database is an expression for the oid of the database. The oid is
+// Of returns an SQL expression for the incarnation of the server, NULL if there is no token yet. token is the table of the token. log and sequence are the qualified and quoted names of the events' table and of the positions' sequence, empty if unknown. database is an expression for the oid of the database. The oid is
 // stored with the token, because dumps copy the table.
 func Of(token ident.Table, log, sequence, database string) string {
 	file := ``

@@ -59,8 +59,7 @@ func (c Config) TimeLimit() time.Duration {
 	return min(max(c.HeartbeatTimeout/3, time.Second), 10*time.Second)
 }
 
-// Grace returns the age of a heartbeat by which a live worker that has lost its
-// connection has another connection and has sent the next heartbeat.
+// Grace returns an age of the last heartbeat. By then, a live worker that has lost its connection has another one and has sent a heartbeat.
 func (c Config) Grace() time.Duration {
 	return min(c.HeartbeatInterval+c.TimeLimit(), c.HeartbeatTimeout)
 }

@@ -40,8 +40,7 @@ type Node struct {
 	Timeout int64  `json:"timeout"` // the worker's HeartbeatTimeout, in microseconds
 }
 
-// Watch records since when each lock has been free, and since when each heartbeat has
-// been in the future, at every poll. It is valid in one session only.
+// Watch records since when each lock has been free at every poll. It also records since when each heartbeat has been in the future. It is valid in one session only.
 //
 // A heartbeat in the future shows that the server's clock was set back. Its age is
 // unknown, so it counts as sent when it is first read. A live worker sends another

@@ -39,8 +39,7 @@ SELECT set_config(v.name, v.setting, false)
 FROM (VALUES ('idle_session_timeout', $1::text), ('statement_timeout', $2::text), ('lock_timeout', '0'), ('transaction_timeout', '0'), ('default_transaction_isolation', 'read committed'), ('tcp_user_timeout', $1::text),
 	('tcp_keepalives_idle', $3::text), ('tcp_keepalives_interval', $4::text), ('tcp_keepalives_count', '3')) AS v(name, setting)
 JOIN pg_settings AS s ON s.name = v.name`
-	// The server frees the locks of a process that was stopped, or whose machine is
-	// gone, before the process's heartbeat is too old. The session must not be
+	// If a process is stopped or its machine is gone, the server frees its locks before its heartbeat is too old. The session must not be
 	// serializable: PostgreSQL could abort one of two concurrent heartbeats, and the
 	// session would end with its locks.
 	timeout := s.HeartbeatTimeout

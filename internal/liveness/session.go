@@ -30,8 +30,7 @@ type Session struct {
 	Beaten  time.Time // begin of the latest heartbeat; zero: none in this session
 	Endless bool      // with Lock: the server has no idle_session_timeout
 
-	// overdue makes the next poll send a heartbeat. It is set if the last heartbeat is
-	// older than the token, so that the lock would not prove this worker's death. It is
+	// overdue makes the next poll send a heartbeat. It is set if the last heartbeat is older than the token: the lock would not prove this worker's death. It is
 	// also set if the last heartbeat lies in the future, so that nothing would prove it.
 	overdue    bool
 	located    time.Time             // begin of the heartbeat whose server was compared last

@@ -28,9 +28,7 @@ const SessionLocks = `(
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ) AS held`
 
-// RecentSQL returns an SQL condition: a worker stopped at most 15 minutes ago. A time
-// more than 15 minutes in the future was written before the server's clock was set back,
-// and is not recent.
+// RecentSQL returns an SQL condition: a worker stopped at most 15 minutes ago. A time more than 15 minutes in the future is not recent: the server's clock was set back since.
 func RecentSQL(stopped string) string {
 	return stopped + ` BETWEEN clock_timestamp() - interval '15 minutes' AND clock_timestamp() + interval '15 minutes'`
 }
@@ -174,8 +172,7 @@ SELECT EXISTS (SELECT FROM dead)`,
 }
 
 // dead returns a CTE "dead" with the dead workers among the list $3. A worker in the
-// list has an id and the key of its lock. $5 is the grace in microseconds, or below 0
-// for the Grace of each worker.
+// list has an id and the key of its lock. $5 is the grace in microseconds. Below 0, the grace is each worker's own.
 func (c Config) dead() string {
 	return `dead AS MATERIALIZED (
 	SELECT d.id AS worker_id FROM jsonb_to_recordset($3::jsonb) AS d(id uuid, key bigint)

@@ -85,8 +85,7 @@ SELECT count(*), coalesce(max(id), $2::bigint) FROM plain`
 }
 
 // Compact merges a consumer's neighbouring audit rows of void positions, except the
-// newest kept rows. It begins at the row with the id after, reads at most chunk rows,
-// and returns the id where it ended. more reports whether another call may find rows.
+// newest kept rows. It begins at the row with the id after and reads at most chunk rows. done is the id where it ended. more reports whether another call may find rows.
 func (c Checkpoints) Compact(ctx context.Context, q store.Querier, unit string, after int64, kept, chunk int) (done int64, more bool, err error) {
 	var rows int64
 	if err := q.QueryRowContext(ctx, c.compact, unit, after, kept, chunk).Scan(&rows, &done); err != nil {
@@ -109,12 +108,10 @@ func (c Checkpoints) Clean(ctx context.Context, db store.Querier, keep time.Dura
 	return r.RowsAffected()
 }
 
-// insertMarks returns SQL that writes marks of consumer $1 into the audit if the CTE
-// from, which changes the checkpoint, has a row. The other arguments name parameters,
+// insertMarks returns SQL that writes marks of consumer $1 into the audit. It writes only if from, the CTE that changes the checkpoint, has a row. The other arguments name parameters,
 // and marks is JSON.
 //
-// All times of a row are the time of that change, so the times of a row of void
-// positions are equal. Compaction recognizes a plain row by its equal times.
+// All times of a row are the time of that change. So the times of a row of void positions are equal. Compaction recognizes a plain row by its equal times.
 func insertMarks(t tables.Tables, from, worker, to, head, marks string) string {
 	return `
 	INSERT INTO ` + t.GapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,

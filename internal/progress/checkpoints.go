@@ -72,9 +72,7 @@ func (s Server) issued() string {
 // every session.
 var written = pgdriver.Microseconds(`updated_at`) + `::text`
 
-// seen is an SQL expression for the time at which an open range was first seen, as the
-// JSON of a time.Time. The time is in UTC, because in the time zone of a session the
-// offset of an old time may have seconds.
+// seen is an SQL expression for the first_seen_at of an open range, as the JSON of a time.Time. The time is in UTC: in a session's zone, the offset of an old time may have seconds.
 var seen = `to_jsonb(` + pgdriver.Time(`first_seen_at`) + ` AT TIME ZONE 'UTC') #>> '{}' || 'Z'`
 
 // New returns the statements of a worker. The server ends a batch's transaction that
@@ -128,8 +126,7 @@ SELECT consumer_name, revision FROM ` + t.Checkpoints.SQL() + `
 WHERE consumer_name IN (SELECT jsonb_array_elements_text($1::jsonb))`
 }
 
-// place returns a statement that inserts a checkpoint. It checks for the row first,
-// because ON CONFLICT would wait for a batch in flight and delay the start of a worker.
+// place returns a statement that inserts a checkpoint. It checks for the row first. ON CONFLICT would wait for a batch in flight, and delay the start of a worker.
 // The insert is durable even with asynchronous commits: no later statement would repeat
 // it after a crash.
 func place(t tables.Tables, server Server) string {

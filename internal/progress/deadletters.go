@@ -62,8 +62,7 @@ const retriesAtOnce = 30
 
 // deadLettersSQL are the statements on dead letters. The cost of a statement grows with
 // the size of its request, not with the number of dead letters. So each search begins at
-// a place in an index and ends after a few rows. A search orders by columns that only
-// this index has, and its limit is a number that the planner does not know. Otherwise
+// a place in an index and ends after a few rows. A search orders by columns that only this index has. The planner does not know its limit. Otherwise
 // the planner sorts all rows if its statistics are outdated.
 type deadLettersSQL struct{ add, have, next, remove, removeFirst, keep string }
 

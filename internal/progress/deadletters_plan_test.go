@@ -11,8 +11,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// The number of dead letters that a statement reads does not grow with the size of the
-// table, whatever the planner's statistics are. The test varies how the dead letters
+// For all statistics of the planner, the dead letters that a statement reads do not grow with the table. The test varies how the dead letters
 // spread over aggregates. It also varies whether all, some or none were to be retried
 // when statistics were collected.
 func TestCostOfDeadLettersIsFlat(t *testing.T) {
@@ -88,8 +87,7 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 	}
 }
 
-// An answer about dead letters counts only from the incarnation in which the progress
-// was loaded, also if it is empty.
+// An answer about dead letters, even an empty one, counts only from the incarnation in which the progress was loaded.
 func TestDeadLettersOfAnotherIncarnation(t *testing.T) {
 	d := progresstest.New(t)
 	orders := []progress.Order{{Type: "T", ID: "a"}}

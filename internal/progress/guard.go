@@ -24,8 +24,7 @@ import (
 // the revision, because a process of another library does not raise the revision.
 //
 // A dead connection must not keep the row. So the server ends a transaction that stays
-// idle for as long as a batch may take. The statement sets this limit before it waits
-// for the row, since a guard that fails afterwards still holds the row's lock.
+// idle for as long as a batch may take. The limit is set before the wait for the row, since a guard that fails afterwards still holds the row's lock.
 //
 // The role's lock_timeout does not end the wait for the row. The handlers' statements
 // have the role's lock_timeout again.

@@ -58,8 +58,7 @@ func (p Prepared) String() string {
 // first half of the worker's id.
 func Signature(worker uuid.UUID) int64 { return int64(binary.BigEndian.Uint64(worker[:8])) }
 
-// signedFor returns SQL for the key of the second lock, which identifies the consumer of
-// the batch by the table of its checkpoint. No other session holds this pair of locks.
+// signedFor returns SQL for the key of the second lock. The key identifies the consumer by the table of its checkpoint. No other session holds this pair of locks.
 func signedFor(consumer, signature, table string) string {
 	return `hashtextextended(` + consumer + `, ` + signature + ` # ` + table + `::oid::bigint)`
 }
@@ -86,8 +85,7 @@ FROM ` + held + ` AS worker
 JOIN ` + held + ` AS batch ON batch.pid = worker.pid AND batch.key = ` + signedFor("$1::text", "worker.key", table)
 }
 
-// endBatch returns a statement that ends the session $2 if it is still in a batch of the
-// consumer, signed by $3.
+// endBatch returns a statement that ends the session $2 if it is still in such a batch, signed by $3.
 func endBatch(t tables.Tables) string {
 	return `
 SELECT pg_terminate_backend(worker.pid)` + batches(t) + `
@@ -105,8 +103,7 @@ WHERE worker.pid <> $2::bigint AND ($2::bigint <> 0 OR worker.key <> $3::bigint)
 ORDER BY worker.pid LIMIT 1`
 }
 
-// OpenBatch is a batch that keeps its consumer from continuing, because its worker is
-// dead or has given up the batch. The zero value means that there is none.
+// OpenBatch is a batch that blocks its consumer. Its worker is dead or has given up the batch. The zero value means that there is none.
 type OpenBatch struct {
 	Session   int64 // the pid of the backend
 	Signature int64

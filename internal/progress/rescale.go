@@ -27,9 +27,7 @@ import (
 // for decisions are read after these locks, each by a statement of its own. A snapshot
 // that is older than its lock does not show the last owner's commit.
 //
-// The revision of a slot grows with every change, whatever the name of its unit is. So a
-// batch that was planned before a split or a merge never passes the guard, even if the
-// name comes back.
+// The revision of a slot grows with every change, whatever the name of its unit is. So no batch that was planned before a split or a merge passes the guard, even if the name comes back.
 type Rescale struct {
 	tx       *sql.Tx
 	c        *Checkpoints
@@ -222,8 +220,7 @@ type Watched struct {
 	by   int   // number of units
 }
 
-// Open returns the ranges that the locked units watch, in order, and the ranges that
-// only some of the units watch.
+// Open returns the ranges that the locked units watch, in order. some are the ranges that not all units watch.
 func (r *Rescale) Open(ctx context.Context, units []string) (all []Watched, some []store.Range, err error) {
 	names, err := json.Marshal(units)
 	if err != nil {

@@ -151,8 +151,7 @@ func TestSplitAndMergeMoveEverything(t *testing.T) {
 	expectRows(t, g.DB, `SELECT consumer_name, operation, operator = 'worker `+g.Worker.String()+`' FROM consumer_operations`, "(c,split,t)", "(c,split,t)", "(c,split,t)")
 }
 
-// A worker that does not own a unit, that has another number of partitions, or that
-// reads another incarnation changes nothing.
+// A rescale needs a unit that the worker owns, the wanted number of partitions and the same incarnation.
 func TestRescaleIsRejected(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)

@@ -94,8 +94,7 @@ type beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// Rescope records the scope to of the code that runs a unit from its position on, if the
-// row still has the scope r. The guard then rejects each batch that was planned before.
+// Rescope records that a unit has the scope to from its position on, if the row still has the scope r. The guard then rejects each batch that was planned before.
 // If token is not empty, Rescope writes only in that incarnation of the server. reason
 // is shown to operators.
 func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
@@ -137,8 +136,7 @@ SELECT worker_id::text, coalesce(hostname, '') || '/' || coalesce(pid, 0), coale
 FROM ` + t.Nodes.SQL() + ` WHERE worker_id <> $2::uuid AND NOT draining AND partitions->($1::text)->>'scope' IS NOT NULL`
 }
 
-// Selecting reads the scopes of the other workers that have code for a consumer and may
-// be assigned it, dead or alive.
+// Selecting reads the scopes of the other workers, dead or alive, that have code for a consumer and do not drain.
 func (c Checkpoints) Selecting(ctx context.Context, q store.Querier, consumer string) ([]Selecting, error) {
 	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (s Selecting, err error) {
 		var text string

@@ -1,8 +1,7 @@
 // Package reader finds the next events that a consumer wants, and the positions without
 // an event on the way.
 //
-// The package knows the log, the frontier's Value, a consumer's position, the events
-// that the consumer wants, and the size of a batch. It must not know the loop: no
+// The package knows the log, the frontier's Value, a consumer's position and wanted events, and the size of a batch. It must not know the loop: no
 // batches, no failures, no checkpoints, no tables but the log's. It decides nothing
 // about progress; [Page.Cross] computes what passing a page means.
 //

@@ -113,8 +113,7 @@ func TestPageOfTheTailCache(t *testing.T) {
 	}
 }
 
-// A shared page gives each consumer its events by its own key, also to a consumer that
-// begins in the middle of the page.
+// A shared page gives each consumer its events by its own key. A consumer may begin in the middle of the page.
 func TestSharesOfOnePage(t *testing.T) {
 	p := Page{Positions: frontier.Page{Through: 40}}
 	for at := int64(1); at <= 40; at++ {

@@ -102,8 +102,7 @@ func FingerprintOf(e *store.PersistedEvent) (f Fingerprint) {
 	return f
 }
 
-// IsLast reports whether the event at a position is unchanged and no other event that
-// the consumer wants lies in (position, upTo]. It returns false if one page of the log
+// IsLast reports whether the event at a position is unchanged and is the last wanted event up to upTo. It returns false if one page of the log
 // does not decide this.
 func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, position int64, f Fingerprint, upTo int64, limit int) (bool, error) {
 	is, found, err := r.EventAt(ctx, q, token, position)

@@ -58,9 +58,7 @@ func (r *view) readScoped(ctx context.Context, q store.Querier, v *frontier.Valu
 	return pages, nil
 }
 
-// acrossHole returns the end of a page that ends with a whole stretch. If no event of
-// any type follows the last event in the stretch, the page extends to the next event, at
-// most to upTo. The length of the jump does not matter, because counting the missing
+// acrossHole returns the end of a page that ends with a whole stretch. If no event follows the last event in the stretch, the page extends to the next event, at most to upTo. The length of the jump does not matter, because counting the missing
 // positions of a jump costs nothing.
 func (r *view) acrossHole(ctx context.Context, q store.Querier, v *frontier.Value, found store.ScopedPage, upTo int64) (through int64, err error) {
 	last := found.Through - scopedStretch

@@ -53,8 +53,7 @@ func (s *Stretch) shorten() (freed int) {
 	return freed
 }
 
-// readOn starts the next read that the readers of a window need, unless a read is in
-// flight or memory is exhausted.
+// readOn starts the next read of a window. It does not if a read is in flight or memory is exhausted.
 func (a *Ahead) readOn(ctx context.Context, w *window) {
 	if w.reading() != nil || len(w.at) == 0 {
 		return
@@ -175,8 +174,7 @@ func (a *Ahead) readStretch(ctx context.Context, w *window, s *Stretch, ahead sp
 	return conn.Bounded(ctx, func(ctx context.Context) error { return w.countMissing(ctx, conn, s.v, pages) })
 }
 
-// addRead adds a stretch that was read to its window, drops it if no reader wants it, and
-// starts the next read.
+// addRead adds a stretch that was read to its window and starts the next read. It drops a stretch that no reader wants.
 func (a *Ahead) addRead(ctx context.Context, w *window, s *Stretch, pages []Page) {
 	last := &pages[len(pages)-1]
 	bytes, events := 0, 0

@@ -54,8 +54,7 @@ func (r *view) readAhead(ctx context.Context, q store.Querier, v *frontier.Value
 	return pages, true, err
 }
 
-// readAll reads events of all types. For a share it returns one page, with about as
-// many events of the share as a page of all events has.
+// readAll reads events of all types. For a share it returns one page, with about as many of the share's events as another page has events.
 func (r *view) readAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost, maxBytes int) ([]Page, error) {
 	read := limit * pagesAtMost
 	if r.share != nil && !r.exact {

@@ -128,8 +128,7 @@ func (w *window) evict() (freed int, ok bool) {
 	return freed, true
 }
 
-// distance returns the distance from a stretch to the nearest reader before it, 0 if a
-// reader is in the stretch.
+// distance returns the positions between a stretch and the nearest reader before it, 0 if a reader is in it.
 func (w *window) distance(s *Stretch) int64 {
 	nearest := int64(Unbounded)
 	for _, at := range w.at {

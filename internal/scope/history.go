@@ -37,10 +37,8 @@ type Given struct {
 	To    int64    `json:"to"` // the last position
 }
 
-// Missed reports whether a consumer passed the event of a type at a position without
-// delivering it, because its code did not select the type. steps are all steps of the
-// consumer, in order. slot is the event's slot. A position that was in doubt at a change
-// counts as not missed, since the steps do not show which build received its event.
+// Missed reports whether a consumer passed an event undelivered because its code did not select the event's type. steps are all steps of the
+// consumer, in order. slot is the event's slot. A position that was in doubt at a change counts as not missed. The steps do not show which build received its event.
 func Missed(steps []Step, slot int, kind string, position int64) (missed bool) {
 	passed := false
 	for _, s := range steps {
