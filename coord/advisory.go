@@ -10,9 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/refusal"
 )
 
-// ErrTransactionPooling reports a proxy between this worker and the server that gives
-// each transaction another session. A session's locks protect nothing behind such a
-// proxy.
+// ErrTransactionPooling reports a proxy between this worker and the server that gives each
+// transaction another session. A session's locks protect nothing behind such a proxy.
 var ErrTransactionPooling = refusal.ErrTransactionPooling
 
 // wrap adds the package name to an error of a session.
@@ -26,9 +25,8 @@ func wrap(err error) error {
 	return fmt.Errorf("coord: %w", err)
 }
 
-// endSilent ends the leader's session if the session has been idle for HeartbeatTimeout.
-// It serves servers without the setting idle_session_timeout, which would end such a
-// session.
+// endSilent ends the leader's session if the session has been idle for HeartbeatTimeout. It
+// serves servers without the setting idle_session_timeout, which would end such a session.
 func (s *session) endSilent(ctx context.Context) error {
 	if !s.Endless || time.Since(s.asked) < s.cfg.HeartbeatTimeout/4 {
 		return nil

@@ -15,25 +15,27 @@ import (
 type Member struct {
 	ID    uuid.UUID
 	Units []string // nil: unknown, since another library runs the worker
-	// Demands are the partition demands that differ from [Single]. A nil map marks a build without
-	// partition support, which runs no part of a unit.
+	// Demands are the partition demands that differ from [Single]. A nil map marks a build
+	// without partition support, which runs no part of a unit.
 	Demands map[string]Demand
-	// Scopes are the scopes that the code declares. A unit without a scope belongs to a
-	// build without scope support.
+	// Scopes are the scopes that the code declares. A unit without a scope belongs to a build
+	// without scope support.
 	Scopes map[string]scope.Scope
 
 	draining bool // the member keeps its units and gets no other
 }
 
-// Assign gives every unit that some member has code for to exactly one of these members.
-// The loads are as even as possible: no load can fall without another load rising that
-// is as high. Among such assignments, Assign takes the fewest units from their current
-// owners. Without owners, and if all members have code for all units, Assign deals the
-// units in rotation. The units are then sorted by name and the members by id. The order
-// of the arguments does not matter.
+// Assign gives every unit that some member has code for to exactly one of these members. The
+// loads are as even as possible: no load can fall without another load rising that is as high.
+// Among such assignments, Assign takes the fewest units from their current owners. Without
+// owners, and if all members have code for all units, Assign deals the units in rotation. The
+// units are then sorted by name and the members by id. The order of the arguments does not
+// matter.
 //
-// The algorithm is A_SM2, which applies cost-reducing paths until none is left. Its source is Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and load balancing (2006). Among cost-reducing paths it applies those that move the fewest units:
-// the cycles of a minimum-cost flow.
+// The algorithm is A_SM2, which applies cost-reducing paths until none is left. Its source is
+// Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and load balancing
+// (2006). Among cost-reducing paths it applies those that move the fewest units: the cycles of
+// a minimum-cost flow.
 func Assign(members []Member, owners map[string]uuid.UUID) map[string]uuid.UUID {
 	d := newDeal(members, owners)
 	d.place()
@@ -67,8 +69,8 @@ type deal struct {
 
 const noMember = -1
 
-// edge counts the units that one member could pass to another, by the change of moves:
-// one less, none, one more.
+// edge counts the units that one member could pass to another, by the change of moves: one
+// less, none, one more.
 type edge [3]int
 
 const (
@@ -109,8 +111,8 @@ func newDeal(members []Member, owners map[string]uuid.UUID) *deal {
 	return d
 }
 
-// membersAble returns, for each unit, the members that have code for the unit, ascending.
-// Most members have the same build, so few lists of units differ.
+// membersAble returns, for each unit, the members that have code for the unit, ascending. Most
+// members have the same build, so few lists of units differ.
 func membersAble(members []Member) map[string][]int {
 	type build struct {
 		units   []string
@@ -172,8 +174,8 @@ func (d *deal) give(u, i int) {
 	d.count(u, 1)
 }
 
-// place leaves each unit with its owner. It gives each other unit to the able member
-// with the lowest load. The result has no moves, but the loads may be uneven.
+// place leaves each unit with its owner. It gives each other unit to the able member with the
+// lowest load. The result has no moves, but the loads may be uneven.
 func (d *deal) place() {
 	for u, i := range d.owner {
 		if i != noMember {
@@ -187,8 +189,9 @@ func (d *deal) place() {
 	}
 }
 
-// relieve passes a unit from a member to a member with a lower load. If need be, other members each pass one unit on the way. It does so only if the loads become
-// more even, or stay as even with fewer moves. It reports whether it did.
+// relieve passes a unit from a member to a member with a lower load. If need be, other members
+// each pass one unit on the way. It does so only if the loads become more even, or stay as
+// even with fewer moves. It reports whether it did.
 func (d *deal) relieve(from int) bool {
 	least := slices.Min(d.load)
 	if d.load[from] <= least || d.load[from] == least+1 && d.moves == 0 {
@@ -211,8 +214,9 @@ func (d *deal) relieve(from int) bool {
 	return best != from
 }
 
-// paths returns the cost of the cheapest path from one member to each other (Bellman and Ford). before is the predecessor of each member on its path. There are no cycles of
-// negative cost, since all earlier steps used the cheapest paths.
+// paths returns the cost of the cheapest path from one member to each other (Bellman and
+// Ford). before is the predecessor of each member on its path. There are no cycles of negative
+// cost, since all earlier steps used the cheapest paths.
 func (d *deal) paths(from int) (cost, before []int) {
 	n := len(d.ids)
 	cost, before = slices.Repeat([]int{unreachable}, n), make([]int, n)

@@ -131,8 +131,8 @@ func TestAssign(t *testing.T) {
 	})
 }
 
-// No other assignment is more even, and no assignment that is as even moves fewer units.
-// The test compares the result with all assignments.
+// No other assignment is more even, and no assignment that is as even moves fewer units. The
+// test compares the result with all assignments.
 func TestAssignIsOptimal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := names(rapid.IntRange(1, 6).Draw(t, "units"))
@@ -146,8 +146,8 @@ func TestAssignIsOptimal(t *testing.T) {
 	})
 }
 
-// worth returns the quality of an assignment: the sum of the squared loads, and the
-// number of units taken from owners that could keep them.
+// worth returns the quality of an assignment: the sum of the squared loads, and the number of
+// units taken from owners that could keep them.
 func worth(members []coord.Member, dealt, owners map[string]uuid.UUID) (w [2]int) {
 	for _, n := range loads(dealt) {
 		w[0] += n * n

@@ -14,17 +14,16 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// LeaderStrategy is the method by which workers elect the leader, which assigns the
-// units.
+// LeaderStrategy is the method by which workers elect the leader, which assigns the units.
 type LeaderStrategy int
 
 const (
-	// Advisory holds session advisory locks on a separate connection. The other
-	// workers detect the end of a worker's process at once.
+	// Advisory holds session advisory locks on a separate connection. The other workers detect
+	// the end of a worker's process at once.
 	Advisory LeaderStrategy = iota
-	// Lease holds a row for a limited time. A lease needs no session, so it works
-	// behind a transaction-pooling proxy. The other workers detect the end of a
-	// worker by its heartbeats only.
+	// Lease holds a row for a limited time. A lease needs no session, so it works behind a
+	// transaction-pooling proxy. The other workers detect the end of a worker by its
+	// heartbeats only.
 	Lease
 )
 
@@ -33,11 +32,10 @@ type Config struct {
 	DB    *sql.DB
 	ID    uuid.UUID // of this worker
 	Units []string  // the units that this worker has code for; constant for an ID
-	// Demands are the partition demands for units. They are
-	// constant for an ID.
+	// Demands are the partition demands for units. They are constant for an ID.
 	Demands map[string]Demand
-	// Scopes are the scopes of the units' code. If the scopes of workers differ, the
-	// workers with the greatest scope run the unit. Scopes are constant for an ID.
+	// Scopes are the scopes of the units' code. If the scopes of workers differ, the workers
+	// with the greatest scope run the unit. Scopes are constant for an ID.
 	Scopes map[string]scope.Scope
 
 	Nodes, Leader ident.Table // see package migrations
@@ -46,9 +44,9 @@ type Config struct {
 	Token         ident.Table // with the incarnation of the server
 	Column        string      // of Nodes, holds Units
 
-	// Assignments and Checkpoints name tables, or neither does. Without them, the
-	// coordinator elects a leader and knows the live workers, but assigns nothing. With
-	// them, Nodes has a column for Demands.
+	// Assignments and Checkpoints name tables, or neither does. Without them, the coordinator
+	// elects a leader and knows the live workers, but assigns nothing. With them, Nodes has a
+	// column for Demands.
 	Assignments, Checkpoints ident.Table
 
 	Hostname string // of this machine, for display; empty: the system's
@@ -59,42 +57,44 @@ type Config struct {
 	Strategy          LeaderStrategy
 	Sticky            bool // a rebalance moves as few units as possible, see Assign
 
-	// Status is called for each heartbeat. It returns JSON for the people who read the
-	// table of workers. May be nil.
+	// Status is called for each heartbeat. It returns JSON for the people who read the table
+	// of workers. May be nil.
 	Status func() ([]byte, error)
 	// Incarnation is an SQL expression that differs from server to server, such as the
-	// expression of package incarnation. FailedOver is called with its value once for
-	// each heartbeat. FailedOver reports whether the units work on another server. May be
-	// empty and nil.
+	// expression of package incarnation. FailedOver is called with its value once for each
+	// heartbeat. FailedOver reports whether the units work on another server. May be empty and
+	// nil.
 	Incarnation string
 	FailedOver  func(incarnation string) bool
-	// OnMembers is called on the leader at each poll. rows are the workers that have a row, alive the live ones among them. May be nil.
+	// OnMembers is called on the leader at each poll. rows are the workers that have a row,
+	// alive the live ones among them. May be nil.
 	OnMembers func(rows, alive []uuid.UUID)
 	// OnLeader is called when this worker gains or loses the leadership. May be nil.
 	OnLeader func(leads bool)
-	// OnFailure is called after each failed attempt of Run. OnBack is called when an
-	// attempt works after failed ones. May be nil.
+	// OnFailure is called after each failed attempt of Run. OnBack is called when an attempt
+	// works after failed ones. May be nil.
 	OnFailure func(error)
 	OnBack    func()
 	// OnOwned is called when a unit that OnUnowned has reported runs again. May be nil.
 	OnOwned func(unit string)
-	// OnUnowned is called on the leader, once for each unit that no worker runs, with
-	// the reason. May be nil.
+	// OnUnowned is called on the leader, once for each unit that no worker runs, with the
+	// reason. May be nil.
 	OnUnowned func(unit, reason string)
-	// OnAssigned is called on the leader after it has written assignments. workers counts the live workers, changes the written changes. May be nil.
+	// OnAssigned is called on the leader after it has written assignments. workers counts the
+	// live workers, changes the written changes. May be nil.
 	OnAssigned func(workers, changes int)
-	// OnDrain is called at each poll after an operator has asked this worker to drain.
-	// May be nil.
+	// OnDrain is called at each poll after an operator has asked this worker to drain. May be
+	// nil.
 	OnDrain func()
-	// OnReregister is called when this worker's row is gone and the worker registers
-	// again. May be nil.
+	// OnReregister is called when this worker's row is gone and the worker registers again.
+	// May be nil.
 	OnReregister func()
-	// OnStaleRemoved is called after rows of dead workers were removed, with their
-	// number. May be nil.
+	// OnStaleRemoved is called after rows of dead workers were removed, with their number. May
+	// be nil.
 	OnStaleRemoved func(rows int)
-	// OnTaskFailed is called after a failure that the coordination survives. Such tasks
-	// are the status in the table, the announcement of a change, and the removal of dead
-	// workers' rows. May be nil.
+	// OnTaskFailed is called after a failure that the coordination survives. Such tasks are
+	// the status in the table, the announcement of a change, and the removal of dead workers'
+	// rows. May be nil.
 	OnTaskFailed func(task string, err error)
 }
 

@@ -47,14 +47,15 @@ type Status struct {
 	Leader bool
 	// LastHeartbeat is the begin of the latest successful heartbeat, by this process's clock.
 	LastHeartbeat time.Time
-	// LastTurn is the begin of the latest round of Run, by this process's clock. An attempt after a failure counts as a round. Every statement has a time limit. So a Run hangs
-	// if LastTurn is minutes older than the HeartbeatInterval. LastTurn is the zero time
-	// before Run.
+	// LastTurn is the begin of the latest round of Run, by this process's clock. An attempt
+	// after a failure counts as a round. Every statement has a time limit. So a Run hangs if
+	// LastTurn is minutes older than the HeartbeatInterval. LastTurn is the zero time before
+	// Run.
 	LastTurn time.Time
 	// LastError is the current failure of the coordination, nil while it works.
 	LastError error
-	// Unowned are the units that no worker runs, in order of name. Only the leader fills
-	// it, after a HeartbeatInterval.
+	// Unowned are the units that no worker runs, in order of name. Only the leader fills it,
+	// after a HeartbeatInterval.
 	Unowned []string
 }
 
@@ -63,9 +64,9 @@ func New(cfg Config) *Coordinator {
 	return &Coordinator{cfg: cfg, sql: cfg.statements(), alive: liveness.New(cfg.liveness()), wake: wakeup.New(), changed: make(chan struct{})}
 }
 
-// Register makes this worker known to the others. It also removes the rows of workers
-// that have been silent for twice their HeartbeatTimeout. Register does not retry: the
-// caller retries while the database is unreachable.
+// Register makes this worker known to the others. It also removes the rows of workers that
+// have been silent for twice their HeartbeatTimeout. Register does not retry: the caller
+// retries while the database is unreachable.
 func (c *Coordinator) Register(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
@@ -88,8 +89,8 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	return nil
 }
 
-// clean removes the rows of workers that have been silent for twice their
-// HeartbeatTimeout. Rows that remain after an error do no harm.
+// clean removes the rows of workers that have been silent for twice their HeartbeatTimeout.
+// Rows that remain after an error do no harm.
 func (c *Coordinator) clean(ctx context.Context, s *session) error {
 	c.cleaned = time.Now()
 	n, err := s.Clean(ctx)
@@ -101,9 +102,9 @@ func (c *Coordinator) clean(ctx context.Context, s *session) error {
 	return err
 }
 
-// Drain releases this worker's units, except for the units that still run. It asks the
-// leader to assign no other units to this worker. Call Drain before the end of Run.
-// Drain may be repeated.
+// Drain releases this worker's units, except for the units that still run. It asks the leader
+// to assign no other units to this worker. Call Drain before the end of Run. Drain may be
+// repeated.
 func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 	if !c.cfg.assigns() {
 		return nil
@@ -124,10 +125,9 @@ func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 	return nil
 }
 
-// Leave releases this worker's units and removes its row, so that the other workers need
-// not wait for a timeout. The table of stopped workers records failed: whether the
-// worker failed. Call Leave after Run has returned, or instead of Run. Leave may be
-// repeated.
+// Leave releases this worker's units and removes its row, so that the other workers need not
+// wait for a timeout. The table of stopped workers records failed: whether the worker failed.
+// Call Leave after Run has returned, or instead of Run. Leave may be repeated.
 func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	if c.registered != nil {
 		c.registered.Unlock()
@@ -167,9 +167,9 @@ func (c *Coordinator) deregister(ctx context.Context, failed bool) error {
 	return nil
 }
 
-// Assigned returns the units that this worker is to run, in order of name. It is empty
-// before the first poll. It is also empty when this worker had no heartbeat for
-// HeartbeatTimeout, since other workers then run the units.
+// Assigned returns the units that this worker is to run, in order of name. It is empty before
+// the first poll. It is also empty when this worker had no heartbeat for HeartbeatTimeout,
+// since other workers then run the units.
 func (c *Coordinator) Assigned() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,8 +184,8 @@ func (c *Coordinator) Wanted(unit string) int {
 	return c.wanted[unit]
 }
 
-// Changed returns a channel that is closed at the next change of Assigned or Wanted. To
-// miss no change, take the channel, read Assigned and Wanted, then wait.
+// Changed returns a channel that is closed at the next change of Assigned or Wanted. To miss
+// no change, take the channel, read Assigned and Wanted, then wait.
 func (c *Coordinator) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,12 +204,12 @@ func (c *Coordinator) Status() Status {
 	return s
 }
 
-// Wake makes the coordinator poll now. Call it when the counter of Changes has moved.
-// Wake never blocks, and wakeups coalesce.
+// Wake makes the coordinator poll now. Call it when the counter of Changes has moved. Wake
+// never blocks, and wakeups coalesce.
 func (c *Coordinator) Wake() { c.wake.Send() }
 
-// announce notifies the other workers of a change. Without the notification they detect
-// the change at their next poll.
+// announce notifies the other workers of a change. Without the notification they detect the
+// change at their next poll.
 func (c *Coordinator) announce(ctx context.Context, s *session) {
 	limited, cancel := context.WithTimeout(ctx, c.alive.TimeLimit())
 	defer cancel()
@@ -218,20 +218,21 @@ func (c *Coordinator) announce(ctx context.Context, s *session) {
 	}
 }
 
-// Dead reports whether the work of a worker may be ended. A worker without a row is dead, and so is a worker whose last heartbeat is older than its HeartbeatTimeout. A worker is also dead if its lock is free and its next heartbeat is overdue. A live worker may look dead for a
-// moment, so ask twice, with a pause. Dead requires a successful Register.
+// Dead reports whether the work of a worker may be ended. A worker without a row is dead, and
+// so is a worker whose last heartbeat is older than its HeartbeatTimeout. A worker is also
+// dead if its lock is free and its next heartbeat is overdue. A live worker may look dead for
+// a moment, so ask twice, with a pause. Dead requires a successful Register.
 //
-// The leader reassigns units sooner: this does no harm to a worker that lives and has
-// lost its connection.
+// The leader reassigns units sooner: this does no harm to a worker that lives and has lost its
+// connection.
 func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead bool, err error) {
 	dead, err = c.alive.Dead(ctx, pgdriver.Pool{DB: db}, id, liveness.OwnGrace)
 	return dead, wrap(err)
 }
 
-// DeadSQL returns the begin of a statement, up to a CTE "dead", and its arguments. The
-// CTE has the worker_id of each dead worker among workers. With advisory locks, a worker
-// whose lock is free is dead once its heartbeat is older than grace. DeadSQL requires a
-// successful Register.
+// DeadSQL returns the begin of a statement, up to a CTE "dead", and its arguments. The CTE has
+// the worker_id of each dead worker among workers. With advisory locks, a worker whose lock is
+// free is dead once its heartbeat is older than grace. DeadSQL requires a successful Register.
 func (c *Coordinator) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {
 	with, args, err = c.alive.DeadSQL(workers, grace)
 	return with, args, wrap(err)
@@ -258,8 +259,8 @@ func (c *Coordinator) expire() {
 	c.setAssigned(mine)
 }
 
-// setAssigned publishes the units of mine that this worker has code for. It publishes none
-// if the other workers count this worker as dead.
+// setAssigned publishes the units of mine that this worker has code for. It publishes none if
+// the other workers count this worker as dead.
 func (c *Coordinator) setAssigned(mine map[string]int) {
 	able := map[string]int{}
 	for u, partitions := range mine {

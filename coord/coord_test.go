@@ -169,8 +169,8 @@ func TestEachApplicationHasALeader(t *testing.T) {
 	})
 }
 
-// During a change of the strategy, workers with and without locks run together. Each
-// kind has a leader, and the leaders agree.
+// During a change of the strategy, workers with and without locks run together. Each kind has
+// a leader, and the leaders agree.
 func TestMixedStrategiesAgree(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -191,8 +191,8 @@ func TestMixedStrategiesAgree(t *testing.T) {
 	awaitShares(a, b)
 }
 
-// A worker gets the units that its code has, and only while the other workers may count
-// it as alive.
+// A worker gets the units that its code has, and only while the other workers may count it as
+// alive.
 func TestAssignedNeedsCodeAndAHeartbeat(t *testing.T) {
 	c := New(config(nil, "b", "a"))
 	closed := func(ch <-chan struct{}) bool {
@@ -250,8 +250,8 @@ func TestAssignedNeedsCodeAndAHeartbeat(t *testing.T) {
 	}
 }
 
-// Register removes the rows of workers that have been silent for twice their
-// HeartbeatTimeout, and no others.
+// Register removes the rows of workers that have been silent for twice their HeartbeatTimeout,
+// and no others.
 func TestRegisterRemovesDeadWorkers(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

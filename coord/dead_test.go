@@ -11,9 +11,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// A worker is dead in three cases: it has no row, it is silent, or its lock is free and
-// its next heartbeat is overdue. The lock counts only if the worker held it in this
-// incarnation of the server.
+// A worker is dead in three cases: it has no row, it is silent, or its lock is free and its
+// next heartbeat is overdue. The lock counts only if the worker held it in this incarnation of
+// the server.
 func TestDead(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -75,8 +75,8 @@ func TestDead(t *testing.T) {
 	expect("without a row", locked, true)
 }
 
-// A statement that takes work of dead workers checks again that they are dead: a worker
-// may have come back meanwhile.
+// A statement that takes work of dead workers checks again that they are dead: a worker may
+// have come back meanwhile.
 func TestDeadSQLChecksAgain(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -97,8 +97,8 @@ func TestDeadSQLChecksAgain(t *testing.T) {
 	}
 }
 
-// A connection on which the query failed leaves the pool. On a standby the query would
-// fail each time.
+// A connection on which the query failed leaves the pool. On a standby the query would fail
+// each time.
 func TestDeadDiscardsAFailedConnection(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -127,8 +127,8 @@ func TestDeadDiscardsAFailedConnection(t *testing.T) {
 	mustExec(t, d.DB, `ALTER TABLE away RENAME TO worker_nodes`)
 }
 
-// A worker whose heartbeat lies in the future is dead after its HeartbeatTimeout, also
-// for workers that ask only once. The leader sets such a heartbeat back.
+// A worker whose heartbeat lies in the future is dead after its HeartbeatTimeout, also for
+// workers that ask only once. The leader sets such a heartbeat back.
 func TestHeartbeatInTheFuture(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -148,8 +148,8 @@ func TestHeartbeatInTheFuture(t *testing.T) {
 	})
 }
 
-// A lease lasts for its holder's HeartbeatTimeout, whatever the HeartbeatTimeout of
-// another worker is.
+// A lease lasts for its holder's HeartbeatTimeout, whatever the HeartbeatTimeout of another
+// worker is.
 func TestLeaseOfAWorkerWithALongerTimeout(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

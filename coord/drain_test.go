@@ -8,7 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// A worker that an operator has asked to drain is assigned nothing, even before it has read the request.
+// A worker that an operator has asked to drain is assigned nothing, even before it has read
+// the request.
 func TestWorkerAskedToDrainGetsNoUnit(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {

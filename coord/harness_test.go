@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// patience bounds every wait. It is below the default HeartbeatTimeout, so a condition
-// that comes true in time did not wait for a timeout.
+// patience bounds every wait. It is below the default HeartbeatTimeout, so a condition that
+// comes true in time did not wait for a timeout.
 const patience = 25 * time.Second
 
 var six = []string{"Analytics", "Billing", "Email", "Inventory", "Orders", "Shipping"}
@@ -46,8 +46,8 @@ func brisk(cfg Config) Config {
 	return cfg
 }
 
-// quick has a HeartbeatTimeout that a test can wait for. On a busy machine the timeout
-// may pass unintended.
+// quick has a HeartbeatTimeout that a test can wait for. On a busy machine the timeout may
+// pass unintended.
 func quick(cfg Config) Config {
 	cfg = brisk(cfg)
 	cfg.HeartbeatTimeout = time.Second

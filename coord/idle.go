@@ -29,8 +29,8 @@ func (c cause) explain(cfg Config) string {
 	return fmt.Sprintf("its row in %s does not stay as the leader writes it: find a transaction that holds the row, a trigger or a rule on the table, and processes of another library that still run", cfg.Assignments)
 }
 
-// idle returns the units that no worker runs, as a poll shows them before changes are
-// written. No live worker has code for such a unit, or its owner is not one of them.
+// idle returns the units that no worker runs, as a poll shows them before changes are written.
+// No live worker has code for such a unit, or its owner is not one of them.
 func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause {
 	units := map[string]cause{}
 	for _, u := range n.unowned {
@@ -56,7 +56,8 @@ func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause 
 // idleSince maps each idle unit to the time since when every poll has shown it idle.
 type idleSince map[string]time.Time
 
-// next returns the map after another poll. lasting are the units that have been idle for at least enough, in order of name.
+// next returns the map after another poll. lasting are the units that have been idle for at
+// least enough, in order of name.
 func (v idleSince) next(idle map[string]cause, now time.Time, enough time.Duration) (next idleSince, lasting []string) {
 	next = idleSince{}
 	for u := range idle {
@@ -72,9 +73,9 @@ func (v idleSince) next(idle map[string]cause, now time.Time, enough time.Durati
 	return next, lasting
 }
 
-// watchIdle updates Status.Unowned. It reports each idle unit once, and once more when
-// the unit runs again. A unit that moves between workers is idle only for a moment,
-// which is not reported.
+// watchIdle updates Status.Unowned. It reports each idle unit once, and once more when the
+// unit runs again. A unit that moves between workers is idle only for a moment, which is not
+// reported.
 func (c *Coordinator) watchIdle(s *session, idle map[string]cause) {
 	var lasting []string
 	s.idle, lasting = s.idle.next(idle, time.Now(), c.cfg.HeartbeatInterval)

@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// A unit is reported as idle once every poll of the given period has shown it idle, and
-// never earlier.
+// A unit is reported as idle once every poll of the given period has shown it idle, and never
+// earlier.
 func TestIdleUnitIsReportedAfterAPeriod(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const enough = 5 * time.Second
@@ -57,8 +57,8 @@ func TestAssignmentWithoutAWorkerIsAssigned(t *testing.T) {
 	})
 }
 
-// The leader reports each consumer that no worker runs, once, with its reason, and
-// reports when it runs again. Other consumers do not wait for it.
+// The leader reports each consumer that no worker runs, once, with its reason, and reports
+// when it runs again. Other consumers do not wait for it.
 func TestUnownedConsumersAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {

@@ -22,8 +22,8 @@ type Demand struct {
 // Single is the demand for one partition.
 var Single = Demand{Count: 1}
 
-// details are the details of a consumer in a worker's row. Builds without scope support
-// write no consumer without a demand, and cannot read one.
+// details are the details of a consumer in a worker's row. Builds without scope support write
+// no consumer without a demand, and cannot read one.
 type details struct {
 	Demand
 	Scope *scope.Scope `json:"scope,omitempty"`
@@ -48,9 +48,9 @@ func detailsText(demands map[string]Demand, scopes map[string]scope.Scope) strin
 	return string(text)
 }
 
-// detailsOf parses the details in a worker's row. demands is nil for a build without
-// partition support and for details that cannot be parsed. scopes is empty for a build
-// without scope support.
+// detailsOf parses the details in a worker's row. demands is nil for a build without partition
+// support and for details that cannot be parsed. scopes is empty for a build without scope
+// support.
 func detailsOf(n liveness.Node) (demands map[string]Demand, scopes map[string]scope.Scope) {
 	var shown map[string]details
 	if err := json.Unmarshal(n.Details, &shown); err != nil || shown == nil {
@@ -104,10 +104,10 @@ type layout struct {
 	able     []bool // by member: may the member run the units
 }
 
-// layoutsOf returns the consumers that need a layout, each with its target. A consumer
-// needs a layout in four cases: it is split, its number of partitions is fixed, a member
-// demands partitions, or members have different scopes. Every other consumer is one unit
-// that any member with its code may run.
+// layoutsOf returns the consumers that need a layout, each with its target. A consumer needs a
+// layout in four cases: it is split, its number of partitions is fixed, a member demands
+// partitions, or members have different scopes. Every other consumer is one unit that any
+// member with its code may run.
 func layoutsOf(alive []Member, parts []part) map[string]*layout {
 	all := map[string]*layout{}
 	of := func(consumer string) *layout {
@@ -148,12 +148,11 @@ func layoutsOf(alive []Member, parts []part) map[string]*layout {
 	return all
 }
 
-// Number returns the wanted number of partitions of a consumer. A number that an
-// operator has fixed applies, if it is above 0. Otherwise the number applies that all
-// workers with the code demand. old reports whether some worker has no partition support
-// or runs another library: the number is then 1. 0 means that the units stay, for one of
-// two reasons. The demands differ, as in a deployment, or the keys differ and the
-// consumer is not split yet.
+// Number returns the wanted number of partitions of a consumer. A number that an operator has
+// fixed applies, if it is above 0. Otherwise the number applies that all workers with the code
+// demand. old reports whether some worker has no partition support or runs another library:
+// the number is then 1. 0 means that the units stay, for one of two reasons. The demands
+// differ, as in a deployment, or the keys differ and the consumer is not split yet.
 func Number(fixed int, split, old bool, demands []Demand) (count int) {
 	switch {
 	case fixed > 0:
@@ -169,8 +168,8 @@ func Number(fixed int, split, old bool, demands []Demand) (count int) {
 	return count
 }
 
-// decide sets the number of wanted partitions and the members that may run them. Only a
-// member whose build knows the key may run a part.
+// decide sets the number of wanted partitions and the members that may run them. Only a member
+// whose build knows the key may run a part.
 func (l *layout) decide(alive []Member) {
 	l.able = make([]bool, len(alive))
 	var demands []Demand // of members with partition support
@@ -204,9 +203,9 @@ func (l *layout) decide(alive []Member) {
 	outrank(alive, l.consumer, l.able)
 }
 
-// outrank clears able for each member whose scope is below the greatest scope of the
-// able members, see [scope.Scope.Compare]. Such a member's code would pass events that
-// the greatest scope selects. A member without a scope stays able.
+// outrank clears able for each member whose scope is below the greatest scope of the able
+// members, see [scope.Scope.Compare]. Such a member's code would pass events that the greatest
+// scope selects. A member without a scope stays able.
 func outrank(alive []Member, consumer string, able []bool) {
 	var best *scope.Scope
 	for i, m := range alive {
@@ -236,8 +235,8 @@ func withDifferentScopes(alive []Member) (consumers []string) {
 	return consumers
 }
 
-// target returns the partition that a unit is to become, to be split into or to be
-// merged into. For a split, it is the partition of the unit's first slot.
+// target returns the partition that a unit is to become, to be split into or to be merged
+// into. For a split, it is the partition of the unit's first slot.
 func (l *layout) target(u unit) string {
 	if l.count == 0 {
 		return u.name
@@ -268,8 +267,8 @@ func (l *layout) targets() (names []string) {
 	return names
 }
 
-// dealing returns the members with the partitions that they may run, in place of the
-// consumers in layouts.
+// dealing returns the members with the partitions that they may run, in place of the consumers
+// in layouts.
 func dealing(alive []Member, layouts map[string]*layout) []Member {
 	if len(layouts) == 0 {
 		return alive

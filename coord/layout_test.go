@@ -71,8 +71,8 @@ func TestWantedPartitions(t *testing.T) {
 	}
 }
 
-// For all demands and live workers, plans and the steps of the owners converge to the latest demanded layout. Then each unit is assigned once, evenly, to a worker
-// that may run it.
+// For all demands and live workers, plans and the steps of the owners converge to the latest
+// demanded layout. Then each unit is assigned once, evenly, to a worker that may run it.
 func TestPartitionsConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		is := assignments{owners: map[string]uuid.UUID{}, wanted: map[string]int{}}
@@ -190,8 +190,8 @@ func TestPartitionsConverge(t *testing.T) {
 	})
 }
 
-// The parts of one partition meet at one worker. The parts of a unit that is to be split
-// need not move first.
+// The parts of one partition meet at one worker. The parts of a unit that is to be split need
+// not move first.
 func TestPartsOfOnePartitionGetOneOwner(t *testing.T) {
 	alive := []Member{able(Demand{2, ""}), able(Demand{2, ""}), able(Demand{2, ""})}
 	for i := range alive {
@@ -254,7 +254,8 @@ func TestScopesRoundTrip(t *testing.T) {
 	}
 }
 
-// If scopes of a consumer differ, the members with the greatest scope may run it. A member without a scope may run it, too. Other consumers are not affected.
+// If scopes of a consumer differ, the members with the greatest scope may run it. A member
+// without a scope may run it, too. Other consumers are not affected.
 func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

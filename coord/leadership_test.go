@@ -111,8 +111,8 @@ func TestLeaderWithoutItsLeaseCannotWrite(t *testing.T) {
 	}
 }
 
-// A lease that expires while the write waits for its row proves nothing. The clock is
-// read when the row is locked.
+// A lease that expires while the write waits for its row proves nothing. The clock is read
+// when the row is locked.
 func TestLeaseExpiresDuringAWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -198,8 +198,8 @@ func TestLeaseRenewal(t *testing.T) {
 	}
 }
 
-// A row that is already correct is not written again, since another leader may have
-// written it.
+// A row that is already correct is not written again, since another leader may have written
+// it.
 func TestAssignWritesChangesOnly(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {

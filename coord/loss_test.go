@@ -20,8 +20,8 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// A killed process is replaced long before its heartbeat is too old. The timeouts here
-// are longer than the test's patience.
+// A killed process is replaced long before its heartbeat is too old. The timeouts here are
+// longer than the test's patience.
 func TestKilledWorkerIsReplaced(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"leader", "follower"} {
@@ -52,8 +52,8 @@ func TestKilledWorkerIsReplaced(t *testing.T) {
 	}
 }
 
-// A heartbeat from before the token proves nothing. The worker repeats the heartbeat,
-// and does not wait for the next one, an hour away.
+// A heartbeat from before the token proves nothing. The worker repeats the heartbeat, and does
+// not wait for the next one, an hour away.
 func TestKilledWorkerIsReplacedAfterANewToken(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -75,8 +75,8 @@ func TestKilledWorkerIsReplacedAfterANewToken(t *testing.T) {
 	awaitShares(b)
 }
 
-// A new process finds the row of its predecessor, killed a moment ago, and does not wait
-// for a timeout.
+// A new process finds the row of its predecessor, killed a moment ago, and does not wait for a
+// timeout.
 func TestNewProcessReplacesAKilledOne(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -118,7 +118,8 @@ func TestSilentWorkerIsReplaced(t *testing.T) {
 	}
 }
 
-// A worker gets its session even if each login takes longer than a statement may. After a crash, the logins of many clients take that long.
+// A worker gets its session even if each login takes longer than a statement may. After a
+// crash, the logins of many clients take that long.
 func TestSlowLogins(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -133,7 +134,8 @@ func TestSlowLogins(t *testing.T) {
 	})
 }
 
-// Dead connections of the pool are tried and discarded one by one. Each has the same time limit as the first.
+// Dead connections of the pool are tried and discarded one by one. Each has the same time
+// limit as the first.
 func TestDeadIdleConnectionsAreDiscarded(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -175,8 +177,8 @@ func TestTerminatedConnectionsMoveNothing(t *testing.T) {
 	})
 }
 
-// A restart of the server, clean or not, frees all locks and kills no worker. No
-// assignment moves.
+// A restart of the server, clean or not, frees all locks and kills no worker. No assignment
+// moves.
 func TestServerRestartMovesNothing(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"clean", "crash"} {
@@ -318,8 +320,8 @@ func (l *logged) count(words ...string) (n int) {
 	return n
 }
 
-// Connections to a standby leave the pool, however many there are, and the coordination
-// does not use them again.
+// Connections to a standby leave the pool, however many there are, and the coordination does
+// not use them again.
 func TestStandbyLeavesThePool(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {

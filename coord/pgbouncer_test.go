@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Behind PgBouncer with transaction pooling, Register rejects session locks, and the
-// lease works.
+// Behind PgBouncer with transaction pooling, Register rejects session locks, and the lease
+// works.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []map[string]string{{"default_pool_size": "1"}, {"default_pool_size": "3"}, {"server_round_robin": "1"}} {

@@ -31,10 +31,10 @@ type next struct {
 	unowned []string // units that no live worker has code for, in order of name; they keep their owner
 }
 
-// plan compares the assignments with the target. It deals the wanted partitions. Each
-// unit goes to the member that was dealt the partition of the unit's first slot. So the
-// parts of one partition meet at one member, and the parts of a split spread. A unit of
-// a draining member stays until the member releases it.
+// plan compares the assignments with the target. It deals the wanted partitions. Each unit
+// goes to the member that was dealt the partition of the unit's first slot. So the parts of
+// one partition meet at one member, and the parts of a split spread. A unit of a draining
+// member stays until the member releases it.
 func plan(alive []Member, is assignments, sticky bool) (n next) {
 	alive, draining := withoutDraining(alive)
 	layouts := layoutsOf(alive, is.parts)

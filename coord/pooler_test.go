@@ -17,8 +17,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// pooler is a small transaction-pooling proxy. A client has a session of the server from
-// the first message of a transaction to its end.
+// pooler is a small transaction-pooling proxy. A client has a session of the server from the
+// first message of a transaction to its end.
 type pooler struct {
 	listener net.Listener
 	choose   func(idle []*pgconn.HijackedConn) int
@@ -31,8 +31,8 @@ type pooler struct {
 	clients map[net.Conn]bool
 }
 
-// startPooler starts a proxy with the given number of server sessions. choose selects
-// one for a transaction.
+// startPooler starts a proxy with the given number of server sessions. choose selects one for
+// a transaction.
 func startPooler(t *testing.T, d *pgtest.Database, sessions int, choose func([]*pgconn.HijackedConn) int) *pooler {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// The leader and Dead detect a death by the free lock, even if the token is very old. A
-// view replaces the token's table, because a view can return any xmin.
+// The leader and Dead detect a death by the free lock, even if the token is very old. A view
+// replaces the token's table, because a view can return any xmin.
 func TestDeathIsProvenWithAnOldToken(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

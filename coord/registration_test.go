@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Registration and heartbeats write the worker's status. A status that fails, or that
-// the database rejects, stops neither.
+// Registration and heartbeats write the worker's status. A status that fails, or that the
+// database rejects, stops neither.
 func TestStatusIsWritten(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -182,8 +182,7 @@ func TestWakePollsAtOnce(t *testing.T) {
 	})
 }
 
-// A leader that was delayed finds itself alive, since its heartbeat is part of the same
-// poll.
+// A leader that was delayed finds itself alive, since its heartbeat is part of the same poll.
 func TestDelayedLeaderIsAlive(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {

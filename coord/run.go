@@ -22,10 +22,10 @@ const (
 	soundAge = time.Second
 )
 
-// Run takes part in the coordination until ctx ends, then returns nil. It sends
-// heartbeats, reads this worker's assignments, and assigns units while this worker
-// leads. When the database fails, Run retries without end, with backoff. Run returns an
-// error only if no retry can succeed.
+// Run takes part in the coordination until ctx ends, then returns nil. It sends heartbeats,
+// reads this worker's assignments, and assigns units while this worker leads. When the
+// database fails, Run retries without end, with backoff. Run returns an error only if no retry
+// can succeed.
 func (c *Coordinator) Run(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
@@ -59,7 +59,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns the wait after the n-th failure in a row. random is in [0, 1). After a single cut, the connection is replaced at once, before other workers count this worker as dead.
+// pause returns the wait after the n-th failure in a row. random is in [0, 1). After a single
+// cut, the connection is replaced at once, before other workers count this worker as dead.
 func pause(n int, random float64) time.Duration {
 	if n == 1 {
 		return time.Duration(random * float64(replacePause))
@@ -67,8 +68,8 @@ func pause(n int, random float64) time.Duration {
 	return backoff.Delay(n-1, 500*time.Millisecond, 5*time.Second, random)
 }
 
-// live runs one session until the session fails or ctx ends. failed is the number of
-// failed logins in a row. live calls healthy when the session has reached soundAge.
+// live runs one session until the session fails or ctx ends. failed is the number of failed
+// logins in a row. live calls healthy when the session has reached soundAge.
 func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err error) {
 	s := c.registered
 	c.registered = nil
@@ -103,8 +104,8 @@ func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err
 	}
 }
 
-// untilPoll returns the pause before the next poll. A whole number of equal pauses leads
-// to the next heartbeat, so that the heartbeat needs no extra poll.
+// untilPoll returns the pause before the next poll. A whole number of equal pauses leads to
+// the next heartbeat, so that the heartbeat needs no extra poll.
 func (s *session) untilPoll() time.Duration {
 	left := time.Until(s.Beaten.Add(s.cfg.HeartbeatInterval))
 	return left / max(1, (left+pollPause/2)/pollPause)
@@ -159,9 +160,8 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 	if c.cfg.OnMembers != nil {
 		c.cfg.OnMembers(ids(v.nodes), ids(nodes))
 	}
-	// A worker that replaces a dead one may register too early to remove the dead
-	// worker's row. An error of the server, which has an SQLSTATE, leaves the
-	// session usable.
+	// A worker that replaces a dead one may register too early to remove the dead worker's
+	// row. An error of the server, which has an SQLSTATE, leaves the session usable.
 	if len(nodes) < len(v.nodes) && now.Sub(c.cleaned) >= c.cfg.HeartbeatTimeout {
 		if err := c.clean(ctx, s); err != nil && pgdriver.SQLState(err) == "" {
 			return 0, err

@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/internal/liveness"
 )
 
-// session is the state of a Coordinator between two failures. All its statements run on
-// one connection. With Advisory, the leader's lock lasts as long as the connection.
+// session is the state of a Coordinator between two failures. All its statements run on one
+// connection. With Advisory, the leader's lock lasts as long as the connection.
 type session struct {
 	*liveness.Session
 	cfg Config
@@ -72,8 +72,8 @@ type view struct {
 	nodes []liveness.Node
 }
 
-// poll polls the database, and sends a heartbeat if one is due. A worker that does not
-// lead tries to take the leadership.
+// poll polls the database, and sends a heartbeat if one is due. A worker that does not lead
+// tries to take the leadership.
 func (s *session) poll(ctx context.Context) (v view, err error) {
 	self, err := s.Poll(ctx, func(ctx context.Context, beat bool, status string) (liveness.Self, error) {
 		v = view{}
@@ -136,8 +136,8 @@ func (s *session) claim(ctx context.Context) error {
 	return nil
 }
 
-// assign writes the plan if this worker leads at that moment. It returns whether this
-// worker leads, and the number of written rows.
+// assign writes the plan if this worker leads at that moment. It returns whether this worker
+// leads, and the number of written rows.
 func (s *session) assign(ctx context.Context, n next) (leads bool, written int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.TimeLimit())
 	defer cancel()

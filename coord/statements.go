@@ -24,14 +24,14 @@ WITH given AS (
 const holdsLock = `EXISTS (SELECT FROM ` + liveness.SessionLocks + `, given
 	WHERE held.pid = pg_backend_pid() AND held.mode = 'ExclusiveLock' AND held.key = given.key)`
 
-// valid compares a lease with the clock at the time of evaluation. now() would be the
-// start of a transaction that may have waited for the row.
+// valid compares a lease with the clock at the time of evaluation. now() would be the start of
+// a transaction that may have waited for the row.
 func (c Config) valid(lease string) string {
 	return `(` + lease + `.expires_at > clock_timestamp() AND ` + lease + `.expires_at <= clock_timestamp() + ` + c.most(lease) + `)`
 }
 
-// most returns an SQL expression for the duration of a lease: the HeartbeatTimeout of
-// its holder.
+// most returns an SQL expression for the duration of a lease: the HeartbeatTimeout of its
+// holder.
 func (c Config) most(lease string) string {
 	return `coalesce((SELECT ` + liveness.TimeoutSQL("n", "NULL") + ` FROM ` + c.Nodes.SQL() + ` AS n WHERE n.worker_id = ` + lease + `.worker_id), (SELECT timeout FROM given))`
 }
@@ -43,8 +43,8 @@ func (c Config) statements() statements {
 UPDATE ` + nodes + ` SET draining = true, updated_at = clock_timestamp() WHERE worker_id = (SELECT id FROM given)`,
 		leave: givenCTE + c.releaseUnits(``) + `, ` + c.liveness().RemoveSQL(`worker_id = (SELECT id FROM given)`,
 			`CASE WHEN $5::boolean THEN 'failed' WHEN g.drain_requested_at IS NOT NULL THEN 'drained' ELSE 'stopped' END`, `NULL`),
-		// A statement of its own before leave: the leader, too, locks its lease before
-		// the assignments.
+		// A statement of its own before leave: the leader, too, locks its lease before the
+		// assignments.
 		release: givenCTE + `
 UPDATE ` + leader + ` SET worker_id = NULL, expires_at = NULL
 WHERE worker_id = (SELECT id FROM given)`,
@@ -78,8 +78,8 @@ func (c Config) releaseUnits(condition string) string {
 )`
 }
 
-// mine returns an SQL expression for this worker's assigned units, as JSON, each with
-// the number of wanted partitions.
+// mine returns an SQL expression for this worker's assigned units, as JSON, each with the
+// number of wanted partitions.
 func (c Config) mine() string {
 	if !c.assigns() {
 		return `'{}'`
@@ -125,8 +125,9 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 }
 
 // leaderColumns returns the leader's columns: the assignments, if $7 asks for them, and the
-// workers' rows as JSON. The rows of the workers in the list $8 come without their
-// details. A worker that leaves deletes its assignments. So a checkpoint without an assignment is of a unit that no worker runs.
+// workers' rows as JSON. The rows of the workers in the list $8 come without their details. A
+// worker that leaves deletes its assignments. So a checkpoint without an assignment is of a
+// unit that no worker runs.
 func (c Config) leaderColumns() string {
 	if !c.assigns() {
 		return `
@@ -148,9 +149,11 @@ func (c Config) leaderColumns() string {
 	` + c.liveness().NodesSQL("$8")
 }
 
-// assignAs writes assignments if the CTE leader has a row. It returns whether it has,
-// and the number of written rows. One statement is one transaction, so nothing comes
-// between the proof and the writes. A row that another transaction holds is skipped. A process of another library locks the row of a consumer for as long as a batch lasts. The other consumers must not wait for that batch. A row may have no worker.
+// assignAs writes assignments if the CTE leader has a row. It returns whether it has, and the
+// number of written rows. One statement is one transaction, so nothing comes between the proof
+// and the writes. A row that another transaction holds is skipped. A process of another
+// library locks the row of a consumer for as long as a batch lasts. The other consumers must
+// not wait for that batch. A row may have no worker.
 //
 // The rows of units in gone are deleted, unless such a unit exists again. If the unit
 // reappears during the statement, the next poll finds it without a row.

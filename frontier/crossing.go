@@ -6,14 +6,15 @@ import "github.com/pgfrontier/worker/store"
 type Page struct {
 	// Checkpoint is the consumer's checkpoint before the read.
 	Checkpoint int64
-	// Through is the position up to which the read was complete. Take a position up to Through, above Checkpoint or in Open. If the read did not show the position, it was not visible. Through is below Checkpoint if the read reached its limit among
-	// late events.
+	// Through is the position up to which the read was complete. Take a position up to
+	// Through, above Checkpoint or in Open. If the read did not show the position, it was not
+	// visible. Through is below Checkpoint if the read reached its limit among late events.
 	Through int64
-	// Missing are the positions in (Checkpoint, Through] that were not visible, whatever
-	// their type.
+	// Missing are the positions in (Checkpoint, Through] that were not visible, whatever their
+	// type.
 	Missing []store.Range
-	// Open are the ranges that the consumer passed while they were in doubt. All of them
-	// are up to Checkpoint.
+	// Open are the ranges that the consumer passed while they were in doubt. All of them are
+	// up to Checkpoint.
 	Open []store.Range
 	// Found are the positions in Open that were visible.
 	Found []int64
@@ -35,12 +36,11 @@ type Closed struct {
 	Remains []store.Range // still in doubt
 }
 
-// Cross decides about the positions that a read of the log did not show. v must have
-// been taken before the read. The slices must be ascending and disjoint.
+// Cross decides about the positions that a read of the log did not show. v must have been
+// taken before the read. The slices must be ascending and disjoint.
 //
-// A position that was in doubt before the read may have appeared after the read, so it
-// must be watched. A position that was not in doubt and that the read does not show
-// never appears.
+// A position that was in doubt before the read may have appeared after the read, so it must be
+// watched. A position that was not in doubt and that the read does not show never appears.
 func (v *Value) Cross(p Page) Crossing {
 	c := Crossing{To: max(p.Checkpoint, min(p.Through, v.Safe))}
 	step := store.Range{First: p.Checkpoint + 1, Last: c.To}
@@ -81,8 +81,8 @@ func (v *Value) Cross(p Page) Crossing {
 	return c
 }
 
-// InDoubt returns the doubts within (after, upTo], cut to these bounds. If there are
-// none, Cross needs only the count of the missing positions.
+// InDoubt returns the doubts within (after, upTo], cut to these bounds. If there are none,
+// Cross needs only the count of the missing positions.
 func (v *Value) InDoubt(after, upTo int64) []store.Range {
 	s := store.Range{First: after + 1, Last: upTo}
 	return intersect(within(v.Doubts, s), []store.Range{s})

@@ -1,77 +1,73 @@
-// Package frontier finds out how far an event log may be read. Positions come from a
-// sequence, so they are ordered, but commits are not. A missing position may belong to a
-// running transaction, or to a transaction that rolled back. The package decides between
-// the two from the locks that transactions hold on the sequence. It publishes the result
-// as one immutable [Value].
+// Package frontier finds out how far an event log may be read. Positions come from a sequence,
+// so they are ordered, but commits are not. A missing position may belong to a running
+// transaction, or to a transaction that rolled back. The package decides between the two from
+// the locks that transactions hold on the sequence. It publishes the result as one immutable
+// [Value].
 //
 // # The proof
 //
-// A transaction that draws from a sequence holds a RowExclusiveLock on it from before the
-// draw until the transaction ends, prepared or not. The source is PostgreSQL's sequence.c,
-// lock_and_open_sequence. pg_locks shows the lock. A commit makes the transaction visible
-// before it releases the locks (xact.c). Hence three statements, each in a transaction of
-// its own, in this order:
+// A transaction that draws from a sequence takes a RowExclusiveLock on it before the draw
+// (PostgreSQL, sequence.c, lock_and_open_sequence). It holds the lock until it ends, prepared
+// or not. pg_locks shows the lock. A commit makes the transaction visible before it releases
+// the locks (xact.c). Hence three statements, each in a transaction of its own, in this order:
 //
-//  1. tail: read the positions after safe. The highest is h. A run without gaps is safe
-//     at once.
-//  2. scan: read who holds the lock. These holders and h form a fence. Scan until all
-//     holders have ended.
-//  3. read again, in a later snapshot: a position up to h that is still missing never
-//     appears.
+//  1. tail: read the positions after safe. The highest is h. A run without gaps is safe at
+//     once.
+//  2. scan: read who holds the lock. These holders and h form a fence. Scan until all holders
+//     have ended.
+//  3. read again, in a later snapshot: a position up to h that is still missing never appears.
 //
-// A transaction that drew a position up to h did so before h became visible. So it is
-// among the holders, or it had ended before the scan. Later snapshots see every
-// transaction that has ended. Each change of the order loses events.
+// A transaction that drew a position up to h did so before h became visible. So it is among
+// the holders, or it had ended before the scan. Later snapshots see every transaction that has
+// ended. Each change of the order loses events.
 //
-//   - With the scan first, a transaction can draw after the scan. Then h can be seen
-//     before that transaction ends.
+//   - With the scan first, a transaction can draw after the scan. Then h can be seen before
+//     that transaction ends.
 //   - In one statement, the scan and the rows come from different moments.
 //   - In one transaction, pg_stat_activity is frozen.
 //
-// The third statement is the reader's own: the reader takes the Value first and reads the
-// rows afterwards. [Value.Cross] then decides each missing position.
+// The third statement is the reader's own: the reader takes the Value first and reads the rows
+// afterwards. [Value.Cross] then decides each missing position.
 //
 // # Doubt
 //
-// A transaction that holds a fence open for longer than StaleAfter is stale. The fence
-// then closes without it. The missing positions that the transaction may own are
-// published as doubts. Consumers pass a doubt, and watch it until an event appears there
-// or all possible owners have ended.
+// A transaction that holds a fence open for longer than StaleAfter is stale. The fence then
+// closes without it. The missing positions that the transaction may own are published as
+// doubts. Consumers pass a doubt, and watch it until an event appears there or all possible
+// owners have ended.
 //
-// A stale transaction at rest owns nothing new. A transaction rests while its session is
-// idle in it, and once it is prepared. A scan shows the rest. A later statement reads the
+// A stale transaction at rest owns nothing new. A transaction rests while its session is idle
+// in it, and once it is prepared. A scan shows the rest. A later statement reads the
 // sequence's last value L, and a later scan shows the same rest. Then the transaction ran
 // nothing between the two scans. So it owns no position above L that was drawn before the
 // second scan. Later gaps above L are not in doubt because of this transaction.
 //
-// The begin of the rest identifies the rest of an idle session. An aborted transaction
-// rests in the same way. ROLLBACK TO SAVEPOINT lets it draw again, and changes the state
-// like any other statement. A prepared transaction rests until it ends. A transaction may
-// draw until just before it is prepared. So an L counts only if it was read after a scan
-// that shows the transaction prepared. Servers before 13.5 and 14.1 give a prepared
-// transaction another virtualtransaction. It is then a new holder, which may own what the
-// ended holders owned.
+// The begin of the rest identifies the rest of an idle session. An aborted transaction rests
+// in the same way. ROLLBACK TO SAVEPOINT lets it draw again, and changes the state like any
+// other statement. A prepared transaction rests until it ends. A transaction may draw until
+// just before it is prepared. So an L counts only if it was read after a scan that shows the
+// transaction prepared. Servers before 13.5 and 14.1 give a prepared transaction another
+// virtualtransaction. It is then a new holder, which may own what the ended holders owned.
 //
 // An L that was read before the scan loses events. So does an L that is kept after the
 // transaction runs a statement or is prepared.
 //
 // # Incarnation
 //
-// Crash recovery, promotion and a restored backup can issue positions again. Every
-// statement returns the incarnation of the server (package incarnation). When the
-// incarnation changes or the connection fails, the frontier forgets everything in memory.
-// A Value carries its incarnation as Token and is valid in that incarnation only. A reader
-// of rows under a Value proves that the rows come from the same incarnation. A frontier
-// starts from a durable row of the log, the settled row. So history is not fenced again.
+// Crash recovery, promotion and a restored backup can issue positions again. Every statement
+// returns the incarnation of the server (package incarnation). When the incarnation changes or
+// the connection fails, the frontier forgets everything in memory. A Value carries its
+// incarnation as Token and is valid in that incarnation only. A reader of rows under a Value
+// proves that the rows come from the same incarnation. A frontier starts from a durable row of
+// the log, the settled row. So history is not fenced again.
 //
 // # The end of the log
 //
-// Consumers at the end of the log ask for the next events (Follow). The frontier then
-// reads the rows, with the store's own statement, before it publishes how far they are
-// safe. Value.Since returns the rows. One read serves all consumers, and a notification
-// costs one round trip less. The rows are final: no doubt lies among them, and they were
-// read after they were found safe. A consumer with open ranges, or further back, reads the
-// table.
+// Consumers at the end of the log ask for the next events (Follow). The frontier then reads
+// the rows, with the store's own statement, before it publishes how far they are safe.
+// Value.Since returns the rows. One read serves all consumers, and a notification costs one
+// round trip less. The rows are final: no doubt lies among them, and they were read after they
+// were found safe. A consumer with open ranges, or further back, reads the table.
 //
 // The package is the worker's own; it promises no stable API.
 package frontier

@@ -6,15 +6,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// doubt is a range of positions that were missing when a fence closed. Its owners may own some of them. Other doubts share the slice owners: do not modify it in
-// place.
+// doubt is a range of positions that were missing when a fence closed. Its owners may own some
+// of them. Other doubts share the slice owners: do not modify it in place.
 type doubt struct {
 	store.Range
 	owners []*holder
 }
 
-// doubts are ascending and disjoint. A doubt ends with its owners: a position appears
-// only when its owner ends.
+// doubts are ascending and disjoint. A doubt ends with its owners: a position appears only
+// when its owner ends.
 type doubts struct {
 	all   []doubt
 	spans []store.Range // of all; published Values share the slice: do not modify it in place
@@ -30,8 +30,8 @@ func (d *doubts) last() int64 {
 	return d.all[len(d.all)-1].Last
 }
 
-// add records a missing range as doubt, as far as the owners may own it. The range lies
-// above all other doubts.
+// add records a missing range as doubt, as far as the owners may own it. The range lies above
+// all other doubts.
 func (d *doubts) add(missing store.Range, owners []*holder) {
 	for _, piece := range attribute(missing, owners) {
 		d.all = append(d.all, piece)
@@ -55,8 +55,8 @@ func (d *doubts) join(owners []*holder) {
 	}
 }
 
-// review drops owners that ended or were narrowed. It drops the doubts without owners:
-// their positions are void, or visible to later snapshots.
+// review drops owners that ended or were narrowed. It drops the doubts without owners: their
+// positions are void, or visible to later snapshots.
 func (d *doubts) review() {
 	old := d.all
 	*d = doubts{}
@@ -70,8 +70,8 @@ func (d *doubts) review() {
 	}
 }
 
-// attribute splits a range where the reach of an owner ends. It leaves out the positions
-// that no owner may own.
+// attribute splits a range where the reach of an owner ends. It leaves out the positions that
+// no owner may own.
 func attribute(s store.Range, owners []*holder) []doubt {
 	living := owners
 	if slices.ContainsFunc(owners, func(h *holder) bool { return !h.mayOwnAbove(s.First - 1) }) {

@@ -9,8 +9,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// maxFences allows one fence that waits for its holders, and one fence for later
-// positions.
+// maxFences allows one fence that waits for its holders, and one fence for later positions.
 const maxFences = 2
 
 // sighting is a holder as one scan showed it.
@@ -24,8 +23,8 @@ type sighting struct {
 	Age         float64 `json:"age"`         // of the transaction, in seconds; 0: hidden from this role
 }
 
-// holder is a transaction that holds the lock and may own missing positions. The
-// machine's fences and doubts share it.
+// holder is a transaction that holds the lock and may own missing positions. The machine's
+// fences and doubts share it.
 type holder struct {
 	sighting
 	ended bool
@@ -38,8 +37,8 @@ type holder struct {
 	narrowed bool // a scan after the read of last showed the same rest
 }
 
-// reach returns the highest position that the holder may own, among the positions drawn
-// before the latest scan.
+// reach returns the highest position that the holder may own, among the positions drawn before
+// the latest scan.
 func (h *holder) reach() int64 {
 	if h.narrowed {
 		return h.last
@@ -50,9 +49,9 @@ func (h *holder) reach() int64 {
 func (h *holder) mayOwnAbove(position int64) bool { return !h.ended && h.reach() > position }
 
 // observe records what the latest scan shows of the holder. It reports whether the scan
-// narrows the holder. A scan narrows a holder that ran nothing since the scan before
-// last was read. All positions of such a holder were drawn before the read of last, so
-// none is above last. Any other change discards last.
+// narrows the holder. A scan narrows a holder that ran nothing since the scan before last was
+// read. All positions of such a holder were drawn before the read of last, so none is above
+// last. Any other change discards last.
 func (h *holder) observe(s sighting) (narrowed bool) {
 	same := s.Rest != "" && s.Rest == h.Rest
 	h.sighting = s
@@ -65,9 +64,8 @@ func (h *holder) observe(s sighting) (narrowed bool) {
 	return narrowed
 }
 
-// fence proves that all missing positions up to h are void, once its holders have ended.
-// Every transaction that drew a position up to h is a holder or had ended before the
-// scan.
+// fence proves that all missing positions up to h are void, once its holders have ended. Every
+// transaction that drew a position up to h is a holder or had ended before the scan.
 type fence struct {
 	h       int64 // visible before the scan that found the holders
 	holders []*holder
@@ -85,8 +83,8 @@ func (f *fence) owners(safe int64) []*holder {
 	return owners
 }
 
-// narrow records the sequence's last value for the holders at rest. The value was read
-// after the latest scan.
+// narrow records the sequence's last value for the holders at rest. The value was read after
+// the latest scan.
 func (m *machine) narrow(last int64) {
 	if !m.rules.named {
 		return
@@ -136,13 +134,12 @@ func (m *machine) matchHolders(shown []sighting) {
 }
 
 // unnumbered reports whether id is the virtualtransaction of a transaction prepared on a
-// server before 13.5 or 14.1. Such a server renames a transaction when it prepares it.
-// The transaction may be any of the holders that ended, so it joins every fence and
-// doubt.
+// server before 13.5 or 14.1. Such a server renames a transaction when it prepares it. The
+// transaction may be any of the holders that ended, so it joins every fence and doubt.
 func unnumbered(id string) bool { return strings.HasPrefix(id, "-1/") }
 
-// open opens a fence for the missing positions up to the head. The head was read before
-// the scan that found the holders.
+// open opens a fence for the missing positions up to the head. The head was read before the
+// scan that found the holders.
 func (m *machine) open(now time.Time) {
 	newest := m.safe
 	if n := len(m.fences); n > 0 {
@@ -204,9 +201,9 @@ func (m *machine) close() {
 
 func (m *machine) waitsFor(h *holder) bool { return m.rules.policy == Wait || !h.stale }
 
-// pass closes the oldest fence with doubts, as far as a read in a later snapshot
-// reaches. A position that the read does not show belongs to a stale holder or is void.
-// pass reports whether the fence is closed.
+// pass closes the oldest fence with doubts, as far as a read in a later snapshot reaches. A
+// position that the read does not show belongs to a stale holder or is void. pass reports
+// whether the fence is closed.
 func (m *machine) pass(r tailRead) bool {
 	f := m.fences[0]
 	limit := min(f.h, m.head-m.rules.harborLag)

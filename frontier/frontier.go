@@ -19,8 +19,8 @@ import (
 type Policy int
 
 const (
-	// SkipStale passes a transaction that has held a fence open for StaleAfter. The
-	// positions that the transaction may own are published as doubts.
+	// SkipStale passes a transaction that has held a fence open for StaleAfter. The positions
+	// that the transaction may own are published as doubts.
 	SkipStale Policy = iota
 	// Wait waits for every transaction, however long. It keeps strict global order.
 	Wait
@@ -28,15 +28,17 @@ const (
 
 // Value is the published state of the log. It is immutable.
 type Value struct {
-	// Token names the incarnation of the server in which the other fields were found.
-	// After a crash, a promotion or a restore, positions may be issued again. The server
-	// then has another token, and the Value is no longer valid. Token is empty before
-	// the first publication.
+	// Token names the incarnation of the server in which the other fields were found. After a
+	// crash, a promotion or a restore, positions may be issued again. The server then has
+	// another token, and the Value is no longer valid. Token is empty before the first
+	// publication.
 	Token string
-	// Settled is the low-water mark: every position up to Settled is visible to new
-	// snapshots, or void.
+	// Settled is the low-water mark: every position up to Settled is visible to new snapshots,
+	// or void.
 	Settled int64
-	// Safe is the high-water mark: consumers may advance up to Safe. Take a position up to Safe that is missing in a snapshot taken after the Value. It is in doubt if Doubts cover it, and void otherwise.
+	// Safe is the high-water mark: consumers may advance up to Safe. Take a position up to
+	// Safe that is missing in a snapshot taken after the Value. It is in doubt if Doubts cover
+	// it, and void otherwise.
 	Safe int64
 	// Doubts are the ranges in doubt, ascending and disjoint. Do not modify them.
 	Doubts []store.Range
@@ -53,8 +55,7 @@ type Config struct {
 
 	Policy     Policy
 	StaleAfter time.Duration // a transaction that holds a fence open for longer is stale
-	// HarborLag is the number of positions that Safe stays behind the head while doubts
-	// exist.
+	// HarborLag is the number of positions that Safe stays behind the head while doubts exist.
 	HarborLag int64
 	Interval  time.Duration // between two reads of an idle log
 	OnFailure func(error)   // called after each failed attempt of Run; may be nil
@@ -96,23 +97,23 @@ func New(cfg Config) *Frontier {
 	return f
 }
 
-// Value returns the latest published Value. Before the first publication it returns the
-// zero Value. It never returns nil.
+// Value returns the latest published Value. Before the first publication it returns the zero
+// Value. It never returns nil.
 func (f *Frontier) Value() *Value { return f.value.Load() }
 
-// Head returns the highest visible position that the latest read of the log showed. It
-// reports whether the log has been read yet.
+// Head returns the highest visible position that the latest read of the log showed. It reports
+// whether the log has been read yet.
 func (f *Frontier) Head() (head int64, seen bool) {
 	head = f.head.Load()
 	return max(head, 0), head >= 0
 }
 
-// Blocked returns the transactions that hold the frontier back or keep positions in doubt. The list is from the latest scan of the locks.
+// Blocked returns the transactions that hold the frontier back or keep positions in doubt. The
+// list is from the latest scan of the locks.
 func (f *Frontier) Blocked() []Holder { return *f.blocked.Load() }
 
-// Err returns the error of the latest attempt while Run cannot read the log. It returns
-// nil while Run works. The error comes from the connection or the server, or is a
-// [SetupError].
+// Err returns the error of the latest attempt while Run cannot read the log. It returns nil
+// while Run works. The error comes from the connection or the server, or is a [SetupError].
 func (f *Frontier) Err() error {
 	if err := f.failure.Load(); err != nil {
 		return *err
@@ -121,20 +122,20 @@ func (f *Frontier) Err() error {
 }
 
 // Turned returns when Run last began a statement or an attempt after a failure. Every
-// statement has a time limit, so a Run whose time is minutes old hangs. Turned returns
-// the zero time before Run.
+// statement has a time limit, so a Run whose time is minutes old hangs. Turned returns the
+// zero time before Run.
 func (f *Frontier) Turned() time.Time { return f.turned.Get() }
 
-// Changed returns a channel that is closed at the next publication. To miss no
-// change, take the channel, read Value, then wait for the channel.
+// Changed returns a channel that is closed at the next publication. To miss no change, take
+// the channel, read Value, then wait for the channel.
 func (f *Frontier) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed
 }
 
-// Back returns a channel that is closed when the frontier next reads the log after a failure. Callers that failed may then retry at
-// once.
+// Back returns a channel that is closed when the frontier next reads the log after a failure.
+// Callers that failed may then retry at once.
 func (f *Frontier) Back() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,16 +150,16 @@ func (f *Frontier) Wake() {
 	}
 }
 
-// Reopen makes Run continue on another connection, at most once a second. Callers use
-// Reopen when they find another server behind their connections.
+// Reopen makes Run continue on another connection, at most once a second. Callers use Reopen
+// when they find another server behind their connections.
 func (f *Frontier) Reopen() {
 	f.reopen.Store(true)
 	f.Wake()
 }
 
-// Follow asks for the events after Safe, for a consumer that has reached Safe. The
-// frontier reads these events before it publishes how far they are safe, and Value.Since
-// returns them. After 200 events, a consumer must call Follow again.
+// Follow asks for the events after Safe, for a consumer that has reached Safe. The frontier
+// reads these events before it publishes how far they are safe, and Value.Since returns them.
+// After 200 events, a consumer must call Follow again.
 func (f *Frontier) Follow() { f.follow.Store(true) }
 
 // notifyChange calls OnChange if the counter has moved.
@@ -183,10 +184,10 @@ func (f *Frontier) publish(v *Value) {
 	f.changed = make(chan struct{})
 }
 
-// Run keeps the Value up to date until ctx ends, then returns nil. It pins one
-// connection of the pool. When the connection or the database fails, Run forgets
-// everything but the published Value and retries with backoff. The published Value stays
-// valid under its token. Run returns an error only if the Config is invalid.
+// Run keeps the Value up to date until ctx ends, then returns nil. It pins one connection of
+// the pool. When the connection or the database fails, Run forgets everything but the
+// published Value and retries with backoff. The published Value stays valid under its token.
+// Run returns an error only if the Config is invalid.
 func (f *Frontier) Run(ctx context.Context) error {
 	if err := f.cfg.validate(); err != nil {
 		return err
@@ -223,8 +224,8 @@ const reopenEvery = time.Second
 
 var errFailover = errors.New("frontier: the pool's connections lead to another server than this session, which is given up: do several servers answer the connection string?")
 
-// live runs one session until the session fails or ctx ends. It calls healthy after each
-// step of a session that has read the log.
+// live runs one session until the session fails or ctx ends. It calls healthy after each step
+// of a session that has read the log.
 func (f *Frontier) live(ctx context.Context, healthy func()) error {
 	s, err := f.Open(ctx)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 // patience is how long a test waits for an expected event.
 const patience = pgtest.Patience
 
-// eventLog reads the events table itself, so that these tests need no event store. It
-// does not name the source of its positions.
+// eventLog reads the events table itself, so that these tests need no event store. It does not
+// name the source of its positions.
 type eventLog struct{}
 
 func (eventLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
@@ -160,8 +160,7 @@ func await(t testing.TB, f *Frontier, what string, ok func(*Value) bool) *Value 
 	}
 }
 
-// awaitSettled waits until the frontier has settled a position and nothing above the
-// position.
+// awaitSettled waits until the frontier has settled a position and nothing above the position.
 func awaitSettled(t testing.TB, f *Frontier, position int64) {
 	t.Helper()
 	v := await(t, f, fmt.Sprintf("settled %d", position), func(v *Value) bool { return v.Token != "" && v.Settled >= position })

@@ -15,9 +15,9 @@ type heartbeat struct {
 	change chan struct{} // closed at the next change; nil: nothing waits
 }
 
-// beat records that a statement that began at the given time read the token. Another
-// token is another incarnation of the server. The session then outlasted a restart
-// behind a proxy, and its connection proves nothing about the time before.
+// beat records that a statement that began at the given time read the token. Another token is
+// another incarnation of the server. The session then outlasted a restart behind a proxy, and
+// its connection proves nothing about the time before.
 func (p *heartbeat) beat(began time.Time, token string) {
 	p.set(func() {
 		if p.since.IsZero() || token != p.token {
@@ -40,8 +40,8 @@ func (p *heartbeat) set(f func()) {
 	}
 }
 
-// read returns the period in which the session has worked, and a channel that is closed
-// when the period changes.
+// read returns the period in which the session has worked, and a channel that is closed when
+// the period changes.
 func (p *heartbeat) read() (since, until time.Time, change <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,9 +51,10 @@ func (p *heartbeat) read() (since, until time.Time, change <-chan struct{}) {
 	return p.since, p.until, p.change
 }
 
-// Outlived reports whether the frontier's session has worked since the given time. The session has one connection and one incarnation of the server. It makes the frontier read once
-// more, and waits for the read until ctx ends. A caller that has lost a connection
-// learns whether other connections were lost as well.
+// Outlived reports whether the frontier's session has worked since the given time. The session
+// has one connection and one incarnation of the server. It makes the frontier read once more,
+// and waits for the read until ctx ends. A caller that has lost a connection learns whether
+// other connections were lost as well.
 func (f *Frontier) Outlived(ctx context.Context, from time.Time) bool {
 	for now := time.Now(); ; {
 		since, until, change := f.heartbeat.read()

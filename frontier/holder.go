@@ -34,8 +34,8 @@ func (m *machine) takeNewlyStale() []Holder {
 	return all
 }
 
-// blocked returns the holders that keep fences open or may own positions in doubt,
-// oldest first.
+// blocked returns the holders that keep fences open or may own positions in doubt, oldest
+// first.
 func (m *machine) blocked() []Holder {
 	keeping := map[*holder]bool{}
 	for _, f := range m.fences {

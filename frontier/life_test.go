@@ -174,8 +174,8 @@ func awaitServer(t testing.TB, db *sql.DB) {
 	t.Fatalf("the server does not accept connections: %v", err)
 }
 
-// A killed backend restarts the server without a new start time. Positions may then be
-// issued again. The frontier must have another token and an empty memory.
+// A killed backend restarts the server without a new start time. Positions may then be issued
+// again. The frontier must have another token and an empty memory.
 func TestCrashChangesTheToken(t *testing.T) {
 	t.Parallel()
 	server, db := crashServer(t)
@@ -291,8 +291,8 @@ func TestStartsFromTheSettledRow(t *testing.T) {
 	next.published(2, 2)
 }
 
-// Positions are issued again after a restart of the sequence. The frontier drops what it
-// knew of the old positions, in memory and in the settled row.
+// Positions are issued again after a restart of the sequence. The frontier drops what it knew
+// of the old positions, in memory and in the settled row.
 func TestRestartedSequence(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []string{
@@ -332,9 +332,8 @@ func TestRestartedSequence(t *testing.T) {
 	}
 }
 
-// The sequence issued more positions after the restart than before. Only the sequence's
-// file shows the restart. The settled row of the old positions would hide the open
-// transaction.
+// The sequence issued more positions after the restart than before. Only the sequence's file
+// shows the restart. The settled row of the old positions would hide the open transaction.
 func TestRestartedSequenceThatCaughtUp(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

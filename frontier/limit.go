@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Every statement has a time limit, since a connection whose peer vanished may never
-// return an answer. The first limit is short, because all consumers wait for the
-// statement.
+// Every statement has a time limit, since a connection whose peer vanished may never return an
+// answer. The first limit is short, because all consumers wait for the statement.
 const (
 	firstLimit = 5 * time.Second
 	lastLimit  = 30 * time.Second
@@ -15,8 +14,8 @@ const (
 	limitKept = 10 * time.Minute
 )
 
-// limit is the time limit of a statement. It doubles with each timeout, since a slow
-// server is not a dead server.
+// limit is the time limit of a statement. It doubles with each timeout, since a slow server is
+// not a dead server.
 type limit struct {
 	current time.Duration // 0: firstLimit
 	passed  time.Time     // the latest timeout

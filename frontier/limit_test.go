@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The time limit doubles with each timeout, up to lastLimit. It starts again after
-// limitKept without a timeout.
+// The time limit doubles with each timeout, up to lastLimit. It starts again after limitKept
+// without a timeout.
 func TestLimitDoublesAfterATimeout(t *testing.T) {
 	var l limit
 	now := time.Now()

@@ -16,9 +16,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// TestNothingIsLostUnderLoad follows the log while transactions commit, roll back, idle,
-// roll back to savepoints and are prepared. It tests the real statements, as
-// TestProtocol tests the real decisions.
+// TestNothingIsLostUnderLoad follows the log while transactions commit, roll back, idle, roll
+// back to savepoints and are prepared. It tests the real statements, as TestProtocol tests the
+// real decisions.
 func TestNothingIsLostUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -116,8 +116,8 @@ func (w writer) transaction(ctx context.Context, conn *sql.Conn, gid string) err
 	return nil
 }
 
-// follow is a consumer in memory. It returns when the writers are done and it has
-// applied every event. It fails the test if an event is lost or applied twice.
+// follow is a consumer in memory. It returns when the writers are done and it has applied
+// every event. It fails the test if an event is lost or applied twice.
 func follow(t *testing.T, db *sql.DB, f *Frontier, writersDone <-chan struct{}) {
 	t.Helper()
 	var c follower
@@ -189,8 +189,8 @@ func (c *follower) poll(ctx context.Context, db *sql.DB, v *Value) error {
 	return nil
 }
 
-// read returns the visible positions above the checkpoint and in the open ranges, in
-// order, from one snapshot.
+// read returns the visible positions above the checkpoint and in the open ranges, in order,
+// from one snapshot.
 func (c *follower) read(ctx context.Context, db *sql.DB, safe int64) (positions []int64, err error) {
 	var open strings.Builder
 	for _, s := range c.open {
@@ -211,8 +211,8 @@ func (c *follower) read(ctx context.Context, db *sql.DB, safe int64) (positions 
 	return positions, rows.Err()
 }
 
-// complete compares the applied positions with the events, once the checkpoint has
-// passed all of them.
+// complete compares the applied positions with the events, once the checkpoint has passed all
+// of them.
 func (c *follower) complete(t *testing.T, db *sql.DB) bool {
 	t.Helper()
 	all := follower{}

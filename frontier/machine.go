@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Pauses between two scans while scans are needed. A position that just went missing
-// usually appears or rolls back within milliseconds.
+// Pauses between two scans while scans are needed. A position that just went missing usually
+// appears or rolls back within milliseconds.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 200 * time.Millisecond
@@ -72,9 +72,9 @@ type (
 	}
 )
 
-// machine is the protocol without its I/O. It takes answers, and returns the next
-// statement and the Value. It reads no clock and knows no SQL. A new machine, and a
-// machine whose token changed, knows nothing.
+// machine is the protocol without its I/O. It takes answers, and returns the next statement
+// and the Value. It reads no clock and knows no SQL. A new machine, and a machine whose token
+// changed, knows nothing.
 type machine struct {
 	rules  rules
 	jitter func(time.Duration) time.Duration
@@ -110,8 +110,8 @@ type rules struct {
 	harborLag  int64
 	interval   time.Duration // between two tails of an idle log
 	raiseEvery time.Duration // between two writes of the settled row
-	// named reports whether the sequence of the positions is known. If not, every
-	// transaction is a holder, there is no last value, and nothing is durable.
+	// named reports whether the sequence of the positions is known. If not, every transaction
+	// is a holder, there is no last value, and nothing is durable.
 	named bool
 }
 
@@ -144,8 +144,8 @@ func (m *machine) next(now time.Time) action {
 	return a
 }
 
-// wake makes a waiting tail run at once. If consumers want rows, wake requests a read of
-// rows instead.
+// wake makes a waiting tail run at once. If consumers want rows, wake requests a read of rows
+// instead.
 func (m *machine) wake(now time.Time) {
 	if !m.rowsNow(now) {
 		m.tailNow(now)
@@ -177,15 +177,15 @@ func (m *machine) onStart(now time.Time, r startRead) {
 	m.tailAt(now)
 }
 
-// onDone handles the end of plantToken and placeSettled. It requests another readStart,
-// since another frontier may have written first.
+// onDone handles the end of plantToken and placeSettled. It requests another readStart, since
+// another frontier may have written first.
 func (m *machine) onDone() { m.todo = action{do: readStart} }
 
 // onRaised handles the end of raiseSettled.
 func (m *machine) onRaised(now time.Time, settled int64) { m.raised, m.raisedAt = settled, now }
 
-// recognize reports whether an answer comes from the machine's incarnation and its
-// sequence was not set back. If not, recognize forgets everything.
+// recognize reports whether an answer comes from the machine's incarnation and its sequence
+// was not set back. If not, recognize forgets everything.
 func (m *machine) recognize(token string, last int64) bool {
 	if token == m.token && (!m.rules.named || last >= m.safe) {
 		return true
@@ -266,8 +266,8 @@ func (m *machine) planAfterTail(now time.Time, progress bool) {
 	}
 }
 
-// planScan requests a scan if a scan is needed and due. Otherwise it requests a tail,
-// which may show that no scan is needed.
+// planScan requests a scan if a scan is needed and due. Otherwise it requests a tail, which
+// may show that no scan is needed.
 func (m *machine) planScan(now time.Time) {
 	if m.wantsScan() && !now.Before(m.scanAt) {
 		m.todo = action{do: scanLocks}
@@ -341,9 +341,9 @@ func (m *machine) publish() {
 	}
 }
 
-// sameSlice reports whether the doubts were not reviewed, since published slices are
-// never modified. After a review, a new Value is needed even if the same positions stay
-// in doubt. One of their owners has ended, and its events are visible now.
+// sameSlice reports whether the doubts were not reviewed, since published slices are never
+// modified. After a review, a new Value is needed even if the same positions stay in doubt.
+// One of their owners has ended, and its events are visible now.
 func sameSlice(a, b []store.Range) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// OpenTransaction is a transaction that has drawn positions and has not ended. A field
-// that this role may not see is zero (GRANT pg_read_all_stats). If track_activities is
-// off, Start is nil and State is "disabled".
+// OpenTransaction is a transaction that has drawn positions and has not ended. A field that
+// this role may not see is zero (GRANT pg_read_all_stats). If track_activities is off, Start
+// is nil and State is "disabled".
 type OpenTransaction struct {
 	PID         int    // of the backend; 0: a prepared transaction
 	GID         string // of a prepared transaction
@@ -22,8 +22,8 @@ type OpenTransaction struct {
 	State       string        // as in pg_stat_activity, or "prepared"
 	Age         time.Duration // of the transaction
 	StateAge    time.Duration // how long the session has been in State
-	// BackendStart and Start distinguish the transaction from a later transaction with
-	// the same PID.
+	// BackendStart and Start distinguish the transaction from a later transaction with the
+	// same PID.
 	BackendStart, Start *time.Time
 	Query               string // the latest statement; empty unless requested
 }
@@ -31,9 +31,9 @@ type OpenTransaction struct {
 // Remedy returns the command that ends the transaction.
 func (t OpenTransaction) Remedy() string { return Holder{PID: t.PID, GID: t.GID}.Remedy() }
 
-// OpenTransactions returns the transactions that may own positions of a log, oldest
-// first. It takes no lock. The text of statements may contain data of users: set queries
-// only where this data may be shown.
+// OpenTransactions returns the transactions that may own positions of a log, oldest first. It
+// takes no lock. The text of statements may contain data of users: set queries only where this
+// data may be shown.
 func OpenTransactions(ctx context.Context, q store.Querier, log store.SequenceNamer, queries bool) ([]OpenTransaction, error) {
 	var o origin
 	table, column := log.PositionColumn()
@@ -65,12 +65,12 @@ func timeOrNil(t sql.NullTime) *time.Time {
 	return &utc
 }
 
-// openSQL returns the transactions that hold the lock of the sequence. nextval takes the
-// lock until the end of its transaction. The server shows locks, sessions and prepared
-// transactions at different moments. A holder that pg_stat_activity and
-// pg_prepared_xacts do not show has ended. A session without a transaction has just
-// begun or ended. A session that hides its activity shows no backend_type. A session
-// with track_activities off never shows a transaction.
+// openSQL returns the transactions that hold the lock of the sequence. nextval takes the lock
+// until the end of its transaction. The server shows locks, sessions and prepared transactions
+// at different moments. A holder that pg_stat_activity and pg_prepared_xacts do not show has
+// ended. A session without a transaction has just begun or ended. A session that hides its
+// activity shows no backend_type. A session with track_activities off never shows a
+// transaction.
 const openSQL = `
 WITH locks AS MATERIALIZED (
 	SELECT locktype, virtualtransaction AS vx, pid, transactionid AS xid

@@ -28,8 +28,8 @@ var (
 	ErrLogReplaced     = errors.New("the log's table or sequence was replaced")
 )
 
-// SetupError says why the frontier's proof does not hold on the database, and what to do
-// about it.
+// SetupError says why the frontier's proof does not hold on the database, and what to do about
+// it.
 type SetupError struct {
 	Err    error // one of the Err variables of this package
 	Detail string
@@ -49,8 +49,8 @@ func setupError(err error, remedy, detail string, args ...any) error {
 
 const oldestServer = 13
 
-// origin is the source of a log's positions, as found at the start of a session. Its
-// names are qualified and quoted.
+// origin is the source of a log's positions, as found at the start of a session. Its names are
+// qualified and quoted.
 type origin struct {
 	database int64 // oid
 	named    bool  // the fields below are known
@@ -60,29 +60,29 @@ type origin struct {
 
 	sequence    string
 	sequenceOID int64
-	// file is the sequence's file node. RESTART changes the file node, and so does
-	// TRUNCATE with RESTART IDENTITY.
+	// file is the sequence's file node. RESTART changes the file node, and so does TRUNCATE
+	// with RESTART IDENTITY.
 	file int64
 }
 
-// key identifies the log in the settled table. The key contains the sequence's file, so
-// a row written before a RESTART is not used.
+// key identifies the log in the settled table. The key contains the sequence's file, so a row
+// written before a RESTART is not used.
 func (o origin) key() int64 { return o.sequenceOID<<32 | o.file }
 
 // Source names the table and the sequence of a log's positions.
 type Source struct {
 	// Database is the oid of the database.
 	Database int64
-	// Table is the qualified and quoted name of the events' table. It is empty if the
-	// log does not name the table.
+	// Table is the qualified and quoted name of the events' table. It is empty if the log does
+	// not name the table.
 	Table string
-	// Sequence is the qualified and quoted name of the sequence of the positions. It is
-	// empty if the log does not name the sequence.
+	// Sequence is the qualified and quoted name of the sequence of the positions. It is empty
+	// if the log does not name the sequence.
 	Sequence string
 }
 
-// Preflight checks whether the frontier can work: the server, the tables, the privileges
-// and the sequence of the positions. If a check fails, the error is a [SetupError].
+// Preflight checks whether the frontier can work: the server, the tables, the privileges and
+// the sequence of the positions. If a check fails, the error is a [SetupError].
 func (c Config) Preflight(ctx context.Context, q store.Querier) (Source, error) {
 	if err := c.validate(); err != nil {
 		return Source{}, err
@@ -91,8 +91,8 @@ func (c Config) Preflight(ctx context.Context, q store.Querier) (Source, error) 
 	return Source{o.database, o.table, o.sequence}, err
 }
 
-// resolve finds the source of the log's positions. It returns an error if the proof does
-// not hold for the source.
+// resolve finds the source of the log's positions. It returns an error if the proof does not
+// hold for the source.
 func (c Config) resolve(ctx context.Context, q store.Querier) (origin, error) {
 	var o origin
 	if err := o.checkServer(ctx, q); err != nil {
@@ -196,9 +196,9 @@ func rowSecurityError(table string) error {
 		"row-level security of table %s applies to this role, and rows that it cannot see would be taken for void", table)
 }
 
-// findSequence finds the sequence that the column's default draws from. A sequence that
-// the default refers to comes first. Otherwise the column owns the sequence: an
-// identity's sequence comes before the sequence of a serial column.
+// findSequence finds the sequence that the column's default draws from. A sequence that the
+// default refers to comes first. Otherwise the column owns the sequence: an identity's
+// sequence comes before the sequence of a serial column.
 func (o *origin) findSequence(ctx context.Context, q store.Querier) error {
 	var drawn, owned sql.NullInt64
 	var candidates int
@@ -254,8 +254,8 @@ WHERE s.seqrelid = $1::bigint::oid`, o.sequenceOID).Scan(&o.sequence, &o.file, &
 	return s.check(o.sequence)
 }
 
-// checkLowest returns an error if the log has an event below position 1. A checkpoint of
-// 0 means that no event was handled, so no consumer would read that event.
+// checkLowest returns an error if the log has an event below position 1. A checkpoint of 0
+// means that no event was handled, so no consumer would read that event.
 func (o *origin) checkLowest(ctx context.Context, q store.Querier) error {
 	var lowest int64
 	if err := q.QueryRowContext(ctx, `SELECT coalesce(min(`+o.column+`), 1) FROM `+o.table).Scan(&lowest); err != nil {

@@ -92,8 +92,8 @@ func TestPreflightRefuses(t *testing.T) {
 	}
 }
 
-// poolOf opens a pool whose sessions act as a role with the least grants. setup then
-// changes the grants. setup names the role %role.
+// poolOf opens a pool whose sessions act as a role with the least grants. setup then changes
+// the grants. setup names the role %role.
 func poolOf(t *testing.T, d *pgtest.Database, setup string) *sql.DB {
 	t.Helper()
 	role := "frontier_" + strings.ToLower(rand.Text())
@@ -171,8 +171,8 @@ func TestServerCheck(t *testing.T) {
 	}
 }
 
-// An error of Preflight may also arise while the frontier runs. The frontier then waits,
-// and continues after the repair.
+// An error of Preflight may also arise while the frontier runs. The frontier then waits, and
+// continues after the repair.
 func TestPreflightErrorWhileRunning(t *testing.T) {
 	t.Parallel()
 	for want, clause := range map[error][2]string{
@@ -237,8 +237,8 @@ func TestHiddenRowsWhileRunning(t *testing.T) {
 	}
 }
 
-// Explicit ids or an unfinished restore leave rows above the sequence. The sequence will
-// still issue the positions below these rows.
+// Explicit ids or an unfinished restore leave rows above the sequence. The sequence will still
+// issue the positions below these rows.
 func TestRowsAboveTheSequence(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// mutant is one fault in the simulation, of the server, the statements or the consumer.
-// The searches below must find each.
+// mutant is one fault in the simulation, of the server, the statements or the consumer. The
+// searches below must find each.
 type mutant int
 
 const (
@@ -93,9 +93,10 @@ func uniform(t *rapid.T) func(n int) int {
 	}
 }
 
-// TestProtocol drives the machine and the consumers' decisions through random
-// interleavings. A run fails if an event is lost, applied twice, out of order or unaudited. A run that does not end fails, too. The trace of a failed run comes last, after
-// rapid's report of its draws. A longer search:
+// TestProtocol drives the machine and the consumers' decisions through random interleavings. A
+// run fails if an event is lost, applied twice, out of order or unaudited. A run that does not
+// end fails, too. The trace of a failed run comes last, after rapid's report of its draws. A
+// longer search:
 //
 //	go test ./frontier -run TestProtocol -rapid.checks=100000
 func TestProtocol(t *testing.T) {
@@ -124,8 +125,8 @@ func TestProtocol(t *testing.T) {
 	t.Logf("%d steps, %v", steps, seen)
 }
 
-// TestMutantsAreFound checks that the search finds each mutant within a bounded number
-// of runs.
+// TestMutantsAreFound checks that the search finds each mutant within a bounded number of
+// runs.
 func TestMutantsAreFound(t *testing.T) {
 	const runs = 100
 	for _, c := range mutants {

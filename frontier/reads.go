@@ -34,8 +34,8 @@ func (s *Session) read(ctx context.Context, what, query string, args []any, more
 	return v, nil
 }
 
-// checkAbove returns an error if a visible position is above the sequence's last value.
-// The sequence would issue that position, or positions below it, later.
+// checkAbove returns an error if a visible position is above the sequence's last value. The
+// sequence would issue that position, or positions below it, later.
 func (s *Session) checkAbove(position, last int64) error {
 	if position <= last {
 		return nil
@@ -54,8 +54,8 @@ func (s *Session) readStart(ctx context.Context) (startRead, error) {
 	return startRead{token: v.token, settled: settled, found: settled >= 0, last: v.last}, err
 }
 
-// readToken reads the token of a log that is read through its store. Two equal tokens
-// around a read name the incarnation of the read.
+// readToken reads the token of a log that is read through its store. Two equal tokens around a
+// read name the incarnation of the read.
 func (s *Session) readToken(ctx context.Context) (token string, err error) {
 	var changes int64
 	if err = s.on.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {
@@ -98,8 +98,8 @@ func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, e
 	return r, err
 }
 
-// readRows reads events that are published without another read, so the events must come
-// from the machine's incarnation.
+// readRows reads events that are published without another read, so the events must come from
+// the machine's incarnation.
 func (s *Session) readRows(ctx context.Context, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
 	log := s.f.cfg.Log
 	if bound, ok := log.(store.BoundLog); ok {

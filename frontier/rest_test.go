@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// passed starts a session with a stale transaction that has drawn position 1, and passes
-// the position. Position 2 is visible.
+// passed starts a session with a stale transaction that has drawn position 1, and passes the
+// position. Position 2 is visible.
 func passed(t *testing.T, d *pgtest.Database, q store.Querier) stepper {
 	t.Helper()
 	cfg := testConfig(t, d.DB)
@@ -61,8 +61,8 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	}
 }
 
-// A transaction within a statement may draw at any time, even if its state has not
-// changed for long.
+// A transaction within a statement may draw at any time, even if its state has not changed for
+// long.
 func TestBusyTransactionIsNotNarrowed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -118,8 +118,8 @@ func awaitAtLock(t testing.TB, db *sql.DB, key int) {
 	}
 }
 
-// A prepared transaction cannot draw. It owns nothing above a last value that was read
-// after it was prepared. It still owns the positions that it drew before.
+// A prepared transaction cannot draw. It owns nothing above a last value that was read after
+// it was prepared. It still owns the positions that it drew before.
 func TestPreparedTransactionIsNarrowed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -16,9 +16,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Session is the frontier on one connection. It runs the statements that the machine
-// requests, each in a transaction of its own. After an error, close the session and open
-// another.
+// Session is the frontier on one connection. It runs the statements that the machine requests,
+// each in a transaction of its own. After an error, close the session and open another.
 type Session struct {
 	f       *Frontier
 	conn    *sql.Conn
@@ -34,8 +33,8 @@ type Session struct {
 	now     func() time.Time
 }
 
-// Open takes a connection and finds the source of the log's positions. Run calls Open,
-// and so do tests that step a session.
+// Open takes a connection and finds the source of the log's positions. Run calls Open, and so
+// do tests that step a session.
 func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 	ctx, end := f.bounded(ctx)
 	defer end()
@@ -67,14 +66,14 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 	}, nil
 }
 
-// jitter spreads d by a quarter in both directions, so that the frontiers of several
-// workers do not scan together.
+// jitter spreads d by a quarter in both directions, so that the frontiers of several workers
+// do not scan together.
 func jitter(d time.Duration) time.Duration {
 	return d - d/4 + time.Duration(rand.Int64N(int64(d/2)+1))
 }
 
-// Close returns the connection to the pool. After an error Close discards the
-// connection, which may lead to a server that must not be used again.
+// Close returns the connection to the pool. After an error Close discards the connection,
+// which may lead to a server that must not be used again.
 func (s *Session) Close() {
 	if s.failed {
 		pgdriver.Discard(s.conn)
@@ -83,8 +82,7 @@ func (s *Session) Close() {
 	_ = s.conn.Close()
 }
 
-// Wait waits until the next statement is due or Wake is called. It returns false if ctx
-// ended.
+// Wait waits until the next statement is due or Wake is called. It returns false if ctx ended.
 func (s *Session) Wait(ctx context.Context) bool {
 	d := s.machine.next(s.now()).at.Sub(s.now())
 	if d <= 0 {
@@ -103,8 +101,7 @@ func (s *Session) Wait(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// Step runs the next statement, even if the statement is not due, and publishes the
-// result.
+// Step runs the next statement, even if the statement is not due, and publishes the result.
 func (s *Session) Step(ctx context.Context) error {
 	ctx, end := s.f.bounded(ctx)
 	defer end()

@@ -50,9 +50,8 @@ func TestEveryDriver(t *testing.T) {
 }
 
 // TestEveryDriverOfAnUnnamedLog runs every statement for a log that does not name its
-// sequence. A scan counts a session that is just starting in another database as a
-// holder. So no other parallel test uses databases of pgtest.Alone, and this test uses
-// one at a time.
+// sequence. A scan counts a session that is just starting in another database as a holder. So
+// no other parallel test uses databases of pgtest.Alone, and this test uses one at a time.
 func TestEveryDriverOfAnUnnamedLog(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, eventLog{}, pgtest.Alone)
@@ -232,8 +231,8 @@ func prepare(t testing.TB, db *sql.DB, gid, statement string) {
 	exec(t, conn, `PREPARE TRANSACTION '`+gid+`'`)
 }
 
-// A fence waits for a transaction that is prepared meanwhile, even if the server renames
-// the transaction.
+// A fence waits for a transaction that is prepared meanwhile, even if the server renames the
+// transaction.
 func TestPreparedWhileAFenceWaits(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -257,8 +256,8 @@ func TestPreparedWhileAFenceWaits(t *testing.T) {
 	s.published(2, 2)
 }
 
-// A transaction that was old before the session began does not block the session. Under
-// the policy Wait it does.
+// A transaction that was old before the session began does not block the session. Under the
+// policy Wait it does.
 func TestOldTransactionAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []Policy{SkipStale, Wait} {

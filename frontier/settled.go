@@ -8,14 +8,13 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Settled returns the position up to which a log is complete. Every position up to
-// Settled is visible to later statements, or void. The position comes from the durable
-// row that running frontiers raise about once a second. Settled returns 0 if no frontier
-// has written the row yet. The error is a [SetupError] if the proof does not hold for
-// the log.
+// Settled returns the position up to which a log is complete. Every position up to Settled is
+// visible to later statements, or void. The position comes from the durable row that running
+// frontiers raise about once a second. Settled returns 0 if no frontier has written the row
+// yet. The error is a [SetupError] if the proof does not hold for the log.
 //
-// Settled may be called within a READ COMMITTED transaction. It takes no lock that a
-// frontier waits for.
+// Settled may be called within a READ COMMITTED transaction. It takes no lock that a frontier
+// waits for.
 func Settled(ctx context.Context, q store.Querier, log store.SequenceNamer, settled ident.Table) (int64, error) {
 	var o origin
 	table, column := log.PositionColumn()
@@ -25,9 +24,9 @@ func Settled(ctx context.Context, q store.Querier, log store.SequenceNamer, sett
 	if err := o.findSequence(ctx, q); err != nil {
 		return 0, err
 	}
-	// One statement computes the key, as origin.key does, and reads the row. So the
-	// row of a sequence that was restarted in between is not used. A row above the
-	// last value is older than a restart of the sequence.
+	// One statement computes the key, as origin.key does, and reads the row. So the row of a
+	// sequence that was restarted in between is not used. A row above the last value is older
+	// than a restart of the sequence.
 	var position int64
 	err := q.QueryRowContext(ctx, `
 SELECT coalesce((

@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Settled reads the row that a frontier wrote, also within a transaction. Settled
-// returns 0 after the sequence was restarted or set back.
+// Settled reads the row that a frontier wrote, also within a transaction. Settled returns 0
+// after the sequence was restarted or set back.
 func TestSettledReadsTheRaisedRow(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]string{

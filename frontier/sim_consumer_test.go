@@ -26,8 +26,8 @@ func (s *sim) consume(a *actor, f *simFrontier, c int) {
 	}
 }
 
-// batches loads a consumer's progress and runs batches until another worker overtakes it
-// or no work is left.
+// batches loads a consumer's progress and runs batches until another worker overtakes it or no
+// work is left.
 func (s *sim) batches(f *simFrontier, c int, step func()) {
 	p := s.disk.progress[c]
 	at, revision, open := p.checkpoint, p.revision, slices.Clone(p.open)
@@ -158,12 +158,12 @@ func (l *pageRead) remaining() []store.Range {
 	return append(open, l.crossing.Opened...)
 }
 
-// batch runs one transaction: guard, handlers, commit. It reports whether the consumer
-// may continue with the progress in memory.
+// batch runs one transaction: guard, handlers, commit. It reports whether the consumer may
+// continue with the progress in memory.
 func (s *sim) batch(f *simFrontier, c int, l *pageRead, revision int, during, step func()) bool {
 	p := s.disk.progress[c]
-	// The guard's statement reads assignment and token in its snapshot, and the
-	// checkpoint when it has the row's lock.
+	// The guard's statement reads assignment and token in its snapshot, and the checkpoint
+	// when it has the row's lock.
 	allowed := p.owner == f.worker && (l.value.Token == s.token || s.mutant == guardWithoutToken)
 	for s.rowLocks[c] {
 		step()

@@ -68,8 +68,8 @@ func (s *sim) connect(f *simFrontier) {
 	f.oldLocks, f.oldLast = s.locks(), s.disk.sequence
 }
 
-// statement runs a statement on the server and passes its answer to the machine. Its
-// parts run one after another. Only a crash interrupts them.
+// statement runs a statement on the server and passes its answer to the machine. Its parts run
+// one after another. Only a crash interrupts them.
 func (s *sim) statement(f *simFrontier, act action, step func()) {
 	m := f.machine
 	if !s.named && (act.do == placeSettled || act.do == raiseSettled) {
@@ -160,8 +160,8 @@ func (s *sim) tail(f *simFrontier, act action, step func()) {
 	f.machine.onTail(s.now(), r)
 }
 
-// readRows runs the consumers' statement on the frontier's connection. This statement
-// does not return the token.
+// readRows runs the consumers' statement on the frontier's connection. This statement does not
+// return the token.
 func (s *sim) readRows(f *simFrontier, act action, step func()) {
 	s.seen["rows"]++
 	rows, full := s.rowsOf(act.after, math.MaxInt64, nil)

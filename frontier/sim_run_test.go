@@ -124,8 +124,8 @@ func (a *actor) pause(n int) {
 	}
 }
 
-// session runs f until f ends or a crash of the server interrupts f. It reports whether
-// f ended.
+// session runs f until f ends or a crash of the server interrupts f. It reports whether f
+// ended.
 func (a *actor) session(f func(step func())) (completed bool) {
 	incarnation := a.s.incarnation
 	defer func() {
@@ -204,8 +204,8 @@ func (s *sim) run() {
 	}
 }
 
-// nextActor chooses the next actor, nil if all are stalled. Often nextActor chooses the last actor
-// again, so that much happens while the others stand still.
+// nextActor chooses the next actor, nil if all are stalled. Often nextActor chooses the last
+// actor again, so that much happens while the others stand still.
 func (s *sim) nextActor(last *actor, actors []*actor) *actor {
 	ready := func(a *actor) bool { return !a.ended && s.steps >= a.stalled }
 	if last != nil && ready(last) && s.choose(2) == 0 {

@@ -11,9 +11,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// The simulated server: a sequence, transactions, crashes and the durable state.
-// Transactions draw from the sequence, become visible, and then release their locks. The
-// code between two calls of yield is one atomic step. The chooser interleaves the steps.
+// The simulated server: a sequence, transactions, crashes and the durable state. Transactions
+// draw from the sequence, become visible, and then release their locks. The code between two
+// calls of yield is one atomic step. The chooser interleaves the steps.
 
 type event struct {
 	position     int64
@@ -101,8 +101,8 @@ func (s *sim) change(t *transaction, idle bool) {
 	t.idle, t.aborted, t.changed = idle, false, s.changes
 }
 
-// append draws and inserts some events, each in a statement of its own. The session is
-// idle between the statements.
+// append draws and inserts some events, each in a statement of its own. The session is idle
+// between the statements.
 func (s *sim) append(a *actor, t *transaction, step func()) {
 	long := s.choose(s.idling) == 0
 	for range 1 + s.choose(3) {
@@ -198,8 +198,9 @@ func (s *sim) prepare(t *transaction) {
 	s.log()
 }
 
-// rename gives a prepared transaction another name. Some servers do so when they prepare it, and all servers when they recover it. The name contains the xid, because
-// virtualtransaction numbers can repeat after a crash.
+// rename gives a prepared transaction another name. Some servers do so when they prepare it,
+// and all servers when they recover it. The name contains the xid, because virtualtransaction
+// numbers can repeat after a crash.
 func (s *sim) rename(t *transaction) {
 	t.id = fmt.Sprintf("-1/%d", t.xid)
 	if s.mutant == renamedUnknown {
@@ -271,8 +272,8 @@ func (s *sim) release(t *transaction) {
 	s.trace("%s has ended", t.id)
 }
 
-// interrupted cleans up after a transaction that the end of the run interrupted. A crash
-// has already cleaned up.
+// interrupted cleans up after a transaction that the end of the run interrupted. A crash has
+// already cleaned up.
 func (s *sim) interrupted(t *transaction) {
 	if s.running[t] {
 		s.release(t)
@@ -285,8 +286,8 @@ func (s *sim) living() []*transaction {
 	return slices.SortedFunc(slices.Values(slices.AppendSeq(all, maps.Keys(s.disk.prepared))), byID)
 }
 
-// wreak changes owners, resets consumers, crashes the server, and ends transactions that
-// a crash left prepared.
+// wreak changes owners, resets consumers, crashes the server, and ends transactions that a
+// crash left prepared.
 func (s *sim) injectFaults(a *actor) {
 	for {
 		a.pause(s.peace)

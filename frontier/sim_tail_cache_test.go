@@ -19,8 +19,8 @@ func recalled(p store.PersistedEvent) event {
 	return event{position: p.GlobalPosition, agg: agg, version: int(p.AggregateVersion), uid: p.EventVersion}
 }
 
-// shared returns the events of the tail cache for a consumer, if the consumer may use
-// the cache.
+// shared returns the events of the tail cache for a consumer, if the consumer may use the
+// cache.
 func (s *sim) shared(v *Value, checkpoint int64, open []store.Range) (rows []event, full, ok bool) {
 	events, ok := v.Since(checkpoint)
 	if !ok || len(open) > 0 && s.mutant != cacheServesWatchers {

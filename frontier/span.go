@@ -6,8 +6,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// The functions below take and return ascending, disjoint ranges. Their cost depends on
-// the number of ranges, not on the number of positions.
+// The functions below take and return ascending, disjoint ranges. Their cost depends on the
+// number of ranges, not on the number of positions.
 
 func covers(a, b store.Range) bool { return a.First <= b.First && b.Last <= a.Last }
 

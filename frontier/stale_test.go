@@ -101,8 +101,8 @@ func TestMachinePolicyWait(t *testing.T) {
 	s.published(2, 2)
 }
 
-// The age of a transaction counts only at the first fence. Later, an old transaction may
-// have drawn its position recently.
+// The age of a transaction counts only at the first fence. Later, an old transaction may have
+// drawn its position recently.
 func TestMachineOldTransactionIsStaleAtTheFirstFence(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
@@ -116,8 +116,8 @@ func TestMachineOldTransactionIsStaleAtTheFirstFence(t *testing.T) {
 	s.published(0, 2, store.Range{First: 1, Last: 1})
 }
 
-// stale makes a holder stale over positions 1 to 9, with 10 visible. It leaves the
-// machine after the read of the missing positions.
+// stale makes a holder stale over positions 1 to 9, with 10 visible. It leaves the machine
+// after the read of the missing positions.
 func stale(t *testing.T, h sighting) *script {
 	s := newScript(t)
 	s.tail(0, 10, store.Range{First: 10, Last: 10})
@@ -161,8 +161,8 @@ func TestMachinePublishesNarrowedDoubt(t *testing.T) {
 	s.published(0, 10, store.Range{First: 1, Last: 7})
 }
 
-// The machine publishes a Value after an owner ended, even if another owner keeps the
-// same positions in doubt. The events of the ended owner are visible now.
+// The machine publishes a Value after an owner ended, even if another owner keeps the same
+// positions in doubt. The events of the ended owner are visible now.
 func TestMachinePublishesAfterAnOwnerEnded(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 3, store.Range{First: 3, Last: 3})
@@ -207,8 +207,8 @@ func TestMachineDiscardsLastValue(t *testing.T) {
 
 func atRest(id string) sighting { return sighting{ID: id, Rest: "prepared"} }
 
-// A last value that was read before a scan showed the transaction prepared does not
-// narrow it. The transaction may have drawn in between.
+// A last value that was read before a scan showed the transaction prepared does not narrow it.
+// The transaction may have drawn in between.
 func TestMachineNarrowsPrepared(t *testing.T) {
 	s := stale(t, idle("a", "x"))
 	s.tail(5*ms, 12, store.Range{First: 12, Last: 12})
@@ -267,7 +267,8 @@ func TestMachineRenamedHolder(t *testing.T) {
 	s.published(10, 10)
 }
 
-// The machine lists exactly the holders that keep a fence open or may own positions in doubt, oldest first.
+// The machine lists exactly the holders that keep a fence open or may own positions in doubt,
+// oldest first.
 func TestMachineListsBlockers(t *testing.T) {
 	blocked := func(s *script, want ...string) {
 		t.Helper()
@@ -309,8 +310,8 @@ func TestRemedy(t *testing.T) {
 	}
 }
 
-// TestAttributeDecidesEachPosition compares attribute with the positions that each
-// holder may own.
+// TestAttributeDecidesEachPosition compares attribute with the positions that each holder may
+// own.
 func TestAttributeDecidesEachPosition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var owners []*holder

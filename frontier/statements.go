@@ -6,15 +6,17 @@ import (
 	"github.com/pgfrontier/worker/internal/incarnation"
 )
 
-// statements is the SQL of one session. Every read of a log whose sequence is known also returns the incarnation and the counter of changes. It returns the identity of table and sequence as well, all from one snapshot. $1 is the database's oid, $2 the table's name.
+// statements is the SQL of one session. Every read of a log whose sequence is known also
+// returns the incarnation and the counter of changes. It returns the identity of table and
+// sequence as well. All come from one snapshot. $1 is the database's oid, $2 the table's name.
 type statements struct {
 	start, insert, place, tail, head, scan, raise string
 	token                                         string // token and counter of changes: follows each read of a log whose sequence is not known
 }
 
 // holdersAs returns the holders of one scan as JSON. The locks come from one moment of
-// pg_locks, the details from pg_stat_activity and pg_prepared_xacts. The query needs a
-// CTE "holders" (vx, pid, xid). The locks of a prepared transaction have no pid.
+// pg_locks, the details from pg_stat_activity and pg_prepared_xacts. The query needs a CTE
+// "holders" (vx, pid, xid). The locks of a prepared transaction have no pid.
 const holdersAs = `
 (SELECT coalesce(json_agg(json_build_object(
 	'id', h.vx,
@@ -68,8 +70,8 @@ FROM ` + o.sequence + ` AS s JOIN pg_sequence AS q ON q.seqrelid = s.tableoid`
 	s.place = `
 INSERT INTO ` + settled.SQL() + ` AS t (log, settled) VALUES ($1::bigint, 0)
 ON CONFLICT (log) DO UPDATE SET settled = 0, updated_at = clock_timestamp() WHERE t.settled > $2::bigint`
-	// SKIP LOCKED: a frontier must not wait for the row. Another frontier that holds
-	// the row raises it as well. $1 is the key of the log, $4 the database.
+	// SKIP LOCKED: a frontier must not wait for the row. Another frontier that holds the row
+	// raises it as well. $1 is the key of the log, $4 the database.
 	s.raise = `
 UPDATE ` + settled.SQL() + ` SET settled = greatest(settled, $2::bigint), updated_at = clock_timestamp()
 WHERE log = (
@@ -79,9 +81,9 @@ WHERE log = (
 	return s
 }
 
-// scanEverything returns every running transaction as a holder. Running transactions
-// have a virtualxid lock, prepared transactions only a transactionid lock. Transactions
-// of other databases and of autovacuum cannot append, so they are left out.
+// scanEverything returns every running transaction as a holder. Running transactions have a
+// virtualxid lock, prepared transactions only a transactionid lock. Transactions of other
+// databases and of autovacuum cannot append, so they are left out.
 const scanEverything = `
 WITH holders AS MATERIALIZED (
 	SELECT DISTINCT virtualtransaction AS vx, pid, transactionid AS xid

@@ -15,14 +15,16 @@ const (
 	cachedAhead = 200
 )
 
-// tailCache holds the recent events of the log for the consumers at its end. One read
-// serves all of them. The cache holds every event that will ever be visible in (after,
-// upTo]: a position without an event is void.
+// tailCache holds the recent events of the log for the consumers at its end. One read serves
+// all of them. The cache holds every event that will ever be visible in (after, upTo]: a
+// position without an event is void.
 //
-// Two facts prove this. No doubt lies in (after, upTo]. The rows were read by a statement that began after the machine found the range safe. Every reader, too, takes its snapshot after that. Rows that join safe without a gap need no such statement.
+// Two facts prove this. No doubt lies in (after, upTo]. The rows were read by a statement that
+// began after the machine found the range safe. Every reader, too, takes its snapshot after
+// that. Rows that join safe without a gap need no such statement.
 //
-// The incarnation is proven by the statement that reads the rows, or by the statement
-// right after it (package incarnation).
+// The incarnation is proven by the statement that reads the rows, or by the statement right
+// after it (package incarnation).
 type tailCache struct {
 	after, upTo int64
 	events      []store.PersistedEvent // published Values share the slice: do not modify it in place
@@ -40,8 +42,8 @@ type recent struct {
 }
 
 // Since returns all events in (position, Safe] if the tail cache holds them. ok reports
-// whether it does. Positions without an event are void. The events and their payloads
-// are shared: do not modify them.
+// whether it does. Positions without an event are void. The events and their payloads are
+// shared: do not modify them.
 func (v *Value) Since(position int64) (events []store.PersistedEvent, ok bool) {
 	if v.recent == nil || position < v.recent.after {
 		return nil, false
@@ -85,9 +87,9 @@ func (r *tailCache) recent() *recent {
 func (m *machine) follow() { m.cache.asked = cachedAhead }
 
 // rowsNow requests a read of rows instead of a waiting tail, if consumers want rows. It
-// reports whether it did. The read saves a statement if no position is missing, and
-// costs a statement otherwise. So rowsNow requests the read only if the latest read
-// missed nothing. A tail that is due still runs.
+// reports whether it did. The read saves a statement if no position is missing, and costs a
+// statement otherwise. So rowsNow requests the read only if the latest read missed nothing. A
+// tail that is due still runs.
 func (m *machine) rowsNow(now time.Time) bool {
 	if m.cache.asked <= 0 || m.cache.gap || m.wantsScan() || m.todo.do != readTail || !m.todo.at.After(now) {
 		return false
@@ -96,8 +98,9 @@ func (m *machine) rowsNow(now time.Time) bool {
 	return true
 }
 
-// fillCache reports whether the tail cache reaches safe. If it does not, the next
-// statement reads the rows, before anything is published. The cache restarts at safe instead if no consumer wants rows, if the rows are too many, or if doubts exist.
+// fillCache reports whether the tail cache reaches safe. If it does not, the next statement
+// reads the rows, before anything is published. The cache restarts at safe instead if no
+// consumer wants rows, the rows are too many, or doubts exist.
 func (m *machine) fillCache() bool {
 	if m.cache.asked <= 0 || len(m.doubts.all) > 0 || m.safe-m.cache.upTo > cachedEvents {
 		if m.cache.upTo < m.safe {
@@ -107,8 +110,8 @@ func (m *machine) fillCache() bool {
 	return m.cache.upTo >= m.safe
 }
 
-// onUnreadable continues without rows when a row cannot be read. Consumers then read the
-// rows themselves and report the error.
+// onUnreadable continues without rows when a row cannot be read. Consumers then read the rows
+// themselves and report the error.
 func (m *machine) onUnreadable(now time.Time) {
 	if m.cache.due { // the read replaced a tail
 		m.tailNow(now)
@@ -118,9 +121,9 @@ func (m *machine) onUnreadable(now time.Time) {
 	m.publish()
 }
 
-// onRows handles the answer to readRows. A run that joins safe is safe at once, as in a
-// tail. Rows beyond a gap are left to a tail. Only a tail returns the sequence's last
-// value, which a fence needs.
+// onRows handles the answer to readRows. A run that joins safe is safe at once, as in a tail.
+// Rows beyond a gap are left to a tail. Only a tail returns the sequence's last value, which a
+// fence needs.
 func (m *machine) onRows(now time.Time, r rowsRead) {
 	m.cache.due = false
 	var runs []store.Range

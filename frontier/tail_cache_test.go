@@ -86,8 +86,8 @@ func TestTailCacheFollowsTheTail(t *testing.T) {
 	s.tail(time.Second, 5)
 }
 
-// The rows below a fence are read after the fence has closed. Position 3 appears while
-// the fence is open, 5 never.
+// The rows below a fence are read after the fence has closed. Position 3 appears while the
+// fence is open, 5 never.
 func TestTailCacheIsReadAgainAfterAFence(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
@@ -213,8 +213,8 @@ func TestTailCacheIsBounded(t *testing.T) {
 	}
 }
 
-// A published Value does not change while the tail cache grows. A consumer that appends
-// to the events of a Value does not write into the cache.
+// A published Value does not change while the tail cache grows. A consumer that appends to the
+// events of a Value does not write into the cache.
 func TestTailCacheDoesNotModifyValues(t *testing.T) {
 	r := tailCache{}
 	r.events = make([]store.PersistedEvent, 0, 10)
@@ -283,8 +283,7 @@ func TestTailCacheOfAnotherIncarnation(t *testing.T) {
 	s.step(readStart)
 }
 
-// Dropped events do not stay in memory in the array of the cache, however long the array
-// is.
+// Dropped events do not stay in memory in the array of the cache, however long the array is.
 func TestTailCacheReleasesDroppedEvents(t *testing.T) {
 	t.Parallel()
 	for small := cachedEvents; small < 3*cachedEvents; small += cachedEvents / 5 {

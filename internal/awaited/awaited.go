@@ -1,5 +1,5 @@
-// Package awaited lets goroutines wait for notifications of the end of jobs and runs on
-// a channel of PostgreSQL. One connection listens for all waiting goroutines.
+// Package awaited lets goroutines wait for notifications of the end of jobs and runs on a
+// channel of PostgreSQL. One connection listens for all waiting goroutines.
 package awaited
 
 import (
@@ -11,8 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Ends are the goroutines that wait for an end. The zero value polls without
-// notifications.
+// Ends are the goroutines that wait for an end. The zero value polls without notifications.
 type Ends struct {
 	Notify  string                                             // the connection to listen on; empty: no notifications
 	Channel func(ctx context.Context) (name string, err error) // on which the names of ended jobs and runs are notified
@@ -29,9 +28,9 @@ const (
 	lastPoll  = time.Second
 )
 
-// Until calls poll until poll returns over, beginning at once. It calls poll after a notification
-// of name, and each second. Without a connection to listen on, it polls more often at
-// first. Until returns the error of a poll, or the cause of the end of ctx.
+// Until calls poll until poll returns over, beginning at once. It calls poll after a
+// notification of name, and each second. Without a connection to listen on, it polls more
+// often at first. Until returns the error of a poll, or the cause of the end of ctx.
 func (e *Ends) Until(ctx context.Context, name string, poll func() (over bool, err error)) error {
 	ended, leave := e.join(ctx, name)
 	defer leave()
@@ -86,8 +85,8 @@ func (e *Ends) join(ctx context.Context, name string) (ended <-chan struct{}, le
 	return waiting, func() { e.leave(name, waiting) }
 }
 
-// leave removes a goroutine. If no other goroutine waits, it stops the listener and
-// waits for its end.
+// leave removes a goroutine. If no other goroutine waits, it stops the listener and waits for
+// its end.
 func (e *Ends) leave(name string, waiting chan struct{}) {
 	e.mu.Lock()
 	delete(e.of[name], waiting)
@@ -114,8 +113,8 @@ func (e *Ends) listen(ctx context.Context) {
 	_ = listen.Run(ctx, e.Notify, map[string]func(string){channel: e.wake}, listen.Health{})
 }
 
-// wake wakes the goroutines that wait for a name. After the listener has connected, said
-// is empty and all goroutines wake.
+// wake wakes the goroutines that wait for a name. After the listener has connected, said is
+// empty and all goroutines wake.
 func (e *Ends) wake(notified string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -18,8 +18,8 @@ type Border struct {
 	Except []store.Range `json:"except,omitempty"`
 }
 
-// Borders are the borders of one unit. Without a border, all effects up to position 0
-// were had. Borders are immutable: each method returns new borders.
+// Borders are the borders of one unit. Without a border, all effects up to position 0 were
+// had. Borders are immutable: each method returns new borders.
 type Borders []Border
 
 // Parse parses the result of [Borders.String].
@@ -38,15 +38,15 @@ func (b Borders) String() string {
 
 func (b Border) slots() partition.Range { return partition.Range{First: b.First, Last: b.Last} }
 
-// had reports whether the effect of an event was had. The event must belong to the
-// border's slots.
+// had reports whether the effect of an event was had. The event must belong to the border's
+// slots.
 func (b Border) had(position int64) bool { return position <= b.After && !holds(b.Except, position) }
 
-// Had reports whether the effect of the event at a position was had, according to the
-// borders. For a position above the borders it returns false, since the borders do not
-// know the checkpoint. Had calls slot only if the borders disagree. slot returns the
-// event's slot by the given key. If the borders are of another key, Had returns false
-// for a disputed position: an effect may then repeat, and none is lost.
+// Had reports whether the effect of the event at a position was had, according to the borders.
+// For a position above the borders it returns false, since the borders do not know the
+// checkpoint. Had calls slot only if the borders disagree. slot returns the event's slot by
+// the given key. If the borders are of another key, Had returns false for a disputed position:
+// an effect may then repeat, and none is lost.
 func (b Borders) Had(position int64, key string, slot func() (int, error)) (bool, error) {
 	if len(b) == 0 || !slices.ContainsFunc(b, func(one Border) bool { return one.had(position) }) {
 		return false, nil
@@ -71,8 +71,8 @@ func (b Borders) Beyond(position int64) bool {
 	return !slices.ContainsFunc(b, func(one Border) bool { return one.After >= position })
 }
 
-// Pass raises the borders of a unit to its checkpoint, and adds the pending positions to
-// the exceptions. Pending are the unit's positions in doubt and its dead letters.
+// Pass raises the borders of a unit to its checkpoint, and adds the pending positions to the
+// exceptions. Pending are the unit's positions in doubt and its dead letters.
 func (b Borders) Pass(slots partition.Range, key string, checkpoint int64, pending []store.Range) Borders {
 	pending = sorted(pending)
 	return b.each(slots, key, func(one *Border) {
@@ -83,8 +83,8 @@ func (b Borders) Pass(slots partition.Range, key string, checkpoint int64, pendi
 	})
 }
 
-// Cross records that a unit skips the events up to another position. Pass must have
-// raised the borders to the unit's checkpoint.
+// Cross records that a unit skips the events up to another position. Pass must have raised the
+// borders to the unit's checkpoint.
 func (b Borders) Cross(to int64) Borders {
 	return b.each(partition.All, "", func(one *Border) {
 		if to > one.After {
@@ -94,8 +94,8 @@ func (b Borders) Cross(to int64) Borders {
 	})
 }
 
-// Lack records that the effects of positions were not had, although the unit has passed
-// the positions.
+// Lack records that the effects of positions were not had, although the unit has passed the
+// positions.
 func (b Borders) Lack(missed []int64) Borders {
 	if len(b) == 0 || len(missed) == 0 {
 		return b
@@ -119,8 +119,8 @@ func (b Borders) Handle(positions []store.Range) (after Borders, changed bool) {
 	return b.each(partition.All, "", func(one *Border) { one.Except = subtract(one.Except, positions) }), true
 }
 
-// each returns a copy of the borders with a change of each border. A unit without
-// borders gets a border at 0.
+// each returns a copy of the borders with a change of each border. A unit without borders gets
+// a border at 0.
 func (b Borders) each(slots partition.Range, key string, change func(one *Border)) Borders {
 	if len(b) == 0 {
 		if slots == partition.All {
@@ -166,8 +166,8 @@ func Join(parts []Part, key string) (all Borders) {
 	return joined
 }
 
-// clip returns the borders of a range of slots. A slot without a border gets a border at
-// 0: an effect may then repeat, and none is lost.
+// clip returns the borders of a range of slots. A slot without a border gets a border at 0: an
+// effect may then repeat, and none is lost.
 func (b Borders) clip(slots partition.Range, key string) (clipped Borders) {
 	next := slots.First
 	add := func(one Border, last int) {

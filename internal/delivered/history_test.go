@@ -191,8 +191,9 @@ func (h *history) merge() {
 	h.units = []*unit{into}
 }
 
-// The consumer has each effect once, for every sequence of steps. The steps are batches, late events, dead letters, resets, skips, splits, merges and replays of an aggregate. Replay reports
-// exactly the events whose effects the consumer has had. A longer search:
+// The consumer has each effect once, for every sequence of steps. The steps are batches, late
+// events, dead letters, resets, skips, splits, merges and replays of an aggregate. Replay
+// reports exactly the events whose effects the consumer has had. A longer search:
 //
 //	go test ./internal/delivered -rapid.checks=100000
 func TestEachEffectOnce(t *testing.T) {
@@ -289,8 +290,8 @@ func TestEachEffectOnce(t *testing.T) {
 	}
 }
 
-// Borders of another key do not tell the border of an event. An effect may then repeat,
-// and none is lost.
+// Borders of another key do not tell the border of an event. An effect may then repeat, and
+// none is lost.
 func TestBordersOfAnotherKey(t *testing.T) {
 	half := partition.Cut(2)
 	parts := []delivered.Part{{Slots: half[0], Borders: delivered.Borders{}.Pass(half[0], "customer", 9, nil)}, {Slots: half[1]}}

@@ -19,9 +19,9 @@ type group struct {
 	places []string
 }
 
-// Disagreement explains which live workers keep a consumer from a demanded or fixed number
-// of partitions. It lists the demand of each worker. It returns "" if no worker does, also
-// while a change is in progress. place returns the location of a worker.
+// Disagreement explains which live workers keep a consumer from a demanded or fixed number of
+// partitions. It lists the demand of each worker. It returns "" if no worker does, also while
+// a change is in progress. place returns the location of a worker.
 func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) string) string {
 	groups := groupsOf(c.Name, live, place)
 	var demands []coord.Demand
@@ -42,25 +42,17 @@ func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) stri
 	case len(groups) == 0, n > 0 && fixed > 0, n > 0 && !unlike && !(split && len(demands) == 0) && !(foreign && c.Fixed > 1):
 		return ""
 	case old && fixed > 0:
-		why = fmt.Sprintf("it is fixed at %s, but only builds without partition support run", partitions(fixed))
+		why = fmt.Sprintf("it is fixed at %d partitions, but only builds without partition support run", fixed)
 	case foreign:
 		why = "1 partition is wanted while a process of another library runs"
 	case old && n == 1:
 		why = "1 partition is wanted while a build without partition support runs"
 	case slices.ContainsFunc(demands, func(d coord.Demand) bool { return d.Count != demands[0].Count }) && fixed == 0:
-		why = fmt.Sprintf("it stays at %s, since the workers' builds ask for different counts", partitions(max(len(c.Units), 1)))
+		why = fmt.Sprintf("it stays at %d partition%s, since the workers' builds ask for different counts", max(len(c.Units), 1), "s"[:min(max(len(c.Units)-1, 0), 1)])
 	default:
 		why = "it is not split, since the workers' builds have different keys"
 	}
 	return why + ": " + strings.Join(texts(groups), "; ")
-}
-
-// partitions returns a number of partitions as text.
-func partitions(n int) string {
-	if n == 1 {
-		return "1 partition"
-	}
-	return fmt.Sprintf("%d partitions", n)
 }
 
 // Waiting explains which live workers do not run a consumer because other builds have a
@@ -101,9 +93,9 @@ func Waiting(c ops.Consumer, live []ops.Worker, place func(ops.Worker) string) s
 	return "the builds select different events: " + strings.Join(all, "; ")
 }
 
-// Becoming returns the number of partitions that a consumer is changing to. It returns 0
-// if the consumer has that number or is not to change. During a change the consumer can
-// have the wanted number of units with other borders.
+// Becoming returns the number of partitions that a consumer is changing to. It returns 0 if
+// the consumer has that number or is not to change. During a change the consumer can have the
+// wanted number of units with other borders.
 func Becoming(c ops.Consumer) int {
 	borders := []string{""}
 	if len(c.Units) > 0 {

@@ -10,7 +10,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// of returns a worker that has code for "c". Its build has no partition support if number is 0.
+// of returns a worker that has code for "c". Its build has no partition support if number is
+// 0.
 func of(pid, number int, key string) ops.Worker {
 	w := ops.Worker{PID: pid, Able: []string{"b", "c"}, Wishes: map[string]ops.Wish{"b": {Count: 7}}}
 	switch number {

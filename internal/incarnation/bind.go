@@ -11,9 +11,11 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Bind binds a log to the tables that q's session finds now. It binds the log's reads to the incarnation that the expression of names. A log that is no store.Binder, or only embeds one, is bound by a query after each read. The query uses the same connection. The query
-// returns the incarnation. If the log's table is known, the query also checks that the
-// table's name still leads to it.
+// Bind binds a log to the tables that q's session finds now. It binds the log's reads to the
+// incarnation that the expression of names. A log that is no store.Binder, or only embeds one,
+// is bound by a query after each read. The query uses the same connection. The query returns
+// the incarnation. If the log's table is known, the query also checks that the table's name
+// still leads to it.
 func Bind(ctx context.Context, q store.Querier, log store.Log, of string) (store.BoundLog, error) {
 	if b, ok := log.(store.Binder); ok && b.Binds(log) {
 		return b.Bind(ctx, q, of)
@@ -38,7 +40,8 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid 
 	return askingNamed{asking{log, of}, table, column}, nil
 }
 
-// asking binds a log that does not prove incarnations. Its reads must use a connection or a transaction, because two servers could answer two statements on a pool.
+// asking binds a log that does not prove incarnations. Its reads must use a connection or a
+// transaction, because two servers could answer two statements on a pool.
 type asking struct {
 	store.Log
 	of string
@@ -84,8 +87,8 @@ type read struct {
 	want string
 }
 
-// prove returns the answer of a read, or store.ErrIncarnation if another incarnation
-// than the wanted one answered.
+// prove returns the answer of a read, or store.ErrIncarnation if another incarnation than the
+// wanted one answered.
 func prove[T any](ctx context.Context, q store.Querier, r read, answer T, err error) (T, error) {
 	var none T
 	if err != nil {

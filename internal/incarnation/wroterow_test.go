@@ -9,9 +9,9 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// For a token of any age, a younger heartbeat is detected as younger, and an older
-// heartbeat never is. Only while the token's age begins again may the answer for a
-// younger heartbeat be false, until the next heartbeat.
+// For a token of any age, a younger heartbeat is detected as younger, and an older heartbeat
+// never is. Only while the token's age begins again may the answer for a younger heartbeat be
+// false, until the next heartbeat.
 func TestWrittenAfterATokenOfAnyAge(t *testing.T) {
 	t.Parallel()
 	const epoch = 1 << 32

@@ -20,9 +20,8 @@ type Config struct {
 	Column  string      // of Nodes, holds Names
 	Names   []string    // the names that this worker has code for; constant for an ID
 
-	// Details is JSON with further facts about this worker, in the column DetailsColumn
-	// of Nodes. Details are constant for an ID. If DetailsColumn is empty, there are no
-	// details.
+	// Details is JSON with further facts about this worker, in the column DetailsColumn of
+	// Nodes. Details are constant for an ID. If DetailsColumn is empty, there are no details.
 	DetailsColumn string
 	Details       string
 
@@ -30,17 +29,17 @@ type Config struct {
 
 	HeartbeatInterval time.Duration // between two heartbeats
 	HeartbeatTimeout  time.Duration // this worker is dead when its heartbeat is older; must exceed HeartbeatInterval
-	// Lock makes the worker hold a session lock. It requires a connection that is a
-	// session of the server.
+	// Lock makes the worker hold a session lock. It requires a connection that is a session of
+	// the server.
 	Lock bool
 
-	// Status is called for each heartbeat. It returns JSON for the people who read the
-	// table of workers. May be nil.
+	// Status is called for each heartbeat. It returns JSON for the people who read the table
+	// of workers. May be nil.
 	Status func() ([]byte, error)
 	// Incarnation is an SQL expression that differs from server to server, such as the
-	// expression of package incarnation. FailedOver is called with its value once for
-	// each heartbeat. FailedOver reports whether the worker works on another server. May
-	// be empty and nil.
+	// expression of package incarnation. FailedOver is called with its value once for each
+	// heartbeat. FailedOver reports whether the worker works on another server. May be empty
+	// and nil.
 	Incarnation string
 	FailedOver  func(incarnation string) bool
 	// OnTaskFailed is called after a failure that the worker survives. May be nil.
@@ -53,13 +52,14 @@ func (c Config) taskFailed(task string, err error) {
 	}
 }
 
-// TimeLimit returns the time limit of a statement. With it, the worker gives up a
-// half-open connection well before the worker counts as dead.
+// TimeLimit returns the time limit of a statement. With it, the worker gives up a half-open
+// connection well before the worker counts as dead.
 func (c Config) TimeLimit() time.Duration {
 	return min(max(c.HeartbeatTimeout/3, time.Second), 10*time.Second)
 }
 
-// Grace returns an age of the last heartbeat. By then, a live worker that has lost its connection has another one and has sent a heartbeat.
+// Grace returns an age of the last heartbeat. By then, a live worker that has lost its
+// connection has another one and has sent a heartbeat.
 func (c Config) Grace() time.Duration {
 	return min(c.HeartbeatInterval+c.TimeLimit(), c.HeartbeatTimeout)
 }

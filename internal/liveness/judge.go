@@ -9,15 +9,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// Protocols that a worker's row can record. Session locks count only if every live
-// worker has ProtocolLock.
+// Protocols that a worker's row can record. Session locks count only if every live worker has
+// ProtocolLock.
 const (
 	ProtocolHeartbeat = 1 // the worker sends heartbeats
 	ProtocolLock      = 2 // the worker sends heartbeats through the session that holds its lock
 )
 
-// Confirmation is the minimum time between the two polls that find a lock free. A worker
-// whose connection was cut needs less time to connect again.
+// Confirmation is the minimum time between the two polls that find a lock free. A worker whose
+// connection was cut needs less time to connect again.
 const Confirmation = 200 * time.Millisecond
 
 // Profile holds facts about a worker that never change.
@@ -40,11 +40,12 @@ type Node struct {
 	Timeout int64  `json:"timeout"` // the worker's HeartbeatTimeout, in microseconds
 }
 
-// Watch records since when each lock has been free at every poll. It also records since when each heartbeat has been in the future. It is valid in one session only.
+// Watch records since when each lock has been free at every poll. It also records since when
+// each heartbeat has been in the future. It is valid in one session only.
 //
-// A heartbeat in the future shows that the server's clock was set back. Its age is
-// unknown, so it counts as sent when it is first read. A live worker sends another
-// heartbeat within its HeartbeatInterval.
+// A heartbeat in the future shows that the server's clock was set back. Its age is unknown, so
+// it counts as sent when it is first read. A live worker sends another heartbeat within its
+// HeartbeatInterval.
 type Watch struct {
 	free  map[uuid.UUID]time.Time
 	ahead map[heartbeat]time.Time
@@ -56,8 +57,8 @@ type heartbeat struct {
 	At string    `json:"at"`
 }
 
-// Judge returns the next Watch and the workers that are alive, in order of id. again
-// reports whether another poll is needed soon to decide.
+// Judge returns the next Watch and the workers that are alive, in order of id. again reports
+// whether another poll is needed soon to decide.
 func (w Watch) Judge(nodes []Node, now time.Time) (next Watch, alive []Node, again bool) {
 	byLock := !slices.ContainsFunc(nodes, func(n Node) bool { return n.Fresh && n.Protocol < ProtocolLock })
 	next = Watch{map[uuid.UUID]time.Time{}, map[heartbeat]time.Time{}}
@@ -80,8 +81,7 @@ func (w Watch) Judge(nodes []Node, now time.Time) (next Watch, alive []Node, aga
 	return next, alive, again
 }
 
-// seen copies to next since when what has been seen at each poll, and returns for how
-// long.
+// seen copies to next since when what has been seen at each poll, and returns for how long.
 func seen[K comparable](before, next map[K]time.Time, what K, now time.Time) time.Duration {
 	since, was := before[what]
 	if !was {
@@ -91,8 +91,8 @@ func seen[K comparable](before, next map[K]time.Time, what K, now time.Time) tim
 	return now.Sub(since)
 }
 
-// Ahead returns the heartbeats that have been in the future for the HeartbeatTimeout of
-// their workers, as [Watch.Judge] found.
+// Ahead returns the heartbeats that have been in the future for the HeartbeatTimeout of their
+// workers, as [Watch.Judge] found.
 func (w Watch) Ahead(nodes []Node, now time.Time) (all []heartbeat) {
 	for _, n := range nodes {
 		h := heartbeat{n.ID, n.Ahead}

@@ -56,8 +56,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A heartbeat in the future counts as sent when it is first read. The next heartbeat,
-// the worker's death and another leader's first poll begin a new count.
+// A heartbeat in the future counts as sent when it is first read. The next heartbeat, the
+// worker's death and another leader's first poll begin a new count.
 func TestJudgeHeartbeatsInTheFuture(t *testing.T) {
 	const timeout = 30 * time.Second
 	n := liveNode()
@@ -86,9 +86,9 @@ func TestJudgeHeartbeatsInTheFuture(t *testing.T) {
 	}
 }
 
-// For every history, only two kinds of workers are dead: silent workers, and workers
-// whose lock was free with a proven heartbeat at all polls of a period. The second kind
-// exists only if all workers have locks.
+// For every history, only two kinds of workers are dead: silent workers, and workers whose
+// lock was free with a proven heartbeat at all polls of a period. The second kind exists only
+// if all workers have locks.
 func TestJudgeRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}

@@ -77,8 +77,8 @@ func join(t *testing.T, cfg Config) *Session {
 	return s
 }
 
-// A registered worker is alive, with its names, until its lock is free or its heartbeat
-// is too old. The test needs only two tables.
+// A registered worker is alive, with its names, until its lock is free or its heartbeat is too
+// old. The test needs only two tables.
 func TestWorkerIsAliveUntilItsLockIsFree(t *testing.T) {
 	for name, lock := range map[string]bool{"with a lock": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -131,8 +131,8 @@ func TestWorkerIsAliveUntilItsLockIsFree(t *testing.T) {
 	}
 }
 
-// The lock does not prove a death after a heartbeat from before the token. The second
-// poll sends another heartbeat, long before it is due.
+// The lock does not prove a death after a heartbeat from before the token. The second poll
+// sends another heartbeat, long before it is due.
 func TestHeartbeatOlderThanTheTokenIsRepeated(t *testing.T) {
 	d, nodes, token := newTables(t)
 	me := join(t, Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
@@ -150,8 +150,8 @@ func TestHeartbeatOlderThanTheTokenIsRepeated(t *testing.T) {
 	polls("with another token", false, true, false)
 }
 
-// A heartbeat returns the incarnation of the server that took it. A statement between
-// two heartbeats does not return it.
+// A heartbeat returns the incarnation of the server that took it. A statement between two
+// heartbeats does not return it.
 func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
 	for _, lock := range []bool{true, false} {
 		d, nodes, token := newTables(t)

@@ -13,12 +13,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrPooled reports a proxy between this worker and the server that gives each
-// transaction another session. A session's locks protect nothing behind such a proxy.
+// ErrPooled reports a proxy between this worker and the server that gives each transaction
+// another session. A session's locks protect nothing behind such a proxy.
 var ErrPooled = errors.New("the connection goes through a transaction-pooling proxy, where session advisory locks do not hold")
 
-// Home is the resolved name of the table of the workers. The keys of advisory locks
-// derive from it, so that two applications in one database have different keys.
+// Home is the resolved name of the table of the workers. The keys of advisory locks derive
+// from it, so that two applications in one database have different keys.
 type Home struct{ Schema, Table string }
 
 // Key returns the key of an advisory lock.
@@ -31,17 +31,17 @@ func (h Home) Key(what string, more ...string) int64 {
 // WorkerKey returns the key of a worker's lock.
 func (h Home) WorkerKey(id uuid.UUID) int64 { return h.Key("worker", id.String()) }
 
-// hold takes this worker's lock. The lock is shared, so a worker that connects again
-// does not wait for its previous session.
+// hold takes this worker's lock. The lock is shared, so a worker that connects again does not
+// wait for its previous session.
 func (s *Session) hold(ctx context.Context) error {
 	const settings = `
 SELECT set_config(v.name, v.setting, false)
 FROM (VALUES ('idle_session_timeout', $1::text), ('statement_timeout', $2::text), ('lock_timeout', '0'), ('transaction_timeout', '0'), ('default_transaction_isolation', 'read committed'), ('tcp_user_timeout', $1::text),
 	('tcp_keepalives_idle', $3::text), ('tcp_keepalives_interval', $4::text), ('tcp_keepalives_count', '3')) AS v(name, setting)
 JOIN pg_settings AS s ON s.name = v.name`
-	// If a process is stopped or its machine is gone, the server frees its locks before its heartbeat is too old. The session must not be
-	// serializable: PostgreSQL could abort one of two concurrent heartbeats, and the
-	// session would end with its locks.
+	// The server frees the locks of a stopped process or a lost machine before its heartbeat
+	// is too old. The session must not be serializable: PostgreSQL could abort one of two
+	// concurrent heartbeats, and the session would end with its locks.
 	timeout := s.HeartbeatTimeout
 	_, err := s.Exec(ctx, "set the session's timeouts and isolation level", settings,
 		milliseconds(timeout), milliseconds(s.TimeLimit()), seconds(timeout/2), seconds(timeout/10))
@@ -62,8 +62,8 @@ SELECT pg_try_advisory_lock_shared($1::bigint), pg_backend_pid(), NOT EXISTS (SE
 	return s.same(backend)
 }
 
-// Unlock frees the session's locks before the worker's leave is announced. The server
-// may detect the end of a connection late.
+// Unlock frees the session's locks before the worker's leave is announced. The server may
+// detect the end of a connection late.
 func (s *Session) Unlock() {
 	if !s.Lock {
 		return
@@ -81,8 +81,8 @@ func (s *Session) same(backend int) error {
 	return nil
 }
 
-// probe detects a proxy that has so far given each statement the backend that was used
-// last. Another connection then gets the same backend.
+// probe detects a proxy that has so far given each statement the backend that was used last.
+// Another connection then gets the same backend.
 func (s *Session) probe(ctx context.Context) error {
 	var other, own int
 	if err := s.DB.QueryRowContext(ctx, `SELECT pg_backend_pid() WHERE $1::bool`, true).Scan(&other); err != nil {

@@ -41,18 +41,16 @@ func (s *Session) Register(ctx context.Context) error {
 	return err
 }
 
-// Clean removes the rows of workers that have been silent for twice their
-// HeartbeatTimeout, and returns their number. It also deletes old rows of stopped
-// workers. Each worker that stops has called Clean at its registration, so these rows do
-// not accumulate.
+// Clean removes the rows of workers that have been silent for twice their HeartbeatTimeout,
+// and returns their number. It also deletes old rows of stopped workers. Each worker that
+// stops has called Clean at its registration, so these rows do not accumulate.
 func (s *Session) Clean(ctx context.Context) (rows int, err error) {
 	n, err := s.Exec(ctx, "remove stale workers", s.registry.sql.clean, s.registry.args()...)
 	return int(n), err
 }
 
-// SetBack invalidates heartbeats that [Watch.Ahead] returned, unless their workers have
-// sent others since. So all workers judge these workers as dead, also workers that ask
-// only once.
+// SetBack invalidates heartbeats that [Watch.Ahead] returned, unless their workers have sent
+// others since. So all workers judge these workers as dead, also workers that ask only once.
 func (s *Session) SetBack(ctx context.Context, ahead []heartbeat) error {
 	list, err := json.Marshal(ahead)
 	if err == nil {
@@ -61,9 +59,9 @@ func (s *Session) SetBack(ctx context.Context, ahead []heartbeat) error {
 	return err
 }
 
-// report calls send with this worker's status, which is for display. If Status fails, or
-// the database rejects the status, report calls send without a status. A zero byte in an
-// error's text is enough for a rejection.
+// report calls send with this worker's status, which is for display. If Status fails, or the
+// database rejects the status, report calls send without a status. A zero byte in an error's
+// text is enough for a rejection.
 func (s *Session) report(send func(status string) error) error {
 	if s.Status == nil {
 		return send("")
@@ -78,8 +76,8 @@ func (s *Session) report(send func(status string) error) error {
 	return send("")
 }
 
-// Build returns the main module of this process, its version and its revision, as far as
-// they are known.
+// Build returns the main module of this process, its version and its revision, as far as they
+// are known.
 func Build() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -23,9 +23,8 @@ type Registry struct {
 // New returns a Registry that has no session yet.
 func New(cfg Config) *Registry { return &Registry{Config: cfg, sql: cfg.statements()} }
 
-// openLimit is the time limit for opening a session. The first session has it at once,
-// as no other worker relies on this worker yet. Later sessions reach it after failed
-// attempts.
+// openLimit is the time limit for opening a session. The first session has it at once, as no
+// other worker relies on this worker yet. Later sessions reach it after failed attempts.
 const openLimit = 10 * time.Second
 
 // Open opens the first session. It also detects a transaction-pooling proxy.
@@ -33,13 +32,13 @@ func (r *Registry) Open(ctx context.Context) (*Session, error) {
 	return r.open(ctx, openLimit, true)
 }
 
-// Reopen opens another session, after failed logins in a row. It uses only one
-// connection, since the pool may be busy.
+// Reopen opens another session, after failed logins in a row. It uses only one connection,
+// since the pool may be busy.
 //
-// The time limit doubles with each failed login. After a crash of the server all workers
-// log in at once. A login that is given up has cost the server as much as a login that
-// succeeds. A dead connection of the pool does not count as a failed login: waiting
-// longer for it gains nothing.
+// The time limit doubles with each failed login. After a crash of the server all workers log
+// in at once. A login that is given up has cost the server as much as a login that succeeds. A
+// dead connection of the pool does not count as a failed login: waiting longer for it gains
+// nothing.
 func (r *Registry) Reopen(ctx context.Context, failed int) (*Session, error) {
 	return r.open(ctx, min(r.TimeLimit()<<min(failed, 4), openLimit), false)
 }
@@ -77,8 +76,10 @@ func (r *Registry) Connect(ctx context.Context) (*Session, error) {
 // OwnGrace makes Dead and DeadSQL use the [Config.Grace] of each judged worker.
 const OwnGrace time.Duration = -1
 
-// Dead reports whether the work of a worker may be ended. A worker without a row is dead, and so is a worker whose last heartbeat is older than its HeartbeatTimeout. A worker is also dead if its lock is free and its last heartbeat is older than grace. A live worker may look dead
-// for a moment, so ask twice, with a pause. Dead requires a successful Register.
+// Dead reports whether the work of a worker may be ended. A worker without a row is dead, and
+// so is a worker whose last heartbeat is older than its HeartbeatTimeout. A worker is also
+// dead if its lock is free and its last heartbeat is older than grace. A live worker may look
+// dead for a moment, so ask twice, with a pause. Dead requires a successful Register.
 func (r *Registry) Dead(ctx context.Context, db pgdriver.Pool, id uuid.UUID, grace time.Duration) (dead bool, err error) {
 	args, err := r.deadArgs([]uuid.UUID{id}, grace)
 	if err != nil {
@@ -98,9 +99,9 @@ func (r *Registry) Dead(ctx context.Context, db pgdriver.Pool, id uuid.UUID, gra
 	return dead, conn.Close()
 }
 
-// DeadSQL returns the begin of a statement, up to a CTE "dead", and its arguments. The
-// CTE has the worker_id of each dead worker among workers, as defined by
-// [Registry.Dead]. So a statement can check for death when it acts.
+// DeadSQL returns the begin of a statement, up to a CTE "dead", and its arguments. The CTE has
+// the worker_id of each dead worker among workers, as defined by [Registry.Dead]. So a
+// statement can check for death when it acts.
 func (r *Registry) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {
 	args, err = r.deadArgs(workers, grace)
 	return givenCTE + `, ` + r.dead(), args, err

@@ -16,9 +16,9 @@ import (
 )
 
 // Session is the state of a worker between two failures. It keeps one connection for its
-// statements, so no statement waits for the pool. With Lock, the lock lasts as long as
-// the connection. After an error, close the session and open another: the connection may
-// be dead or lead to a standby.
+// statements, so no statement waits for the pool. With Lock, the lock lasts as long as the
+// connection. After an error, close the session and open another: the connection may be dead
+// or lead to a standby.
 type Session struct {
 	Config
 	registry *Registry
@@ -30,8 +30,9 @@ type Session struct {
 	Beaten  time.Time // begin of the latest heartbeat; zero: none in this session
 	Endless bool      // with Lock: the server has no idle_session_timeout
 
-	// overdue makes the next poll send a heartbeat. It is set if the last heartbeat is older than the token: the lock would not prove this worker's death. It is
-	// also set if the last heartbeat lies in the future, so that nothing would prove it.
+	// overdue makes the next poll send a heartbeat. It is set if the last heartbeat is older
+	// than the token: the lock would not prove this worker's death. It is also set if the last
+	// heartbeat lies in the future, so that nothing would prove it.
 	overdue    bool
 	located    time.Time             // begin of the heartbeat whose server was compared last
 	failedOver bool                  // that comparison found another server
@@ -80,9 +81,9 @@ func (v *Self) Into() []any {
 	return []any{&v.backend, &v.incarnation, &v.Registered, &v.proven, &v.Drain}
 }
 
-// Poll executes a statement that contains [Config.SelfSQL], and sends a heartbeat if one
-// is due. query executes the statement. If the server rejects the status, Poll calls
-// query again without a status.
+// Poll executes a statement that contains [Config.SelfSQL], and sends a heartbeat if one is
+// due. query executes the statement. If the server rejects the status, Poll calls query again
+// without a status.
 func (s *Session) Poll(ctx context.Context, query func(ctx context.Context, beat bool, status string) (Self, error)) (v Self, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.TimeLimit())
 	defer cancel()
@@ -111,14 +112,14 @@ func (s *Session) Poll(ctx context.Context, query func(ctx context.Context, beat
 	return v, s.locate(v)
 }
 
-// errFailover ends a session. Either the session leads to an abandoned primary, or the
-// pool leads to several servers.
+// errFailover ends a session. Either the session leads to an abandoned primary, or the pool
+// leads to several servers.
 var errFailover = errors.New("this session leads to another server than the worker works on, and is given up: do several servers answer the connection string?")
 
 // locate compares the server that took a heartbeat with the server of the worker's work.
-// Heartbeats on an abandoned primary succeed, and no other worker reads them. After a
-// crash, one of the two connections may not have detected the crash yet. So locate needs
-// two comparisons, a heartbeat apart.
+// Heartbeats on an abandoned primary succeed, and no other worker reads them. After a crash,
+// one of the two connections may not have detected the crash yet. So locate needs two
+// comparisons, a heartbeat apart.
 func (s *Session) locate(v Self) error {
 	if !v.Beat || s.FailedOver == nil || s.Beaten.Sub(s.located) < s.HeartbeatInterval {
 		return nil
@@ -131,8 +132,7 @@ func (s *Session) locate(v Self) error {
 	return nil
 }
 
-// Known returns, as a JSON list, the workers whose names and details [Session.Complete]
-// knows.
+// Known returns, as a JSON list, the workers whose names and details [Session.Complete] knows.
 func (s *Session) Known() (string, error) {
 	known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.profiles)))
 	return string(known), err

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A session fails when two comparisons in a row, a heartbeat apart, find another server.
-// After a crash, one connection may not have detected the crash yet.
+// A session fails when two comparisons in a row, a heartbeat apart, find another server. After
+// a crash, one connection may not have detected the crash yet.
 func TestSessionOnAnotherServerFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := []bool{false, true, false, true, true}

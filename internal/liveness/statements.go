@@ -19,8 +19,8 @@ WITH given AS (
 	SELECT $1::uuid AS id, $2::bigint * interval '1 microsecond' AS timeout
 )`
 
-// SessionLocks selects the granted advisory locks of this database with 64-bit keys,
-// which pg_locks shows in two halves.
+// SessionLocks selects the granted advisory locks of this database with 64-bit keys, which
+// pg_locks shows in two halves.
 const SessionLocks = `(
 	SELECT pid, mode, (classid::bigint << 32) | objid::bigint AS key
 	FROM pg_locks
@@ -28,14 +28,15 @@ const SessionLocks = `(
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ) AS held`
 
-// RecentSQL returns an SQL condition: a worker stopped at most 15 minutes ago. A time more than 15 minutes in the future is not recent: the server's clock was set back since.
+// RecentSQL returns an SQL condition: a worker stopped at most 15 minutes ago. A time more
+// than 15 minutes in the future is not recent: the server's clock was set back since.
 func RecentSQL(stopped string) string {
 	return stopped + ` BETWEEN clock_timestamp() - interval '15 minutes' AND clock_timestamp() + interval '15 minutes'`
 }
 
-// RemoveSQL returns the end of a statement, beginning with a CTE, that deletes the rows
-// of workers. It records in Stopped how they stopped, and which worker declared them
-// dead. The arguments are SQL. how may refer to the deleted row as g.
+// RemoveSQL returns the end of a statement, beginning with a CTE, that deletes the rows of
+// workers. It records in Stopped how they stopped, and which worker declared them dead. The
+// arguments are SQL. how may refer to the deleted row as g.
 func (c Config) RemoveSQL(which, how, by string) string {
 	return `gone AS (
 	DELETE FROM ` + c.Nodes.SQL() + ` WHERE ` + which + `
@@ -64,8 +65,7 @@ func (c Config) BeatSQL(due, status string) string {
 // drain is true if an operator has asked worker n to drain.
 const drain = `n.drain_requested_at IS NOT NULL`
 
-// SelfSQL returns the columns of [Self], for a statement with the CTE of
-// [Config.BeatSQL].
+// SelfSQL returns the columns of [Self], for a statement with the CTE of [Config.BeatSQL].
 func (c Config) SelfSQL(due string) string {
 	nodes, current, proven := c.Nodes.SQL(), `NULL`, `true`
 	if c.Incarnation != "" {
@@ -82,10 +82,10 @@ func (c Config) SelfSQL(due string) string {
 	coalesce((SELECT ` + drain + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false)`
 }
 
-// NodesSQL returns an SQL expression for the rows of all workers, as JSON. It leaves out
-// the names and details of the workers in the list known, a parameter. They are large
-// and never change, and the asking worker has them. The asking worker counts as alive,
-// since its heartbeat may be part of the same statement.
+// NodesSQL returns an SQL expression for the rows of all workers, as JSON. It leaves out the
+// names and details of the workers in the list known, a parameter. They are large and never
+// change, and the asking worker has them. The asking worker counts as alive, since its
+// heartbeat may be part of the same statement.
 func (c Config) NodesSQL(known string) string {
 	proven, details := `false`, ``
 	if c.Lock {
@@ -104,16 +104,16 @@ func (c Config) NodesSQL(known string) string {
 		'proven', ` + proven + `)) FROM ` + c.Nodes.SQL() + ` AS n), '[]')::text`
 }
 
-// TimeoutSQL returns an SQL expression for the HeartbeatTimeout of a worker whose row
-// has the alias row. otherwise is for a row of an earlier build, which has no timeout. A
-// timeout above one day was written by hand, and counts as one day.
+// TimeoutSQL returns an SQL expression for the HeartbeatTimeout of a worker whose row has the
+// alias row. otherwise is for a row of an earlier build, which has no timeout. A timeout above
+// one day was written by hand, and counts as one day.
 func TimeoutSQL(row, otherwise string) string {
 	of := row + `.heartbeat_timeout`
 	return `coalesce(CASE WHEN ` + of + ` <= interval '1 day' THEN ` + of + ` WHEN ` + of + ` IS NOT NULL THEN interval '1 day' END, ` + otherwise + `)`
 }
 
-// AgeSQL returns an SQL expression for the age of a worker's heartbeat in microseconds,
-// for display. A negative age means that the heartbeat lies in the future.
+// AgeSQL returns an SQL expression for the age of a worker's heartbeat in microseconds, for
+// display. A negative age means that the heartbeat lies in the future.
 func AgeSQL(row string) string {
 	return `CASE WHEN ` + row + `.heartbeat_at > clock_timestamp()
 		THEN least((extract(epoch FROM clock_timestamp() - least(` + row + `.heartbeat_at, clock_timestamp() + interval '36500 days')) * 1000000)::bigint, -1)
@@ -123,19 +123,19 @@ func AgeSQL(row string) string {
 // fresh is true if the last heartbeat of worker n is not older than its HeartbeatTimeout.
 var fresh = `n.heartbeat_at > clock_timestamp() - ` + TimeoutSQL("n", "(SELECT timeout FROM given)")
 
-// ahead is true if the last heartbeat of worker n lies in the future. The server's clock
-// was then set back.
+// ahead is true if the last heartbeat of worker n lies in the future. The server's clock was
+// then set back.
 const ahead = `n.heartbeat_at > clock_timestamp()`
 
-// grace returns an SQL expression for the [Config.Grace] of worker n. If the row of n
-// has no timeout, it is the Grace of c.
+// grace returns an SQL expression for the [Config.Grace] of worker n. If the row of n has no
+// timeout, it is the Grace of c.
 func (c Config) grace() string {
 	return fmt.Sprintf(`CASE WHEN n.heartbeat_interval + n.heartbeat_timeout IS NULL THEN %d * interval '1 microsecond'
 			ELSE least(n.heartbeat_interval + least(greatest(n.heartbeat_timeout / 3, interval '1 second'), interval '10 seconds'), n.heartbeat_timeout) END`, c.Grace().Microseconds())
 }
 
-// proven returns an SQL condition: the heartbeat was sent in the current incarnation of
-// the server.
+// proven returns an SQL condition: the heartbeat was sent in the current incarnation of the
+// server.
 func (c Config) proven() string { return incarnation.WroteRow(c.Token, "n", "heartbeat_at") }
 
 func (c Config) statements() statements {
@@ -171,8 +171,9 @@ SELECT EXISTS (SELECT FROM dead)`,
 	}
 }
 
-// dead returns a CTE "dead" with the dead workers among the list $3. A worker in the
-// list has an id and the key of its lock. $5 is the grace in microseconds. Below 0, the grace is each worker's own.
+// dead returns a CTE "dead" with the dead workers among the list $3. A worker in the list has
+// an id and the key of its lock. $5 is the grace in microseconds. Below 0, the grace is each
+// worker's own.
 func (c Config) dead() string {
 	return `dead AS MATERIALIZED (
 	SELECT d.id AS worker_id FROM jsonb_to_recordset($3::jsonb) AS d(id uuid, key bigint)

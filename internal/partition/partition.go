@@ -1,9 +1,9 @@
 // Package partition defines which events a part of a consumer handles.
 //
-// A key hashes to one of [Slots] slots. A unit is a consumer's name with a range of
-// slots. For example, "totals_v1#400-7ff" handles the keys of slots 400 to 7ff, in
-// hexadecimal. A consumer that is not split has all slots, and its unit has the plain
-// name. A unit never changes its slots: a split or a merge replaces units.
+// A key hashes to one of [Slots] slots. A unit is a consumer's name with a range of slots. For
+// example, "totals_v1#400-7ff" handles the keys of slots 400 to 7ff, in hexadecimal. A
+// consumer that is not split has all slots, and its unit has the plain name. A unit never
+// changes its slots: a split or a merge replaces units.
 //
 // Checkpoints are stored under the names of units. So neither [Slot] nor [Name] may ever
 // change.
@@ -22,8 +22,7 @@ const Slots = 4096
 // MaxCount is the highest number of partitions: each partition has at least 16 slots.
 const MaxCount = 256
 
-// separator separates a consumer's name from the slots. A consumer's name does not
-// contain it.
+// separator separates a consumer's name from the slots. A consumer's name does not contain it.
 const separator = "#"
 
 // Range is a range of slots, including First and Last.
@@ -32,8 +31,8 @@ type Range struct{ First, Last int }
 // All is the range of a consumer that is not split.
 var All = Range{0, Slots - 1}
 
-// Slot returns the slot of a key: the first 12 bits of the key's SHA-256. In SQL, the
-// slot's three hexadecimal digits are
+// Slot returns the slot of a key: the first 12 bits of the key's SHA-256. In SQL, the slot's
+// three hexadecimal digits are
 //
 //	left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 3)
 func Slot(key string) int {
@@ -70,8 +69,8 @@ func Name(consumer string, r Range) string {
 // Prefix returns the prefix of the names of all units of a split consumer.
 func Prefix(consumer string) string { return consumer + separator }
 
-// Parse returns the consumer and the slots of a unit. ok is false for a name that [Name]
-// never returns.
+// Parse returns the consumer and the slots of a unit. ok is false for a name that [Name] never
+// returns.
 func Parse(unit string) (consumer string, r Range, ok bool) {
 	consumer, slots, split := strings.Cut(unit, separator)
 	if !split {
@@ -93,8 +92,8 @@ func Consumer(unit string) string {
 	return consumer
 }
 
-// Cut returns the n ranges of a consumer in n partitions, in order. Their sizes differ
-// by at most one.
+// Cut returns the n ranges of a consumer in n partitions, in order. Their sizes differ by at
+// most one.
 func Cut(n int) []Range {
 	all := make([]Range, n)
 	for i := range all {
@@ -109,8 +108,8 @@ func Target(n, slot int) Range {
 	return Range{i * Slots / n, (i+1)*Slots/n - 1}
 }
 
-// Children returns the range, cut at all borders between n partitions. Without a border
-// inside the range, it returns the range itself.
+// Children returns the range, cut at all borders between n partitions. Without a border inside
+// the range, it returns the range itself.
 func (r Range) Children(n int) (all []Range) {
 	for first := r.First; first <= r.Last; {
 		last := min(r.Last, Target(n, first).Last)
@@ -120,8 +119,8 @@ func (r Range) Children(n int) (all []Range) {
 	return all
 }
 
-// Tile reports whether parts cover each slot of a range once and no other slot. The
-// parts must be in order.
+// Tile reports whether parts cover each slot of a range once and no other slot. The parts must
+// be in order.
 func Tile(of Range, parts []Range) bool {
 	next := of.First
 	for _, p := range parts {

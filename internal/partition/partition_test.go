@@ -107,8 +107,8 @@ func TestChildrenTileTheirParent(t *testing.T) {
 	})
 }
 
-// Every tiling stays a tiling while the demand changes, and converges to the last
-// demand. The steps run in any order.
+// Every tiling stays a tiling while the demand changes, and converges to the last demand. The
+// steps run in any order.
 func TestPartitionsConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := []partition.Range{partition.All}

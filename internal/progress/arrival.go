@@ -38,8 +38,8 @@ func (a Arrival) Why() error {
 	return fmt.Errorf("it is at position %d", a.Position)
 }
 
-// Arrived reads whether a consumer has handled a position, and the incarnation of the
-// server that answers.
+// Arrived reads whether a consumer has handled a position, and the incarnation of the server
+// that answers.
 func (c Checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a Arrival, token string, err error) {
 	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token)
 	switch {
@@ -65,8 +65,8 @@ func known(t tables.Tables) string {
 }
 
 // arrived reads all units of a consumer in one snapshot. Every unit must have passed the
-// position, because only the consumer's key tells the unit of the event. The own row of
-// a split consumer is ignored.
+// position, because only the consumer's key tells the unit of the event. The own row of a
+// split consumer is ignored.
 func arrived(t tables.Tables, server Server) string {
 	checkpoints := t.Checkpoints.SQL()
 	return `

@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
 )
 
-// A split consumer has the position of its last unit. Its own row keeps the position of
-// the split: ahead of units that were reset, and behind units that went on.
+// A split consumer has the position of its last unit. Its own row keeps the position of the
+// split: ahead of units that were reset, and behind units that went on.
 func TestArrivalOfASplitConsumer(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
@@ -27,8 +27,8 @@ func TestArrivalOfASplitConsumer(t *testing.T) {
 	arrived(16, false)
 }
 
-// If a unit has not handled an event, neither has its consumer. Units of another
-// consumer do not count, whatever its name is.
+// If a unit has not handled an event, neither has its consumer. Units of another consumer do
+// not count, whatever its name is.
 func TestArrivalNeedsEveryUnit(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)

@@ -47,9 +47,9 @@ type Server struct {
 	Sequence    string // of the log's positions, qualified and quoted; empty: unknown
 }
 
-// last returns an SQL expression for the highest issued position. While ALTER SEQUENCE
-// gives the sequence another file, the value may be outdated or NULL. Reading a sequence
-// does not lock it, and the old file may never have got the latest positions.
+// last returns an SQL expression for the highest issued position. While ALTER SEQUENCE gives
+// the sequence another file, the value may be outdated or NULL. Reading a sequence does not
+// lock it, and the old file may never have got the latest positions.
 func (s Server) last() string {
 	if s.Sequence == "" {
 		return strconv.FormatInt(math.MaxInt64, 10) + `::bigint`
@@ -57,10 +57,10 @@ func (s Server) last() string {
 	return `(SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ` + s.Sequence + `)`
 }
 
-// issued returns a statement that reads the highest issued position under a lock, which
-// waits for ALTER SEQUENCE. pg_sequence_last_value takes the lock, and returns NULL
-// before the first position. The lock is nextval's lock: in a transaction that stays
-// open, it would hold back the frontier.
+// issued returns a statement that reads the highest issued position under a lock, which waits
+// for ALTER SEQUENCE. pg_sequence_last_value takes the lock, and returns NULL before the first
+// position. The lock is nextval's lock: in a transaction that stays open, it would hold back
+// the frontier.
 func (s Server) issued() string {
 	if s.Sequence == "" {
 		return `SELECT ` + s.last()
@@ -68,15 +68,17 @@ func (s Server) issued() string {
 	return `SELECT coalesce(pg_sequence_last_value(` + ident.Literal(s.Sequence) + `::regclass), ` + s.last() + `, 0)`
 }
 
-// written is an SQL expression for the time at which a checkpoint was written, equal in
-// every session.
+// written is an SQL expression for the time at which a checkpoint was written, equal in every
+// session.
 var written = pgdriver.Microseconds(`updated_at`) + `::text`
 
-// seen is an SQL expression for the first_seen_at of an open range, as the JSON of a time.Time. The time is in UTC: in a session's zone, the offset of an old time may have seconds.
+// seen is an SQL expression for the first_seen_at of an open range, as the JSON of a
+// time.Time. The time is in UTC: in a session's zone, the offset of an old time may have
+// seconds.
 var seen = `to_jsonb(` + pgdriver.Time(`first_seen_at`) + ` AT TIME ZONE 'UTC') #>> '{}' || 'Z'`
 
-// New returns the statements of a worker. The server ends a batch's transaction that
-// stays idle for batchTimeout.
+// New returns the statements of a worker. The server ends a batch's transaction that stays
+// idle for batchTimeout.
 func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server Server) Checkpoints {
 	deadLetters := t.DeadLetters.SQL()
 	guard, guardAndAudit := guard(t, worker, server)
@@ -126,9 +128,9 @@ SELECT consumer_name, revision FROM ` + t.Checkpoints.SQL() + `
 WHERE consumer_name IN (SELECT jsonb_array_elements_text($1::jsonb))`
 }
 
-// place returns a statement that inserts a checkpoint. It checks for the row first. ON CONFLICT would wait for a batch in flight, and delay the start of a worker.
-// The insert is durable even with asynchronous commits: no later statement would repeat
-// it after a crash.
+// place returns a statement that inserts a checkpoint. It checks for the row first. ON
+// CONFLICT would wait for a batch in flight, and delay the start of a worker. The insert is
+// durable even with asynchronous commits: no later statement would repeat it after a crash.
 func place(t tables.Tables, server Server) string {
 	return `
 WITH place AS MATERIALIZED (
@@ -140,17 +142,16 @@ INSERT INTO ` + t.Checkpoints.SQL() + ` (consumer_name, last_position, scope, sc
 ON CONFLICT (consumer_name) DO NOTHING`
 }
 
-// NoCheckpointError reports that a consumer's row is missing. A missing row is never
-// read as position 0, which would apply every event again.
+// NoCheckpointError reports that a consumer's row is missing. A missing row is never read as
+// position 0, which would apply every event again.
 type NoCheckpointError struct{ Unit string }
 
 func (e NoCheckpointError) Error() string {
 	return fmt.Sprintf("worker: consumer %q has no row in the checkpoints table any more: it was deleted, or the consumer was retired (ops.Operator.Retire) before this worker had registered: insert the row with the position to continue from, or restart the worker to begin as a new consumer does", e.Unit)
 }
 
-// Load reads a consumer's progress in one snapshot, with the incarnation of the server.
-// If the sequence's last value is below the position, Load reads the last value again
-// under a lock.
+// Load reads a consumer's progress in one snapshot, with the incarnation of the server. If the
+// sequence's last value is below the position, Load reads the last value again under a lock.
 func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*State, error) {
 	var p State
 	var open, had, selects string
@@ -216,8 +217,8 @@ func (c Checkpoints) Incarnation(ctx context.Context, q store.Querier) (token st
 	return token, nil
 }
 
-// Place inserts the first checkpoint of a consumer that has never run. If token is not
-// empty, Place does so only in that incarnation of the server.
+// Place inserts the first checkpoint of a consumer that has never run. If token is not empty,
+// Place does so only in that incarnation of the server.
 func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string, s scope.Scope) error {
 	if _, err := q.ExecContext(ctx, c.place, unit, after, token, s.String()); err != nil {
 		return fmt.Errorf("worker: place the first checkpoint of consumer %q: %w", unit, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// TestLoadWhileTheSequenceIsAltered gives the sequence new files in a loop. A load that
-// meets the end of a file may fail. It never reports a sequence that began again.
+// TestLoadWhileTheSequenceIsAltered gives the sequence new files in a loop. A load that meets
+// the end of a file may fail. It never reports a sequence that began again.
 func TestLoadWhileTheSequenceIsAltered(t *testing.T) {
 	g := progresstest.New(t)
 	g.DB.SetMaxIdleConns(8)

@@ -244,8 +244,8 @@ func (h *auditHistory) otherBegan(a, b auditRow) bool {
 	return false
 }
 
-// For every history, compaction loses no position, no reason and no count. It leaves
-// rows that are not plain, and rows that a repair may still delete.
+// For every history, compaction loses no position, no reason and no count. It leaves rows that
+// are not plain, and rows that a repair may still delete.
 func TestCompactionKeepsTheAudit(t *testing.T) {
 	tier.Checks(t, 40, 200)
 	g := progresstest.New(t)
@@ -276,8 +276,8 @@ func TestCompactionKeepsTheAudit(t *testing.T) {
 	})
 }
 
-// Nothing is lost or counted twice if other statements delete rows at the same time.
-// Such a statement is another compaction, or a clean-up of old rows.
+// Nothing is lost or counted twice if other statements delete rows at the same time. Such a
+// statement is another compaction, or a clean-up of old rows.
 func TestCompactionBesideConcurrentDeletes(t *testing.T) {
 	g := progresstest.New(t)
 	const days = `ARRAY[5, 4, 3, 0]`

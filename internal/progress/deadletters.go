@@ -14,15 +14,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Order identifies events that follow each other into the dead letters. It is the
-// aggregate or, for a consumer with its own key, that key without a type.
+// Order identifies events that follow each other into the dead letters. It is the aggregate
+// or, for a consumer with its own key, that key without a type.
 type Order struct {
 	Type string `json:"order_type"`
 	ID   string `json:"order_id"`
 }
 
-// DeadLetter is an event that becomes a dead letter. Error is empty if the event only
-// follows an earlier dead letter of its order.
+// DeadLetter is an event that becomes a dead letter. Error is empty if the event only follows
+// an earlier dead letter of its order.
 type DeadLetter struct {
 	Order
 	Type      string    `json:"type"` // of the aggregate
@@ -60,10 +60,11 @@ const DeadLettersCounted = 100
 // letters of each order.
 const retriesAtOnce = 30
 
-// deadLettersSQL are the statements on dead letters. The cost of a statement grows with
-// the size of its request, not with the number of dead letters. So each search begins at
-// a place in an index and ends after a few rows. A search orders by columns that only this index has. The planner does not know its limit. Otherwise
-// the planner sorts all rows if its statistics are outdated.
+// deadLettersSQL are the statements on dead letters. The cost of a statement grows with the
+// size of its request, not with the number of dead letters. So each search begins at a place
+// in an index and ends after a few rows. A search orders by columns that only this index has.
+// The planner does not know its limit. Otherwise the planner sorts all rows if its statistics
+// are outdated.
 type deadLettersSQL struct{ add, have, next, remove, removeFirst, keep string }
 
 func newDeadLettersSQL(deadLetters, incarnation string) deadLettersSQL {
@@ -124,8 +125,8 @@ WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
 	}
 }
 
-// firstOf returns SQL for the first n dead letters at or after an order. The dead
-// letters of the order itself come first.
+// firstOf returns SQL for the first n dead letters at or after an order. The dead letters of
+// the order itself come first.
 func firstOf(deadLetters, order string, n int) string {
 	return `
 	SELECT * FROM ` + deadLetters + `
@@ -133,12 +134,12 @@ func firstOf(deadLetters, order string, n int) string {
 	ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(n) + `)`
 }
 
-// replaysCounted is the maximum number of replayed aggregates that the count of the
-// others skips.
+// replaysCounted is the maximum number of replayed aggregates that the count of the others
+// skips.
 const replaysCounted = 1_000
 
-// deadLetterColumns returns SQL for three columns that summarize a consumer's dead letters. The
-// first is the number of aggregates or keys with dead letters that are not replayed. The
+// deadLetterColumns returns SQL for three columns that summarize a consumer's dead letters.
+// The first is the number of aggregates or keys with dead letters that are not replayed. The
 // second reports whether there are dead letters at all, the third whether some are to be
 // retried. The count goes from one aggregate or key to the next.
 func deadLetterColumns(deadLetters string) string {
@@ -159,8 +160,8 @@ func deadLetterColumns(deadLetters string) string {
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL ORDER BY retry_at, global_position LIMIT 1) IS NOT NULL`
 }
 
-// AddDeadLetters adds dead letters. A dead letter whose order is to be retried is
-// retried, too.
+// AddDeadLetters adds dead letters. A dead letter whose order is to be retried is retried,
+// too.
 func (c Checkpoints) AddDeadLetters(ctx context.Context, tx store.Querier, unit string, deadLetters []DeadLetter) error {
 	rows, err := json.Marshal(deadLetters)
 	if err != nil {
@@ -172,8 +173,7 @@ func (c Checkpoints) AddDeadLetters(ctx context.Context, tx store.Querier, unit 
 	return nil
 }
 
-// HaveDeadLetters returns the orders that have dead letters, and the replayed ones among
-// them.
+// HaveDeadLetters returns the orders that have dead letters, and the replayed ones among them.
 func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, orders []Order) (have, replayed map[Order]bool, err error) {
 	type asked struct {
 		Order
@@ -220,8 +220,8 @@ func (c Checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, tok
 	return all, nil
 }
 
-// proven returns the triples of numbers that a search finds. It returns
-// store.ErrIncarnation if another incarnation than token answers.
+// proven returns the triples of numbers that a search finds. It returns store.ErrIncarnation
+// if another incarnation than token answers.
 func proven(ctx context.Context, q store.Querier, token, search string, args ...any) (found [][3]int64, err error) {
 	type row struct {
 		incarnation string
@@ -242,10 +242,10 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 	return found, err
 }
 
-// Retried removes a dead letter that was handled. It keeps a dead letter that failed,
-// and all dead letters that follow it. Once the consumer has forgotten an aggregate, it
-// does not forget it again for the next dead letter. An event that fails during its
-// replay stays a dead letter.
+// Retried removes a dead letter that was handled. It keeps a dead letter that failed, and all
+// dead letters that follow it. Once the consumer has forgotten an aggregate, it does not
+// forget it again for the next dead letter. An event that fails during its replay stays a dead
+// letter.
 func (c Checkpoints) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry, text string) (err error) {
 	if r.Err == nil && r.Forget {
 		_, err = tx.ExecContext(ctx, c.deadLetters.removeFirst, unit, r.Position)

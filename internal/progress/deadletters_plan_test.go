@@ -11,9 +11,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// For all statistics of the planner, the dead letters that a statement reads do not grow with the table. The test varies how the dead letters
-// spread over aggregates. It also varies whether all, some or none were to be retried
-// when statistics were collected.
+// For all statistics of the planner, the dead letters that a statement reads do not grow with
+// the table. The test varies how the dead letters spread over aggregates. It also varies
+// whether all, some or none were to be retried when statistics were collected.
 func TestCostOfDeadLettersIsFlat(t *testing.T) {
 	t.Parallel()
 	d := progresstest.New(t)
@@ -87,7 +87,8 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 	}
 }
 
-// An answer about dead letters, even an empty one, counts only from the incarnation in which the progress was loaded.
+// An answer about dead letters, even an empty one, counts only from the incarnation in which
+// the progress was loaded.
 func TestDeadLettersOfAnotherIncarnation(t *testing.T) {
 	d := progresstest.New(t)
 	orders := []progress.Order{{Type: "T", ID: "a"}}

@@ -9,8 +9,7 @@ func (c Checkpoints) Statements() Statements {
 	return Statements{c.load, l.add, l.have, l.next, l.remove, l.removeFirst, l.keep}
 }
 
-// RetriesAtOnce is the maximum number of rows of each kind that a search for retries
-// reads.
+// RetriesAtOnce is the maximum number of rows of each kind that a search for retries reads.
 const RetriesAtOnce = retriesAtOnce
 
 // RescaleStatement returns a statement of a [Rescale].

@@ -14,20 +14,21 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// guard returns the statements of [Checkpoints.Guard]: plain, and audited with audit
-// rows and effects.
+// guard returns the statements of [Checkpoints.Guard]: plain, and audited with audit rows and
+// effects.
 //
-// The statement finds the row by its ctid, where it was last read. A search by name
-// would read all versions of the row that cannot be removed yet. Beside a transaction
-// that stays open, each batch would be slower than the batch before. A row that has
-// moved is not found, so the caller loads it again. The position is compared as well as
-// the revision, because a process of another library does not raise the revision.
+// The statement finds the row by its ctid, where it was last read. A search by name would read
+// all versions of the row that cannot be removed yet. Beside a transaction that stays open,
+// each batch would be slower than the batch before. A row that has moved is not found, so the
+// caller loads it again. The position is compared as well as the revision, because a process
+// of another library does not raise the revision.
 //
-// A dead connection must not keep the row. So the server ends a transaction that stays
-// idle for as long as a batch may take. The limit is set before the wait for the row, since a guard that fails afterwards still holds the row's lock.
+// A dead connection must not keep the row. So the server ends a transaction that stays idle
+// for as long as a batch may take. The limit is set before the wait for the row: a guard that
+// fails afterwards still holds the lock.
 //
-// The role's lock_timeout does not end the wait for the row. The handlers' statements
-// have the role's lock_timeout again.
+// The role's lock_timeout does not end the wait for the row. The handlers' statements have the
+// role's lock_timeout again.
 func guard(t tables.Tables, worker uuid.UUID, server Server) (plain, audited string) {
 	// The subquery reads the role's setting before it is changed.
 	const limits = `limits AS MATERIALIZED (
@@ -59,12 +60,12 @@ SELECT revision, at, author, written, pg_current_xact_id()::text, current_settin
 	return guard("") + result, guard(`, effects = coalesce($12::jsonb, effects)`) + audit + result
 }
 
-// Guard makes a batch exactly-once. It is the first statement of the batch's
-// transaction. It moves the checkpoint if, and only if, four conditions hold. The
-// consumer's progress has not changed since from was loaded. The server is the
-// incarnation in which the frontier was computed. The new position was issued. The
-// consumer is assigned to this worker. Then the row's lock keeps every other worker from
-// beginning a batch of this consumer. If ok is false, roll back and load again.
+// Guard makes a batch exactly-once. It is the first statement of the batch's transaction. It
+// moves the checkpoint if, and only if, four conditions hold. The consumer's progress has not
+// changed since from was loaded. The server is the incarnation in which the frontier was
+// computed. The new position was issued. The consumer is assigned to this worker. Then the
+// row's lock keeps every other worker from beginning a batch of this consumer. If ok is false,
+// roll back and load again.
 func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, from *State, a Advance) (m Moved, ok bool, err error) {
 	args := []any{unit, from.Revision, a.To, a.Token, c.worker.String(), c.idleTimeout, from.Row, from.Position}
 	statement := c.guard

@@ -64,7 +64,8 @@ func TestGuardPassesOnlyUnchangedProgress(t *testing.T) {
 				from := g.Loaded(t)
 				if test.change != nil {
 					test.change(t, g)
-					// Space of removed versions is reused, so the ctid of the row proves nothing.
+					// Space of removed versions is reused, so the ctid of the row proves
+					// nothing.
 					_ = g.DB.QueryRow(`SELECT ctid::text FROM consumer_checkpoints`).Scan(&from.Row)
 				}
 				a := progress.Advance{To: test.to, Head: 99, Token: g.Token}
@@ -120,8 +121,8 @@ func TestGuardOfAMovedRow(t *testing.T) {
 	}
 }
 
-// Two workers both believe that they own the consumer. The second guard waits for the
-// first batch, and then finds that the progress has changed.
+// Two workers both believe that they own the consumer. The second guard waits for the first
+// batch, and then finds that the progress has changed.
 func TestSecondGuardWaitsAndFails(t *testing.T) {
 	for _, position := range []int64{10, 12} { // 10: only a late event, the position stays
 		g := progresstest.New(t)
@@ -151,8 +152,8 @@ func TestSecondGuardWaitsAndFails(t *testing.T) {
 	}
 }
 
-// A worker whose process hangs in a batch does not hold the consumer for longer than a
-// batch may take.
+// A worker whose process hangs in a batch does not hold the consumer for longer than a batch
+// may take.
 func TestServerEndsAnIdleBatch(t *testing.T) {
 	g := progresstest.New(t)
 	g.Checkpoints = g.As(t, g.Worker, 50*time.Millisecond)
@@ -173,8 +174,8 @@ func TestServerEndsAnIdleBatch(t *testing.T) {
 }
 
 // A guard that waits for another batch and then fails keeps the row's lock until its
-// transaction ends. If its connection is dead, the worker never learns of the failure.
-// The server then ends the transaction.
+// transaction ends. If its connection is dead, the worker never learns of the failure. The
+// server then ends the transaction.
 func TestServerEndsAnIdleFailedGuard(t *testing.T) {
 	g := progresstest.New(t)
 	from := g.Loaded(t)
@@ -248,8 +249,8 @@ func TestLoadAndReplaceOpenRanges(t *testing.T) {
 	}
 }
 
-// A worker pauses a consumer only if the consumer's progress is unchanged and the
-// consumer is assigned to the worker. Otherwise the reason may be outdated.
+// A worker pauses a consumer only if the consumer's progress is unchanged and the consumer is
+// assigned to the worker. Otherwise the reason may be outdated.
 func TestPauseNeedsUnchangedProgress(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, g progresstest.Guarded) // after the load
@@ -283,8 +284,8 @@ func TestPauseNeedsUnchangedProgress(t *testing.T) {
 	}
 }
 
-// The role's lock_timeout does not end a guard that waits for the row, and applies to
-// the handlers' statements.
+// The role's lock_timeout does not end a guard that waits for the row, and applies to the
+// handlers' statements.
 func TestGuardWaitsBeyondLockTimeout(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)

@@ -15,9 +15,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Prepared is a prepared transaction that holds a consumer's checkpoint row. The zero
-// value means that there is none. A handler that sends PREPARE TRANSACTION leaves such a
-// transaction behind. Its lock outlasts the session, the worker and the server.
+// Prepared is a prepared transaction that holds a consumer's checkpoint row. The zero value
+// means that there is none. A handler that sends PREPARE TRANSACTION leaves such a transaction
+// behind. Its lock outlasts the session, the worker and the server.
 type Prepared struct {
 	Transaction string // the transaction's id
 	GID         string // the transaction's name, as an SQL literal
@@ -25,9 +25,8 @@ type Prepared struct {
 	Age         time.Duration
 }
 
-// holderPrepared returns a statement that finds the prepared transaction that holds the
-// row of consumer $1. The transaction's id is the row's xmax, so no session needs to be
-// known.
+// holderPrepared returns a statement that finds the prepared transaction that holds the row of
+// consumer $1. The transaction's id is the row's xmax, so no session needs to be known.
 func holderPrepared(t tables.Tables) string {
 	return `
 SELECT p.transaction::text, quote_literal(p.gid), p.owner::text, extract(epoch FROM clock_timestamp() - p.prepared)::float8
@@ -54,25 +53,25 @@ func (p Prepared) String() string {
 	return fmt.Sprintf("prepared transaction %s (of role %s, since %v): ROLLBACK PREPARED %[1]s; if a handler prepared it, COMMIT PREPARED would move the checkpoint past events that no handler has finished", p.GID, p.Owner, p.Age)
 }
 
-// Signature returns the key of the advisory lock by which a batch shows its worker: the
-// first half of the worker's id.
+// Signature returns the key of the advisory lock by which a batch shows its worker: the first
+// half of the worker's id.
 func Signature(worker uuid.UUID) int64 { return int64(binary.BigEndian.Uint64(worker[:8])) }
 
-// signedFor returns SQL for the key of the second lock. The key identifies the consumer by the table of its checkpoint. No other session holds this pair of locks.
+// signedFor returns SQL for the key of the second lock. The key identifies the consumer by the
+// table of its checkpoint. No other session holds this pair of locks.
 func signedFor(consumer, signature, table string) string {
 	return `hashtextextended(` + consumer + `, ` + signature + ` # ` + table + `::oid::bigint)`
 }
 
-// signBatch returns the part of the guard's result that records the worker and the
-// consumer of the batch. The locks last as long as its transaction. They are shared
-// locks, so no session waits for them.
+// signBatch returns the part of the guard's result that records the worker and the consumer of
+// the batch. The locks last as long as its transaction. They are shared locks, so no session
+// waits for them.
 func signBatch(worker uuid.UUID) string {
 	key := fmt.Sprintf("(%d)::bigint", Signature(worker))
 	return `pg_try_advisory_xact_lock_shared(` + key + `) AND pg_try_advisory_xact_lock_shared(` + signedFor("$1::text", key, "home") + `)`
 }
 
-// batches returns SQL that finds the batches of consumer $1 by the locks of their
-// sessions.
+// batches returns SQL that finds the batches of consumer $1 by the locks of their sessions.
 func batches(t tables.Tables) string {
 	const held = `(
 	SELECT pid, (classid::bigint << 32) | objid::bigint AS key FROM pg_locks
@@ -85,15 +84,16 @@ FROM ` + held + ` AS worker
 JOIN ` + held + ` AS batch ON batch.pid = worker.pid AND batch.key = ` + signedFor("$1::text", "worker.key", table)
 }
 
-// endBatch returns a statement that ends the session $2 if it is still in such a batch, signed by $3.
+// endBatch returns a statement that ends the session $2 if it is still in such a batch, signed
+// by $3.
 func endBatch(t tables.Tables) string {
 	return `
 SELECT pg_terminate_backend(worker.pid)` + batches(t) + `
 WHERE worker.pid = $2::bigint AND worker.key = $3::bigint`
 }
 
-// findBatch returns a statement that finds a batch and its worker, if the worker still
-// has a row. It skips the session $2. If $2 is 0, it skips all batches signed by $3.
+// findBatch returns a statement that finds a batch and its worker, if the worker still has a
+// row. It skips the session $2. If $2 is 0, it skips all batches signed by $3.
 func findBatch(t tables.Tables) string {
 	return `
 SELECT worker.pid, worker.key, coalesce((
@@ -103,15 +103,16 @@ WHERE worker.pid <> $2::bigint AND ($2::bigint <> 0 OR worker.key <> $3::bigint)
 ORDER BY worker.pid LIMIT 1`
 }
 
-// OpenBatch is a batch that blocks its consumer. Its worker is dead or has given up the batch. The zero value means that there is none.
+// OpenBatch is a batch that blocks its consumer. Its worker is dead or has given up the batch.
+// The zero value means that there is none.
 type OpenBatch struct {
 	Session   int64 // the pid of the backend
 	Signature int64
 	Worker    uuid.UUID // nil: the worker has no row any more
 }
 
-// OpenBatch returns the batch of a consumer that holds its row. It skips the batch of
-// the session own. If own is 0, it skips all batches of this worker.
+// OpenBatch returns the batch of a consumer that holds its row. It skips the batch of the
+// session own. If own is 0, it skips all batches of this worker.
 func (c Checkpoints) OpenBatch(ctx context.Context, q store.Querier, unit string, own int64) (z OpenBatch, err error) {
 	var worker string
 	err = q.QueryRowContext(ctx, c.batch, unit, own, Signature(c.worker)).Scan(&z.Session, &z.Signature, &worker)

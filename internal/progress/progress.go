@@ -100,9 +100,9 @@ func (a *Advance) MovesOpen() bool {
 	return false
 }
 
-// Handles returns the borders after a batch that begins at checkpoint from, nil if they
-// do not change. The batch handles all new events and the ranges others, which are late
-// or retried. It does not handle the ranges aside.
+// Handles returns the borders after a batch that begins at checkpoint from, nil if they do not
+// change. The batch handles all new events and the ranges others, which are late or retried.
+// It does not handle the ranges aside.
 func (a *Advance) Handles(from int64, b delivered.Borders, others, aside []store.Range) *delivered.Borders {
 	handled, aside := slices.Clone(others), slices.Clone(aside)
 	if a.To > from {

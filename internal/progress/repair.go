@@ -38,9 +38,9 @@ type Committed struct {
 	Reason string // for the operators
 }
 
-// setBack returns CTEs that set a checkpoint back if a condition holds. The CTEs also
-// revert the audit and the effects that the batch's transaction $4 wrote. more is set in
-// the row as well. Dead letters of the batch above $10 are removed where removes holds.
+// setBack returns CTEs that set a checkpoint back if a condition holds. The CTEs also revert
+// the audit and the effects that the batch's transaction $4 wrote. more is set in the row as
+// well. Dead letters of the batch above $10 are removed where removes holds.
 func setBack(t tables.Tables, server Server, more, condition, removes string) string {
 	skips := t.GapSkips.SQL()
 	return `set_back AS (
@@ -59,8 +59,8 @@ func setBack(t tables.Tables, server Server, more, condition, removes string) st
 )`
 }
 
-// shorten returns a statement that sets the progress back within the batch's own
-// transaction only. The handler may have ended that transaction.
+// shorten returns a statement that sets the progress back within the batch's own transaction
+// only. The handler may have ended that transaction.
 func shorten(t tables.Tables, server Server) string {
 	return `
 WITH ` + setBack(t, server, "", `pg_current_xact_id_if_assigned()::xid::text = $4::text`, "true") + `
@@ -104,8 +104,8 @@ type repairDetail struct {
 	Transaction string `json:"transaction"`
 }
 
-// Repair reverts the progress of a batch that its handler committed without handling all
-// its events. ok is false if the row is no longer as the batch left it.
+// Repair reverts the progress of a batch that its handler committed without handling all its
+// events. ok is false if the row is no longer as the batch left it.
 func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b Committed, m Repair) (ok bool, err error) {
 	args, err1 := c.setBack(unit, b, m.SetBack)
 	detail, err2 := json.Marshal(repairDetail{From: b.To, To: m.To, Transaction: b.After.Author})
@@ -132,10 +132,9 @@ func (c Checkpoints) setBack(unit string, b Committed, m SetBack) ([]any, error)
 		m.To, c.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects)}, err
 }
 
-// Shorten reverts, in a batch's own transaction, the part of the guard's writes that
-// concerns events that were not handled. It returns the version of the row, which the
-// commit publishes. ok is false if the transaction does not hold the row as the guard
-// left it.
+// Shorten reverts, in a batch's own transaction, the part of the guard's writes that concerns
+// events that were not handled. It returns the version of the row, which the commit publishes.
+// ok is false if the transaction does not hold the row as the guard left it.
 func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit string, b Committed, m SetBack) (v Version, ok bool, err error) {
 	v = b.After
 	args, err := c.setBack(unit, b, m)
@@ -151,9 +150,9 @@ func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit string,
 	return v, true, nil
 }
 
-// AsRole runs statements of the worker in a batch's transaction, as the role with which
-// the transaction began. A handler may have changed the role. AsRole restores the
-// handler's role for the statements of the commit.
+// AsRole runs statements of the worker in a batch's transaction, as the role with which the
+// transaction began. A handler may have changed the role. AsRole restores the handler's role
+// for the statements of the commit.
 func AsRole(ctx context.Context, tx store.Querier, role string, statements func() error) error {
 	const set = `SELECT before FROM (SELECT current_setting('role') AS before OFFSET 0) AS b WHERE set_config('role', $1::text, true) IS NOT NULL`
 	var before string
@@ -166,8 +165,8 @@ func AsRole(ctx context.Context, tx store.Querier, role string, statements func(
 	return tx.QueryRowContext(ctx, set, before).Scan(&role)
 }
 
-// Repaired reports whether this worker has already reverted a batch that moved the
-// checkpoint to a position.
+// Repaired reports whether this worker has already reverted a batch that moved the checkpoint
+// to a position.
 func (c Checkpoints) Repaired(ctx context.Context, q store.Querier, unit string, after Version, to int64) (ok bool, err error) {
 	err = q.QueryRowContext(ctx, c.repaired, unit, c.operator(), after.Author, strconv.FormatInt(to, 10)).Scan(&ok)
 	if err != nil {
@@ -176,9 +175,9 @@ func (c Checkpoints) Repaired(ctx context.Context, q store.Querier, unit string,
 	return ok, nil
 }
 
-// TransactionStatus returns the status of a transaction: "committed", "aborted", "in progress", or
-// empty if the transaction is too old. The server keeps the status of hundreds of
-// millions of transactions.
+// TransactionStatus returns the status of a transaction: "committed", "aborted", "in
+// progress", or empty if the transaction is too old. The server keeps the status of hundreds
+// of millions of transactions.
 func (c Checkpoints) TransactionStatus(ctx context.Context, q store.Querier, transaction string) (string, error) {
 	var status sql.NullString
 	if err := q.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, transaction).Scan(&status); err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// committedByHandler commits a batch to position 20 with further writes, as a handler
-// would.
+// committedByHandler commits a batch to position 20 with further writes, as a handler would.
 func committedByHandler(t *testing.T, g progresstest.Guarded, more ...func(tx *sql.Tx)) progress.Committed {
 	t.Helper()
 	a := progress.Advance{To: 20, Head: 30, Token: g.Token}
@@ -82,8 +81,8 @@ func TestRepairNeedsTheRowOfTheBatch(t *testing.T) {
 	}
 }
 
-// A batch that ends early reverts its progress in its own transaction only. The handler
-// may have ended that transaction, and then nothing may be written.
+// A batch that ends early reverts its progress in its own transaction only. The handler may
+// have ended that transaction, and then nothing may be written.
 func TestShortenWritesInTheBatchsTransactionOnly(t *testing.T) {
 	t.Parallel()
 	at := func(g progresstest.Guarded, q store.Querier) (position int64, row string) {
@@ -118,9 +117,8 @@ func TestShortenWritesInTheBatchsTransactionOnly(t *testing.T) {
 	}
 }
 
-// A repair removes the dead letters that the batch added for events that it did not
-// handle. A batch of late events or of a dead letter fails far below older dead deadLetters,
-// which stay.
+// A repair removes the dead letters that the batch added for events that it did not handle. A
+// batch of late events or of a dead letter fails far below older dead deadLetters, which stay.
 func TestRepairKeepsOtherDeadLetters(t *testing.T) {
 	g := progresstest.New(t)
 	add := func(tx *sql.Tx, positions ...int64) {

@@ -18,16 +18,17 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Rescale is the transaction of a split or a merge. It replaces units of one consumer by
-// other units that have the same keys, in one step.
+// Rescale is the transaction of a split or a merge. It replaces units of one consumer by other
+// units that have the same keys, in one step.
 //
-// The consumer's own row, which is never deleted, is the mutex of the layout. A
-// transaction that changes more than one unit locks this row first, and then the units
-// in order of name. A batch locks only its own unit, so there are no deadlocks. All data
-// for decisions are read after these locks, each by a statement of its own. A snapshot
-// that is older than its lock does not show the last owner's commit.
+// The consumer's own row, which is never deleted, is the mutex of the layout. A transaction
+// that changes more than one unit locks this row first, and then the units in order of name. A
+// batch locks only its own unit, so there are no deadlocks. All data for decisions are read
+// after these locks, each by a statement of its own. A snapshot that is older than its lock
+// does not show the last owner's commit.
 //
-// The revision of a slot grows with every change, whatever the name of its unit is. So no batch that was planned before a split or a merge passes the guard, even if the name comes back.
+// The revision of a slot grows with every change, whatever the name of its unit is. So no
+// batch from before a split or a merge passes the guard, even if the name comes back.
 type Rescale struct {
 	tx       *sql.Tx
 	c        *Checkpoints
@@ -58,8 +59,8 @@ func newRescaleSQL(t tables.Tables) rescaleSQL {
 SELECT last_position FROM ` + checkpoints + ` WHERE ` + it + ` AND split_at IS NULL
 	AND EXISTS (SELECT FROM ` + assignments + ` WHERE ` + it + ` AND worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`,
 		deadLetters: `SELECT global_position, aggregate_id, order_id FROM ` + deadLetters + ` WHERE ` + it,
-		// The units in $2 replace $1. Each starts at its position and watches the same
-		// open ranges. $3 assigns the dead letters.
+		// The units in $2 replace $1. Each starts at its position and watches the same open
+		// ranges. $3 assigns the dead letters.
 		split: `
 WITH child AS (
 	SELECT jsonb_array_elements_text($2::jsonb) AS unit
@@ -86,8 +87,8 @@ SELECT consumer_name, last_position, revision, paused_at IS NOT NULL, effects::t
 	SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name AND a.worker_id = $2::uuid AND a.partitions = $3::int)
 FROM ` + checkpoints + ` AS c WHERE ` + them + ` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`,
 		open: `SELECT consumer_name, gap_position, gap_end, ` + pgdriver.Microseconds(`first_seen_at`) + ` FROM ` + skips + ` WHERE state = 'open' AND ` + them,
-		// The unit $2 replaces the units in $1, at the position $3, with the open ranges
-		// in $6. The consumer's own row exists already.
+		// The unit $2 replaces the units in $1, at the position $3, with the open ranges in
+		// $6. The consumer's own row exists already.
 		merge: `
 WITH gone AS (
 	DELETE FROM ` + skips + ` WHERE state = 'open' AND ` + them + `
@@ -135,8 +136,7 @@ type KeyedDeadLetter struct {
 }
 
 // LockUnit locks the unit that is to be split. ok is false in three cases: the unit was
-// replaced, it is not assigned to this worker, or another number of partitions is
-// wanted.
+// replaced, it is not assigned to this worker, or another number of partitions is wanted.
 func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (position int64, deadLetters []KeyedDeadLetter, ok bool, err error) {
 	err = r.tx.QueryRowContext(ctx, r.c.rescale.unit, unit, r.c.worker.String(), partitions).Scan(&position)
 	switch {
@@ -212,15 +212,15 @@ func (r *Rescale) LockParts(ctx context.Context, units []string, partitions int)
 	return parts, nil
 }
 
-// Watched is a range of positions that several units have passed while they were in
-// doubt.
+// Watched is a range of positions that several units have passed while they were in doubt.
 type Watched struct {
 	store.Range
 	Seen int64 `json:"seen"` // first seen, in microseconds since 1970
 	by   int   // number of units
 }
 
-// Open returns the ranges that the locked units watch, in order. some are the ranges that not all units watch.
+// Open returns the ranges that the locked units watch, in order. some are the ranges that not
+// all units watch.
 func (r *Rescale) Open(ctx context.Context, units []string) (all []Watched, some []store.Range, err error) {
 	names, err := json.Marshal(units)
 	if err != nil {
@@ -243,9 +243,8 @@ func (r *Rescale) Open(ctx context.Context, units []string) (all []Watched, some
 	return all, some, nil
 }
 
-// unite splits and joins ranges so that they are in order and do not overlap. The
-// positions of a result lie in the same input ranges. The ranges of one unit do not
-// overlap.
+// unite splits and joins ranges so that they are in order and do not overlap. The positions of
+// a result lie in the same input ranges. The ranges of one unit do not overlap.
 func unite(ranges []Watched) (all []Watched) {
 	var borders []int64 // where a range begins, or the position after its end
 	for _, w := range ranges {

@@ -42,8 +42,7 @@ const (
 	ownerRows      = `SELECT consumer_name, partitions FROM consumer_assignments`
 )
 
-// rescalable returns a consumer with open ranges and dead letters, with n wanted
-// partitions.
+// rescalable returns a consumer with open ranges and dead letters, with n wanted partitions.
 func rescalable(t *testing.T, n int) progresstest.Guarded {
 	t.Helper()
 	g := progresstest.New(t)
@@ -151,7 +150,8 @@ func TestSplitAndMergeMoveEverything(t *testing.T) {
 	expectRows(t, g.DB, `SELECT consumer_name, operation, operator = 'worker `+g.Worker.String()+`' FROM consumer_operations`, "(c,split,t)", "(c,split,t)", "(c,split,t)")
 }
 
-// A rescale needs a unit that the worker owns, the wanted number of partitions and the same incarnation.
+// A rescale needs a unit that the worker owns, the wanted number of partitions and the same
+// incarnation.
 func TestRescaleIsRejected(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
@@ -193,8 +193,8 @@ func TestRescaleIsRejected(t *testing.T) {
 	})
 }
 
-// A rescale locks the consumer's own row, for which operations and other rescales wait.
-// The server ends a rescale whose session stays idle.
+// A rescale locks the consumer's own row, for which operations and other rescales wait. The
+// server ends a rescale whose session stays idle.
 func TestRescaleLocksTheLayout(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)

@@ -68,11 +68,10 @@ type Rescoped struct {
 	Position int64        `json:"position"` // the last position with the scope From
 }
 
-// rescope returns a statement that must follow a lock of the row in the same
-// transaction. The record then has the position and the open ranges that the last batch
-// left. Without the lock, the statement would wait for a batch that commits. It would
-// then record the new position with the old open ranges. If From is unknown, nothing is
-// recorded.
+// rescope returns a statement that must follow a lock of the row in the same transaction. The
+// record then has the position and the open ranges that the last batch left. Without the lock,
+// the statement would wait for a batch that commits. It would then record the new position
+// with the old open ranges. If From is unknown, nothing is recorded.
 func rescope(t tables.Tables, server Server) string {
 	return `
 WITH changed AS (
@@ -94,9 +93,9 @@ type beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// Rescope records that a unit has the scope to from its position on, if the row still has the scope r. The guard then rejects each batch that was planned before.
-// If token is not empty, Rescope writes only in that incarnation of the server. reason
-// is shown to operators.
+// Rescope records the scope to for a unit from its position on, if the row still has scope r.
+// The guard then rejects each batch that was planned before. If token is not empty, Rescope
+// writes only in that incarnation of the server. reason is shown to operators.
 func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
 	d = Rescoped{From: r.Scope, To: to}
 	err = pgdriver.Repeated(func() error {
@@ -136,7 +135,8 @@ SELECT worker_id::text, coalesce(hostname, '') || '/' || coalesce(pid, 0), coale
 FROM ` + t.Nodes.SQL() + ` WHERE worker_id <> $2::uuid AND NOT draining AND partitions->($1::text)->>'scope' IS NOT NULL`
 }
 
-// Selecting reads the scopes of the other workers, dead or alive, that have code for a consumer and do not drain.
+// Selecting reads the scopes of the other workers with code for a consumer, dead or alive. It
+// leaves out draining workers.
 func (c Checkpoints) Selecting(ctx context.Context, q store.Querier, consumer string) ([]Selecting, error) {
 	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (s Selecting, err error) {
 		var text string

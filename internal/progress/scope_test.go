@@ -8,7 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// A change of the scope waits for the current batch. It records the position and the open ranges that the batch leaves.
+// A change of the scope waits for the current batch. It records the position and the open
+// ranges that the batch leaves.
 func TestRescopeAfterABatch(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)

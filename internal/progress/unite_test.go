@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// United ranges cover the positions of all units, each once and in order. Each has the
-// first time of its positions and the number of units that watch it.
+// United ranges cover the positions of all units, each once and in order. Each has the first
+// time of its positions and the number of units that watch it.
 func TestUnite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type watch struct {

@@ -13,14 +13,13 @@ import (
 // Ahead reads the log ahead of a worker's consumers. It reads each stretch once for all
 // consumers that pass it. Each consumer takes pages at its own pace.
 //
-// Ahead reads only final positions: at or below Safe, and before the first doubt. A
-// position that is missing there is void, for every consumer and under every later Value
-// of the incarnation. So a page that was read for one consumer is valid for all others.
+// Ahead reads only final positions: at or below Safe, and before the first doubt. A position
+// that is missing there is void, for every consumer and under every later Value of the
+// incarnation. So a page that was read for one consumer is valid for all others.
 //
-// Consumers of all events share one window, and one connection at a time. A consumer
-// whose events the log filters has its own window, shared by the consumer's shares. The
-// log skips its other events without reading them, which saves more than a shared
-// window.
+// Consumers of all events share one window, and one connection at a time. A consumer whose
+// events the log filters has its own window, shared by the consumer's shares. The log skips
+// its other events without reading them, which saves more than a shared window.
 type Ahead struct {
 	log    store.BoundLog
 	batch  int
@@ -51,18 +50,18 @@ type OwnConn interface {
 	GiveBack(err error)
 }
 
-// NewAhead returns an Ahead that has read nothing. Its pages have at most batch events,
-// and it keeps at most memory bytes of them. It reads under the latest Value, on
-// connections of conns.
+// NewAhead returns an Ahead that has read nothing. Its pages have at most batch events, and it
+// keeps at most memory bytes of them. It reads under the latest Value, on connections of
+// conns.
 func NewAhead(log store.BoundLog, batch int, value func() *frontier.Value, conns Conns, memory int) *Ahead {
 	a := &Ahead{log: log, batch: batch, value: value, conns: conns, memory: memory}
 	a.unscoped = newWindow(newView(log, nil))
 	return a
 }
 
-// Reader returns the reader of a consumer that wants events of types; without types, of
-// all types. share is the consumer's share of these events; nil: all events. The caller
-// closes the reader.
+// Reader returns the reader of a consumer that wants events of types; without types, of all
+// types. share is the consumer's share of these events; nil: all events. The caller closes the
+// reader.
 func (a *Ahead) Reader(types []string, share *Share) *Reader {
 	r := &Reader{view: newView(a.log, types), ahead: a, window: a.unscoped}
 	r.share = share
@@ -89,8 +88,8 @@ func (a *Ahead) ofTypes(types []string) *window {
 	return a.shared[key]
 }
 
-// Begin starts to read the pages after position after, unless they are being read.
-// before are the events before that position.
+// Begin starts to read the pages after position after, unless they are being read. before are
+// the events before that position.
 func (r *Reader) Begin(ctx context.Context, after int64, before []store.PersistedEvent) {
 	r.ahead.mu.Lock()
 	defer r.ahead.mu.Unlock()
@@ -112,12 +111,12 @@ func (r *Reader) Follows() bool {
 	return ok
 }
 
-// Take returns the page after position at in the incarnation token, and the Value under
-// which the page was read. It waits while that page is being read. If the page is not
-// read ahead, Take returns a nil Value, and the consumer reads for itself.
+// Take returns the page after position at in the incarnation token, and the Value under which
+// the page was read. It waits while that page is being read. If the page is not read ahead,
+// Take returns a nil Value, and the consumer reads for itself.
 //
-// The loop holds no connection while it waits. Otherwise all loops could hold a
-// connection and wait for another one forever.
+// The loop holds no connection while it waits. Otherwise all loops could hold a connection and
+// wait for another one forever.
 func (r *Reader) Take(ctx context.Context, at int64, token string) (Page, *frontier.Value) {
 	for {
 		p, v, wait := r.take(ctx, at, token)
@@ -173,8 +172,8 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 }
 
 // pageFor returns a page of the window for the reader. The page has only the events that the
-// reader wants. If other readers may still get the same page, its payloads are copies
-// that a handler may modify.
+// reader wants. If other readers may still get the same page, its payloads are copies that a
+// handler may modify.
 func (r *Reader) pageFor(p Page) Page {
 	r.window.at[r] = p.Positions.Through
 	shared, filters := r.window.wanted(p.Positions.Through), len(r.types) > 0 && !r.scoped
@@ -195,9 +194,9 @@ func (r *Reader) pageFor(p Page) Page {
 // pagesJoined is the maximum number of the window's pages that form one page of a part.
 const pagesJoined = 64
 
-// fill appends the following pages to a part's page, as long as the part's events fit
-// into a batch. So a part's batches are as large as the batches of a whole consumer. All
-// positions of the window are final, so the later Value is valid for the earlier pages.
+// fill appends the following pages to a part's page, as long as the part's events fit into a
+// batch. So a part's batches are as large as the batches of a whole consumer. All positions of
+// the window are final, so the later Value is valid for the earlier pages.
 func (r *Reader) fill(p Page, v *frontier.Value) (Page, *frontier.Value) {
 	for n := 1; n < pagesJoined && p.Full && len(p.Events) < r.ahead.batch; n++ {
 		s := r.window.covering(p.Positions.Through)
@@ -220,8 +219,8 @@ func (r *Reader) Drop() {
 	r.ahead.detach(r)
 }
 
-// Close calls Drop at the end of the consumer's loop. The last reader of a window
-// cancels the window's reads, and waits for their end.
+// Close calls Drop at the end of the consumer's loop. The last reader of a window cancels the
+// window's reads, and waits for their end.
 func (r *Reader) Close() {
 	a := r.ahead
 	a.mu.Lock()
@@ -256,8 +255,8 @@ func (a *Ahead) detach(r *Reader) {
 // trim drops the pages of a window that no reader wants.
 func (a *Ahead) trim(w *window) { a.used -= w.trim() }
 
-// fail drops a window's pages and readers after a failed read. Each consumer then reads
-// for itself, and gets the error on its own connection.
+// fail drops a window's pages and readers after a failed read. Each consumer then reads for
+// itself, and gets the error on its own connection.
 func (a *Ahead) fail(w *window, err error) {
 	a.lastError = err
 	a.attached -= len(w.at)
@@ -265,8 +264,8 @@ func (a *Ahead) fail(w *window, err error) {
 	a.trim(w)
 }
 
-// Await waits until nothing is being read for the reader. It returns the number of pages
-// in the reader's window, and the error of the latest failed read.
+// Await waits until nothing is being read for the reader. It returns the number of pages in
+// the reader's window, and the error of the latest failed read.
 func (r *Reader) Await() (pages int, err error) {
 	for reading := r.Reading(); len(reading) > 0; reading = r.Reading() {
 		<-reading[0].done

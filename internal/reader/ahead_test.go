@@ -23,8 +23,8 @@ func (plainConns) Bounded(ctx context.Context, read func(ctx context.Context) er
 
 func (plainConns) GiveBack(error) {}
 
-// longLog has an event at each position up to last, except each tenth. A read can be
-// delayed and can fail.
+// longLog has an event at each position up to last, except each tenth. A read can be delayed
+// and can fail.
 type longLog struct {
 	store.Log
 	last    int64
@@ -98,8 +98,8 @@ func (f *follower) step(t *testing.T) bool {
 	return p.Full
 }
 
-// Each follower gets each event once, even if other followers modify their payloads.
-// Followers that go together share each read.
+// Each follower gets each event once, even if other followers modify their payloads. Followers
+// that go together share each read.
 func TestFollowersShareReads(t *testing.T) {
 	const n = 8
 	log := newLongLog(20_000, 8)
@@ -131,8 +131,8 @@ func TestFollowersShareReads(t *testing.T) {
 	}
 }
 
-// The parts of a consumer together get each event once, in full batches. The log is read
-// once for all of them.
+// The parts of a consumer together get each event once, in full batches. The log is read once
+// for all of them.
 func TestPartsShareReads(t *testing.T) {
 	const n = 8
 	log := newLongLog(20_000, 8)
@@ -225,8 +225,8 @@ func TestKeyThatFailsOnce(t *testing.T) {
 	}
 }
 
-// A reader that stands still does not delay other readers, and the memory stays bounded.
-// When it goes on, it gets pages that the others passed long ago.
+// A reader that stands still does not delay other readers, and the memory stays bounded. When
+// it goes on, it gets pages that the others passed long ago.
 func TestMemoryIsBounded(t *testing.T) {
 	const memory = 1 << 20
 	log := newLongLog(20_000, 1000)
@@ -254,8 +254,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// A failed read ends no reader. Each reader reads for itself, and gets the error or goes
-// on.
+// A failed read ends no reader. Each reader reads for itself, and gets the error or goes on.
 func TestFailedReadAhead(t *testing.T) {
 	log := newLongLog(2_000, 0)
 	fails := errors.New("no")
@@ -364,8 +363,8 @@ func TestReadAheadEndsAtDoubts(t *testing.T) {
 	}
 }
 
-// The last reader to close cancels the read and waits for its end. Until then the read
-// goes on.
+// The last reader to close cancels the read and waits for its end. Until then the read goes
+// on.
 func TestLastCloseCancelsTheRead(t *testing.T) {
 	log := newLongLog(2_000, 0)
 	begun, ended := make(chan struct{}), make(chan error, 1)

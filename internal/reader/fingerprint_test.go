@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Events that differ in any field have different fingerprints, even if the log derives
-// ids from positions. So a log that was emptied and filled again is detected.
+// Events that differ in any field have different fingerprints, even if the log derives ids
+// from positions. So a log that was emptied and filled again is detected.
 func TestFingerprintsDiffer(t *testing.T) {
 	id := uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 	event := store.PersistedEvent{GlobalPosition: 7, EventID: id, AggregateType: "Order", AggregateID: "1", AggregateVersion: 3,

@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Appeared reports whether an event is visible in one of the ranges, which are ascending
-// and disjoint. Each of its reads may see more than the read before.
+// Appeared reports whether an event is visible in one of the ranges, which are ascending and
+// disjoint. Each of its reads may see more than the read before.
 func Appeared(ctx context.Context, log store.Log, q store.Querier, ranges []store.Range) (bool, error) {
 	if len(ranges) == 0 {
 		return false, nil
@@ -26,9 +26,9 @@ func Appeared(ctx context.Context, log store.Log, q store.Querier, ranges []stor
 	return false, nil
 }
 
-// readOpen returns at most limit visible events in the open ranges, in order of position
-// and from one snapshot. So of two late events of one aggregate, the second never shows
-// without the first.
+// readOpen returns at most limit visible events in the open ranges, in order of position and
+// from one snapshot. So of two late events of one aggregate, the second never shows without
+// the first.
 func readOpen(ctx context.Context, conn Conn, log store.Log, open []store.Range, limit int) ([]store.PersistedEvent, error) {
 	if r, ok := log.(store.RangeReader); ok {
 		return r.ReadRanges(ctx, conn, open, limit)

@@ -13,8 +13,8 @@ import (
 type Page struct {
 	Events    []store.PersistedEvent // to handle, in order of position, late events first
 	Positions frontier.Page
-	// Void is the sum of the missing positions, if only the sum is known. Then there
-	// are no doubts and no open ranges.
+	// Void is the sum of the missing positions, if only the sum is known. Then there are no
+	// doubts and no open ranges.
 	Void store.Missing
 	Full bool // there are probably more events
 
@@ -22,9 +22,8 @@ type Page struct {
 	Took  time.Duration // duration of the read
 }
 
-// Cross decides what passing the page means, under the Value of its read. It shortens
-// the page if passing it would leave more than maxOpen open ranges. blocked reports
-// whether it did.
+// Cross decides what passing the page means, under the Value of its read. It shortens the page
+// if passing it would leave more than maxOpen open ranges. blocked reports whether it did.
 func (p *Page) Cross(v *frontier.Value, maxOpen int) (crossing frontier.Crossing, blocked bool) {
 	crossing = v.Cross(p.Positions)
 	if room := maxOpen - openAfter(crossing, len(p.Positions.Open)); room < 0 {
@@ -59,8 +58,8 @@ func (p *Page) EndAt(through int64) {
 	}
 }
 
-// cut returns the page of a read: the events up to upTo of the wanted types, and the
-// gaps between all events. more reports whether other events may follow.
+// cut returns the page of a read: the events up to upTo of the wanted types, and the gaps
+// between all events. more reports whether other events may follow.
 func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool, wants func(*store.PersistedEvent) bool) Page {
 	p := Page{Positions: frontier.Page{Checkpoint: after, Through: upTo}}
 	if n := len(events); more && n > 0 && events[n-1].GlobalPosition < upTo {
@@ -79,8 +78,8 @@ func pageOfTail(events []store.PersistedEvent, v *frontier.Value, ahead span, li
 	return p
 }
 
-// fill appends the wanted events of the page to kept, and finds the gaps between all
-// events. The page ends with the event that reaches limit.
+// fill appends the wanted events of the page to kept, and finds the gaps between all events.
+// The page ends with the event that reaches limit.
 func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(*store.PersistedEvent) bool) {
 	last := p.Positions.Checkpoint
 	for i := range events {
@@ -230,8 +229,8 @@ func (p *Page) gap(first, last int64) {
 	}
 }
 
-// withLate inserts late events before a page's events, and keeps the page within limit.
-// more reports whether other late events may follow.
+// withLate inserts late events before a page's events, and keeps the page within limit. more
+// reports whether other late events may follow.
 func (p Page) withLate(late []store.PersistedEvent, open []store.Range, limit int, more bool, wants func(*store.PersistedEvent) bool) Page {
 	p.Positions.Open = open
 	for i := range late {

@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// A page holds exactly the wanted visible events up to its end, and exactly the
-// positions without an event.
+// A page holds exactly the wanted visible events up to its end, and exactly the positions
+// without an event.
 func TestCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const last = 40
@@ -74,8 +74,7 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// A page of events that all consumers share is like any other page, with payloads of its
-// own.
+// A page of events that all consumers share is like any other page, with payloads of its own.
 func TestPageOfTheTailCache(t *testing.T) {
 	events := []store.PersistedEvent{
 		{GlobalPosition: 5, AggregateType: "A", Payload: []byte("five"), Metadata: []byte("{}")},
@@ -113,7 +112,8 @@ func TestPageOfTheTailCache(t *testing.T) {
 	}
 }
 
-// A shared page gives each consumer its events by its own key. A consumer may begin in the middle of the page.
+// A shared page gives each consumer its events by its own key. A consumer may begin in the
+// middle of the page.
 func TestSharesOfOnePage(t *testing.T) {
 	p := Page{Positions: frontier.Page{Through: 40}}
 	for at := int64(1); at <= 40; at++ {

@@ -37,13 +37,13 @@ type Place struct {
 // Unbounded is a Place.Bound without effect.
 const Unbounded = math.MaxInt64
 
-// Read reads the new events of the consumer, and the events that have appeared in its
-// open ranges. v must have been published before the read, so that a missing position is
-// void or in doubt under v.
+// Read reads the new events of the consumer, and the events that have appeared in its open
+// ranges. v must have been published before the read, so that a missing position is void or in
+// doubt under v.
 //
-// The late events are read last. The next version of an aggregate cannot commit before
-// the late version. So a snapshot that is later than the snapshot of the next version
-// shows the late version, too. This keeps the order within the aggregate.
+// The late events are read last. The next version of an aggregate cannot commit before the
+// late version. So a snapshot that is later than the snapshot of the next version shows the
+// late version, too. This keeps the order within the aggregate.
 func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Place) (Page, error) {
 	r.exact = from.Exact
 	upTo := min(v.Safe, from.Bound)
@@ -89,8 +89,8 @@ func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahea
 	return pages[0], nil
 }
 
-// Fingerprint distinguishes an event from every other event, even in a log that derives
-// event ids from positions.
+// Fingerprint distinguishes an event from every other event, even in a log that derives event
+// ids from positions.
 type Fingerprint [sha256.Size]byte
 
 // FingerprintOf returns the fingerprint of an event of the log.
@@ -102,8 +102,8 @@ func FingerprintOf(e *store.PersistedEvent) (f Fingerprint) {
 	return f
 }
 
-// IsLast reports whether the event at a position is unchanged and is the last wanted event up to upTo. It returns false if one page of the log
-// does not decide this.
+// IsLast reports whether the event at a position is unchanged and is the last wanted event up
+// to upTo. It returns false if one page of the log does not decide this.
 func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, position int64, f Fingerprint, upTo int64, limit int) (bool, error) {
 	is, found, err := r.EventAt(ctx, q, token, position)
 	if err != nil || !found || is != f {

@@ -9,18 +9,18 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// scopedStretch is the maximum number of positions that a scoped consumer passes in one
-// step. Counting them takes a fraction of a second.
+// scopedStretch is the maximum number of positions that a scoped consumer passes in one step.
+// Counting them takes a fraction of a second.
 const scopedStretch = 1 << 20
 
 // scopedEventsAhead is the number of events that one statement reads ahead for a scoped
-// consumer, unless a batch is larger. The positions between them are all counted before
-// the first event is handled.
+// consumer, unless a batch is larger. The positions between them are all counted before the
+// first event is handled.
 const scopedEventsAhead = 1_000
 
-// countable returns the part of ahead in which the database counts the missing
-// positions. It counts every position, so the part is bounded to keep the statement
-// short. The count is only a sum, so the part ends before the first doubt.
+// countable returns the part of ahead in which the database counts the missing positions. It
+// counts every position, so the part is bounded to keep the statement short. The count is only
+// a sum, so the part ends before the first doubt.
 func countable(v *frontier.Value, ahead span) span {
 	ahead.upTo = min(ahead.upTo, ahead.after+scopedStretch)
 	if doubts := v.InDoubt(ahead.after, ahead.upTo); len(doubts) > 0 {
@@ -29,8 +29,8 @@ func countable(v *frontier.Value, ahead span) span {
 	return ahead
 }
 
-// readScoped reads the events that the consumer wants from a countable part of the
-// positions up to upTo.
+// readScoped reads the events that the consumer wants from a countable part of the positions
+// up to upTo.
 func (r *view) readScoped(ctx context.Context, q store.Querier, v *frontier.Value, within span, upTo int64, limit, n, maxBytes int) (pages []Page, err error) {
 	n = min(n, max(1, scopedEventsAhead/limit))
 	found, err := r.at(v).(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: r.types, Limit: r.sized.Limit(limit * n), MaxBytes: maxBytes})
@@ -58,8 +58,9 @@ func (r *view) readScoped(ctx context.Context, q store.Querier, v *frontier.Valu
 	return pages, nil
 }
 
-// acrossHole returns the end of a page that ends with a whole stretch. If no event follows the last event in the stretch, the page extends to the next event, at most to upTo. The length of the jump does not matter, because counting the missing
-// positions of a jump costs nothing.
+// acrossHole returns the end of a page that ends with a whole stretch. If no event follows the
+// last one in the stretch, the page extends to the next event, or to upTo. The length of the
+// jump does not matter, because counting the missing positions of a jump costs nothing.
 func (r *view) acrossHole(ctx context.Context, q store.Querier, v *frontier.Value, found store.ScopedPage, upTo int64) (through int64, err error) {
 	last := found.Through - scopedStretch
 	if n := len(found.Events); n > 0 {
@@ -78,9 +79,9 @@ func (r *view) acrossHole(ctx context.Context, q store.Querier, v *frontier.Valu
 	return max(upTo, found.Through), nil
 }
 
-// Recount counts the missing positions of a page up to through, if the page's sum
-// reaches further. Call it before the page is cut at through. token is the incarnation
-// that must answer.
+// Recount counts the missing positions of a page up to through, if the page's sum reaches
+// further. Call it before the page is cut at through. token is the incarnation that must
+// answer.
 func (r *Reader) Recount(ctx context.Context, q store.Querier, token string, p *Page, through int64) (err error) {
 	if p.Void.Count == 0 || through < p.Void.First || through >= p.Void.Last {
 		return nil
@@ -91,10 +92,10 @@ func (r *Reader) Recount(ctx context.Context, q store.Querier, token string, p *
 	return nil
 }
 
-// countMissing counts the missing positions of each of the consecutive pages. It counts
-// all pages together, and then only the pages that may have missing positions. The
-// snapshot may differ from the pages' snapshot: a position that is missing in any
-// snapshot later than v is void.
+// countMissing counts the missing positions of each of the consecutive pages. It counts all
+// pages together, and then only the pages that may have missing positions. The snapshot may
+// differ from the pages' snapshot: a position that is missing in any snapshot later than v is
+// void.
 func (r *view) countMissing(ctx context.Context, q store.Querier, v *frontier.Value, pages []Page) error {
 	log := r.at(v).(store.ScopedReader)
 	all, err := log.CountMissing(ctx, q, pages[0].Positions.Checkpoint, pages[len(pages)-1].Positions.Through)

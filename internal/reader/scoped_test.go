@@ -128,8 +128,8 @@ func (l sparseLog) CountMissing(_ context.Context, _ store.Querier, after, throu
 	return store.Missing{Range: store.Range{First: after + 1, Last: through}, Count: through - after - int64(len(visible))}, nil
 }
 
-// A step over a jump of the sequence ends before the next event, before the next doubt,
-// and at Safe.
+// A step over a jump of the sequence ends before the next event, before the next doubt, and at
+// Safe.
 func TestStepOverAJump(t *testing.T) {
 	const far = 10 * scopedStretch
 	for name, test := range map[string]struct {

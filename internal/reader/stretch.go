@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/bounded"
 )
 
-// A stretch has several pages, up to so many events and bytes. The bytes are estimated
-// from earlier reads.
+// A stretch has several pages, up to so many events and bytes. The bytes are estimated from
+// earlier reads.
 const (
 	maxEventsAhead = 4_000
 	maxBytesAhead  = 4 << 20
@@ -53,7 +53,8 @@ func (s *Stretch) shorten() (freed int) {
 	return freed
 }
 
-// readOn starts the next read of a window. It does not if a read is in flight or memory is exhausted.
+// readOn starts the next read of a window. It does not if a read is in flight or memory is
+// exhausted.
 func (a *Ahead) readOn(ctx context.Context, w *window) {
 	if w.reading() != nil || len(w.at) == 0 {
 		return
@@ -78,10 +79,9 @@ func (a *Ahead) readOn(ctx context.Context, w *window) {
 	go a.readInBackground(ctx, w, s, ahead, pages)
 }
 
-// makeRoom reports whether memory has room for a stretch. If drop is true, it drops
-// stretches that other readers will want. readOn sets drop only for a reader without a
-// page. So a reader that is far ahead waits for each of its reads, until the others
-// catch up.
+// makeRoom reports whether memory has room for a stretch. If drop is true, it drops stretches
+// that other readers will want. readOn sets drop only for a reader without a page. So a reader
+// that is far ahead waits for each of its reads, until the others catch up.
 func (a *Ahead) makeRoom(w *window, bytes int, drop bool) bool {
 	for a.used+bytes > a.memory {
 		freed, ok := 0, false
@@ -96,8 +96,8 @@ func (a *Ahead) makeRoom(w *window, bytes int, drop bool) bool {
 	return true
 }
 
-// final returns the position up to which every position after the given one is visible
-// or void forever.
+// final returns the position up to which every position after the given one is visible or void
+// forever.
 func final(v *frontier.Value, after int64) int64 {
 	if doubts := v.InDoubt(after, v.Safe); len(doubts) > 0 {
 		return doubts[0].First - 1
@@ -105,8 +105,8 @@ func final(v *frontier.Value, after int64) int64 {
 	return v.Safe
 }
 
-// extent returns the number of pages of the next read, and the bytes reserved for its
-// events. Memory has room for two stretches for each reader.
+// extent returns the number of pages of the next read, and the bytes reserved for its events.
+// Memory has room for two stretches for each reader.
 func (a *Ahead) extent(w *window, ahead span) (pages, bytes int) {
 	bytes = min(maxBytesAhead, a.memory/(2*max(a.attached, 1)))
 	sight := maxEventsAhead
@@ -174,7 +174,8 @@ func (a *Ahead) readStretch(ctx context.Context, w *window, s *Stretch, ahead sp
 	return conn.Bounded(ctx, func(ctx context.Context) error { return w.countMissing(ctx, conn, s.v, pages) })
 }
 
-// addRead adds a stretch that was read to its window and starts the next read. It drops a stretch that no reader wants.
+// addRead adds a stretch that was read to its window and starts the next read. It drops a
+// stretch that no reader wants.
 func (a *Ahead) addRead(ctx context.Context, w *window, s *Stretch, pages []Page) {
 	last := &pages[len(pages)-1]
 	bytes, events := 0, 0

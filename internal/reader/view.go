@@ -42,9 +42,9 @@ func (r *view) at(v *frontier.Value) store.Log { return r.log.At(v.Token) }
 // span is the range of positions (after, upTo].
 type span struct{ after, upTo int64 }
 
-// readAhead reads up to n pages of at most limit events. counted reports whether the
-// pages have their missing positions; otherwise the caller counts them. watching reports
-// whether the consumer has open ranges.
+// readAhead reads up to n pages of at most limit events. counted reports whether the pages
+// have their missing positions; otherwise the caller counts them. watching reports whether the
+// consumer has open ranges.
 func (r *view) readAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n, maxBytes int, watching bool) (pages []Page, counted bool, err error) {
 	if within := countable(v, ahead); r.scoped && !watching && within.after < within.upTo {
 		pages, err = r.readScoped(ctx, q, v, within, ahead.upTo, limit, n, maxBytes)
@@ -54,7 +54,8 @@ func (r *view) readAhead(ctx context.Context, q store.Querier, v *frontier.Value
 	return pages, true, err
 }
 
-// readAll reads events of all types. For a share it returns one page, with about as many of the share's events as another page has events.
+// readAll reads events of all types. For a share it returns one page, with about as many of
+// the share's events as another page has events.
 func (r *view) readAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost, maxBytes int) ([]Page, error) {
 	read := limit * pagesAtMost
 	if r.share != nil && !r.exact {
@@ -82,8 +83,8 @@ func (r *view) readAll(ctx context.Context, q store.Querier, v *frontier.Value, 
 	}
 }
 
-// wants reports whether the consumer wants an event. It returns true if the slot of the
-// event is unknown, and Failure then returns the reason.
+// wants reports whether the consumer wants an event. It returns true if the slot of the event
+// is unknown, and Failure then returns the reason.
 func (r *view) wants(e *store.PersistedEvent) bool {
 	return r.wantsType(e) && (r.share == nil || r.wantsSlot(e, r.slot(e)))
 }
@@ -116,8 +117,7 @@ func (r *view) wantsSlot(e *store.PersistedEvent, slot uint16) bool {
 	return r.share.First <= at && at <= r.share.Last
 }
 
-// Failure returns why the slot of an event of the last read is unknown, and resets the
-// reason.
+// Failure returns why the slot of an event of the last read is unknown, and resets the reason.
 func (r *view) Failure() error {
 	err := r.failed
 	r.failed = nil

@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// window holds the pages for the readers that follow it. Its methods decide, and use
-// neither clock nor database. The caller holds the lock of Ahead.
+// window holds the pages for the readers that follow it. Its methods decide, and use neither
+// clock nor database. The caller holds the lock of Ahead.
 type window struct {
 	view
 	at            map[*Reader]int64 // positions of the readers that follow
@@ -22,9 +22,8 @@ type window struct {
 
 func newWindow(v view) *window { return &window{view: v, at: map[*Reader]int64{}} }
 
-// depth returns how many stretches a reader should have before it, with the stretch of
-// its next page. A scoped window has one more: one stretch is counted while the next is
-// read.
+// depth returns how many stretches a reader should have before it, with the stretch of its
+// next page. A scoped window has one more: one stretch is counted while the next is read.
 func (w *window) depth() int {
 	if w.scoped {
 		return 3
@@ -52,9 +51,9 @@ func (w *window) covering(at int64) *Stretch {
 	return nil
 }
 
-// next returns the positions to read next, and the number of stretches before the reader
-// that has the fewest. The positions follow the stretches before that reader. final
-// returns the last final position after a position.
+// next returns the positions to read next, and the number of stretches before the reader that
+// has the fewest. The positions follow the stretches before that reader. final returns the
+// last final position after a position.
 func (w *window) next(final func(after int64) int64) (ahead span, least int, ok bool) {
 	least = w.depth()
 	for _, at := range slices.Sorted(maps.Values(w.at)) {
@@ -111,8 +110,7 @@ func (w *window) trim() (freed int) {
 }
 
 // evict drops the stretch that is needed last, and returns its bytes. It does not drop a
-// stretch from which a reader takes pages. It returns false if there is no other
-// stretch.
+// stretch from which a reader takes pages. It returns false if there is no other stretch.
 func (w *window) evict() (freed int, ok bool) {
 	last, longest := -1, int64(0)
 	for i, s := range w.stretches {
@@ -128,7 +126,8 @@ func (w *window) evict() (freed int, ok bool) {
 	return freed, true
 }
 
-// distance returns the positions between a stretch and the nearest reader before it, 0 if a reader is in it.
+// distance returns the positions between a stretch and the nearest reader before it, 0 if a
+// reader is in it.
 func (w *window) distance(s *Stretch) int64 {
 	nearest := int64(Unbounded)
 	for _, at := range w.at {

@@ -81,9 +81,8 @@ func TestNextRead(t *testing.T) {
 	})
 }
 
-// Each reader gets every event once and in order, whatever the order of the readers.
-// Pages that all readers have passed are dropped, and the bytes of the others are
-// counted.
+// Each reader gets every event once and in order, whatever the order of the readers. Pages
+// that all readers have passed are dropped, and the bytes of the others are counted.
 func TestReadersTakeEachEventOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, readers := windowed(rapid.SliceOfN(rapid.Int64Range(0, 30), 1, 4).Draw(t, "readers")...)

@@ -6,8 +6,8 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 )
 
-// Step is a record of the table of operations that affects which events a unit
-// delivered. Exactly one of its pointers is set.
+// Step is a record of the table of operations that affects which events a unit delivered.
+// Exactly one of its pointers is set.
 type Step struct {
 	Slots   partition.Range // the unit's slots
 	Changed *Changed
@@ -37,8 +37,10 @@ type Given struct {
 	To    int64    `json:"to"` // the last position
 }
 
-// Missed reports whether a consumer passed an event undelivered because its code did not select the event's type. steps are all steps of the
-// consumer, in order. slot is the event's slot. A position that was in doubt at a change counts as not missed. The steps do not show which build received its event.
+// Missed reports whether a consumer passed an event undelivered because its code did not
+// select the event's type. steps are all steps of the consumer, in order. slot is the event's
+// slot. A position that was in doubt at a change counts as not missed. The steps do not show
+// which build received its event.
 func Missed(steps []Step, slot int, kind string, position int64) (missed bool) {
 	passed := false
 	for _, s := range steps {

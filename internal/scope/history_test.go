@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// A position that was in doubt at a change counts as not missed, whatever other steps
-// there are.
+// A position that was in doubt at a change counts as not missed, whatever other steps there
+// are.
 func TestPositionInDoubtIsNotMissed(t *testing.T) {
 	t.Parallel()
 	at := func(from scope.Scope, position int64, open string) scope.Step {
@@ -34,9 +34,9 @@ func TestPositionInDoubtIsNotMissed(t *testing.T) {
 	}
 }
 
-// A consumer with two units goes through builds, resets and replays. A model records for
-// each event whether it was delivered since its position was last passed. Missed returns
-// true exactly for the events that were passed without selection.
+// A consumer with two units goes through builds, resets and replays. A model records for each
+// event whether it was delivered since its position was last passed. Missed returns true
+// exactly for the events that were passed without selection.
 func TestMissed(t *testing.T) {
 	t.Parallel()
 	halves := []partition.Range{{First: 0, Last: 0x7ff}, {First: 0x800, Last: 0xfff}}

@@ -1,5 +1,5 @@
-// Package scope defines what a consumer's code selects from the log. It orders the
-// scopes of different builds: the build with the greatest scope runs the consumer.
+// Package scope defines what a consumer's code selects from the log. It orders the scopes of
+// different builds: the build with the greatest scope runs the consumer.
 package scope
 
 import (
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Scope is the selection that a consumer's code declares. Each worker's row has the
-// scopes of its code. A checkpoint has the scope of the build that runs the consumer.
+// Scope is the selection that a consumer's code declares. Each worker's row has the scopes of
+// its code. A checkpoint has the scope of the build that runs the consumer.
 type Scope struct {
 	Types   []string `json:"types,omitempty"`   // aggregate types, sorted; empty: all types
 	Version int      `json:"version,omitempty"` // of the code, see consumer.Versioned
@@ -39,9 +39,9 @@ func (s Scope) String() string {
 	return string(text)
 }
 
-// Compare orders scopes. The scope with the higher version is greater, then the scope
-// with more types. Scopes with equally many types are ordered by the names of the types,
-// so that all workers agree.
+// Compare orders scopes. The scope with the higher version is greater, then the scope with
+// more types. Scopes with equally many types are ordered by the names of the types, so that
+// all workers agree.
 func (s Scope) Compare(o Scope) int {
 	width := func(s Scope) int {
 		if len(s.Types) == 0 {
@@ -52,8 +52,8 @@ func (s Scope) Compare(o Scope) int {
 	return cmp.Or(cmp.Compare(s.Version, o.Version), cmp.Compare(width(s), width(o)), slices.Compare(s.Types, o.Types))
 }
 
-// Lacks returns the types of o that s does not select. all is true if o selects all
-// types and s does not.
+// Lacks returns the types of o that s does not select. all is true if o selects all types and
+// s does not.
 func (s Scope) Lacks(o Scope) (types []string, all bool) {
 	switch {
 	case len(s.Types) == 0:

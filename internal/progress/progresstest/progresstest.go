@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// Guarded is a database with one consumer, "c" at position 10 of 30. The consumer is
-// assigned to one worker, whose Checkpoints are embedded.
+// Guarded is a database with one consumer, "c" at position 10 of 30. The consumer is assigned
+// to one worker, whose Checkpoints are embedded.
 type Guarded struct {
 	*pgtest.Database
 	progress.Checkpoints
