@@ -45,9 +45,9 @@ type Coordinator struct {
 type Status struct {
 	// Leader reports whether this worker assigns the units.
 	Leader bool
-	// LastHeartbeat is the begin of the latest successful heartbeat, by this process's clock.
+	// LastHeartbeat is the start of the latest successful heartbeat, by this process's clock.
 	LastHeartbeat time.Time
-	// LastTurn is the begin of the latest round of Run, by this process's clock. An attempt
+	// LastTurn is the start of the latest round of Run, by this process's clock. An attempt
 	// after a failure counts as a round. Every statement has a time limit. So a Run hangs if
 	// LastTurn is minutes older than the HeartbeatInterval. LastTurn is the zero time before
 	// Run.
@@ -230,7 +230,7 @@ func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead 
 	return dead, wrap(err)
 }
 
-// DeadSQL returns the begin of a statement, up to a CTE "dead", and its arguments. The CTE has
+// DeadSQL returns the start of a statement, up to a CTE "dead", and its arguments. The CTE has
 // the worker_id of each dead worker among workers. With advisory locks, a worker whose lock is
 // free is dead once its heartbeat is older than grace. DeadSQL requires a successful Register.
 func (c *Coordinator) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {
@@ -281,7 +281,7 @@ func (c *Coordinator) setAssigned(mine map[string]int) {
 	c.changed = make(chan struct{})
 }
 
-// recordRound records the begin of a round.
+// recordRound records the start of a round.
 func (c *Coordinator) recordRound() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

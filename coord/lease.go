@@ -13,7 +13,7 @@ type lease struct {
 	term   int64         // incremented at each change of the holder
 	left   time.Duration // time until the expiry, by the database's clock, at the read
 	most   time.Duration // the maximum of left: the HeartbeatTimeout of the holder
-	read   time.Time     // begin of the statement that read the lease, by this process's clock
+	read   time.Time     // start of the statement that read the lease, by this process's clock
 }
 
 // expired reports whether any worker may take the lease. No lease is granted for longer than

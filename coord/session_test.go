@@ -16,7 +16,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// These tests step through sessions by hand, in the order of statements that could fail.
+// These tests step through sessions by hand, in the only order of statements in which they could fail.
 
 // join opens a session and registers, as Run does.
 func join(t *testing.T, cfg Config) *session {

@@ -110,7 +110,7 @@ func TestCrossDecidesEachPosition(t *testing.T) {
 	})
 }
 
-// lookedAt reports whether the read was complete at an open position.
+// readAt reports whether the read was complete at an open position.
 func readAt(p Page, open int64) bool { return open <= p.Through || p.Through >= p.Checkpoint }
 
 func checkPassed(t *rapid.T, v *Value, p Page, c Crossing) {

@@ -42,7 +42,7 @@
 // nothing between the two scans. So it owns no position above L that was drawn before the
 // second scan. Later gaps above L are not in doubt because of this transaction.
 //
-// The begin of the rest identifies the rest of an idle session. An aborted transaction rests
+// The start of the rest identifies the rest of an idle session. An aborted transaction rests
 // in the same way. ROLLBACK TO SAVEPOINT lets it draw again, and changes the state like any
 // other statement. A prepared transaction rests until it ends. A transaction may draw until
 // just before it is prepared. So an L counts only if it was read after a scan that shows the

@@ -10,7 +10,7 @@ import (
 type heartbeat struct {
 	mu     sync.Mutex
 	since  time.Time // zero: no session works
-	until  time.Time // begin of the latest statement that read the token
+	until  time.Time // start of the latest statement that read the token
 	token  string
 	change chan struct{} // closed at the next change; nil: nothing waits
 }

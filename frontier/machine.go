@@ -34,9 +34,9 @@ const (
 )
 
 // action is a statement, its arguments and its time.
-type action struct { // earliest time; a wakeup makes a tail run at once
+type action struct {
 	do      statement
-	at      time.Time // not before; a wakeup makes a tail run at once
+	at      time.Time // earliest time; a wakeup makes a tail run at once
 	after   int64     // readTail, readRows: positions above it
 	limit   int       // readTail, readRows
 	settled int64     // raiseSettled

@@ -286,7 +286,7 @@ func (s *sim) living() []*transaction {
 	return slices.SortedFunc(slices.Values(slices.AppendSeq(all, maps.Keys(s.disk.prepared))), byID)
 }
 
-// wreak changes owners, resets consumers, crashes the server, and ends transactions that a
+// injectFaults changes owners, resets consumers, crashes the server, and ends transactions that a
 // crash left prepared.
 func (s *sim) injectFaults(a *actor) {
 	for {

@@ -246,7 +246,7 @@ func TestTailCacheOnAServer(t *testing.T) {
 	}
 }
 
-// elsewhereLog returns the error of another incarnation while its flag is set.
+// failoverLog returns the error of another incarnation while its flag is set.
 type failoverLog struct {
 	namedLog
 	moved *bool

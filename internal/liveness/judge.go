@@ -32,7 +32,7 @@ type Node struct {
 	Profile
 	Protocol int  `json:"protocol"`
 	Fresh    bool `json:"fresh"`    // the last heartbeat is younger than the worker's HeartbeatTimeout
-	Proven   bool `json:"proven"`   // the last heartbeat is fresh, and of the current incarnation
+	Proven   bool `json:"proven"`   // the last heartbeat is of the current incarnation
 	Held     bool `json:"-"`        // the worker's lock is held
 	Draining bool `json:"draining"` // the worker is draining, or an operator has asked it to; only with details
 

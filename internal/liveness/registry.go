@@ -99,7 +99,7 @@ func (r *Registry) Dead(ctx context.Context, db pgdriver.Pool, id uuid.UUID, gra
 	return dead, conn.Close()
 }
 
-// DeadSQL returns the begin of a statement, up to a CTE "dead", and its arguments. The CTE has
+// DeadSQL returns the start of a statement, up to a CTE "dead", and its arguments. The CTE has
 // the worker_id of each dead worker among workers, as defined by [Registry.Dead]. So a
 // statement can check for death when it acts.
 func (r *Registry) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {

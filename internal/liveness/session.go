@@ -27,14 +27,14 @@ type Session struct {
 	Backend int // pid of the server's process when the session was opened
 	Home    Home
 	Opened  time.Time
-	Beaten  time.Time // begin of the latest heartbeat; zero: none in this session
+	Beaten  time.Time // start of the latest heartbeat; zero: none in this session
 	Endless bool      // with Lock: the server has no idle_session_timeout
 
 	// overdue makes the next poll send a heartbeat. It is set if the last heartbeat is older
 	// than the token: the lock would not prove this worker's death. It is also set if the last
 	// heartbeat lies in the future, so that nothing would prove it.
 	overdue    bool
-	located    time.Time             // begin of the heartbeat whose server was compared last
+	located    time.Time             // start of the heartbeat whose server was compared last
 	failedOver bool                  // that comparison found another server
 	profiles   map[uuid.UUID]Profile // of all workers
 }

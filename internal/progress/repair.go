@@ -117,8 +117,8 @@ func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b
 	var revision int64
 	err = q.QueryRowContext(ctx, c.repair, args...).Scan(&revision)
 	if errors.Is(err, sql.ErrNoRows) {
-		return c.Repaired(ctx, q, unit, b.After, b.To) // perhaps the answer to the last try was lost
-	} // the answer to the previous attempt may have been lost
+		return c.Repaired(ctx, q, unit, b.After, b.To) // the answer to the previous attempt may have been lost
+	}
 	if err != nil {
 		return false, fmt.Errorf("worker: set back the checkpoint of consumer %q: %w", unit, err)
 	}

@@ -13,7 +13,7 @@ import (
 type Page struct {
 	Events    []store.PersistedEvent // to handle, in order of position, late events first
 	Positions frontier.Page
-	// Void is the sum of the missing positions, if only the sum is known. Then there are no
+	// Void counts the missing positions, if their ranges are unknown. Then there are no
 	// doubts and no open ranges.
 	Void store.Missing
 	Full bool // there are probably more events
@@ -189,7 +189,7 @@ func (r *view) slotsIn(p *Page) []uint16 {
 			p.slots.of[r.share.Of] = all
 		}
 	}
-	return all[len(all)-len(p.Events):] // the page may have been shortened at its begin
+	return all[len(all)-len(p.Events):] // the page may have been shortened at its start
 }
 
 // countShare returns the number of events of a page that belong to the share.

@@ -25,7 +25,7 @@ type Conn interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// Place is the begin and the bounds of a page.
+// Place is the start and the bounds of a page.
 type Place struct {
 	Position int64         // the consumer's position
 	Open     []store.Range // passed by the consumer while in doubt
@@ -65,7 +65,7 @@ func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Pl
 	r.sized.Took(late)
 	p = p.withLate(late, from.Open, from.Limit, len(late) == asked, r.wants)
 	if from.Bound < Unbounded && upTo < min(from.Position, p.Positions.Through) {
-		p.EndAt(upTo) // a visible event above Safe is late, too, and may follow another owner's event
+		p.EndAt(upTo) // late events may lie above Safe, which may be behind another owner's Safe
 	}
 	return p, nil
 }

@@ -15,7 +15,7 @@ type window struct {
 	view
 	at            map[*Reader]int64 // positions of the readers that follow
 	stretches     []*Stretch        // stretches that were read, in order of position, without overlaps
-	inFlight      []*Stretch        // stretches being read or counted, in order of their begin
+	inFlight      []*Stretch        // stretches being read or counted, in order of their start
 	width         int               // average bytes of an event of the latest read; 0: unknown
 	atMemoryLimit bool              // memory had no room for another read
 }
@@ -68,7 +68,7 @@ func (w *window) next(final func(after int64) int64) (ahead span, least int, ok 
 	return ahead, least, ok
 }
 
-// begins returns the begin of the first stretch after a position.
+// begins returns the start of the first stretch after a position.
 func (w *window) begins(after int64) int64 {
 	for _, s := range w.stretches {
 		if s.after > after {
