@@ -10,9 +10,9 @@ import (
 	"github.com/pgfrontier/worker/internal/refusal"
 )
 
-// ErrTransactionPooling reports a proxy between this worker and the server that gives each
+// errTransactionPooling reports a proxy between this worker and the server that gives each
 // transaction another session. A session's locks protect nothing behind such a proxy.
-var ErrTransactionPooling = refusal.ErrTransactionPooling
+var errTransactionPooling = refusal.ErrTransactionPooling
 
 // wrap adds the package name to an error of a session.
 func wrap(err error) error {
@@ -20,7 +20,7 @@ func wrap(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, liveness.ErrPooled):
-		err = ErrTransactionPooling
+		err = errTransactionPooling
 	}
 	return fmt.Errorf("coord: %w", err)
 }

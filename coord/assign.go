@@ -11,8 +11,8 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// Member is a live worker and the units that its code has.
-type Member struct {
+// member is a live worker and the units that its code has.
+type member struct {
 	ID    uuid.UUID
 	Units []string // nil: unknown, since another library runs the worker
 	// Demands are the partition demands that differ from [Single]. A nil map marks a build
@@ -25,18 +25,18 @@ type Member struct {
 	draining bool // the member keeps its units and gets no other
 }
 
-// Assign gives every unit that some member has code for to exactly one of these members. The
-// loads are as even as possible: no load can fall without another load rising that is as high.
-// Among such assignments, Assign takes the fewest units from their current owners. Without
-// owners, and if all members have code for all units, Assign deals the units in rotation. The
-// units are then sorted by name and the members by id. The order of the arguments does not
-// matter.
+// assignUnits gives every unit that some member has code for to exactly one of these members.
+// The loads are as even as possible: no load can fall without another load rising that is as
+// high. Among such assignments, assignUnits takes the fewest units from their current owners.
+// Without owners, and if all members have code for all units, assignUnits deals the units in
+// rotation. The units are then sorted by name and the members by id. The order of the
+// arguments does not matter.
 //
 // The algorithm is A_SM2, which applies cost-reducing paths until none is left. Its source is
 // Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and load balancing
 // (2006). Among cost-reducing paths it applies those that move the fewest units: the cycles of
 // a minimum-cost flow.
-func Assign(members []Member, owners map[string]uuid.UUID) map[string]uuid.UUID {
+func assignUnits(members []member, owners map[string]uuid.UUID) map[string]uuid.UUID {
 	d := newDeal(members, owners)
 	d.place()
 	for again := true; again; {
@@ -88,9 +88,9 @@ func (w *edge) cost() int8 {
 	return noEdge
 }
 
-func newDeal(members []Member, owners map[string]uuid.UUID) *deal {
+func newDeal(members []member, owners map[string]uuid.UUID) *deal {
 	members = slices.Clone(members)
-	slices.SortFunc(members, func(a, b Member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	slices.SortFunc(members, func(a, b member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	n := len(members)
 	d := &deal{load: make([]int, n), edges: make([]edge, n*n), cheap: slices.Repeat([]int8{noEdge}, n*n)}
 	index := map[uuid.UUID]int{}
@@ -113,7 +113,7 @@ func newDeal(members []Member, owners map[string]uuid.UUID) *deal {
 
 // membersAble returns, for each unit, the members that have code for the unit, ascending. Most
 // members have the same build, so few lists of units differ.
-func membersAble(members []Member) map[string][]int {
+func membersAble(members []member) map[string][]int {
 	type build struct {
 		units   []string
 		members []int

@@ -1,4 +1,4 @@
-package coord_test
+package coord
 
 import (
 	"fmt"
@@ -9,8 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
-
-	"github.com/pgfrontier/worker/coord"
 )
 
 // id returns the n-th UUID in order.
@@ -32,9 +30,9 @@ func TestAssignInRotation(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(len(want), " workers"), func(t *testing.T) {
 			expected := map[string]uuid.UUID{}
-			var members []coord.Member
+			var members []member
 			for i, units := range want {
-				members = append(members, coord.Member{ID: id(i), Units: six})
+				members = append(members, member{ID: id(i), Units: six})
 				for _, u := range units {
 					expected[u] = id(i)
 				}
@@ -45,7 +43,7 @@ func TestAssignInRotation(t *testing.T) {
 					members[i].Units = slices.Clone(six)
 					rand.Shuffle(len(six), func(j, k int) { members[i].Units[j], members[i].Units[k] = members[i].Units[k], members[i].Units[j] })
 				}
-				if got := coord.Assign(members, nil); !maps.Equal(got, expected) {
+				if got := assignUnits(members, nil); !maps.Equal(got, expected) {
 					t.Fatalf("got  %v\nwant %v", got, expected)
 				}
 			}
@@ -54,12 +52,12 @@ func TestAssignInRotation(t *testing.T) {
 }
 
 // drawMembers draws workers that each have code for some of the units.
-func drawMembers(t *rapid.T, most int, units []string) []coord.Member {
+func drawMembers(t *rapid.T, most int, units []string) []member {
 	ids := rapid.SliceOfNDistinct(rapid.IntRange(0, 1000), 0, most, rapid.ID).Draw(t, "ids")
 	builds := rapid.SliceOfN(rapid.SliceOf(rapid.SampledFrom(units)), 1, 4).Draw(t, "builds")
-	members := make([]coord.Member, len(ids))
+	members := make([]member, len(ids))
 	for i, n := range ids {
-		members[i] = coord.Member{ID: id(n), Units: rapid.SampledFrom(builds).Draw(t, "build")}
+		members[i] = member{ID: id(n), Units: rapid.SampledFrom(builds).Draw(t, "build")}
 	}
 	return members
 }
@@ -81,7 +79,7 @@ func loads(owners map[string]uuid.UUID) map[uuid.UUID]int {
 }
 
 // drawOwners draws the current owners of the units: members, other workers, or none.
-func drawOwners(t *rapid.T, members []coord.Member, units []string) map[string]uuid.UUID {
+func drawOwners(t *rapid.T, members []member, units []string) map[string]uuid.UUID {
 	who := []uuid.UUID{id(2000), id(2001)}
 	for _, m := range members {
 		who = append(who, m.ID)
@@ -98,15 +96,15 @@ func TestAssign(t *testing.T) {
 		units := names(rapid.IntRange(1, 40).Draw(t, "units"))
 		members := drawMembers(t, 12, units)
 		owners := drawOwners(t, members, units)
-		dealt := coord.Assign(members, owners)
-		able := func(m coord.Member, u string) bool { return slices.Contains(m.Units, u) }
+		dealt := assignUnits(members, owners)
+		able := func(m member, u string) bool { return slices.Contains(m.Units, u) }
 		for _, u := range units {
 			owner, owned := dealt[u]
-			wanted := slices.ContainsFunc(members, func(m coord.Member) bool { return able(m, u) })
+			wanted := slices.ContainsFunc(members, func(m member) bool { return able(m, u) })
 			if owned != wanted {
 				t.Fatalf("%q has an owner: %v, a member has code for it: %v", u, owned, wanted)
 			}
-			if owned && !slices.ContainsFunc(members, func(m coord.Member) bool { return m.ID == owner && able(m, u) }) {
+			if owned && !slices.ContainsFunc(members, func(m member) bool { return m.ID == owner && able(m, u) }) {
 				t.Fatalf("%q belongs to %v, which has no code for it", u, owner)
 			}
 		}
@@ -122,10 +120,10 @@ func TestAssign(t *testing.T) {
 		for i := range shuffled {
 			shuffled[i].Units = rapid.Permutation(append(shuffled[i].Units, shuffled[i].Units...)).Draw(t, "units in other order, twice")
 		}
-		if again := coord.Assign(shuffled, owners); !maps.Equal(dealt, again) {
+		if again := assignUnits(shuffled, owners); !maps.Equal(dealt, again) {
 			t.Fatalf("the order of the arguments changes the result: %v and %v", dealt, again)
 		}
-		if again := coord.Assign(members, dealt); !maps.Equal(dealt, again) {
+		if again := assignUnits(members, dealt); !maps.Equal(dealt, again) {
 			t.Fatalf("a correct assignment is changed: %v to %v", dealt, again)
 		}
 	})
@@ -138,7 +136,7 @@ func TestAssignIsOptimal(t *testing.T) {
 		units := names(rapid.IntRange(1, 6).Draw(t, "units"))
 		members := drawMembers(t, 4, units)
 		owners := drawOwners(t, members, units)
-		dealt := coord.Assign(members, owners)
+		dealt := assignUnits(members, owners)
 		got := worth(members, dealt, owners)
 		if best := bestWorth(members, units, map[string]uuid.UUID{}, owners); got != best {
 			t.Fatalf("the squares of the loads and the moves are %v, possible are %v: %v was %v", got, best, dealt, owners)
@@ -148,13 +146,13 @@ func TestAssignIsOptimal(t *testing.T) {
 
 // worth returns the quality of an assignment: the sum of the squared loads, and the number of
 // units taken from owners that could keep them.
-func worth(members []coord.Member, dealt, owners map[string]uuid.UUID) (w [2]int) {
+func worth(members []member, dealt, owners map[string]uuid.UUID) (w [2]int) {
 	for _, n := range loads(dealt) {
 		w[0] += n * n
 	}
 	for u, holder := range dealt {
 		owner, owned := owners[u]
-		could := owned && slices.ContainsFunc(members, func(m coord.Member) bool { return m.ID == owner && slices.Contains(m.Units, u) })
+		could := owned && slices.ContainsFunc(members, func(m member) bool { return m.ID == owner && slices.Contains(m.Units, u) })
 		if could && holder != owner {
 			w[1]++
 		}
@@ -163,7 +161,7 @@ func worth(members []coord.Member, dealt, owners map[string]uuid.UUID) (w [2]int
 }
 
 // bestWorth tries every assignment of units, in addition to dealt.
-func bestWorth(members []coord.Member, units []string, dealt, owners map[string]uuid.UUID) (best [2]int) {
+func bestWorth(members []member, units []string, dealt, owners map[string]uuid.UUID) (best [2]int) {
 	if len(units) == 0 {
 		return worth(members, dealt, owners)
 	}
@@ -186,9 +184,9 @@ func bestWorth(members []coord.Member, units []string, dealt, owners map[string]
 // When a member joins or leaves, only the necessary units move.
 func TestStickyMovesFewUnits(t *testing.T) {
 	units := names(60)
-	everyone := func(n int) (members []coord.Member) {
+	everyone := func(n int) (members []member) {
 		for i := range n {
-			members = append(members, coord.Member{ID: id(i), Units: units})
+			members = append(members, member{ID: id(i), Units: units})
 		}
 		return members
 	}
@@ -200,15 +198,15 @@ func TestStickyMovesFewUnits(t *testing.T) {
 		}
 		return n
 	}
-	owners := coord.Assign(everyone(5), nil)
-	more := coord.Assign(everyone(6), owners)
+	owners := assignUnits(everyone(5), nil)
+	more := assignUnits(everyone(6), owners)
 	if n := moved(owners, more); n != 10 {
 		t.Errorf("%d units moved to the sixth member, whose share is 10", n)
 	}
-	if n := moved(more, coord.Assign(everyone(6)[1:], more)); n != 10 {
+	if n := moved(more, assignUnits(everyone(6)[1:], more)); n != 10 {
 		t.Errorf("%d units moved when a member of 10 units left", n)
 	}
-	if n := moved(owners, coord.Assign(everyone(6), nil)); n <= 10 {
+	if n := moved(owners, assignUnits(everyone(6), nil)); n <= 10 {
 		t.Errorf("dealt in rotation, %d units move: the test proves nothing", n)
 	}
 }
@@ -216,9 +214,9 @@ func TestStickyMovesFewUnits(t *testing.T) {
 // BenchmarkAssign measures rebalances of 2,000 units among 200 members.
 func BenchmarkAssign(b *testing.B) {
 	units := names(2000)
-	everyone := func(n int) (members []coord.Member) {
+	everyone := func(n int) (members []member) {
 		for i := range n {
-			members = append(members, coord.Member{ID: id(i), Units: slices.Clone(units)})
+			members = append(members, member{ID: id(i), Units: slices.Clone(units)})
 		}
 		return members
 	}
@@ -227,19 +225,19 @@ func BenchmarkAssign(b *testing.B) {
 		mixed[i].Units = units[:len(units)-i%3*100]
 	}
 	for name, c := range map[string]struct {
-		members []coord.Member
+		members []member
 		owners  map[string]uuid.UUID
 	}{
 		"rotation":                       {everyone(200), nil},
 		"rotation, three builds":         {mixed, nil},
-		"sticky, one comes":              {everyone(200), coord.Assign(everyone(199), nil)},
-		"sticky, one leaves":             {everyone(200)[1:], coord.Assign(everyone(200), nil)},
-		"sticky, three builds, one goes": {mixed[1:], coord.Assign(mixed, nil)},
-		"sticky, 199 come":               {everyone(200), coord.Assign(everyone(1), nil)},
+		"sticky, one comes":              {everyone(200), assignUnits(everyone(199), nil)},
+		"sticky, one leaves":             {everyone(200)[1:], assignUnits(everyone(200), nil)},
+		"sticky, three builds, one goes": {mixed[1:], assignUnits(mixed, nil)},
+		"sticky, 199 come":               {everyone(200), assignUnits(everyone(1), nil)},
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				coord.Assign(c.members, c.owners)
+				assignUnits(c.members, c.owners)
 			}
 		})
 	}

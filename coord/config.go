@@ -55,7 +55,7 @@ type Config struct {
 	HeartbeatTimeout  time.Duration // a worker is dead when its heartbeat is older; must exceed HeartbeatInterval
 	RebalanceInterval time.Duration // the leader checks all assignments at least this often
 	Strategy          LeaderStrategy
-	Sticky            bool // a rebalance moves as few units as possible, see Assign
+	Sticky            bool // a rebalance moves as few units as possible
 
 	// Status is called for each heartbeat. It returns JSON for the people who read the table
 	// of workers. May be nil.

@@ -29,7 +29,7 @@ type Coordinator struct {
 	alive      *liveness.Registry
 	registered *session  // from Register to Run
 	reported   []string  // the idle units that were reported
-	cleaned    time.Time // when the rows of dead workers were last removed
+	cleaned    time.Time // when the removal of dead workers' rows last ran
 
 	mu       sync.Mutex
 	assigned []string

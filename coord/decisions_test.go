@@ -87,9 +87,9 @@ func TestLease(t *testing.T) {
 func TestPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := []string{"a", "b", "c", "d"}
-		var alive []Member
+		var alive []member
 		for range rapid.IntRange(0, 3).Draw(t, "alive") {
-			alive = append(alive, Member{ID: uuid.New(), Units: rapid.SliceOf(rapid.SampledFrom(units)).Draw(t, "units")})
+			alive = append(alive, member{ID: uuid.New(), Units: rapid.SliceOf(rapid.SampledFrom(units)).Draw(t, "units")})
 		}
 		workers := []uuid.UUID{uuid.New()}
 		for _, m := range alive {
@@ -103,7 +103,7 @@ func TestPlan(t *testing.T) {
 		n := plan(alive, assignments{owners: owners}, sticky)
 		changes := n.changes
 		for _, u := range n.unowned {
-			if slices.ContainsFunc(alive, func(m Member) bool { return slices.Contains(m.Units, u) }) {
+			if slices.ContainsFunc(alive, func(m member) bool { return slices.Contains(m.Units, u) }) {
 				t.Fatalf("%q is wrongly unowned", u)
 			}
 		}

@@ -163,12 +163,12 @@ func (w *worker) awaitAssigned(want ...string) {
 
 // awaitShares waits until the six consumers are assigned to the workers as documented.
 func awaitShares(workers ...*worker) {
-	var members []Member
+	var members []member
 	for _, w := range workers {
 		w.t.Helper()
-		members = append(members, Member{ID: w.id, Units: six})
+		members = append(members, member{ID: w.id, Units: six})
 	}
-	owners := Assign(members, nil)
+	owners := assignUnits(members, nil)
 	for _, w := range workers {
 		var want []string
 		for _, u := range six {

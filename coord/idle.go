@@ -31,19 +31,19 @@ func (c cause) explain(cfg Config) string {
 
 // idle returns the units that no worker runs, as a poll shows them before changes are written.
 // No live worker has code for such a unit, or its owner is not one of them.
-func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause {
+func idle(alive []member, owners map[string]uuid.UUID, n next) map[string]cause {
 	units := map[string]cause{}
 	for _, u := range n.unowned {
-		if slices.ContainsFunc(alive, func(m Member) bool { return m.draining && m.ID == owners[u] }) {
+		if slices.ContainsFunc(alive, func(m member) bool { return m.draining && m.ID == owners[u] }) {
 			continue // a batch of the unit may be in flight
 		}
 		units[u] = noCode
-		if slices.ContainsFunc(alive, func(m Member) bool { return slices.Contains(m.Units, partition.Consumer(u)) }) {
+		if slices.ContainsFunc(alive, func(m member) bool { return slices.Contains(m.Units, partition.Consumer(u)) }) {
 			units[u] = otherKey
 		}
 	}
 	for _, c := range n.changes {
-		runs := func(m Member) bool {
+		runs := func(m member) bool {
 			return m.ID == owners[c.Unit] && slices.Contains(m.Units, partition.Consumer(c.Unit))
 		}
 		if !slices.ContainsFunc(alive, runs) {

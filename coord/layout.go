@@ -69,7 +69,7 @@ func detailsOf(n liveness.Node) (demands map[string]Demand, scopes map[string]sc
 }
 
 // demand returns a member's demand for a consumer that the member has code for.
-func (m Member) demand(consumer string) Demand {
+func (m member) demand(consumer string) Demand {
 	if w, ok := m.Demands[consumer]; ok && w.Count > 0 {
 		return w
 	}
@@ -77,7 +77,7 @@ func (m Member) demand(consumer string) Demand {
 }
 
 // predatesPartitions reports whether the member's build has no partition support.
-func (m Member) predatesPartitions() bool { return m.Demands == nil }
+func (m member) predatesPartitions() bool { return m.Demands == nil }
 
 // part is a checkpoint's row that concerns partitions, as a poll shows it.
 type part struct {
@@ -108,7 +108,7 @@ type layout struct {
 // layout in four cases: it is split, its number of partitions is fixed, a member demands
 // partitions, or members have different scopes. Every other consumer is one unit that any
 // member with its code may run.
-func layoutsOf(alive []Member, parts []part) map[string]*layout {
+func layoutsOf(alive []member, parts []part) map[string]*layout {
 	all := map[string]*layout{}
 	of := func(consumer string) *layout {
 		if all[consumer] == nil {
@@ -170,7 +170,7 @@ func Number(fixed int, split, old bool, demands []Demand) (count int) {
 
 // decide sets the number of wanted partitions and the members that may run them. Only a member
 // whose build knows the key may run a part.
-func (l *layout) decide(alive []Member) {
+func (l *layout) decide(alive []member) {
 	l.able = make([]bool, len(alive))
 	var demands []Demand // of members with partition support
 	old, fixed := false, l.fixed
@@ -206,7 +206,7 @@ func (l *layout) decide(alive []Member) {
 // outrank clears able for each member whose scope is below the greatest scope of the able
 // members, see [scope.Scope.Compare]. Such a member's code would pass events that the greatest
 // scope selects. A member without a scope stays able.
-func outrank(alive []Member, consumer string, able []bool) {
+func outrank(alive []member, consumer string, able []bool) {
 	var best *scope.Scope
 	for i, m := range alive {
 		if s, says := m.Scopes[consumer]; says && able[i] && (best == nil || s.Compare(*best) > 0) {
@@ -221,7 +221,7 @@ func outrank(alive []Member, consumer string, able []bool) {
 }
 
 // withDifferentScopes returns the consumers for which members have different scopes.
-func withDifferentScopes(alive []Member) (consumers []string) {
+func withDifferentScopes(alive []member) (consumers []string) {
 	first := map[string]scope.Scope{}
 	for _, m := range alive {
 		for consumer, s := range m.Scopes {
@@ -269,11 +269,11 @@ func (l *layout) targets() (names []string) {
 
 // dealing returns the members with the partitions that they may run, in place of the consumers
 // in layouts.
-func dealing(alive []Member, layouts map[string]*layout) []Member {
+func dealing(alive []member, layouts map[string]*layout) []member {
 	if len(layouts) == 0 {
 		return alive
 	}
-	members := make([]Member, len(alive))
+	members := make([]member, len(alive))
 	for i, m := range alive {
 		members[i].ID = m.ID
 		for _, u := range m.Units {

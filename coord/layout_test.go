@@ -16,8 +16,8 @@ import (
 )
 
 // able returns a live worker with code for "c" and two other units, and a demand for "c".
-func able(w Demand) Member {
-	return Member{ID: uuid.New(), Units: []string{"a", "b", "c"}, Demands: map[string]Demand{"c": w}}
+func able(w Demand) member {
+	return member{ID: uuid.New(), Units: []string{"a", "b", "c"}, Demands: map[string]Demand{"c": w}}
 }
 
 // splitAt returns the rows of "c" in n partitions by a key.
@@ -30,8 +30,8 @@ func splitAt(n int, key string) []part {
 }
 
 func TestWantedPartitions(t *testing.T) {
-	old := Member{ID: uuid.New(), Units: []string{"c"}}
-	other := Member{ID: uuid.New(), Units: []string{"a"}}
+	old := member{ID: uuid.New(), Units: []string{"c"}}
+	other := member{ID: uuid.New(), Units: []string{"a"}}
 	fixed := func(n int, rows []part) []part {
 		rows = slices.Clone(rows)
 		rows[0].Fixed = n
@@ -39,30 +39,30 @@ func TestWantedPartitions(t *testing.T) {
 	}
 	whole := []part{{Unit: "c"}}
 	for what, c := range map[string]struct {
-		alive []Member
+		alive []member
 		parts []part
 		count int
 		able  []bool
 	}{
-		"all demand the same":                     {[]Member{able(Demand{4, ""}), other, able(Demand{4, ""})}, nil, 4, []bool{true, false, true}},
-		"a deployment of another number":          {[]Member{able(Demand{4, ""}), able(Demand{8, ""})}, splitAt(4, ""), 0, []bool{true, true}},
-		"a deployment of the first number":        {[]Member{able(Demand{4, ""}), able(Single)}, nil, 0, []bool{true, true}},
-		"a program from before partitions":        {[]Member{able(Demand{4, ""}), old}, nil, 1, []bool{true, true}},
-		"one that comes back to a split consumer": {[]Member{able(Demand{4, ""}), old}, splitAt(4, ""), 1, []bool{true, false}},
-		"another library's":                       {[]Member{able(Demand{4, ""}), {ID: uuid.New()}}, nil, 1, []bool{true, false}},
-		"another library's, and it is split":      {[]Member{able(Demand{4, ""}), {ID: uuid.New()}}, splitAt(4, ""), 1, []bool{true, false}},
-		"another library's, whatever is fixed":    {[]Member{able(Demand{4, ""}), {ID: uuid.New()}}, fixed(3, whole), 1, []bool{true, false}},
-		"no more partitions":                      {[]Member{able(Single)}, splitAt(4, ""), 1, []bool{true}},
-		"fixed":                                   {[]Member{able(Demand{4, ""}), able(Demand{8, ""}), old}, fixed(3, whole), 3, []bool{true, true, false}},
-		"fixed to one":                            {[]Member{able(Demand{4, ""})}, fixed(1, splitAt(4, "")), 1, []bool{true}},
-		"fixed without partition support":         {[]Member{old}, fixed(3, whole), 0, []bool{true}},
-		"a key":                                   {[]Member{able(Demand{4, "customer"})}, nil, 4, []bool{true}},
-		"two keys":                                {[]Member{able(Demand{4, "customer"}), able(Demand{4, ""})}, nil, 0, []bool{true, true}},
-		"two keys, not split":                     {[]Member{able(Demand{1, "customer"}), able(Demand{1, ""})}, nil, 1, []bool{true, true}},
-		"another key than it is split by":         {[]Member{able(Demand{4, "customer"})}, splitAt(4, ""), 4, []bool{false}},
-		"another key beside that it is split by":  {[]Member{able(Demand{4, "customer"}), able(Demand{4, ""})}, splitAt(4, ""), 4, []bool{false, true}},
-		"a demand for a negative number":          {[]Member{able(Demand{-1, ""})}, nil, 1, []bool{true}},
-		"no member has code for it":               {[]Member{other}, splitAt(4, ""), 0, []bool{false}},
+		"all demand the same":                     {[]member{able(Demand{4, ""}), other, able(Demand{4, ""})}, nil, 4, []bool{true, false, true}},
+		"a deployment of another number":          {[]member{able(Demand{4, ""}), able(Demand{8, ""})}, splitAt(4, ""), 0, []bool{true, true}},
+		"a deployment of the first number":        {[]member{able(Demand{4, ""}), able(Single)}, nil, 0, []bool{true, true}},
+		"a program from before partitions":        {[]member{able(Demand{4, ""}), old}, nil, 1, []bool{true, true}},
+		"one that comes back to a split consumer": {[]member{able(Demand{4, ""}), old}, splitAt(4, ""), 1, []bool{true, false}},
+		"another library's":                       {[]member{able(Demand{4, ""}), {ID: uuid.New()}}, nil, 1, []bool{true, false}},
+		"another library's, and it is split":      {[]member{able(Demand{4, ""}), {ID: uuid.New()}}, splitAt(4, ""), 1, []bool{true, false}},
+		"another library's, whatever is fixed":    {[]member{able(Demand{4, ""}), {ID: uuid.New()}}, fixed(3, whole), 1, []bool{true, false}},
+		"no more partitions":                      {[]member{able(Single)}, splitAt(4, ""), 1, []bool{true}},
+		"fixed":                                   {[]member{able(Demand{4, ""}), able(Demand{8, ""}), old}, fixed(3, whole), 3, []bool{true, true, false}},
+		"fixed to one":                            {[]member{able(Demand{4, ""})}, fixed(1, splitAt(4, "")), 1, []bool{true}},
+		"fixed without partition support":         {[]member{old}, fixed(3, whole), 0, []bool{true}},
+		"a key":                                   {[]member{able(Demand{4, "customer"})}, nil, 4, []bool{true}},
+		"two keys":                                {[]member{able(Demand{4, "customer"}), able(Demand{4, ""})}, nil, 0, []bool{true, true}},
+		"two keys, not split":                     {[]member{able(Demand{1, "customer"}), able(Demand{1, ""})}, nil, 1, []bool{true, true}},
+		"another key than it is split by":         {[]member{able(Demand{4, "customer"})}, splitAt(4, ""), 4, []bool{false}},
+		"another key beside that it is split by":  {[]member{able(Demand{4, "customer"}), able(Demand{4, ""})}, splitAt(4, ""), 4, []bool{false, true}},
+		"a demand for a negative number":          {[]member{able(Demand{-1, ""})}, nil, 1, []bool{true}},
+		"no member has code for it":               {[]member{other}, splitAt(4, ""), 0, []bool{false}},
 	} {
 		l := layoutsOf(c.alive, c.parts)["c"]
 		if l.count != c.count || !slices.Equal(l.able, c.able) {
@@ -131,7 +131,7 @@ func TestPartitionsConverge(t *testing.T) {
 			return true
 		}
 		// settle plans and steps until nothing changes, for a limited number of rounds.
-		settle := func(alive []Member, rounds int) (rests bool) {
+		settle := func(alive []member, rounds int) (rests bool) {
 			for ; rounds > 0 && !rests; rounds-- {
 				is.parts = rows()
 				n := plan(alive, is, sticky)
@@ -152,7 +152,7 @@ func TestPartitionsConverge(t *testing.T) {
 			}
 			return rests
 		}
-		var alive []Member
+		var alive []member
 		var demand Demand
 		for range rapid.IntRange(1, 4).Draw(t, "demands") {
 			demand.Count = rapid.IntRange(1, 9).Draw(t, "count")
@@ -175,7 +175,7 @@ func TestPartitionsConverge(t *testing.T) {
 		}
 		loads := map[uuid.UUID]int{}
 		for u, owner := range is.owners {
-			if !slices.ContainsFunc(alive, func(m Member) bool { return m.ID == owner }) {
+			if !slices.ContainsFunc(alive, func(m member) bool { return m.ID == owner }) {
 				t.Fatalf("%q has no owner", u)
 			}
 			loads[owner]++
@@ -193,7 +193,7 @@ func TestPartitionsConverge(t *testing.T) {
 // The parts of one partition meet at one worker. The parts of a unit that is to be split need
 // not move first.
 func TestPartsOfOnePartitionGetOneOwner(t *testing.T) {
-	alive := []Member{able(Demand{2, ""}), able(Demand{2, ""}), able(Demand{2, ""})}
+	alive := []member{able(Demand{2, ""}), able(Demand{2, ""}), able(Demand{2, ""})}
 	for i := range alive {
 		alive[i].Units = []string{"c"}
 	}
@@ -227,7 +227,7 @@ func TestDemandsRoundTrip(t *testing.T) {
 	if !maps.Equal(got, demands) {
 		t.Errorf("%v", got)
 	}
-	var m Member
+	var m member
 	m.Demands, _ = detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(detailsText(nil, nil))}})
 	if m.predatesPartitions() || m.demand("c") != Single {
 		t.Error("a build that demands nothing counts as a build without partition support")
@@ -264,7 +264,7 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 		if rapid.Bool().Draw(t, "split") {
 			rows, key = splitAt(3, "k"), "k"
 		}
-		var alive []Member
+		var alive []member
 		for range rapid.IntRange(1, 5).Draw(t, "workers") {
 			m := able(Demand{Count: 1, Key: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key")})
 			if n := rapid.IntRange(0, len(all)).Draw(t, "scope"); n < len(all) {
@@ -272,7 +272,7 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 			}
 			alive = append(alive, m)
 		}
-		may := func(m Member) bool { return key == "" || m.demand("c").Key == key }
+		may := func(m member) bool { return key == "" || m.demand("c").Key == key }
 		var best *scope.Scope
 		some := false
 		for _, m := range alive {
@@ -288,7 +288,7 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 				continue
 			}
 			givenCTE++
-			m := alive[slices.IndexFunc(alive, func(m Member) bool { return m.ID == ch.Worker })]
+			m := alive[slices.IndexFunc(alive, func(m member) bool { return m.ID == ch.Worker })]
 			if s, says := m.Scopes["c"]; !may(m) || says && s.Compare(*best) != 0 {
 				t.Fatalf("%s went to %+v, the greatest is %v", ch.Unit, m, best)
 			}
@@ -313,7 +313,7 @@ func TestDrainingMemberIsDealtNothing(t *testing.T) {
 	is := assignments{owners: map[string]uuid.UUID{"a": gone.ID, "c": gone.ID, "own": gone.ID}}
 	expect := func(units ...string) next {
 		t.Helper()
-		n := plan([]Member{gone, stays}, is, true)
+		n := plan([]member{gone, stays}, is, true)
 		var got []string
 		for _, ch := range n.changes {
 			if got = append(got, ch.Unit); ch.Worker != stays.ID {
@@ -326,7 +326,7 @@ func TestDrainingMemberIsDealtNothing(t *testing.T) {
 		return n
 	}
 	n := expect("b")
-	if all := idle([]Member{gone, stays}, is.owners, n); len(all) != 1 || all["b"] != notKept {
+	if all := idle([]member{gone, stays}, is.owners, n); len(all) != 1 || all["b"] != notKept {
 		t.Errorf("%v are idle", all)
 	}
 	is.owners["b"] = stays.ID
@@ -337,7 +337,7 @@ func TestDrainingMemberIsDealtNothing(t *testing.T) {
 	}
 	before := gone
 	before.draining = false
-	if sameMembers([]Member{before}, []Member{gone}) {
+	if sameMembers([]member{before}, []member{gone}) {
 		t.Error("sameMembers ignores that a member began to drain")
 	}
 }

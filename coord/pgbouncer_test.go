@@ -18,7 +18,7 @@ func TestPgBouncer(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
 			db := d.Bounced(t, settings).DB
-			if err := New(config(db, six...)).Register(context.Background()); !errors.Is(err, ErrTransactionPooling) {
+			if err := New(config(db, six...)).Register(context.Background()); !errors.Is(err, errTransactionPooling) {
 				t.Errorf("Register: %v", err)
 			}
 			if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`); n != 0 {

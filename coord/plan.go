@@ -35,14 +35,14 @@ type next struct {
 // goes to the member that was dealt the partition of the unit's first slot. So the parts of
 // one partition meet at one member, and the parts of a split spread. A unit of a draining
 // member stays until the member releases it.
-func plan(alive []Member, is assignments, sticky bool) (n next) {
+func plan(alive []member, is assignments, sticky bool) (n next) {
 	alive, draining := withoutDraining(alive)
 	layouts := layoutsOf(alive, is.parts)
 	var before map[string]uuid.UUID
 	if sticky {
 		before = targetOwners(is.owners, layouts)
 	}
-	dealt := Assign(dealing(alive, layouts), before)
+	dealt := assignUnits(dealing(alive, layouts), before)
 	give := func(unit, target string, partitions int) {
 		worker, ok := dealt[target]
 		was, owned := is.owners[unit]
@@ -83,12 +83,12 @@ func plan(alive []Member, is assignments, sticky bool) (n next) {
 }
 
 // members returns the live workers as members. It parses the details of each worker once.
-func (s *session) members(alive []liveness.Node) (all []Member) {
-	read := make(map[uuid.UUID]Member, len(alive))
+func (s *session) members(alive []liveness.Node) (all []member) {
+	read := make(map[uuid.UUID]member, len(alive))
 	for _, n := range alive {
 		m, known := s.read[n.ID]
 		if !known {
-			m = Member{ID: n.ID, Units: n.Names}
+			m = member{ID: n.ID, Units: n.Names}
 			m.Demands, m.Scopes = detailsOf(n)
 		}
 		m.draining = n.Draining
@@ -100,11 +100,11 @@ func (s *session) members(alive []liveness.Node) (all []Member) {
 }
 
 // withoutDraining returns the members for a deal: a draining member has code for no unit.
-func withoutDraining(alive []Member) (all []Member, draining map[uuid.UUID]bool) {
+func withoutDraining(alive []member) (all []member, draining map[uuid.UUID]bool) {
 	all, draining = slices.Clone(alive), map[uuid.UUID]bool{}
 	for i, m := range all {
 		if m.draining {
-			all[i], draining[m.ID] = Member{ID: m.ID, Units: []string{}, Demands: map[string]Demand{}}, true
+			all[i], draining[m.ID] = member{ID: m.ID, Units: []string{}, Demands: map[string]Demand{}}, true
 		}
 	}
 	return all, draining
@@ -119,6 +119,6 @@ func ids(nodes []liveness.Node) (all []uuid.UUID) {
 }
 
 // sameMembers does not compare the members' units, which never change.
-func sameMembers(a, b []Member) bool {
-	return slices.EqualFunc(a, b, func(a, b Member) bool { return a.ID == b.ID && a.draining == b.draining })
+func sameMembers(a, b []member) bool {
+	return slices.EqualFunc(a, b, func(a, b member) bool { return a.ID == b.ID && a.draining == b.draining })
 }

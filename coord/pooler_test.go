@@ -208,7 +208,7 @@ func TestPoolerIsRejected(t *testing.T) {
 			d := pgtest.New(t)
 			p := startPooler(t, d, test.sessions, test.choose)
 			err := New(p.config(t)).Register(context.Background())
-			if !errors.Is(err, ErrTransactionPooling) {
+			if !errors.Is(err, errTransactionPooling) {
 				t.Errorf("Register: %v", err)
 			}
 			if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`); n != 0 {
@@ -232,7 +232,7 @@ func TestPoolerIsRejectedLater(t *testing.T) {
 	p.sticky.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := c.Run(ctx); !errors.Is(err, ErrTransactionPooling) {
+	if err := c.Run(ctx); !errors.Is(err, errTransactionPooling) {
 		t.Errorf("Run: %v", err)
 	}
 	if err := c.Leave(context.Background(), false); err != nil {

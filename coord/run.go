@@ -50,7 +50,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if c.cfg.OnFailure != nil {
 			c.cfg.OnFailure(err)
 		}
-		if errors.Is(err, ErrTransactionPooling) {
+		if errors.Is(err, errTransactionPooling) {
 			return err
 		}
 		if !backoff.Sleep(ctx, pause(max(failures-idle, 1), rand.Float64())) {

@@ -28,8 +28,8 @@ type session struct {
 
 	// State of a leader.
 	watch    liveness.Watch
-	read     map[uuid.UUID]Member // the live members of the latest poll
-	balanced []Member             // the live members of the latest rebalance
+	read     map[uuid.UUID]member // the live members of the latest poll
+	balanced []member             // the live members of the latest rebalance
 	checked  time.Time            // when the latest rebalance ran; zero: the next poll reads the assignments
 	idle     idleSince
 }

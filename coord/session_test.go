@@ -207,7 +207,7 @@ func TestForeignLockIsNamed(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock($1::bigint)`, key); err != nil {
 		t.Fatal(err)
 	}
-	if err := New(cfg).Register(t.Context()); err == nil || errors.Is(err, ErrTransactionPooling) {
+	if err := New(cfg).Register(t.Context()); err == nil || errors.Is(err, errTransactionPooling) {
 		t.Errorf("Register: %v", err)
 	}
 }

@@ -168,7 +168,7 @@ func (s *sim) readRows(f *simFrontier, act action, step func()) {
 	r := rowsRead{full: full}
 	for _, e := range rows {
 		r.events = append(r.events, e.persisted())
-		if e.position > f.machine.safe { // rows below were read before they were safe
+		if e.position > f.machine.safe { // positions up to safe are not recorded again
 			f.tailed[e.position] = true
 		}
 	}

@@ -218,7 +218,7 @@ var breakagesOfDeployment = []breakage{
 	{
 		name: "half-rolled deployment",
 		says: map[voice]string{
-			byStatus: `consumer mailer: .*select different things`, byDoctor: `WARN +partitions +mailer: the builds select different things`, byConsole: `consumer mailer: .*select different things`,
+			byStatus: `consumer mailer: .*select different events`, byDoctor: `WARN +partitions +mailer: the builds select different events`, byConsole: `consumer mailer: .*select different events`,
 		},
 		unless: map[voice]string{byProbes: aboutOneProcess, byAlerts: "the consumer runs, on the build that selects more"},
 		happen: func(t *testing.T, s *shop) {

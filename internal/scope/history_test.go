@@ -89,7 +89,7 @@ func TestMissed(t *testing.T) {
 			case "replay":
 				kind := rapid.SampledFrom(types).Draw(t, "kind")
 				if !selects[h].Selects(kind) {
-					continue // the reset is rejected
+					continue // the replay is rejected
 				}
 				steps = append(steps, scope.Step{Slots: halves[h], Given: &scope.Given{Types: []string{kind}, To: at[h]}})
 				for p := int64(1); p <= at[h]; p++ {
@@ -102,7 +102,7 @@ func TestMissed(t *testing.T) {
 		for h := range halves {
 			for p := int64(1); p <= at[h]; p++ {
 				if !selects[h].Selects(kinds[p-1]) {
-					continue // the replay is rejected
+					continue // a replay of the event is rejected
 				}
 				if got, want := scope.Missed(steps, halves[h].First+7, kinds[p-1], p), fates[h][p] == unselected; got != want {
 					t.Fatalf("half %d, position %d of type %s: %v, want %v", h, p, kinds[p-1], got, want)
