@@ -107,19 +107,19 @@ func (c Config) taskFailed(task string, err error) {
 func (c Config) validate() error {
 	switch {
 	case c.DB == nil:
-		return errors.New("coord: Config.DB is nil, it takes a *sql.DB")
+		return errors.New("coord: Config.DB is nil: set it to a *sql.DB")
 	case c.ID == uuid.Nil:
-		return errors.New("coord: Config.ID is the nil UUID, every worker needs its own")
+		return errors.New("coord: Config.ID is the nil UUID: give each worker its own ID")
 	case c.Nodes.Name == "" || c.Stopped.Name == "" || c.Leader.Name == "" || c.Changes.Name == "" || c.Token.Name == "" || c.Column == "":
 		return errors.New("coord: Config.Nodes, Stopped, Leader, Changes and Token must name tables, and Config.Column a column")
 	case (c.Assignments.Name == "") != (c.Checkpoints.Name == ""):
-		return errors.New("coord: Config.Assignments and Config.Checkpoints name tables both or neither")
+		return errors.New("coord: Config.Assignments and Config.Checkpoints must both name a table, or neither")
 	case c.HeartbeatInterval <= 0 || c.RebalanceInterval <= 0:
 		return errors.New("coord: Config.HeartbeatInterval and Config.RebalanceInterval must be above 0")
 	case c.HeartbeatTimeout <= c.HeartbeatInterval:
-		return fmt.Errorf("coord: Config.HeartbeatTimeout is %v, it must be above Config.HeartbeatInterval, %v", c.HeartbeatTimeout, c.HeartbeatInterval)
+		return fmt.Errorf("coord: Config.HeartbeatTimeout is %v: it must be above Config.HeartbeatInterval, %v", c.HeartbeatTimeout, c.HeartbeatInterval)
 	case c.Strategy != Advisory && c.Strategy != Lease:
-		return fmt.Errorf("coord: Config.Strategy is %d, it takes Advisory or Lease", c.Strategy)
+		return fmt.Errorf("coord: Config.Strategy is %d: use Advisory or Lease", c.Strategy)
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 		return err
 	}
 	defer s.Close()
-	if _, err := s.Exec(ctx, "say that it is draining", s.sql.drain, s.args(string(kept))...); err != nil {
+	if _, err := s.Exec(ctx, "record that this worker drains", s.sql.drain, s.args(string(kept))...); err != nil {
 		return wrap(err)
 	}
 	c.announce(ctx, s)

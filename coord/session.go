@@ -155,11 +155,11 @@ func (s *session) assign(ctx context.Context, n next) (leads bool, written int, 
 // leave deletes this worker's rows and records that the worker stopped.
 func (s *session) leave(ctx context.Context, failed bool) error {
 	if s.cfg.Strategy == Lease {
-		if _, err := s.Exec(ctx, "give up the lease", s.sql.release, s.args()...); err != nil {
+		if _, err := s.Exec(ctx, "release the lease", s.sql.release, s.args()...); err != nil {
 			return err
 		}
 	}
-	_, err := s.Exec(ctx, "hand the consumers back", s.sql.leave, s.args(failed)...)
+	_, err := s.Exec(ctx, "release the consumers", s.sql.leave, s.args(failed)...)
 	return err
 }
 

@@ -222,7 +222,7 @@ func (f *Frontier) Run(ctx context.Context) error {
 // reopenEvery is the minimum age of a session that Reopen ends.
 const reopenEvery = time.Second
 
-var errFailover = errors.New("frontier: the pool's connections lead to another server than this session, which is given up: do several servers answer the connection string?")
+var errFailover = errors.New("frontier: the pool's connections lead to another server than this session, which is closed: do several servers answer the connection string?")
 
 // live runs one session until the session fails or ctx ends. It calls healthy after each step
 // of a session that has read the log.
@@ -256,9 +256,9 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 func (c Config) validate() error {
 	switch {
 	case c.DB == nil:
-		return errors.New("frontier: Config.DB is nil, it takes a *sql.DB")
+		return errors.New("frontier: Config.DB is nil: set it to a *sql.DB")
 	case c.Log == nil:
-		return errors.New("frontier: Config.Log is nil, it takes the event store")
+		return errors.New("frontier: Config.Log is nil: set it to the event store")
 	case c.Token.Name == "" || c.Settled.Name == "" || c.Changes.Name == "":
 		return errors.New("frontier: Config.Token, Config.Settled and Config.Changes must name tables")
 	case c.Interval <= 0 || c.StaleAfter <= 0:

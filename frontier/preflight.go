@@ -125,7 +125,7 @@ SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
 	has_table_privilege('pg_catalog.pg_locks', 'SELECT'),
 	(SELECT oid::bigint FROM pg_database WHERE datname = current_database())`).Scan(&s.version, &s.recovering, &s.showsLocks, &o.database)
 	if err != nil {
-		return fmt.Errorf("frontier: ask the server for its version and role: %w", err)
+		return fmt.Errorf("frontier: read the server's version and role: %w", err)
 	}
 	return s.check()
 }
@@ -139,11 +139,11 @@ type server struct {
 func (s server) check() error {
 	switch {
 	case s.version < oldestServer*10_000:
-		return setupError(ErrServerVersion, fmt.Sprintf("use PostgreSQL %d or later", oldestServer), "it is PostgreSQL %d.%d", s.version/10_000, s.version%10_000)
+		return setupError(ErrServerVersion, fmt.Sprintf("use PostgreSQL %d or later", oldestServer), "the server is PostgreSQL %d.%d", s.version/10_000, s.version%10_000)
 	case s.recovering:
 		return setupError(ErrInRecovery, "connect to the primary", "the locks on the log's sequence do not show on a replica")
 	case !s.showsLocks:
-		return setupError(ErrNoPrivilege, "GRANT SELECT ON pg_catalog.pg_locks to it", "this role may not read pg_locks")
+		return setupError(ErrNoPrivilege, "GRANT SELECT ON pg_catalog.pg_locks to this role", "this role may not read pg_locks")
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ FROM (SELECT to_regclass($1::text)::oid AS oid) AS t`, t.SQL()).Scan(&found, &al
 	case !found:
 		return setupError(ErrTableNotFound, "apply the migrations (migrations.Apply or cmd/migrate-gen)", "there is no table %s", t)
 	case !allowed:
-		return setupError(ErrNoPrivilege, "GRANT SELECT, INSERT, UPDATE ON "+t.SQL()+" to it", "this role may not read and write table %s", t)
+		return setupError(ErrNoPrivilege, "GRANT SELECT, INSERT, UPDATE ON "+t.SQL()+" to this role", "this role may not read and write table %s", t)
 	}
 	return nil
 }
@@ -177,15 +177,15 @@ LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.att
 WHERE c.oid = to_regclass($1::text)`, table, column).Scan(&o.tableOID, &o.table, &hidden, &attribute, &allowed)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return setupError(ErrTableNotFound, "create it, or correct the name that the event store gives", "there is no table %s", table)
+		return setupError(ErrTableNotFound, "create the table, or correct the name that the event store returns", "there is no table %s", table)
 	case err != nil:
 		return fmt.Errorf("frontier: find column %s of table %s: %w", column, table, err)
 	case !attribute.Valid:
-		return setupError(ErrColumnNotFound, "correct the name that the event store gives", "table %s has no column %s", o.table, column)
+		return setupError(ErrColumnNotFound, "correct the name that the event store returns", "table %s has no column %s", o.table, column)
 	case hidden:
 		return rowSecurityError(o.table)
 	case !allowed:
-		return setupError(ErrNoPrivilege, "GRANT SELECT ON "+o.table+" to it", "this role may not read table %s", o.table)
+		return setupError(ErrNoPrivilege, "GRANT SELECT ON "+o.table+" to this role", "this role may not read table %s", o.table)
 	}
 	o.column = attribute.String
 	return nil
@@ -193,7 +193,7 @@ WHERE c.oid = to_regclass($1::text)`, table, column).Scan(&o.tableOID, &o.table,
 
 func rowSecurityError(table string) error {
 	return setupError(ErrRowSecurity, "use a role with BYPASSRLS, or disable row-level security on the table",
-		"row-level security of table %s applies to this role, and rows that it cannot see would be taken for void", table)
+		"row-level security of table %s applies to this role, and rows that the role cannot see would count as void", table)
 }
 
 // findSequence finds the sequence that the column's default draws from. A sequence that the
@@ -230,7 +230,7 @@ SELECT (SELECT min(oid)::bigint FROM drawn), (SELECT count(*)::int FROM drawn), 
 	case owned.Valid:
 		o.sequenceOID = owned.Int64
 	default:
-		return setupError(ErrSequenceUnknown, "make it serial or identity, or give it the default nextval('...')", "%s.%s has no default that draws from a sequence", o.table, o.column)
+		return setupError(ErrSequenceUnknown, "make the column serial or identity, or set its default to nextval('...')", "%s.%s has no default that draws from a sequence", o.table, o.column)
 	}
 	return o.readSequence(ctx, q)
 }
@@ -249,7 +249,7 @@ WHERE s.seqrelid = $1::bigint::oid`, o.sequenceOID).Scan(&o.sequence, &o.file, &
 	case err != nil:
 		return fmt.Errorf("frontier: read the settings of the sequence of %s.%s: %w", o.table, o.column, err)
 	case !readable:
-		return setupError(ErrNoPrivilege, "GRANT SELECT ON SEQUENCE "+o.sequence+" to it", "this role may not read sequence %s", o.sequence)
+		return setupError(ErrNoPrivilege, "GRANT SELECT ON SEQUENCE "+o.sequence+" to this role", "this role may not read sequence %s", o.sequence)
 	}
 	return s.check(o.sequence)
 }

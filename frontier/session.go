@@ -133,7 +133,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 		}
 		return err
 	case insertToken:
-		err := s.exec(ctx, "put a token into its table", s.sql.insert, s.origin.database, uuid.NewString())
+		err := s.exec(ctx, "insert the token", s.sql.insert, s.origin.database, uuid.NewString())
 		m.onDone()
 		return err
 	case placeSettled:

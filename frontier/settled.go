@@ -34,7 +34,7 @@ SELECT coalesce((
 	WHERE t.log = ((s.tableoid::bigint << 32) | coalesce(pg_relation_filenode(s.tableoid), 0)::bigint) AND t.settled <= s.last_value), 0)
 FROM `+o.sequence+` AS s WHERE s.tableoid = $1::bigint::oid`, o.sequenceOID).Scan(&position)
 	if err != nil {
-		return 0, fmt.Errorf("frontier: read how far %s is settled: %w", o.table, err)
+		return 0, fmt.Errorf("frontier: read the settled position of %s: %w", o.table, err)
 	}
 	return position, nil
 }

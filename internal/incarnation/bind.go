@@ -31,7 +31,7 @@ func Bind(ctx context.Context, q store.Querier, log store.Log, of string) (store
 SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.oid::bigint
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)`, name).Scan(&table, &oid)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil, fmt.Errorf("there is no table %s: create it, or correct the name that the event store gives", name)
+		return nil, fmt.Errorf("there is no table %s: create the table, or correct the name that the event store returns", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find table %s: %w", name, err)

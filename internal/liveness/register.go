@@ -24,13 +24,13 @@ func (s *Session) Register(ctx context.Context) error {
 	if s.Lock {
 		protocol = ProtocolLock
 	}
-	profiles := []any{string(names), host, os.Getpid(), Build(), protocol, s.HeartbeatInterval.Microseconds()}
+	values := []any{string(names), host, os.Getpid(), Build(), protocol, s.HeartbeatInterval.Microseconds()}
 	if s.DetailsColumn != "" {
-		profiles = append(profiles, s.Details)
+		values = append(values, s.Details)
 	}
 	start := time.Now()
 	err = s.report(func(status string) error {
-		_, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(append([]any{status}, profiles...)...)...)
+		_, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(append([]any{status}, values...)...)...)
 		return err
 	})
 	if err == nil {

@@ -114,7 +114,7 @@ func (s *Session) Poll(ctx context.Context, query func(ctx context.Context, beat
 
 // errFailover ends a session. Either the session leads to an abandoned primary, or the pool
 // leads to several servers.
-var errFailover = errors.New("this session leads to another server than the worker works on, and is given up: do several servers answer the connection string?")
+var errFailover = errors.New("this session leads to another server than the worker works on, and is closed: do several servers answer the connection string?")
 
 // locate compares the server that took a heartbeat with the server of the worker's work.
 // Heartbeats on an abandoned primary succeed, and no other worker reads them. After a crash,

@@ -68,7 +68,7 @@ func (r *view) acrossHole(ctx context.Context, q store.Querier, v *frontier.Valu
 	}
 	next, err := r.at(v).ReadEvents(ctx, q, last, 1)
 	if err != nil {
-		return 0, fmt.Errorf("worker: read the event behind a gap: %w", err)
+		return 0, fmt.Errorf("worker: read the event after a gap: %w", err)
 	}
 	if len(next) > 0 {
 		upTo = min(upTo, next[0].GlobalPosition-1)

@@ -159,7 +159,7 @@ func (a *Ahead) readStretch(ctx context.Context, w *window, s *Stretch, ahead sp
 		return err
 	})
 	if err == nil && (len(pages) == 0 || pages[len(pages)-1].Positions.Through <= ahead.after) {
-		err = fmt.Errorf("worker: read events: the log has answered nothing for positions (%d, %d]", ahead.after, ahead.upTo)
+		err = fmt.Errorf("worker: read events: the log returned no page for positions (%d, %d]", ahead.after, ahead.upTo)
 	}
 	if err != nil {
 		return err

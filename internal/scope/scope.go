@@ -28,7 +28,7 @@ func Of(types []string, version int, start string) Scope {
 // Parse parses the result of [Scope.String].
 func Parse(text string) (s Scope, err error) {
 	if err = json.Unmarshal([]byte(text), &s); err != nil {
-		return s, fmt.Errorf("the scope %.80q is none of this library: %w", text, err)
+		return s, fmt.Errorf("the scope %.80q was not written by this library: %w", text, err)
 	}
 	return Of(s.Types, s.Version, s.Start), nil
 }
