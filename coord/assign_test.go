@@ -137,16 +137,16 @@ func TestAssignIsOptimal(t *testing.T) {
 		members := drawMembers(t, 4, units)
 		owners := drawOwners(t, members, units)
 		dealt := assignUnits(members, owners)
-		got := worth(members, dealt, owners)
-		if best := bestWorth(members, units, map[string]uuid.UUID{}, owners); got != best {
+		got := quality(members, dealt, owners)
+		if best := bestQuality(members, units, map[string]uuid.UUID{}, owners); got != best {
 			t.Fatalf("the squares of the loads and the moves are %v, possible are %v: %v was %v", got, best, dealt, owners)
 		}
 	})
 }
 
-// worth returns the quality of an assignment: the sum of the squared loads, and the number of
+// quality returns the quality of an assignment: the sum of the squared loads, and the number of
 // units taken from owners that could keep them.
-func worth(members []member, dealt, owners map[string]uuid.UUID) (w [2]int) {
+func quality(members []member, dealt, owners map[string]uuid.UUID) (w [2]int) {
 	for _, n := range loads(dealt) {
 		w[0] += n * n
 	}
@@ -160,23 +160,23 @@ func worth(members []member, dealt, owners map[string]uuid.UUID) (w [2]int) {
 	return w
 }
 
-// bestWorth tries every assignment of units, in addition to dealt.
-func bestWorth(members []member, units []string, dealt, owners map[string]uuid.UUID) (best [2]int) {
+// bestQuality tries every assignment of units, in addition to dealt.
+func bestQuality(members []member, units []string, dealt, owners map[string]uuid.UUID) (best [2]int) {
 	if len(units) == 0 {
-		return worth(members, dealt, owners)
+		return quality(members, dealt, owners)
 	}
 	found := false
 	for _, m := range members {
 		if slices.Contains(m.Units, units[0]) {
 			dealt[units[0]] = m.ID
-			if w := bestWorth(members, units[1:], dealt, owners); !found || slices.Compare(w[:], best[:]) < 0 {
+			if w := bestQuality(members, units[1:], dealt, owners); !found || slices.Compare(w[:], best[:]) < 0 {
 				best, found = w, true
 			}
 			delete(dealt, units[0])
 		}
 	}
 	if !found { // no member can run the unit
-		return bestWorth(members, units[1:], dealt, owners)
+		return bestQuality(members, units[1:], dealt, owners)
 	}
 	return best
 }

@@ -39,7 +39,7 @@ func detailsText(demands map[string]Demand, scopes map[string]scope.Scope) strin
 	}
 	for consumer, s := range scopes {
 		d := details{Demand: Single, Scope: &s}
-		if w, wished := shown[consumer]; wished {
+		if w, demanded := shown[consumer]; demanded {
 			d.Demand = w.Demand
 		}
 		shown[consumer] = d

@@ -177,7 +177,7 @@ func (m *machine) onStart(now time.Time, r startRead) {
 	m.tailAt(now)
 }
 
-// onDone handles the end of plantToken and placeSettled. It requests another readStart, since
+// onDone handles the end of insertToken and placeSettled. It requests another readStart, since
 // another frontier may have written first.
 func (m *machine) onDone() { m.todo = action{do: readStart} }
 

@@ -326,8 +326,8 @@ func TestTransactionsOfOtherDatabasesAreIgnored(t *testing.T) {
 	t.Parallel()
 	other := pgtest.New(t)
 	appendEvent(t, begin(t, other.DB))
-	prepareEvent(t, other.DB, "elsewhere")
-	t.Cleanup(func() { _, _ = other.DB.Exec(`ROLLBACK PREPARED 'elsewhere'`) })
+	prepareEvent(t, other.DB, "other")
+	t.Cleanup(func() { _, _ = other.DB.Exec(`ROLLBACK PREPARED 'other'`) })
 	for name, log := range map[string]store.Log{"named": events(), "unnamed": eventLog{}} {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.New(t)

@@ -38,7 +38,7 @@ func (o origin) statements(token, settled, changed ident.Table) statements {
 	of := incarnation.Of(token, o.table, o.sequence, `$1::bigint::oid`)
 	current := `coalesce(` + of + `, '')`
 	s := statements{
-		insert: incarnation.Plant(token),
+		insert: incarnation.InsertToken(token),
 		token:  `SELECT ` + current + `, ` + changes.Count(changed),
 	}
 	if !o.named {

@@ -179,7 +179,7 @@ func (w *Worker) compareSequence(ctx context.Context, conn *sql.Conn) {
 // one is a free lock a sign of death.
 func (w *Worker) plantToken(ctx context.Context, conn *sql.Conn) error {
 	return pgdriver.Repeated(func() error {
-		_, err := conn.ExecContext(ctx, incarnation.PlantOnce(w.tables.Token), uuid.NewString())
+		_, err := conn.ExecContext(ctx, incarnation.InsertTokenOnce(w.tables.Token), uuid.NewString())
 		return err
 	})
 }

@@ -20,17 +20,17 @@ func Of(token ident.Table, log, sequence, database string) string {
 	FROM ` + token.SQL() + ` WHERE database = ` + database + `)`
 }
 
-// Plant returns a statement that inserts token $2, unless there is a token of database $1,
+// InsertToken returns a statement that inserts token $2, unless there is a token of database $1,
 // given by its oid.
-func Plant(token ident.Table) string {
+func InsertToken(token ident.Table) string {
 	return `
 INSERT INTO ` + token.SQL() + ` AS t ("only", token, database) VALUES (true, $2::uuid, $1::bigint::oid)
 ON CONFLICT ("only") DO UPDATE SET token = excluded.token, database = excluded.database WHERE t.database <> excluded.database`
 }
 
-// PlantOnce returns a statement that inserts token $1, unless there is a token of this
+// InsertTokenOnce returns a statement that inserts token $1, unless there is a token of this
 // database. In that case it writes nothing.
-func PlantOnce(token ident.Table) string {
+func InsertTokenOnce(token ident.Table) string {
 	const here = `(SELECT oid FROM pg_database WHERE datname = current_database())`
 	return `
 INSERT INTO ` + token.SQL() + ` AS t ("only", token, database)

@@ -26,7 +26,7 @@ func newTables(t *testing.T) (d *pgtest.Database, nodes, token ident.Table) {
 	d.Exec(t, `CREATE TABLE nodes_stopped (worker_id UUID, stopped_at TIMESTAMPTZ, how TEXT, declared_by UUID, hostname TEXT, pid INT, build TEXT, started_at TIMESTAMPTZ)`)
 	d.Exec(t, `CREATE UNLOGGED TABLE nodes_token ("only" BOOLEAN PRIMARY KEY, token UUID NOT NULL, database OID NOT NULL)`)
 	token = ident.Table{Name: "nodes_token"}
-	d.Exec(t, incarnation.Plant(token), scan(t, d.DB, `SELECT oid::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
+	d.Exec(t, incarnation.InsertToken(token), scan(t, d.DB, `SELECT oid::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
 	return d, ident.Table{Name: "nodes"}, token
 }
 

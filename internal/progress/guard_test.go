@@ -35,10 +35,10 @@ func TestGuardPassesOnlyUnchangedProgress(t *testing.T) {
 		"only the position": {to: 12, change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 11`)
 		}},
-		"assigned elsewhere": {to: 12, change: func(t *testing.T, g progresstest.Guarded) { g.Assign(t, uuid.New()) }},
-		"assigned to nobody": {to: 12, change: func(t *testing.T, g progresstest.Guarded) { g.Exec(t, `DELETE FROM consumer_assignments`) }},
-		"another life":       {to: 12, token: uuid.NewString()},
-		"never issued":       {to: 31},
+		"assigned to another worker": {to: 12, change: func(t *testing.T, g progresstest.Guarded) { g.Assign(t, uuid.New()) }},
+		"not assigned":               {to: 12, change: func(t *testing.T, g progresstest.Guarded) { g.Exec(t, `DELETE FROM consumer_assignments`) }},
+		"another life":               {to: 12, token: uuid.NewString()},
+		"never issued":               {to: 31},
 		"another token": {to: 12, change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
 		}},
@@ -260,8 +260,8 @@ func TestPauseNeedsUnchangedProgress(t *testing.T) {
 		"moved since": {change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
 		}},
-		"assigned elsewhere": {change: func(t *testing.T, g progresstest.Guarded) { g.Assign(t, uuid.New()) }},
-		"assigned to nobody": {change: func(t *testing.T, g progresstest.Guarded) { g.Exec(t, `DELETE FROM consumer_assignments`) }},
+		"assigned to another worker": {change: func(t *testing.T, g progresstest.Guarded) { g.Assign(t, uuid.New()) }},
+		"not assigned":               {change: func(t *testing.T, g progresstest.Guarded) { g.Exec(t, `DELETE FROM consumer_assignments`) }},
 		"paused already": {change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints SET paused_at = clock_timestamp()`)
 		}},

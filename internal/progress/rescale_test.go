@@ -38,7 +38,7 @@ func expectRows(t *testing.T, db *sql.DB, query string, want ...string) {
 const (
 	checkpointRows = `SELECT consumer_name, last_position, revision, paused_by, split_at IS NOT NULL AS split, partition_key FROM consumer_checkpoints`
 	openRows       = `SELECT consumer_name, gap_position, gap_end, missing, state, first_seen_at = '2020-02-02' AS since FROM consumer_gap_skips`
-	letterRows     = `SELECT consumer_name, global_position FROM consumer_dead_letters`
+	deadLetterRows = `SELECT consumer_name, global_position FROM consumer_dead_letters`
 	ownerRows      = `SELECT consumer_name, partitions FROM consumer_assignments`
 )
 
@@ -89,7 +89,7 @@ func TestSplitAndMergeMoveEverything(t *testing.T) {
 	expectRows(t, g.DB, checkpointRows, `(c#000-7ff,10,1,,f,k)`, `(c#800-fff,10,1,,f,k)`, `(c,10,1,partitions,t,"")`)
 	expectRows(t, g.DB, scopeRows, `(3,"{""types"": [""T""]}",4)`)
 	expectRows(t, g.DB, openRows, "(c#000-7ff,2,3,2,open,t)", "(c#000-7ff,5,5,1,open,t)", "(c#800-fff,2,3,2,open,t)", "(c#800-fff,5,5,1,open,t)", "(c,7,8,2,void,t)")
-	expectRows(t, g.DB, letterRows, "(c#000-7ff,1)", "(c#800-fff,4)")
+	expectRows(t, g.DB, deadLetterRows, "(c#000-7ff,1)", "(c#800-fff,4)")
 	expectRows(t, g.DB, ownerRows, "(c#000-7ff,2)", "(c#800-fff,2)", "(c,2)")
 
 	// One unit is split again, and its row is deleted.
@@ -104,7 +104,7 @@ func TestSplitAndMergeMoveEverything(t *testing.T) {
 		return true
 	})
 	expectRows(t, g.DB, checkpointRows, `(c#000-3ff,10,2,,f,k)`, `(c#400-7ff,10,2,,f,k)`, `(c#800-fff,10,1,,f,k)`, `(c,10,1,partitions,t,"")`)
-	expectRows(t, g.DB, letterRows, "(c#400-7ff,1)", "(c#800-fff,4)")
+	expectRows(t, g.DB, deadLetterRows, "(c#400-7ff,1)", "(c#800-fff,4)")
 
 	// One unit has recorded the end of a doubt, another has a doubt of its own.
 	g.Exec(t, `UPDATE consumer_gap_skips SET state = 'void', closed_at = now() WHERE consumer_name = 'c#000-3ff' AND gap_position = 5`)
@@ -145,7 +145,7 @@ func TestSplitAndMergeMoveEverything(t *testing.T) {
 		t.Errorf("the effects are %s, %v; want %v", had, err, want)
 	}
 	expectRows(t, g.DB, openRows, "(c#000-3ff,5,5,1,void,t)", "(c,2,3,2,open,t)", "(c,4,4,1,open,t)", "(c,5,5,1,open,t)", "(c,7,8,2,void,t)")
-	expectRows(t, g.DB, letterRows, "(c,1)", "(c,4)")
+	expectRows(t, g.DB, deadLetterRows, "(c,1)", "(c,4)")
 	expectRows(t, g.DB, ownerRows+` WHERE consumer_name = 'c'`, "(c,1)")
 	expectRows(t, g.DB, `SELECT consumer_name, operation, operator = 'worker `+g.Worker.String()+`' FROM consumer_operations`, "(c,split,t)", "(c,split,t)", "(c,split,t)")
 }

@@ -239,7 +239,7 @@ func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then 
 	ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
 	defer cancel()
 	const database = `(SELECT oid FROM pg_database WHERE datname = current_database())`
-	_, err := db.ExecContext(ctx, incarnation.Plant(d.names.Token), d.scan(`SELECT oid::bigint::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
+	_, err := db.ExecContext(ctx, incarnation.InsertToken(d.names.Token), d.scan(`SELECT oid::bigint::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
 	d.check(err)
 	leads := make(chan bool, 10)
 	c := coord.New(coord.Config{
