@@ -228,12 +228,12 @@ func BenchmarkAssign(b *testing.B) {
 		members []member
 		owners  map[string]uuid.UUID
 	}{
-		"rotation":                       {everyone(200), nil},
-		"rotation, three builds":         {mixed, nil},
-		"sticky, one comes":              {everyone(200), assignUnits(everyone(199), nil)},
-		"sticky, one leaves":             {everyone(200)[1:], assignUnits(everyone(200), nil)},
-		"sticky, three builds, one goes": {mixed[1:], assignUnits(mixed, nil)},
-		"sticky, 199 come":               {everyone(200), assignUnits(everyone(1), nil)},
+		"rotation":                         {everyone(200), nil},
+		"rotation, three builds":           {mixed, nil},
+		"sticky, one joins":                {everyone(200), assignUnits(everyone(199), nil)},
+		"sticky, one leaves":               {everyone(200)[1:], assignUnits(everyone(200), nil)},
+		"sticky, three builds, one leaves": {mixed[1:], assignUnits(mixed, nil)},
+		"sticky, 199 join":                 {everyone(200), assignUnits(everyone(1), nil)},
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

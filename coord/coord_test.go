@@ -301,7 +301,7 @@ func TestRegisterFails(t *testing.T) {
 		"no id":       {func(c *Config) { c.ID = uuid.Nil }, "Config.ID"},
 		"no name":     {func(c *Config) { c.Leader = ident.Table{} }, "Leader"},
 		"no interval": {func(c *Config) { c.HeartbeatInterval = 0 }, "HeartbeatInterval"},
-		"time-out":    {func(c *Config) { c.HeartbeatTimeout = c.HeartbeatInterval }, "HeartbeatTimeout is 5s"},
+		"timeout":     {func(c *Config) { c.HeartbeatTimeout = c.HeartbeatInterval }, "HeartbeatTimeout is 5s"},
 		"strategy":    {func(c *Config) { c.Strategy = 7 }, "Strategy is 7"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,8 +18,8 @@ func TestOutlived(t *testing.T) {
 		statement string
 		args      []any
 	}{
-		"its session ends":                      {`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'frontier'`, nil},
-		"the incarnation ends, not the session": {`UPDATE consumer_checkpoints_token SET token = $1::uuid`, []any{uuid.New()}},
+		"the session ends":          {`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'frontier'`, nil},
+		"only the incarnation ends": {`UPDATE consumer_checkpoints_token SET token = $1::uuid`, []any{uuid.New()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.New(t)

@@ -78,7 +78,7 @@ func TestPreflightRefuses(t *testing.T) {
 		{"cycle", `ALTER SEQUENCE events_global_position_seq CYCLE`, events(), ErrSequenceCycle, []string{"NO CYCLE"}},
 		{"minimum", `ALTER SEQUENCE events_global_position_seq MINVALUE 0`, events(), ErrSequenceLow, []string{"MINVALUE 0", "ALTER SEQUENCE public.events_global_position_seq MINVALUE 1 START 1"}},
 		{"a start below zero", `ALTER SEQUENCE events_global_position_seq MINVALUE -5 START -5 RESTART`, events(), ErrSequenceLow, []string{"MINVALUE -5", "RESTART 1"}},
-		{"a low identity beside a serial's sequence", `ALTER TABLE events ALTER global_position DROP DEFAULT; ALTER TABLE events ALTER global_position ADD GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START 0)`, events(), ErrSequenceLow, []string{"MINVALUE 0"}},
+		{"a low identity next to a serial's sequence", `ALTER TABLE events ALTER global_position DROP DEFAULT; ALTER TABLE events ALTER global_position ADD GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START 0)`, events(), ErrSequenceLow, []string{"MINVALUE 0"}},
 		{"a low event", `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload) VALUES (-7, 't', 'a', 1, gen_random_uuid(), 'e', ''), (5, 't', 'a', 2, gen_random_uuid(), 'e', '')`,
 			events(), ErrSequenceLow, []string{"public.events", "position -7", "DELETE FROM public.events WHERE global_position < 1"}},
 	} {

@@ -27,13 +27,13 @@ func TestJudge(t *testing.T) {
 		again      bool
 		neighbours func(n *Node)
 	}{
-		"held":                       {second: func(n *Node) { n.Held = true }, after: time.Hour, alive: true},
-		"free twice":                 {after: Confirmation},
-		"free twice, but too soon":   {after: Confirmation - 1, alive: true, again: true},
-		"silent":                     {second: func(n *Node) { n.Held, n.Fresh = true, false }, after: Confirmation},
-		"not of this life":           {second: func(n *Node) { n.Proven = false }, after: time.Hour, alive: true},
-		"with an old worker around":  {neighbours: func(n *Node) { n.Protocol = ProtocolHeartbeat }, after: time.Hour, alive: true},
-		"with an old dead one there": {neighbours: func(n *Node) { n.Protocol, n.Fresh = ProtocolHeartbeat, false }, after: time.Hour},
+		"held":                             {second: func(n *Node) { n.Held = true }, after: time.Hour, alive: true},
+		"free twice":                       {after: Confirmation},
+		"free twice, but too soon":         {after: Confirmation - 1, alive: true, again: true},
+		"silent":                           {second: func(n *Node) { n.Held, n.Fresh = true, false }, after: Confirmation},
+		"not of this incarnation":          {second: func(n *Node) { n.Proven = false }, after: time.Hour, alive: true},
+		"with a worker without locks":      {neighbours: func(n *Node) { n.Protocol = ProtocolHeartbeat }, after: time.Hour, alive: true},
+		"with a dead worker without locks": {neighbours: func(n *Node) { n.Protocol, n.Fresh = ProtocolHeartbeat, false }, after: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, neighbour := liveNode(), liveNode()

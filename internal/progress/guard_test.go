@@ -37,7 +37,7 @@ func TestGuardPassesOnlyUnchangedProgress(t *testing.T) {
 		}},
 		"assigned to another worker": {to: 12, change: func(t *testing.T, g progresstest.Guarded) { g.Assign(t, uuid.New()) }},
 		"not assigned":               {to: 12, change: func(t *testing.T, g progresstest.Guarded) { g.Exec(t, `DELETE FROM consumer_assignments`) }},
-		"another life":               {to: 12, token: uuid.NewString()},
+		"another incarnation":        {to: 12, token: uuid.NewString()},
 		"never issued":               {to: 31},
 		"another token": {to: 12, change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
@@ -55,7 +55,7 @@ func TestGuardPassesOnlyUnchangedProgress(t *testing.T) {
 		"no token": {to: 12, change: func(t *testing.T, g progresstest.Guarded) {
 			g.Exec(t, `DELETE FROM consumer_checkpoints_token`)
 		}},
-		"row gone": {to: 12, change: func(t *testing.T, g progresstest.Guarded) { g.Exec(t, `DELETE FROM consumer_checkpoints`) }},
+		"row deleted": {to: 12, change: func(t *testing.T, g progresstest.Guarded) { g.Exec(t, `DELETE FROM consumer_checkpoints`) }},
 	} {
 		for _, audited := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

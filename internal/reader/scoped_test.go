@@ -138,7 +138,7 @@ func TestStepOverAJump(t *testing.T) {
 		doubts  []store.Range
 		through int64
 	}{
-		"nothing behind it":            {through: far},
+		"nothing after the jump":       {through: far},
 		"an event":                     {wanted: []int64{far / 2}, through: far/2 - 1},
 		"an event of another type":     {others: []int64{far / 2}, through: far/2 - 1},
 		"an event that is not safe":    {wanted: []int64{far + 1}, through: far},
