@@ -2,9 +2,10 @@ package frontier
 
 import (
 	"cmp"
-	"github.com/pgfrontier/worker/observe"
 	"slices"
 	"time"
+
+	"github.com/pgfrontier/worker/observe"
 )
 
 // Holder is a transaction that holds the frontier back, or that may own
