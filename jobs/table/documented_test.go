@@ -12,14 +12,23 @@ import (
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
-// blocks are the code blocks of a language in docs/jobs-table.md.
-func blocks(t *testing.T, language string) (all []string) {
+// page returns docs/jobs.md up to the section about this package, and that section.
+func page(t *testing.T) (before, ours string) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/jobs-table.md")
+	text, err := os.ReadFile("../../docs/jobs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, part := range strings.Split(string(text), "```"+language+"\n") {
+	before, ours, found := strings.Cut(string(text), "\n## Your own table\n")
+	if !found {
+		t.Fatal(`docs/jobs.md has no section "Your own table"`)
+	}
+	return before, ours
+}
+
+// blocks are the code blocks of a language.
+func blocks(markdown, language string) (all []string) {
+	for i, part := range strings.Split(markdown, "```"+language+"\n") {
 		if block, _, _ := strings.Cut(part, "```"); i > 0 {
 			all = append(all, block)
 		}
@@ -27,10 +36,11 @@ func blocks(t *testing.T, language string) (all []string) {
 	return all
 }
 
-// The SQL of docs/jobs-table.md runs, and its table fits.
+// The SQL of docs/jobs.md about a table of the user runs, and its table fits.
 func TestDocumentedSQL(t *testing.T) {
 	t.Parallel()
-	all := blocks(t, "sql")
+	_, ours := page(t)
+	all := blocks(ours, "sql")
 	if len(all) != 3 {
 		t.Fatalf("%d blocks were found", len(all))
 	}
@@ -69,10 +79,44 @@ func TestManual(t *testing.T) {
 	}
 }
 
-// The Go of docs/jobs-table.md compiles.
+// The Go of docs/jobs.md compiles: that of this package as one program, the rest as another file of
+// it.
 func TestDocumentedGo(t *testing.T) {
 	t.Parallel()
-	program := `package main
+	before, ours := page(t)
+	program, rest := blocks(ours, "go"), blocks(before, "go")
+	if len(program) != 4 || len(rest) < 3 {
+		t.Fatalf("%d and %d blocks were found", len(program), len(rest))
+	}
+	files := map[string]string{"main.go": documentedMain + strings.Join(program, "\n"), "rest.go": documentedRest + strings.Join(rest, "\n")}
+	dir := t.TempDir()
+	place, err := filepath.Abs("testdata/documented") // exists in the overlay only
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := map[string]string{}
+	for name, text := range files {
+		written := filepath.Join(dir, name)
+		if err := os.WriteFile(written, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replace[filepath.Join(place, name)] = written
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", file, "-o", filepath.Join(dir, "program"), place).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// documentedMain is what a reader of the page has beside the blocks about this package.
+const documentedMain = `package main
 
 import (
 	"context"
@@ -90,25 +134,45 @@ func main() {
 	_ = makeWorker(makeStore(db), &handler{db}).Start(context.Background())
 }
 
-` + strings.Join(blocks(t, "go"), "\n")
-	dir := t.TempDir()
-	written := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(written, []byte(program), 0o600); err != nil {
-		t.Fatal(err)
+`
+
+// documentedRest is what a reader has beside the blocks about schedules and flows.
+const documentedRest = `package main
+
+import (
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
+	"github.com/pgfrontier/worker/jobs/schedule"
+)
+
+type Work struct{}
+
+func (Work) Kind() string { return "work" }
+
+type (
+	List struct {
+		Work
+		Album string
 	}
-	place, err := filepath.Abs("testdata/documented") // exists in the overlay only
-	if err != nil {
-		t.Fatal(err)
+	Resize struct{ Work }
+	Zip struct {
+		Work
+		Album string
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(place, "main.go"): written}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", file, "-o", filepath.Join(dir, "program"), place).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
+)
+
+func newWork(time.Time) jobs.Args { return Work{} }
+
+func newStep(string) Work { return Work{} }
+
+var (
+	berlin                           = time.UTC
+	newDigest, newSync, newInvoice   = newWork, newWork, newWork
+	newPost, newDone                 = newStep, newStep
+	album, order                     = flow.New[string]("album"), flow.New[string]("order")
+	courier                          = flow.Add[flow.None](order, "courier", newStep)
+)
+
+`

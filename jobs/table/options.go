@@ -235,7 +235,7 @@ type WorkerOptions struct {
 	// [ErrTimeout], and the job has a failure. 0, the default, is no bound.
 	MaximumRuntimePerJob time.Duration
 	// StartLimit is for how long Start tries again while the database cannot be reached, 10ms
-	// to a year. 0, the default, is for ever. Each try that fails is told to Failed.
+	// to a year. 0, the default, is for ever. [observe.TableFailed] reports each try that fails.
 	StartLimit time.Duration
 	// NumTotalJobs ends the worker, as Stop does, once it has claimed so many jobs. 0,
 	// the default, is no bound.
