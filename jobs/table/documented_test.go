@@ -79,8 +79,7 @@ func TestManual(t *testing.T) {
 	}
 }
 
-// The Go of docs/jobs.md compiles: that of this package as one program, the rest as another file of
-// it.
+// The Go of docs/jobs.md compiles: what is about this package in one file, the rest in another.
 func TestDocumentedGo(t *testing.T) {
 	t.Parallel()
 	before, ours := page(t)
@@ -88,7 +87,7 @@ func TestDocumentedGo(t *testing.T) {
 	if len(program) != 4 || len(rest) < 3 {
 		t.Fatalf("%d and %d blocks were found", len(program), len(rest))
 	}
-	files := map[string]string{"main.go": documentedMain + strings.Join(program, "\n"), "rest.go": documentedRest + strings.Join(rest, "\n")}
+	files := map[string]string{"table.go": documentedTable + strings.Join(program, "\n"), "rest.go": documentedRest + strings.Join(rest, "\n")}
 	dir := t.TempDir()
 	place, err := filepath.Abs("testdata/documented") // exists in the overlay only
 	if err != nil {
@@ -110,13 +109,13 @@ func TestDocumentedGo(t *testing.T) {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", file, "-o", filepath.Join(dir, "program"), place).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", file, place).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// documentedMain is what a reader of the page has beside the blocks about this package.
-const documentedMain = `package main
+// documentedTable is what a reader of the page has beside the blocks about this package.
+const documentedTable = `package documented
 
 import (
 	"context"
@@ -129,15 +128,14 @@ import (
 
 func process(context.Context, *sql.Tx, ExampleJob) error { return nil }
 
-func main() {
-	var db *sql.DB
-	_ = makeWorker(makeStore(db), &handler{db}).Start(context.Background())
+func start(ctx context.Context, db *sql.DB) error {
+	return makeWorker(makeStore(db), &handler{db}).Start(ctx)
 }
 
 `
 
 // documentedRest is what a reader has beside the blocks about schedules and flows.
-const documentedRest = `package main
+const documentedRest = `package documented
 
 import (
 	"time"
