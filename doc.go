@@ -275,5 +275,5 @@
 // otel beside this one make metrics, traces and alerts of it all: metrics.md.
 //
 // The folder docs of the repository has more: operations.md, decoding.md, replaying.md,
-// observing.md, metrics.md, health.md, performance.md, migrating.md and architecture.md.
+// observing.md, metrics.md, performance.md, migrating.md and architecture.md.
 package worker

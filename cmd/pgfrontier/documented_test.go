@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +60,11 @@ func TestDocumented(t *testing.T) {
 	}
 	if makes := fmt.Sprintf("`doctor` makes %d checks", len(serverChecks)+len(tableChecks)); !strings.Contains(string(text), makes) {
 		t.Errorf("docs/command-line.md does not say %q", makes)
+	}
+	for _, c := range slices.Concat(serverChecks, tableChecks) {
+		if !strings.Contains(string(text), "`"+c.name+"`") {
+			t.Errorf("docs/command-line.md does not name the check %q", c.name)
+		}
 	}
 	verbs := 0
 	for _, c := range (&app{}).root().Commands() {

@@ -114,7 +114,7 @@ type scene struct {
 	vars   map[string]string // what the document's words in capitals stand for
 
 	mu   sync.Mutex
-	told map[string]bool // hooks
+	told map[string]bool // events
 }
 
 // build makes the site, unless there is one.
@@ -224,7 +224,7 @@ func (s *scene) ask(t *testing.T, voice string) (answer string, well bool) {
 		defer c.Close()
 		text, well := answerOf(c, page)
 		return html.UnescapeString(tags.ReplaceAllString(text, " ")), well
-	case voice == "hook":
+	case voice == "event":
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return strings.Join(slices.Sorted(maps.Keys(s.told)), " "), true
@@ -260,7 +260,7 @@ func (s *scene) quiet(t *testing.T, voice string) {
 func (s *scene) healthy(t *testing.T, about section) {
 	t.Helper()
 	for _, r := range about.rows {
-		if r.voice == "hook" {
+		if r.voice == "event" {
 			continue // it has been called
 		}
 		s.hear(t, r.voice, fmt.Sprintf("to find nothing wrong, and not to say %q", r.says), func(answer string, well bool) bool {
@@ -298,7 +298,7 @@ type row struct {
 
 // voices are those of which each section has a row. It has those of pages of the console
 // besides.
-var voices = []string{"doctor", "status", "status --check", "/readyz", "/livez", "hook"}
+var voices = []string{"doctor", "status", "status --check", "/readyz", "/livez", "event"}
 
 // runbook reads the sections of the document, by heading.
 func runbook(t *testing.T) map[string]string {
