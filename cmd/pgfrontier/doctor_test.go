@@ -438,7 +438,7 @@ func TestDoctorUnderOtherRoles(t *testing.T) {
 	}
 	_ = open.Rollback()
 	s.Exec(t, `REVOKE INSERT ON consumer_checkpoints_token FROM `+role)
-	d.expectFound(t, "log", levelWarn, "could not be checked", `GRANT SELECT, INSERT, UPDATE ON "consumer_checkpoints_token" to it; or run the doctor as the workers' role, if that is another`)
+	d.expectFound(t, "log", levelWarn, "could not be checked", `GRANT SELECT, INSERT, UPDATE ON "consumer_checkpoints_token" to this role; or run the doctor as the workers' role, if that is another`)
 	s.Exec(t, `GRANT INSERT ON consumer_checkpoints_token TO `+role+`; ALTER TABLE events ENABLE ROW LEVEL SECURITY`)
 	d.expectFound(t, "log", levelFail, "row-level security", "BYPASSRLS")
 	d.expectFound(t, "row security", levelFail, "hides rows from role "+role, "ALTER TABLE public.events DISABLE ROW LEVEL SECURITY")
