@@ -68,10 +68,10 @@ func (c Config) sim() sim.Config {
 	if c.Ahead != nil {
 		program += " -ahead"
 	}
-	same.Faults = sim.AllFaults()
+	same.Faults = sim.Faults(false).All()
 	if c.Jobs {
 		program += " -jobs"
-		same.Faults = sim.AllJobFaults()
+		same.Faults = sim.Faults(true).All()
 		same.Faults["linger"] = 8 // so that a process that is killed has jobs in hand
 		same.Faults["pause"] = 0.3
 	}
@@ -115,7 +115,8 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 		delete(p.faults, name)
 	}
 	simulated.URL, simulated.Bounds = p.cluster.url("postgres"), p.cluster.bounds
-	report, err = sim.RunDriver(ctx, simulated, draw(simulated), p)
+	p.scenario = draw(simulated)
+	report, err = sim.RunDriver(ctx, simulated, p.scenario, p)
 	if report != nil && c.Judged != nil {
 		err = errors.Join(err, c.Judged(report, p.cluster.logs()))
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/network"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -271,11 +272,9 @@ func TestServerFaults(t *testing.T) {
 	if cannot["standby"] == nil {
 		f.links = linked(t, s)
 	}
-	f.env = sim.Env{
-		Save: func(ctx context.Context, change func(context.Context) error) (bool, error) { return true, change(ctx) },
-		PutBack: func(ctx context.Context, change func(context.Context) error) (bool, error) {
-			return true, errors.Join(s.exec(ctx, `INSERT INTO kept VALUES ('since the copy')`), change(ctx))
-		},
+	f.env.Save = func(ctx context.Context, change func(context.Context) error) (bool, error) { return true, change(ctx) }
+	f.env.PutBack = func(ctx context.Context, change func(context.Context) error) (bool, error) {
+		return true, errors.Join(s.exec(ctx, `INSERT INTO kept VALUES ('since the copy')`), change(ctx))
 	}
 	var want []string
 	for _, name := range []string{"promote", "server-kill", "server-kill", "backend-kill", "connection-limit", "full-disk", "standby", "terminate", "restore", "full-disk", "promote"} {
@@ -325,7 +324,7 @@ func TestServerFaults(t *testing.T) {
 }
 
 // linked is a link to the primary that somebody connects through all the time.
-func linked(t *testing.T, s *cluster) func() []*sim.Link {
+func linked(t *testing.T, s *cluster) func() []*network.Link {
 	t.Helper()
 	l, err := s.linkToPrimary(1, "worker 1.1")
 	if err != nil {
@@ -343,7 +342,7 @@ func linked(t *testing.T, s *cluster) func() []*sim.Link {
 	})
 	t.Cleanup(client.Wait)
 	t.Cleanup(cancel)
-	return func() []*sim.Link { return []*sim.Link{l} }
+	return func() []*network.Link { return []*network.Link{l} }
 }
 
 // connect opens a session as the workers do.

@@ -21,9 +21,9 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/lab/embedded"
 	"github.com/pgfrontier/worker/internal/lab/testdeps"
-	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/harness"
+	"github.com/pgfrontier/worker/sim/network"
 )
 
 // Bounds of the harness, which are scaled to the machine.
@@ -113,17 +113,17 @@ func startCluster(ctx context.Context, connections int, faults Faults, patience 
 }
 
 // link is the network between a worker process and all servers.
-func (s *cluster) link(seed uint64, process string) (*sim.Link, error) {
+func (s *cluster) link(seed uint64, process string) (*network.Link, error) {
 	var addresses []func() string
 	for _, p := range s.ports {
 		addresses = append(addresses, func() string { return address(p) })
 	}
-	return sim.NewLink(seed, process, addresses...)
+	return network.NewLink(seed, process, addresses...)
 }
 
 // linkToPrimary has one address, which leads to the primary as a proxy's does.
-func (s *cluster) linkToPrimary(seed uint64, process string) (*sim.Link, error) {
-	return sim.NewLink(seed, process, func() string { return address(int(s.leads.Load())) })
+func (s *cluster) linkToPrimary(seed uint64, process string) (*network.Link, error) {
+	return network.NewLink(seed, process, func() string { return address(int(s.leads.Load())) })
 }
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -52,7 +52,7 @@ func (p *processes) rescales(ctx, intake context.Context) error {
 	}
 	dice := fault.Dice(p.config.Seed, "operator")
 	for backoff.Sleep(intake, time.Duration(float64(3*time.Second)/p.faults[rescale])) {
-		for _, c := range p.env.Scenario.Scope {
+		for _, c := range p.scenario.Scope {
 			if c.Partitioned {
 				p.rescale(ctx, operator, c.Name, dice)
 			}

@@ -100,7 +100,7 @@ func (s *slot) kill(ctx, intake context.Context) error {
 	s.env.Lose(s.process.name)
 	s.happened(s.process.name, history.Killed, "")
 	s.cleanUp(ctx, history.ExitCrashed, s.bound(recovery))
-	s.pause(intake, 0, s.env.Scenario.Outage())
+	s.pause(intake, 0, s.scenario.Outage())
 	return s.start()
 }
 
@@ -117,7 +117,7 @@ func (s *slot) suspend(ctx, _ context.Context) error {
 	s.process.fault(s.env)
 	s.process.signal(syscall.SIGSTOP)
 	s.happened(s.process.name, history.Stopped, "")
-	low, high := s.env.Scenario.Suspension()
+	low, high := s.scenario.Suspension()
 	s.pause(ctx, low, high)
 	s.process.signal(syscall.SIGCONT)
 	s.env.History.Add(s.process.name, "", history.FaultOver, history.Injection{Fault: history.Stopped})
@@ -152,7 +152,7 @@ func (s *slot) breakRule(ctx, intake context.Context) error {
 	defer cancel()
 	if s.process.breakRule(answered) {
 		s.cleanUp(ctx, history.ExitBroke, s.bound(recovery))
-		s.pause(intake, 0, s.env.Scenario.Outage())
+		s.pause(intake, 0, s.scenario.Outage())
 		return s.start()
 	}
 	if s.process.broke.Load() { // perhaps it did, and the answer was lost
@@ -177,7 +177,7 @@ func (s *slot) update(ctx context.Context) error {
 	}
 	s.process.signal(syscall.SIGTERM)
 	s.happened(s.process.name, deployed, "")
-	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound(s.env.Bounds))
+	s.cleanUp(ctx, history.ExitStopped, s.scenario.EndBound(s.env.Bounds))
 	if err := s.start(); err != nil {
 		return err
 	}

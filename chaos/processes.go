@@ -16,18 +16,20 @@ import (
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/network"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 // processes drives a run whose workers are processes, and injects faults into
 // them and the servers.
 type processes struct {
-	config  Config
-	faults  Faults           // that are on
-	cannot  map[string]error // and those that this machine cannot do
-	cluster *cluster
-	env     sim.Env
-	slots   []*slot
+	config   Config
+	faults   Faults           // that are on
+	cannot   map[string]error // and those that this machine cannot do
+	cluster  *cluster
+	scenario sim.Scenario
+	env      sim.Env
+	slots    []*slot
 	// copying is held to copy the server, and shared to break a rule.
 	copying sync.RWMutex
 
@@ -181,7 +183,7 @@ func (p *processes) Annotate(r *oracle.Report, happened func(history.Fault) int6
 }
 
 // links are those of processes that take for the primary where they are led.
-func (p *processes) links() (links []*sim.Link) {
+func (p *processes) links() (links []*network.Link) {
 	for _, s := range p.slots {
 		if l := s.link.Load(); l != nil && s.followed() {
 			links = append(links, l)

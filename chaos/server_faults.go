@@ -18,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/network"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -107,7 +108,7 @@ type serverFaults struct {
 	cluster *cluster
 	dice    *rand.Rand
 	count   func(f history.Fault, where string)
-	links   func() []*sim.Link // of worker processes, to the primary
+	links   func() []*network.Link // of worker processes, to the primary
 	env     sim.Env
 
 	copying *sync.RWMutex // held while the server is copied

@@ -15,6 +15,8 @@ import (
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/network"
+	"github.com/pgfrontier/worker/sim/stage"
 )
 
 // slot is a place for a worker process: whatever becomes of one, another takes
@@ -25,9 +27,9 @@ type slot struct {
 	dice          *rand.Rand
 	deck          *fault.Deck[faultRow]
 	process       *process
-	current       atomic.Pointer[process]  // the same, for others
-	version       int64                    // of the process
-	link          atomic.Pointer[sim.Link] // of the process
+	current       atomic.Pointer[process]      // the same, for others
+	version       int64                        // of the process
+	link          atomic.Pointer[network.Link] // of the process
 	exits         []history.Exit
 }
 
@@ -103,7 +105,8 @@ func (s *slot) start() (err error) {
 		program, began = s.config.Ahead, began.Add(time.Hour) // by its clock
 	}
 	s.process, err = startProcess(program, sim.Role{
-		Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Scenario: s.env.Scenario, Version: s.version, Began: began,
+		Role:     stage.Role{Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Version: s.version, Began: began},
+		Scenario: s.scenario,
 	}, s.env)
 	if err != nil {
 		link.Close()
@@ -171,5 +174,5 @@ func (s *slot) stop(ctx context.Context) {
 		return
 	}
 	s.process.signal(syscall.SIGTERM)
-	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound(s.env.Bounds))
+	s.cleanUp(ctx, history.ExitStopped, s.scenario.EndBound(s.env.Bounds))
 }

@@ -1,13 +1,14 @@
 package sim
 
 import (
-	"slices"
+	"maps"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/jobs"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -25,11 +26,11 @@ func TestRunOfJobsHolds(t *testing.T) {
 		"workers end":         {Intensities{"crash": 3, "vanish": 1, "restart": 1}, []history.Fault{history.Crashes, history.CommitCrashes}},
 		"connections break":   {Intensities{"cut": 3, "stall": 2, "kill-work": 1, "kill-lock": 1}, []history.Fault{history.Cuts}},
 		"handlers fail":       {Intensities{"error": 1, "retry": 1, "snooze": 1, "fail": 1, "discard": 1, "panic": 1, "goexit": 1, "hang": 1, "undo": 1}, nil},
-		"operators operate":   {Intensities{"pause": 1, "cap": 2, "cancel": 2, "again": 1}, []history.Fault{queuesCapped, jobsCancelled}},
-		"events ask for jobs": {Intensities{"emitter": 2, "replay": 2, "tidy": 2, "delay": 2, "quit": 1}, []history.Fault{emittersDisturbed, consumersSetBack}},
-		"schedules move on":   {Intensities{"tick": 3, "halt": 2, "forget": 2, "restart": 2, "crash": 1}, []history.Fault{ticksDisturbed, schedulesPaused, schedulesRemoved}},
-		"flows run on":        {Intensities{"tell": 3, "abort": 2, "revive": 3, "skip": 1, "cancel": 1, "again": 1, "crash": 1}, []history.Fault{tellsDisturbed, flowRunsAborted, flowRunsRestored}},
-		"enqueuers break up":  {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, []history.Fault{enqueuesRolledBack, enqueuesLost, enqueuersQuit}},
+		"operators operate":   {Intensities{"pause": 1, "cap": 2, "cancel": 2, "again": 1}, counts(jobs.Faults, "cap", "cancel")},
+		"events ask for jobs": {Intensities{"emitter": 2, "replay": 2, "tidy": 2, "delay": 2, "quit": 1}, counts(jobs.Faults, "emitter", "replay")},
+		"schedules move on":   {Intensities{"tick": 3, "halt": 2, "forget": 2, "restart": 2, "crash": 1}, counts(jobs.Faults, "tick", "halt", "forget")},
+		"flows run on":        {Intensities{"tell": 3, "abort": 2, "revive": 3, "skip": 1, "cancel": 1, "again": 1, "crash": 1}, counts(jobs.Faults, "tell", "abort", "revive")},
+		"enqueuers break up":  {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, counts(jobs.Faults, "rollback", "lose", "quit")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name != "flows run on" {
@@ -56,27 +57,12 @@ func TestJobFaultsAreParsed(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
 		drawn := Draw(Config{Seed: seed, Jobs: true}).Faults
-		parsed, err := ParseJobFaults(drawn.String())
-		if err != nil || parsed.String() != drawn.String() {
+		parsed, err := Faults(true).Parse(drawn.String())
+		if err != nil || !maps.Equal(parsed, drawn) {
 			t.Fatalf("seed %d: drawn %v, parsed %v, %v", seed, drawn, parsed, err)
 		}
 	}
-	if all := AllJobFaults().String(); all != "all" {
+	if all := Intensities(Faults(true).All()).String(); all != "all" {
 		t.Errorf("all faults are %q", all)
-	}
-}
-
-// A name tells one fault of a run of jobs.
-func TestJobFaultsHaveNames(t *testing.T) {
-	t.Parallel()
-	names := jobFaultTable.Names()
-	slices.Sort(names)
-	if n := len(names); len(slices.Compact(names)) != n {
-		t.Errorf("two faults have the same name: %q", jobFaultTable.Names())
-	}
-	for name := range emitterFaults(AllJobFaults()) {
-		if !slices.Contains(faultTable.Names(), name) {
-			t.Errorf("there is no fault %q of consumers", name)
-		}
 	}
 }

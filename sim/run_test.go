@@ -13,13 +13,16 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/sim/events"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
+	"github.com/pgfrontier/worker/sim/stage"
 )
 
 // small is a run of a few seconds, too short for more kinds of faults.
 func small(t *testing.T) Config {
-	faults := AllFaults()
+	faults := Faults(false).All()
 	faults["crash"] = 6
 	for _, k := range slices.Concat(serverSide, operators, crashingServer, listeners, shifting) {
 		delete(faults, k)
@@ -73,6 +76,16 @@ func anyOf(faults ...history.Fault) func(*oracle.Report) string {
 	}
 }
 
+// counts are what the faults of these names are counted as.
+func counts(all fault.Table, names ...string) (counted []history.Fault) {
+	for _, r := range all {
+		if slices.Contains(names, r.Name) {
+			counted = append(counted, r.Counts...)
+		}
+	}
+	return counted
+}
+
 // unseen lists what was not seen, in order.
 func unseen(seen map[string]bool) (missing []string) {
 	for what, is := range seen {
@@ -95,9 +108,9 @@ func list(faults []history.Fault) string {
 func TestRealRunHolds(t *testing.T) {
 	t.Parallel()
 	c := small(t)
-	happened := each(transactionsCommitted, appendsRolledBack, commitsDelayed, lateDraws, idleDraws, savepointsRolledBack, severalAggregates, staleAppends, transactionsPrepared, commitsUnanswered)
+	happened := each(append(counts(events.Faults, "rollback", "delay", "redraw", "idle", "savepoint", "stale", "prepare", "lose"), "transactions committed", "transactions over several aggregates")...)
 	shown := 0
-	c.Progress = func(Progress) { shown++ }
+	c.Progress = func(stage.Progress) { shown++ }
 	seen := map[string]bool{} // in one of the runs
 	holds(t, c, func(r *oracle.Report) string {
 		for what, is := range map[string]bool{"a crash": r.Crashes() > 0, "a void position": r.Void > 0, "an event handled by each consumer": r.Fewest().Events > 0} {
@@ -125,10 +138,15 @@ func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
 	for _, k := range operators {
 		c.Faults[k] = 2
 	}
-	moves := anyOf(consumersSetBack, consumersSetForward, eventsSkipped)
+	moving := counts(events.Faults, operators...)
+	moves := anyOf(moving...)
 	holds(t, c, func(r *oracle.Report) string {
 		// One of a consumer that is split is one of each unit.
-		if moved := r.Count(consumersSetBack) + r.Count(consumersSetForward) + r.Count(eventsSkipped); int64(len(r.Evidence.Operations)) < moved {
+		moved := int64(0)
+		for _, f := range moving {
+			moved += r.Count(f)
+		}
+		if int64(len(r.Evidence.Operations)) < moved {
 			t.Errorf("%d operations in the database, %d counted: they are to be as many, or more", len(r.Evidence.Operations), moved)
 		}
 		return moves(r)
@@ -143,10 +161,10 @@ func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 	for _, k := range serverSide {
 		c.Faults[k] = 2
 	}
-	fromOutside := anyOf(batchBackendsEnded, lockBackendsEnded, frontierBackendsEnded, workersUnregistered, consumersPaused)
-	failures := anyOf(handlersFailed, handlersPanicked)
+	fromOutside := anyOf(counts(events.Faults, "kill-batch", "kill-lock", "kill-scan", "unregister", "pause")...)
+	failures := anyOf(counts(events.Faults, "error", "panic")...)
 	holds(t, c, func(r *oracle.Report) string {
-		if r.Crashes() > 0 || r.Count(commitsDelayed) > 0 || r.Count(history.Cuts) > 0 {
+		if r.Crashes() > 0 || r.Count(counts(events.Faults, "delay")[0]) > 0 || r.Count(history.Cuts) > 0 {
 			t.Errorf("what was not on happened: %+v", r.Counts)
 		}
 		return cmp.Or(fromOutside(r), failures(r))
@@ -171,7 +189,7 @@ func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
 	t.Parallel()
 	c := mortal(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 1, "prepare": 1, "lose": 1, "server-crash": 4, "backend-crash": 4, "async-writers": 1, "async-workers": 1}
-	crashes, brokenOff, unsure := anyOf(history.ServerCrashes, backendCrashes), each(transactionsBrokenOff), 0
+	crashes, brokenOff, unsure := anyOf(history.ServerCrashes, stage.BackendCrashes), each(stage.TransactionsBrokenOff), 0
 	holds(t, c, func(r *oracle.Report) string {
 		missing := cmp.Or(crashes(r), brokenOff(r))
 		if unsure += len(r.Evidence.Unsure); missing == "" && unsure == 0 {
@@ -212,7 +230,7 @@ func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "8", "wal_retrieve_retry_interval": "200ms"})
 	c.URL, c.Server, c.Duration = server.URL(""), server, 6*time.Second
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "prepare": 1, "restore": 3, "standby": 3, "split": 3}
-	holds(t, c, anyOf(copiesMade, ledToLagging, ledToSecond))
+	holds(t, c, anyOf(append(counts(events.Faults, "standby", "split"), "servers stopped for a cold copy")...))
 	nothingLeft(t, c)
 }
 
@@ -226,7 +244,7 @@ func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
 	for _, k := range listeners {
 		c.Faults[k] = 3
 	}
-	holds(t, c, anyOf(notificationsLost, notificationsDelayed, listenerBackendsEnded))
+	holds(t, c, anyOf(counts(events.Faults, listeners...)...))
 	nothingLeft(t, c)
 }
 
@@ -241,7 +259,7 @@ func TestOnlyAnOwnServerIsCrashed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []history.Fault{history.ServerCrashes, backendCrashes, asyncCommits, asyncWorkers} {
+	for _, f := range []history.Fault{history.ServerCrashes, stage.BackendCrashes, stage.AsyncCommits, stage.AsyncWorkers} {
 		if r.Count(f) > 0 {
 			t.Errorf("%s: %d, on a server that is not the run's own", f, r.Count(f))
 		}
@@ -257,7 +275,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	defer interrupt()
 	c := small(t)
 	c.Workers, c.Writers, c.Consumers, c.Duration = 1, 1, 1, time.Minute
-	c.Progress = func(p Progress) {
+	c.Progress = func(p stage.Progress) {
 		if p.Crashes > 0 {
 			interrupt() // in the middle of it
 		}

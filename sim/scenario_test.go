@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/pgfrontier/worker"
 )
 
 func TestSeedDecides(t *testing.T) {
@@ -29,21 +27,6 @@ func TestSeedDecides(t *testing.T) {
 	}
 	if len(different) < 20 {
 		t.Errorf("20 seeds make %d scenarios", len(different))
-	}
-}
-
-// TestKnobsAreValid sees to it that no seed draws what a worker refuses.
-func TestKnobsAreValid(t *testing.T) {
-	t.Parallel()
-	c := DefaultConfig()
-	for c.Seed = range uint64(2000) {
-		config := worker.DefaultConfig()
-		for _, option := range Draw(c).Knobs.options("postgres://127.0.0.1/db") {
-			option(&config)
-		}
-		if err := config.Validate(); err != nil {
-			t.Fatalf("seed %d: %v", c.Seed, err)
-		}
 	}
 }
 

@@ -15,12 +15,12 @@ func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[
 	t.Helper()
 	on := databaseOn(t, c.URL)
 	defer func() {
-		if err := on.drop(); err != nil {
+		if err := on.Drop(); err != nil {
 			t.Error(err)
 		}
 	}()
 	for _, trigger := range triggers {
-		if _, err := on.db.ExecContext(t.Context(), trigger); err != nil {
+		if _, err := on.DB.ExecContext(t.Context(), trigger); err != nil {
 			t.Fatalf("%v in %s", err, trigger)
 		}
 	}

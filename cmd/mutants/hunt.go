@@ -234,8 +234,5 @@ func drawn(seed uint64, mutant mutants.Mutant) (sim.Intensities, error) {
 
 // parseFaults reads the faults that are always as the mutant says.
 func parseFaults(mutant mutants.Mutant) (sim.Intensities, error) {
-	if mutant.Jobs {
-		return sim.ParseJobFaults(mutant.Faults)
-	}
-	return sim.ParseFaults(mutant.Faults)
+	return sim.Faults(mutant.Jobs).Parse(mutant.Faults)
 }

@@ -25,7 +25,7 @@ are cut off, are restarted, and have their consumers moved away under their hand
 The server crashes and recovers, and takes back what was committed asynchronously.
 Notifications get lost. Operators set consumers back and forward.
 Each consumer writes every event that it handles into a ledger, in the
-transaction that it is given. In the end an oracle compares the books of the
+transaction that it is given. In the end an oracle compares the ledgers of the
 writers with the log, the ledger, the checkpoints and the audit of skipped
 positions.
 
@@ -126,11 +126,7 @@ func runFlags(f *flag.FlagSet, c *sim.Config) (read func() error) {
 			return err
 		}
 		if *faults != "" {
-			parse := sim.ParseFaults
-			if c.Jobs {
-				parse = sim.ParseJobFaults
-			}
-			if c.Faults, err = parse(*faults); err != nil {
+			if c.Faults, err = sim.Faults(c.Jobs).Parse(*faults); err != nil {
 				return err
 			}
 		}
@@ -178,9 +174,9 @@ var modes = []struct {
 	{"reduce", []string{"jobs", "seed", "faults", "workers", "writers", "consumers", "duration", "db", "keep"}},
 }
 
-func faultList() string { return listOf("Faults:", sim.FaultTable()) }
+func faultList() string { return listOf("Faults:", sim.Faults(false).Lines()) }
 
-func jobFaultList() string { return listOf("Faults with -jobs:", sim.JobFaultTable()) }
+func jobFaultList() string { return listOf("Faults with -jobs:", sim.Faults(true).Lines()) }
 
 func listOf(title string, lines []oracle.Line) string {
 	list := "\n" + title + "\n"
@@ -195,6 +191,6 @@ With -jobs, enqueuers commit jobs, roll them back, commit them late, and lose th
 answer; workers run them with handlers of all sorts, which fail, panic and hang.
 Workers crash, stop, and are cut off from the server at a claim, as they store what
 became of a job, and at their COMMIT. Operators pause and cap queues and cancel
-jobs. Event consumers enqueue jobs, and are set back. In the end the oracle compares the books of enqueuers and handlers with the
+jobs. Event consumers enqueue jobs, and are set back. In the end the oracle compares the ledgers of enqueuers and handlers with the
 tables of jobs, and with every step of each job that a trigger has written down.
 `

@@ -84,7 +84,7 @@ func TestRecordedSeedsHaveEveryFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lacking := map[bool]sim.Intensities{false: sim.AllFaults(), true: sim.AllJobFaults()}
+	lacking := map[bool]sim.Intensities{false: sim.Faults(false).All(), true: sim.Faults(true).All()}
 	for _, s := range seeds {
 		for name, intensity := range sim.Draw(s.config).Faults {
 			if intensity > 0 {

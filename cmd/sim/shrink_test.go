@@ -19,7 +19,7 @@ func drawConfig(t *rapid.T, label string) sim.Config {
 		Duration:  time.Duration(rapid.IntRange(shortest, 40).Draw(t, label+" seconds")) * time.Second,
 		Faults:    sim.Intensities{},
 	}
-	for _, fault := range sim.FaultTable() {
+	for _, fault := range sim.Faults(false) {
 		if rapid.Bool().Draw(t, label+" "+fault.Name) {
 			c.Faults[fault.Name] = 1
 		}
@@ -55,7 +55,7 @@ func TestSmallestIsFound(t *testing.T) {
 		if err != nil || name(got) != name(needed) {
 			t.Fatalf("found %s, %v; want %s", name(got), err, name(needed))
 		}
-		if most := 100 + 10*len(sim.FaultTable()); tries > most {
+		if most := 100 + 10*len(sim.Faults(false)); tries > most {
 			t.Fatalf("it took %d tries, more than %d", tries, most)
 		}
 	})

@@ -1,9 +1,11 @@
 package fault
 
 import (
+	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 )
 
 // Card is something that a deck deals that many times, on average.
@@ -46,3 +48,23 @@ func (d *Deck[T]) shuffle() {
 	}
 	d.dice.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
 }
+
+// Dice gives each actor randomness of its own, so that what one draws does not
+// depend on when the others do.
+func Dice(seed uint64, actor string) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(actor)) // never fails
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
+
+// OneOf draws one of some values.
+func OneOf[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
+
+// Between draws a duration in whole tens of milliseconds.
+func Between(r *rand.Rand, low, high time.Duration) time.Duration {
+	const step = 10 * time.Millisecond
+	return low + time.Duration(r.Int64N(int64((high-low)/step)+1))*step
+}
+
+// Chance draws whether something happens that has probability p.
+func Chance(r *rand.Rand, p float64) bool { return r.Float64() < p }

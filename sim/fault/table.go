@@ -1,8 +1,13 @@
+// Package fault has what the tables of faults of packages sim and chaos share:
+// the part of a row that says what a fault is called, does, is counted as and
+// leads to, the flag that turns faults on, and the deck that deals them.
+//
+// It knows neither workers nor servers. How a fault is injected stands in the
+// same row, in the package that does it.
 package fault
 
 import (
-	"hash/fnv"
-	"math/rand/v2"
+	"slices"
 
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -13,7 +18,32 @@ type Row struct {
 	Name    string             // as -faults takes it
 	Does    string             // for people
 	Counts  []history.Fault    // what it is counted as: if it is on, one of them should happen
+	Also    []history.Fault    // what else it is counted as
 	Reaches []oracle.Condition // what it brings about that states of a run need
+	Needs   []*Need            // of the server
+}
+
+// New returns the row of a fault that is counted as some.
+func New(name, does string, counts ...history.Fault) Row {
+	return Row{Name: name, Does: does, Counts: counts}
+}
+
+// Reaching adds what the fault brings about that states of a run need.
+func (r Row) Reaching(conditions ...oracle.Condition) Row {
+	r.Reaches = conditions
+	return r
+}
+
+// Needing adds what the fault needs of the server.
+func (r Row) Needing(needs ...*Need) Row {
+	r.Needs = needs
+	return r
+}
+
+// AlsoCounting adds what else the fault is counted as.
+func (r Row) AlsoCounting(counts ...history.Fault) Row {
+	r.Also = counts
+	return r
 }
 
 // Table is all faults of a package, in the order in which they are printed.
@@ -35,10 +65,15 @@ func (t Table) Lines() (lines []oracle.Line) {
 	return lines
 }
 
-// Counters returns what all faults are counted as.
-func (t Table) Counters() (all []history.Fault) {
+// Counters returns some counters, and after them what all faults are counted as, each once.
+func (t Table) Counters(first ...history.Fault) (all []history.Fault) {
+	all = slices.Clone(first)
 	for _, r := range t {
-		all = append(all, r.Counts...)
+		for _, c := range slices.Concat(r.Counts, r.Also) {
+			if !slices.Contains(all, c) {
+				all = append(all, c)
+			}
+		}
 	}
 	return all
 }
@@ -56,12 +91,4 @@ func (t Table) On(chosen map[string]float64, happened func(history.Fault) int64)
 		on = append(on, i)
 	}
 	return on
-}
-
-// Dice gives each actor randomness of its own, so that what one draws does not
-// depend on when the others do.
-func Dice(seed uint64, actor string) *rand.Rand {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(actor)) // never fails
-	return rand.New(rand.NewPCG(seed, h.Sum64()))
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Evidence is all that the oracle judges by. What the writers and the harness
-// did stems from their own books, the rest was read from the database. What
+// did stems from their own ledgers, the rest was read from the database. What
 // there can be much of is left out of its JSON: it is saved line by line.
 type Evidence struct {
 	Consumers []Scope `json:"consumers"`

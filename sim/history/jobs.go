@@ -1,7 +1,7 @@
 package history
 
 // Jobs is the evidence of a run of jobs. What enqueuers, handlers, operators and
-// workers did stems from the harness's own books, the rest was read from the
+// workers did stems from the harness's own ledgers, the rest was read from the
 // database. Times are seconds since the run began.
 type Jobs struct {
 	MaxAttempts int        `json:"max_attempts"`      // of the handlers

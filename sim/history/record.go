@@ -3,6 +3,8 @@ package history
 import (
 	"encoding/json"
 	"fmt"
+	"math"
+	"time"
 )
 
 // Record is one thing that happened.
@@ -212,4 +214,17 @@ func as[T any](text json.RawMessage) (any, error) {
 	var v T
 	err := json.Unmarshal(text, &v)
 	return v, err
+}
+
+// MS is a duration in milliseconds, to the microsecond.
+func MS(d time.Duration) float64 {
+	return math.Round(float64(d)/float64(time.Microsecond)) / 1000
+}
+
+// TextOf is the text of an error, empty for nil.
+func TextOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }

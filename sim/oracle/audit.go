@@ -10,7 +10,7 @@ import (
 
 // audit compares the rows of skipped positions with what is missing in the
 // log. A row says how many positions of its span are missing, not which: the
-// books are right if the missing positions can be shared out among the rows of
+// ledgers are right if the missing positions can be shared out among the rows of
 // the same epoch, each taking as many as it says.
 func audit(e *history.Evidence) Finding {
 	f := Finding{Name: "audit", Rule: "every missing position below a checkpoint is in the audit, once, and no visible one; late events are recorded as late"}

@@ -11,7 +11,7 @@ import (
 
 // judgeJobs checks every invariant of a run of jobs.
 func judgeJobs(e *history.Evidence) []Finding {
-	b := newJobBooks(e.Jobs)
+	b := newJobLedgers(e.Jobs)
 	if e.Unread {
 		return []Finding{b.misled(), lives(e)}
 	}
@@ -58,8 +58,8 @@ type runKey struct {
 	worker  string
 }
 
-// jobBooks is the evidence of jobs, by what it is looked up with.
-type jobBooks struct {
+// jobLedgers is the evidence of jobs, by what it is looked up with.
+type jobLedgers struct {
 	*history.Jobs
 	finished map[int64]history.Finished
 	left     map[int64]history.Unfinished
@@ -74,8 +74,8 @@ type jobBooks struct {
 	claimers map[int64]string // names of the workers, by their claims
 }
 
-func newJobBooks(j *history.Jobs) *jobBooks {
-	b := &jobBooks{
+func newJobLedgers(j *history.Jobs) *jobLedgers {
+	b := &jobLedgers{
 		Jobs: j, finished: map[int64]history.Finished{}, left: map[int64]history.Unfinished{}, byToken: map[string]history.Enqueued{},
 		tokens: map[string]int{}, wanted: map[string]int{}, runs: map[runKey][]history.JobRun{}, effects: map[int64][]history.Effect{},
 		attempts: map[int64][]history.JobAttempt{}, steps: map[int64][]history.JobStep{}, cancels: map[int64][]history.Cancel{},
@@ -131,7 +131,7 @@ func weight(q history.Enqueued) int {
 }
 
 // name names a job for people.
-func (b *jobBooks) name(id int64) string {
+func (b *jobLedgers) name(id int64) string {
 	if f, ok := b.finished[id]; ok {
 		return fmt.Sprintf("job %d (%s %s, of %s, %s)", id, f.Kind, f.Token, f.Queue, f.State)
 	}
@@ -143,7 +143,7 @@ func (b *jobBooks) name(id int64) string {
 
 // noneLost finds jobs that were committed and have not ended, though nothing is in
 // the way.
-func (b *jobBooks) noneLost() Finding {
+func (b *jobLedgers) noneLost() Finding {
 	f := Finding{Name: "no job lost", Rule: "every job that was committed has ended, or is not due yet"}
 	for _, q := range b.Enqueued {
 		if q.Outcome != history.EnqueueCommitted || q.Existing {
@@ -163,7 +163,7 @@ func (b *jobBooks) noneLost() Finding {
 }
 
 // misled finds answers of the library that were wrong.
-func (b *jobBooks) misled() Finding {
+func (b *jobLedgers) misled() Finding {
 	f := Finding{Name: "nothing else", Rule: "no other job exists, and none ran that was rolled back"}
 	for _, what := range b.Misled {
 		f.check(false, func() string { return what })
@@ -172,8 +172,8 @@ func (b *jobBooks) misled() Finding {
 }
 
 // noneElse finds jobs that nobody has enqueued, or that were rolled back. An enqueuer
-// that failed has not written down its last transaction: then the books are incomplete.
-func (b *jobBooks) noneElse(incomplete bool) Finding {
+// that failed has not written down its last transaction: then the ledgers are incomplete.
+func (b *jobLedgers) noneElse(incomplete bool) Finding {
 	f := b.misled()
 	if incomplete {
 		return f
@@ -197,7 +197,7 @@ func (b *jobBooks) noneElse(incomplete bool) Finding {
 }
 
 // askedOnce finds jobs that consumers enqueued twice, or not.
-func (b *jobBooks) askedOnce() Finding {
+func (b *jobLedgers) askedOnce() Finding {
 	f := Finding{Name: askedOnce, Rule: "consumers have enqueued each job once that a committed event asks for, however often they handled it"}
 	for _, q := range b.Enqueued {
 		if !q.Asked {
@@ -224,7 +224,7 @@ func outcomeOf(q history.Enqueued, known bool) string {
 
 // endedOnce finds jobs that are both finished and unfinished, and ends without a
 // job.
-func (b *jobBooks) endedOnce() Finding {
+func (b *jobLedgers) endedOnce() Finding {
 	f := Finding{Name: "ended once", Rule: "each job ended once: it left the table once, for the one of finished jobs"}
 	for _, x := range b.Finished {
 		_, both := b.left[x.ID]
@@ -242,7 +242,7 @@ func (b *jobBooks) endedOnce() Finding {
 var withEffect = []string{"tx", "batchtx", "complete"}
 
 // effectsOnce finds effects that came without the end of their job, or twice.
-func (b *jobBooks) effectsOnce() Finding {
+func (b *jobLedgers) effectsOnce() Finding {
 	f := Finding{Name: "effects once", Rule: "what a handler wrote in the transaction of a job's completion is there once if that job completed, else not; it is the run's that completed it"}
 	for _, x := range b.Finished {
 		if !slices.Contains(withEffect, x.Kind) {
@@ -267,7 +267,7 @@ func (b *jobBooks) effectsOnce() Finding {
 	return f
 }
 
-func (b *jobBooks) who(id string) string {
+func (b *jobLedgers) who(id string) string {
 	for _, w := range b.Workers {
 		if w.ID == id {
 			return w.Name
@@ -276,15 +276,15 @@ func (b *jobBooks) who(id string) string {
 	return "worker " + id
 }
 
-// clockSlack is by how much the clocks of the books and of the database may differ,
+// clockSlack is by how much the clocks of the ledgers and of the database may differ,
 // and an answer may take.
 const clockSlack = 0.15
 
 // slow is how long the machine takes for what the reference does in some seconds.
-func (b *jobBooks) slow(seconds float64) float64 { return seconds * max(b.Slowness, 1) }
+func (b *jobLedgers) slow(seconds float64) float64 { return seconds * max(b.Slowness, 1) }
 
 // doneIsDone finds jobs that ended as no run of theirs did.
-func (b *jobBooks) doneIsDone() Finding {
+func (b *jobLedgers) doneIsDone() Finding {
 	f := Finding{Name: "done is done", Rule: "a job completed because the handler of the run that ended it had returned nil, and has the result that it set; the other ends have their reasons"}
 	for _, x := range b.Finished {
 		runs := b.runs[runKey{x.ID, x.Attempt, x.Worker}]
@@ -348,7 +348,7 @@ func said(runs []history.JobRun) string {
 
 // lastClaim finds jobs that were ended by another claim than the last one, or while
 // they did not run.
-func (b *jobBooks) lastClaim() Finding {
+func (b *jobLedgers) lastClaim() Finding {
 	f := Finding{Name: "last claim", Rule: "a worker that ended a run had the last claim of its job, which was running"}
 	for _, x := range b.Finished {
 		steps := b.steps[x.ID]
@@ -374,7 +374,7 @@ func (b *jobBooks) lastClaim() Finding {
 }
 
 // addsUp finds counters that differ from what the attempts say.
-func (b *jobBooks) addsUp() Finding {
+func (b *jobLedgers) addsUp() Finding {
 	f := Finding{Name: "adds up", Rule: "attempts, failures and resets of each finished job are those of its runs; what was claimed and not started is no reset"}
 	for _, x := range b.Finished {
 		all := b.attempts[x.ID]

@@ -192,7 +192,7 @@ var jobPoints = map[string]string{
 
 // jobsReached counts the states that a run of jobs went through.
 func jobsReached(e *history.Evidence) (all []State) {
-	b, counts := newJobBooks(e.Jobs), map[string]int64{}
+	b, counts := newJobLedgers(e.Jobs), map[string]int64{}
 	b.countEnds(counts)
 	b.countRuns(counts)
 	b.countClaims(counts)
@@ -216,7 +216,7 @@ func jobsReached(e *history.Evidence) (all []State) {
 }
 
 // countEnds counts how jobs ended.
-func (b *jobBooks) countEnds(counts map[string]int64) {
+func (b *jobLedgers) countEnds(counts map[string]int64) {
 	for _, x := range b.Finished {
 		claimed, started := false, false // by the last claim, which may not have ended the job
 		for _, a := range b.attempts[x.ID] {
@@ -245,12 +245,12 @@ func (b *jobBooks) countEnds(counts map[string]int64) {
 }
 
 // ranTo reports whether the handler of the run that ended a job did that.
-func (b *jobBooks) ranTo(x history.Finished, outcome string) bool {
+func (b *jobLedgers) ranTo(x history.Finished, outcome string) bool {
 	return slices.ContainsFunc(b.runs[runKey{x.ID, x.Attempt, x.Worker}], func(r history.JobRun) bool { return r.Outcome == outcome })
 }
 
 // countRuns counts what runs came to that did not end their job.
-func (b *jobBooks) countRuns(counts map[string]int64) {
+func (b *jobLedgers) countRuns(counts map[string]int64) {
 	for _, a := range b.Attempts {
 		counts[runsRetried] += one(a.Outcome == "error")
 		counts[runsTimedOut] += one(a.Code == "TIMEOUT")
@@ -277,7 +277,7 @@ func (b *jobBooks) countRuns(counts map[string]int64) {
 }
 
 // countClaims counts what claims found.
-func (b *jobBooks) countClaims(counts map[string]int64) {
+func (b *jobLedgers) countClaims(counts map[string]int64) {
 	for _, c := range b.Claims {
 		counts[capReached] += one(c.Cap != nil && c.Running == *c.Cap)
 		counts[capOfAllReached] += one(c.All != nil && c.Total == *c.All)
@@ -291,7 +291,7 @@ func (b *jobBooks) countClaims(counts map[string]int64) {
 }
 
 // countEnqueued counts what became of those who enqueue.
-func (b *jobBooks) countEnqueued(counts map[string]int64) {
+func (b *jobLedgers) countEnqueued(counts map[string]int64) {
 	for _, q := range b.Enqueued {
 		counts[jobsAsked] += one(q.Asked && b.tokens[q.Token] > 0)
 		left := q.Existing && q.Outcome == history.EnqueueCommitted
@@ -306,7 +306,7 @@ func (b *jobBooks) countEnqueued(counts map[string]int64) {
 
 // adopted counts the runs of the claim whose answer a worker lost at a time: its last
 // one before that. They began afterwards.
-func (b *jobBooks) adopted(worker string, lost float64) (n int64) {
+func (b *jobLedgers) adopted(worker string, lost float64) (n int64) {
 	const recently = 0.5
 	var last history.JobStep
 	for _, s := range b.Steps {
@@ -323,7 +323,7 @@ func (b *jobBooks) adopted(worker string, lost float64) (n int64) {
 }
 
 // claimOf is the claim of a run.
-func (b *jobBooks) claimOf(r history.JobRun) int64 {
+func (b *jobLedgers) claimOf(r history.JobRun) int64 {
 	for _, s := range b.steps[r.ID] {
 		if s.State == "running" && s.Attempt == r.Attempt {
 			return s.Claim
@@ -334,7 +334,7 @@ func (b *jobBooks) claimOf(r history.JobRun) int64 {
 
 // late counts the jobs whose commit came after a later one of their lane had been
 // claimed: only a claim from the bottom finds them.
-func (b *jobBooks) late() (n int64) {
+func (b *jobLedgers) late() (n int64) {
 	type claim struct{ runAt, at float64 }
 	last := map[lane]claim{}
 	enqueued := map[int64]float64{}

@@ -13,9 +13,9 @@ import (
 // from 1.
 type stepAt struct{ n, item int }
 
-// flowBook is what became of a run of a flow.
-type flowBook struct {
-	*jobBooks
+// flowLedger is what became of a run of a flow.
+type flowLedger struct {
+	*jobLedgers
 	history.Flow
 	run     int64
 	key     string
@@ -30,13 +30,13 @@ type flowBook struct {
 	steps     map[stepAt]history.FlowChange // the last of each
 }
 
-// flowBooks sorts the evidence by runs, in the order in which they were started.
-func (b *jobBooks) flowBooks() (all []*flowBook) {
-	byRun := map[int64]*flowBook{}
+// flowLedgers sorts the evidence by runs, in the order in which they were started.
+func (b *jobLedgers) flowLedgers() (all []*flowLedger) {
+	byRun := map[int64]*flowLedger{}
 	for _, c := range b.Advances {
 		r := byRun[c.Run]
 		if r == nil {
-			r = &flowBook{jobBooks: b, run: c.Run, revived: map[string]bool{}}
+			r = &flowLedger{jobLedgers: b, run: c.Run, revived: map[string]bool{}}
 			byRun[c.Run] = r
 			all = append(all, r)
 		}
@@ -58,7 +58,7 @@ func (b *jobBooks) flowBooks() (all []*flowBook) {
 const running = "running" // of runs and of jobs
 
 // read goes through the changes in order, and calls look after each.
-func (r *flowBook) read(look func(c history.FlowChange)) {
+func (r *flowLedger) read(look func(c history.FlowChange)) {
 	r.state, r.cancelled, r.ever, r.tries, r.steps = "", false, false, 1, map[stepAt]history.FlowChange{}
 	tx := ""
 	for _, c := range r.changes {
@@ -83,11 +83,11 @@ func enqueues(c history.FlowChange) bool {
 	return c.Flow == "" && c.State == "enqueued"
 }
 
-func (r *flowBook) String() string {
+func (r *flowLedger) String() string {
 	return fmt.Sprintf("run %d of %s (%s)", r.run, r.Name, r.key)
 }
 
-func (r *flowBook) step(at stepAt) string {
+func (r *flowLedger) step(at stepAt) string {
 	name := fmt.Sprintf("step %d", at.n)
 	if at.n < len(r.Steps) {
 		name = r.Steps[at.n].Name
@@ -109,7 +109,7 @@ type ending struct {
 
 // ended is how the job of a step has ended, before a time. Only a step that is no job of
 // a list can be optional.
-func (r *flowBook) ended(job int64, before float64, optional bool) (e ending) {
+func (r *flowLedger) ended(job int64, before float64, optional bool) (e ending) {
 	e.begun = true
 	x, over := r.finished[job]
 	if !over || x.FinishedAt > before {
@@ -140,7 +140,7 @@ func listOf(x history.Finished) (all []listElement) {
 // evaluate says from the ends of jobs before a time how the steps have ended. It takes
 // from the tables which job each step has, and what a cancellation has ended before it
 // had one.
-func (r *flowBook) evaluate(before float64) []ending {
+func (r *flowLedger) evaluate(before float64) []ending {
 	all := make([]ending, len(r.Steps))
 	for n, s := range r.Steps {
 		row := r.steps[stepAt{n, 0}]
@@ -175,7 +175,7 @@ func (r *flowBook) evaluate(before float64) []ending {
 }
 
 // mapped says how a step with a list of a length has ended.
-func (r *flowBook) mapped(n, length int, before float64) ending {
+func (r *flowLedger) mapped(n, length int, before float64) ending {
 	s := r.Steps[n]
 	need, good, bad := cmp.Or(s.Quorum, length), 0, 0
 	for item := 1; item <= length; item++ {
@@ -193,7 +193,7 @@ func (r *flowBook) mapped(n, length int, before float64) ending {
 }
 
 // leaf reports whether no step waits for the completion of the one at n.
-func (r *flowBook) leaf(n int) bool {
+func (r *flowLedger) leaf(n int) bool {
 	return !slices.ContainsFunc(r.Steps, func(s history.FlowStep) bool {
 		return slices.ContainsFunc(s.After, func(e history.FlowEdge) bool { return e.Step == n && e.On == history.OnSuccess })
 	})
@@ -202,14 +202,14 @@ func (r *flowBook) leaf(n int) bool {
 const forever = float64(1 << 60)
 
 // stepsOnce finds steps whose job was enqueued again.
-func (b *jobBooks) stepsOnce() Finding {
+func (b *jobLedgers) stepsOnce() Finding {
 	f := Finding{Name: "each step once", Rule: "a run of a flow enqueued the job of a step once at most, and once more at most after each retry"}
 	type owned struct {
 		run int64
 		at  stepAt
 	}
 	owners := map[int64]owned{}
-	for _, r := range b.flowBooks() {
+	for _, r := range b.flowLedgers() {
 		last := map[stepAt]int{} // try
 		r.read(func(c history.FlowChange) {
 			if !enqueues(c) {
@@ -242,13 +242,13 @@ func (b *jobBooks) stepsOnce() Finding {
 }
 
 // notBefore finds steps that began too early, or too late: after the end of their run.
-func (b *jobBooks) notBefore() Finding {
+func (b *jobLedgers) notBefore() Finding {
 	f := Finding{Name: "not before", Rule: "no step was enqueued before what it waits for had ended as it must, nor after its run was cancelled; what a list's jobs do is in the list"}
 	jobs := map[int64]history.StepJob{}
 	for _, j := range b.StepJobs {
 		jobs[j.ID] = j
 	}
-	for _, r := range b.flowBooks() {
+	for _, r := range b.flowLedgers() {
 		r.read(func(c history.FlowChange) {
 			if !enqueues(c) || c.Step >= len(r.Steps) {
 				return
@@ -273,9 +273,9 @@ func (b *jobBooks) notBefore() Finding {
 }
 
 // joins finds steps and runs that have ended otherwise than their jobs' ends mean.
-func (b *jobBooks) joins() Finding {
+func (b *jobLedgers) joins() Finding {
 	f := Finding{Name: "joins", Rule: "steps and runs of flows have ended as the ends of their jobs mean, whichever came first"}
-	for _, r := range b.flowBooks() {
+	for _, r := range b.flowLedgers() {
 		r.read(func(history.FlowChange) {})
 		if r.state == running || r.state == "" {
 			continue
@@ -308,22 +308,22 @@ func (b *jobBooks) joins() Finding {
 
 // runsEnd finds runs of flows that do not come to their end, and those that nobody has
 // started.
-func (b *jobBooks) runsEnd() Finding {
+func (b *jobLedgers) runsEnd() Finding {
 	f := Finding{Name: "runs end", Rule: "every run of a flow that was committed has ended, and no other exists"}
-	books := map[string]*flowBook{}
-	for _, r := range b.flowBooks() {
+	ledgers := map[string]*flowLedger{}
+	for _, r := range b.flowLedgers() {
 		r.read(func(history.FlowChange) {})
-		books[r.key] = r
+		ledgers[r.key] = r
 	}
 	started := map[string]history.Enqueued{}
 	for _, q := range b.Started {
 		started[q.Token] = q
-		r := books[q.Token]
+		r := ledgers[q.Token]
 		f.check(r != nil || q.Outcome != history.EnqueueCommitted, func() string {
 			return fmt.Sprintf("%s committed a run of %s, %s, and there is none", q.Who, q.Flow, q.Token)
 		})
 	}
-	for key, r := range books {
+	for key, r := range ledgers {
 		q, known := started[key]
 		f.check(known && q.Outcome != history.EnqueueRolledBack && q.Flow == r.Name, func() string {
 			return fmt.Sprintf("%s is in the tables, and its enqueuer says %q", r, outcomeOf(q, known))
@@ -334,8 +334,8 @@ func (b *jobBooks) runsEnd() Finding {
 }
 
 // countFlows counts what became of runs of flows.
-func (b *jobBooks) countFlows(counts map[string]int64) {
-	for _, r := range b.flowBooks() {
+func (b *jobLedgers) countFlows(counts map[string]int64) {
+	for _, r := range b.flowLedgers() {
 		told := map[string]map[stepAt]bool{} // ends, by transactions
 		r.read(func(c history.FlowChange) {
 			at := stepAt{c.Step, c.Item}

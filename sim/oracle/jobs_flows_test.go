@@ -191,7 +191,7 @@ func TestFlowFlaws(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := jobsEvidence().Jobs
 			c.flaw(j)
-			b := newJobBooks(j)
+			b := newJobLedgers(j)
 			for _, f := range []Finding{b.stepsOnce(), b.notBefore(), b.joins(), b.runsEnd(), b.rest()} {
 				if f.Checks == 0 || f.Name == c.breaks && f.Holds() || c.breaks == "" && !f.Holds() {
 					t.Errorf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
@@ -203,7 +203,7 @@ func TestFlowFlaws(t *testing.T) {
 
 func TestFlowsReachStates(t *testing.T) {
 	counts := map[string]int64{}
-	newJobBooks(jobsEvidence().Jobs).countFlows(counts)
+	newJobLedgers(jobsEvidence().Jobs).countFlows(counts)
 	want := map[string]int64{
 		flowsCompleted: 1, flowsFailed: 0, flowsCancelled: 1, flowsRetried: 1, flowJoins: 1, joinsAtOnce: 0, stepsSkipped: 2, stepsUnneeded: 0,
 		listsSpread: 1, endsSwept: 3,
@@ -241,7 +241,7 @@ func TestStepsAreEvaluated(t *testing.T) {
 				j.Finished = append(j.Finished, history.Finished{ID: int64(n + 1), State: state})
 			}
 		}
-		r := newJobBooks(j).flowBooks()[0]
+		r := newJobLedgers(j).flowLedgers()[0]
 		r.read(func(history.FlowChange) {})
 		if e := r.evaluate(forever)[2]; e.state != c.want || e.begun != c.begun {
 			t.Errorf("%s: %+v, want %q, begun %t", name, e, c.want, c.begun)

@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// scheduleBook is what became of a schedule.
-type scheduleBook struct {
+// scheduleLedger is what became of a schedule.
+type scheduleLedger struct {
 	history.Schedule
 	changes []history.ScheduleChange  // one of each transaction, in order
 	ticks   map[string][]history.Tick // by the transaction that enqueued them
@@ -19,14 +19,14 @@ type scheduleBook struct {
 	moved   map[string]bool           // transactions that have changed the row
 }
 
-// scheduleBooks sorts the evidence by schedules.
-func (b *jobBooks) scheduleBooks() (all []*scheduleBook) {
+// scheduleLedgers sorts the evidence by schedules.
+func (b *jobLedgers) scheduleLedgers() (all []*scheduleLedger) {
 	version := map[string]int64{}
 	for _, w := range b.Workers {
 		version["sim "+w.Name] = w.Version
 	}
 	for _, s := range b.Schedules {
-		one := &scheduleBook{Schedule: s, ticks: map[string][]history.Tick{}, version: version, moved: map[string]bool{}}
+		one := &scheduleLedger{Schedule: s, ticks: map[string][]history.Tick{}, version: version, moved: map[string]bool{}}
 		for _, c := range b.Changes {
 			if c.Schedule == s.Name {
 				one.add(c)
@@ -46,7 +46,7 @@ func (b *jobBooks) scheduleBooks() (all []*scheduleBook) {
 }
 
 // add takes a change down, together with what its transaction had changed before.
-func (s *scheduleBook) add(c history.ScheduleChange) {
+func (s *scheduleLedger) add(c history.ScheduleChange) {
 	s.moved[c.Tx] = true
 	if n := len(s.changes); n > 0 && s.changes[n-1].Tx == c.Tx {
 		last := &s.changes[n-1]
@@ -65,7 +65,7 @@ func moves(c history.ScheduleChange) bool {
 }
 
 // period is that of the times that a worker has.
-func (s *scheduleBook) period(who string) int64 {
+func (s *scheduleLedger) period(who string) int64 {
 	return s.Periods[s.version[who]%int64(len(s.Periods))]
 }
 
@@ -96,7 +96,7 @@ func timesOf(ticks []history.Tick) (all []int64) {
 
 // due are the ticks that a change passed: those that were paused, those that nobody came
 // to, and those that are to be jobs.
-func (s *scheduleBook) due(c history.ScheduleChange) (paused, missed, wanted []int64) {
+func (s *scheduleLedger) due(c history.ScheduleChange) (paused, missed, wanted []int64) {
 	if !moves(c) {
 		return nil, nil, nil
 	}
@@ -110,9 +110,9 @@ func (s *scheduleBook) due(c history.ScheduleChange) (paused, missed, wanted []i
 }
 
 // ticksOnce finds ticks that are no job, or more than one, or that are none.
-func (b *jobBooks) ticksOnce() Finding {
+func (b *jobLedgers) ticksOnce() Finding {
 	f := Finding{Name: "each tick once", Rule: "a schedule that was moved on enqueued a job for each tick that it passed, but for those that were missed beyond CatchUp; none came before its time, twice, or at another time"}
-	for _, s := range b.scheduleBooks() {
+	for _, s := range b.scheduleLedgers() {
 		seen := map[int64]bool{}
 		for _, c := range s.changes {
 			_, _, wanted := s.due(c)
@@ -143,9 +143,9 @@ func (b *jobBooks) ticksOnce() Finding {
 }
 
 // pauses finds ticks that became jobs although their schedule was paused.
-func (b *jobBooks) pauses() Finding {
+func (b *jobLedgers) pauses() Finding {
 	f := Finding{Name: "pauses", Rule: "no job was enqueued while its schedule was paused, nor later for a tick of that time"}
-	for _, s := range b.scheduleBooks() {
+	for _, s := range b.scheduleLedgers() {
 		var since int64
 		pause := func(until int64) {
 			for _, ticks := range s.ticks {
@@ -174,9 +174,9 @@ func (b *jobBooks) pauses() Finding {
 }
 
 // times finds schedules that have other times than they were given.
-func (b *jobBooks) times() Finding {
+func (b *jobLedgers) times() Finding {
 	f := Finding{Name: "last times", Rule: "a schedule has the times of the worker that placed it last, from then on; no worker with other times moves it"}
-	for _, s := range b.scheduleBooks() {
+	for _, s := range b.scheduleLedgers() {
 		var period, latest int64
 		for _, c := range s.changes {
 			if ticks := s.ticks[c.Tx]; len(ticks) > 0 {
@@ -203,9 +203,9 @@ func (b *jobBooks) times() Finding {
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
 // countSchedules counts what became of schedules.
-func (b *jobBooks) countSchedules(counts map[string]int64) {
+func (b *jobLedgers) countSchedules(counts map[string]int64) {
 	counts[ticksFought] = b.Fought
-	for _, s := range b.scheduleBooks() {
+	for _, s := range b.scheduleLedgers() {
 		removed, before := false, ""
 		for _, c := range s.changes {
 			paused, missed, wanted := s.due(c)

@@ -153,7 +153,7 @@ func TestJobsWaitForTheServer(t *testing.T) {
 			j := jobsEvidence().Jobs
 			j.Resets[0].At = 30
 			j.Outages = []history.Outage{c.outage}
-			if f := newJobBooks(j).rescued(); int64(f.Broken) != c.broken {
+			if f := newJobLedgers(j).rescued(); int64(f.Broken) != c.broken {
 				t.Errorf("broken %d times, want %d: %v", f.Broken, c.broken, f.Examples)
 			}
 		})
@@ -175,7 +175,7 @@ func TestJobsTakenOnASlowMachine(t *testing.T) {
 			j := jobsEvidence().Jobs
 			j.Resets[0].Worker, j.Resets[0].At = "b", 30
 			j.Slow, j.Outages = []history.Outage{c.slow}, []history.Outage{{From: 0, To: 40}}
-			if f := newJobBooks(j).noneTaken(); int(f.Broken) != c.broken {
+			if f := newJobLedgers(j).noneTaken(); int(f.Broken) != c.broken {
 				t.Errorf("broken %d times, want %d: %v", f.Broken, c.broken, f.Examples)
 			}
 		})
@@ -201,7 +201,7 @@ func TestJobsOfOneClaimAreInTurn(t *testing.T) {
 		}
 	}
 	j.Steps = append(j.Steps, history.JobStep{At: 21, ID: 5, Was: "available", State: "running", Attempt: 1, Claim: 99, RunAt: 10})
-	if f := newJobBooks(j).inTurn(); f.Broken > 0 {
+	if f := newJobLedgers(j).inTurn(); f.Broken > 0 {
 		t.Error(f.Examples)
 	}
 }
@@ -275,7 +275,7 @@ func TestScheduleFlaws(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := jobsEvidence().Jobs
 			c.flaw(j)
-			b := newJobBooks(j)
+			b := newJobLedgers(j)
 			for _, f := range []Finding{b.ticksOnce(), b.pauses(), b.times(), b.rest()} {
 				if f.Checks == 0 || f.Name == c.breaks && f.Holds() || c.breaks == "" && !f.Holds() {
 					t.Errorf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
@@ -287,7 +287,7 @@ func TestScheduleFlaws(t *testing.T) {
 
 func TestSchedulesReachStates(t *testing.T) {
 	counts := map[string]int64{}
-	newJobBooks(jobsEvidence().Jobs).countSchedules(counts)
+	newJobLedgers(jobsEvidence().Jobs).countSchedules(counts)
 	want := map[string]int64{ticksEnqueued: 5, ticksByAnother: 1, ticksCaughtUp: 1, ticksMissed: 1, ticksPaused: 2, timesReplaced: 1, schedulesRemade: 0, ticksFought: 0}
 	if !maps.Equal(counts, want) {
 		t.Errorf("%v, want %v", counts, want)

@@ -12,7 +12,7 @@ import (
 const startSlack = 0.5
 
 // inTime finds runs that began after their job was of no use any more.
-func (b *jobBooks) inTime() Finding {
+func (b *jobLedgers) inTime() Finding {
 	f := Finding{Name: "in time", Rule: "no run began after the job's GoodUntil"}
 	check := func(id int64, started, until *float64) {
 		if started != nil && until != nil {
@@ -37,7 +37,7 @@ func (b *jobBooks) inTime() Finding {
 }
 
 // caps finds claims that went over what an operator had set.
-func (b *jobBooks) caps() Finding {
+func (b *jobLedgers) caps() Finding {
 	f := Finding{Name: "caps", Rule: "no claim brought a queue, or all together, over the cap that an operator had set a second before, nor took from a queue that was paused"}
 	for _, c := range b.Claims {
 		f.check(c.Cap == nil || c.Running <= *c.Cap, func() string {
@@ -66,7 +66,7 @@ type lane struct {
 }
 
 // inTurn finds jobs that were passed over for too long.
-func (b *jobBooks) inTurn() Finding {
+func (b *jobLedgers) inTurn() Finding {
 	f := Finding{Name: "in turn", Rule: fmt.Sprintf("no job that had been visible for %.1f s was overtaken for %.1f s by later ones of its queue and priority", b.slow(overtakenAfter), b.slow(overtakenFor))}
 	committed := map[int64]float64{}
 	for _, q := range b.Enqueued {
@@ -104,7 +104,7 @@ type waiter struct {
 }
 
 // byClaim are the jobs that each claim took.
-func (b *jobBooks) byClaim() map[int64]map[int64]bool {
+func (b *jobLedgers) byClaim() map[int64]map[int64]bool {
 	all := map[int64]map[int64]bool{}
 	for _, s := range b.Steps {
 		if s.State != "running" {
@@ -120,7 +120,7 @@ func (b *jobBooks) byClaim() map[int64]map[int64]bool {
 
 // overtaken returns a job that a claim has left behind for too long, nil if there is
 // none. It has not left behind what it took itself, a moment later.
-func (b *jobBooks) overtaken(claim history.JobStep, waiting map[int64]*waiter, taken map[int64]bool) (found *waiter) {
+func (b *jobLedgers) overtaken(claim history.JobStep, waiting map[int64]*waiter, taken map[int64]bool) (found *waiter) {
 	for _, o := range waiting {
 		if taken[o.ID] || o.since >= claim.At-b.slow(overtakenAfter) || o.RunAt > claim.RunAt || o.RunAt == claim.RunAt && o.ID > claim.ID {
 			continue
@@ -136,7 +136,7 @@ func (b *jobBooks) overtaken(claim history.JobStep, waiting map[int64]*waiter, t
 }
 
 // keys finds keys that two jobs had.
-func (b *jobBooks) keys() Finding {
+func (b *jobLedgers) keys() Finding {
 	f := Finding{Name: "keys", Rule: "no two unfinished jobs had a key of Unique at once, and one job was enqueued under each key of Once"}
 	holder := map[string]int64{}
 	held := map[int64]string{}
@@ -174,7 +174,7 @@ func (b *jobBooks) keys() Finding {
 }
 
 // cancelled finds jobs that went on after they were cancelled.
-func (b *jobBooks) cancelled() Finding {
+func (b *jobLedgers) cancelled() Finding {
 	f := Finding{Name: "cancelled", Rule: "a job that was cancelled while it did not run is cancelled; one that ran ended with that run, or by it"}
 	for _, c := range b.Cancels {
 		x, over := b.finished[c.ID]
@@ -203,7 +203,7 @@ func (b *jobBooks) cancelled() Finding {
 
 // noneTaken finds jobs that were taken from a worker that lived. Where the machine did not
 // keep up, its heartbeat may have been late.
-func (b *jobBooks) noneTaken() Finding {
+func (b *jobLedgers) noneTaken() Finding {
 	f := Finding{Name: "none taken", Rule: "no job was taken from a worker whose heartbeat was fresh, nor from one that nothing had happened to"}
 	faulted := map[string]bool{}
 	for _, w := range b.Workers {
@@ -223,7 +223,7 @@ func (b *jobBooks) noneTaken() Finding {
 }
 
 // asTold finds observers that were told what is not so.
-func (b *jobBooks) asTold() Finding {
+func (b *jobLedgers) asTold() Finding {
 	f := Finding{Name: "as told", Rule: "what workers told of the end of a run is what the tables say, and they told it once"}
 	told := map[runKey]int{}
 	for _, t := range b.Told {
@@ -257,7 +257,7 @@ func (b *jobBooks) asTold() Finding {
 }
 
 // rest finds what still went on at the end.
-func (b *jobBooks) rest() Finding {
+func (b *jobLedgers) rest() Finding {
 	r := b.Rest
 	f := Finding{Name: "comes to rest", Rule: "soon after the last fault nothing was running, no job was due, consumers had handled all events, no tick was overdue, and all runs of flows had ended"}
 	f.check(r.Running == 0, func() string { return fmt.Sprintf("%d jobs were still running after %.1fs", r.Running, r.Took) })
@@ -274,4 +274,41 @@ func (b *jobBooks) rest() Finding {
 	}
 	f.check(r.Took <= r.Bound, func() string { return fmt.Sprintf("it took %.1fs, the bound is %.0fs", r.Took, r.Bound) })
 	return f
+}
+
+// rescued finds jobs of crashed workers that waited for too long. An outage of the
+// server stops everything: the time counts from its end.
+func (b *jobLedgers) rescued() Finding {
+	f := Finding{Name: "rescued", Rule: fmt.Sprintf("the jobs of a worker that crashed were given to others within %.1fs", b.RescueBound)}
+	gone := map[string]float64{}
+	for _, w := range b.Workers {
+		gone[w.ID] = w.GoneAt
+		f.check(true, nil)
+	}
+	for _, r := range b.Resets {
+		at := gone[r.Worker]
+		if at == 0 {
+			continue
+		}
+		at = max(at, b.claimed(r.ID, r.Attempt))
+		for _, o := range b.Outages {
+			if o.From < r.At && at < o.To {
+				at = min(o.To, r.At)
+			}
+		}
+		f.check(r.At-at <= b.RescueBound, func() string {
+			return fmt.Sprintf("%s, attempt %d, was given back at %.3fs, its worker %s was gone since %.3fs, and the server was well since %.3fs", b.name(r.ID), r.Attempt, r.At, b.who(r.Worker), gone[r.Worker], at)
+		})
+	}
+	return f
+}
+
+// claimed is when an attempt of a job began.
+func (b *jobLedgers) claimed(id int64, attempt int) (at float64) {
+	for _, s := range b.steps[id] {
+		if s.State == "running" && s.Attempt == attempt {
+			at = s.At
+		}
+	}
+	return at
 }

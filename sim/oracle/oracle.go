@@ -195,7 +195,7 @@ func (f *Finding) once(e *history.Evidence, consumer string, c course, event his
 func nothingElse(e *history.Evidence) Finding {
 	f := Finding{Name: "nothing else", Rule: "the log holds what the writers committed, the ledger only what is in the log and in scope"}
 	committed, log := byPosition(e.Committed), byPosition(e.Log)
-	compared := *e // what the writers' books and the log say of each other
+	compared := *e // what the writers' ledgers and the log say of each other
 	if e.Incomplete {
 		compared = history.Evidence{} // a writer that failed has not written down its last transaction
 	}

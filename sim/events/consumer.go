@@ -1,0 +1,121 @@
+package events
+
+import (
+	"context"
+	"database/sql"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// The epoch is exact: a reset waits for the consumer's row, which the batch
+// holds, and the batch for that of a reset.
+const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, replay, position, aggregate_type, aggregate_id, version, event_id, epoch)
+VALUES ($1::text, $2::text, $3::boolean, $4::boolean, $5::bigint, $6::text, $7::text, $8::bigint, $9::uuid,
+	sim_epoch($1::text))`
+
+// Injector is what handlers do beside their ledgers.
+type Injector interface {
+	// Inject injects a fault at an event that was written into the ledger, or
+	// none; in a run of jobs it enqueues some, too. If done, the handler returns err.
+	// It may panic.
+	Inject(ctx context.Context, b *LedgerConsumer, d Delivered) (done bool, err error)
+	Count(history.Fault)
+	Breached(history.Breach)
+}
+
+// partitioned is a consumer whose parts have a LedgerConsumer each. How many parts it
+// wishes for is drawn for each worker.
+type partitioned struct {
+	whole *LedgerConsumer
+	count int
+	part  func(name string) *LedgerConsumer
+
+	mu  sync.Mutex
+	all map[string]*LedgerConsumer
+}
+
+func (p *partitioned) Name() string                    { return p.whole.Name() }
+func (p *partitioned) Partitions() consumer.Partitions { return consumer.Partitions{Count: p.count} }
+
+// Handle is called by one goroutine at a time for each part.
+func (p *partitioned) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	delivery, _ := consumer.Info(ctx)
+	p.mu.Lock()
+	b := p.all[delivery.Partition]
+	if b == nil {
+		b = p.part(delivery.Partition)
+		p.all[delivery.Partition] = b
+	}
+	p.mu.Unlock()
+	return b.Handle(ctx, tx, e)
+}
+
+// LedgerConsumer is a consumer that writes each event into the ledger, with the
+// transaction that it is given, and lets faults be injected while it works.
+type LedgerConsumer struct {
+	Injector
+	scope history.Scope
+	unit  string // that is assigned to the worker: the consumer, or the part of it
+	node  *node
+	Dice  *rand.Rand
+
+	tx       *sql.Tx       // of the batch in hand
+	nextMove time.Time     // of its consumer to another worker
+	failNext *sql.Tx       // the batch whose next event fails
+	slow     time.Duration // that the handler takes over each event of the batch in hand
+}
+
+// Pool is that of the worker.
+func (b *LedgerConsumer) Pool() *sql.DB { return b.node.DB }
+
+func (b *LedgerConsumer) Name() string             { return b.scope.Name }
+func (b *LedgerConsumer) AggregateTypes() []string { return b.scope.Types }
+
+func (b *LedgerConsumer) StartAt() consumer.Start {
+	if b.scope.AtHead {
+		return consumer.AtHead()
+	}
+	return consumer.AtBeginning()
+}
+
+// Handle is called by one goroutine at a time, the consumer's on this worker.
+func (b *LedgerConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	d := Delivered{e, tx, tx != b.tx}
+	b.tx = tx
+	if d.first {
+		b.node.reach(ctx, afterGuard)
+	}
+	delivery, _ := consumer.Info(ctx)
+	if _, err := tx.ExecContext(ctx, ledgerInsert, b.scope.Name, b.node.Name, delivery.Late, delivery.Replay, e.GlobalPosition,
+		e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID.String()); err != nil {
+		return err
+	}
+	b.node.reach(ctx, afterEffect)
+	if done, err := b.Inject(ctx, b, d); done {
+		return err
+	}
+	return nil
+}
+
+// injected counts a fault of a handler, and writes it down.
+func (b *LedgerConsumer) injected(f history.Fault, where string) {
+	b.Count(f)
+	b.record(history.FaultInjected, history.Injection{Fault: f, Where: where})
+}
+
+// record writes down what happened to the consumer on its worker.
+func (b *LedgerConsumer) record(kind history.Kind, about any) {
+	b.node.History.Add(b.node.Name, b.scope.Name, kind, about)
+}
+
+// Delivered is an event in the hands of a handler.
+type Delivered struct {
+	store.PersistedEvent
+	Tx    *sql.Tx
+	first bool // of its batch
+}

@@ -1,0 +1,9 @@
+package events
+
+import (
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -1,0 +1,9 @@
+package network
+
+import (
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
