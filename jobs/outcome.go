@@ -87,7 +87,7 @@ func codeOf(err error) (code, stored string) {
 	if !errors.As(err, &with) {
 		return "", ""
 	}
-	runtime.Aside(func() { code = errtext.Word(with.Code()) })
+	runtime.Aside(func() { code = errtext.Unquoted(with.Code()) })
 	switch with.(type) {
 	case *codedError, *PanicError, jobflow.Skipped:
 		return code, code

@@ -232,7 +232,7 @@ func refusedJob(w *Worker, id int64, err error) error {
 // refusal says why the database refuses to change a job, and the remedy.
 func (w *Worker) refusal(id int64, err error) error {
 	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
-		return w.queue.Taken(id, err)
+		return w.queue.ExplainDuplicate(id, err)
 	}
 	if pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
 		return fmt.Errorf("another transaction has locked it, and others go on: %w", errtext.Of(err))

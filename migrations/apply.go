@@ -215,7 +215,7 @@ func (s schema) checkShapes(ctx context.Context, q Querier) error {
 	for i := range faults {
 		faults[i] += " is no table"
 	}
-	lacks, err := filter(ctx, q, lacking, shapes(tables, false))
+	lacks, err := filter(ctx, q, missingParts, shapes(tables, false))
 	if err == nil && len(faults)+len(lacks) > 0 {
 		err = cannotUpgrade(append(faults, lacks...))
 	}

@@ -50,7 +50,7 @@ WITH shape AS (
 	WHERE NOT EXISTS (SELECT FROM attribute AS a WHERE a.oid = s.oid AND a.name = c.name)
 	GROUP BY s.n, s.name
 )`
-	lacking = shapesOf + `
+	missingParts = shapesOf + `
 SELECT fault FROM lacking ORDER BY n`
 	faulty = shapesOf + `
 SELECT fault FROM (

@@ -125,8 +125,8 @@ type DeadLetter struct {
 }
 
 func (d DeadLetter) attrs() []slog.Attr {
-	return []slog.Attr{consumerOf(d.Consumer), slog.Int64("position", d.Position), slog.Any("event_id", d.EventID), slog.String("event_type", errtext.Word(d.EventType)),
-		slog.String("aggregate_type", errtext.Word(d.AggregateType)), slog.String("aggregate_id", errtext.Word(d.AggregateID)),
+	return []slog.Attr{consumerOf(d.Consumer), slog.Int64("position", d.Position), slog.Any("event_id", d.EventID), slog.String("event_type", errtext.Unquoted(d.EventType)),
+		slog.String("aggregate_type", errtext.Unquoted(d.AggregateType)), slog.String("aggregate_id", errtext.Unquoted(d.AggregateID)),
 		slog.Int("attempts", d.Attempts), slog.String("error", d.Error)}
 }
 

@@ -82,7 +82,7 @@ func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, positi
 UPDATE `+o.t.DeadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE consumer_name = $1::text AND (order_type, order_id) = (
 	SELECT order_type, order_id FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint)`, at.consumer, position)
-		return retryDetail{event: l.event, Letters: n}, err
+		return retryDetail{event: l.event, DeadLetters: n}, err
 	})
 }
 
@@ -114,7 +114,7 @@ type deadLetter struct {
 
 type retryDetail struct {
 	event
-	Letters int64 `json:"letters"` // of the aggregate or key
+	DeadLetters int64 `json:"letters"` // of the aggregate or key
 }
 
 func (o *Operator) deadLetter(ctx context.Context, tx *sql.Tx, consumer string, position int64) (l deadLetter, err error) {

@@ -162,9 +162,9 @@ DELETE FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND glo
 
 // whereDetail is an operation on many dead letters as recorded in the table of operations.
 type whereDetail struct {
-	Filter    DeadLetterFilter `json:"filter"`
-	Letters   int64            `json:"letters"`
-	Positions []int64          `json:"positions,omitempty"` // of the discarded dead letters
+	Filter      DeadLetterFilter `json:"filter"`
+	DeadLetters int64            `json:"letters"`
+	Positions   []int64          `json:"positions,omitempty"` // of the discarded dead letters
 }
 
 // where changes the first dead letters, by position, that the filter selects in all units.
@@ -207,7 +207,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Dead
 		list, _ := json.Marshal(positions) // of numbers it does not fail
 		rows, err := exec(ctx, tx, "change the dead letters", change, at.consumer, "{"+strings.Trim(string(list), "[]")+"}")
 		n += rows
-		d := whereDetail{Filter: f, Letters: rows}
+		d := whereDetail{Filter: f, DeadLetters: rows}
 		if kind == KindDiscard {
 			d.Positions = positions
 		}

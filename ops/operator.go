@@ -102,7 +102,7 @@ func (o *Operator) operate(ctx context.Context, kind Kind, name string, invalid 
 
 // audited runs the transaction of one operation, and notifies the workers. do returns the ID of
 // the operation's row. A dry run is rolled back.
-func audited[T any](ctx context.Context, db pgdriver.Pool, news ident.Table, dry *dryRun[T], do func(tx *sql.Tx) (id int64, err error)) error {
+func audited[T any](ctx context.Context, db pgdriver.Pool, table ident.Table, dry *dryRun[T], do func(tx *sql.Tx) (id int64, err error)) error {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func audited[T any](ctx context.Context, db pgdriver.Pool, news ident.Table, dry
 	if err != nil {
 		return err
 	}
-	if err := changes.Notify(ctx, tx, news); err != nil {
+	if err := changes.Notify(ctx, tx, table); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {

@@ -62,15 +62,15 @@ type Scope struct {
 // details parses the column details of a worker's row. A worker of another library may have
 // stored any text.
 func (w *Worker) details(text string) {
-	var told map[string]struct {
+	var details map[string]struct {
 		Wish
 		Scope *Scope
 	}
-	if json.Unmarshal([]byte(text), &told) != nil || told == nil {
+	if json.Unmarshal([]byte(text), &details) != nil || details == nil {
 		return
 	}
 	w.Wishes, w.Scopes = map[string]Wish{}, map[string]Scope{}
-	for name, d := range told {
+	for name, d := range details {
 		if d.Wish != (Wish{Count: 1}) {
 			w.Wishes[name] = d.Wish
 		}

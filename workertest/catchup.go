@@ -116,11 +116,11 @@ func tablesOf(opts []worker.Option) *migrations.Config {
 // replaying describes the consumers whose events wait for the replay of their aggregate. It is
 // empty if there are none.
 func replaying(ctx context.Context, o *ops.Operator, s worker.Status) string {
-	letters, err := o.DeadLetters(ctx, "")
+	deadLetters, err := o.DeadLetters(ctx, "")
 	if err != nil {
 		return "the list of dead letters"
 	}
-	for _, l := range letters {
+	for _, l := range deadLetters {
 		if l.Replay && slices.ContainsFunc(s.Consumers, func(c worker.ConsumerStatus) bool { return c.Consumer == l.Consumer }) {
 			return fmt.Sprintf("that consumer %q has handled aggregate %s of type %s again (the event at position %d is next)", l.Consumer, errtext.Value(l.AggregateID), errtext.Value(l.AggregateType), l.Position)
 		}

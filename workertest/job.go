@@ -97,8 +97,8 @@ func HandleJobs(ctx context.Context, db *sql.DB, h *jobs.Handlers, given []Given
 			return all, fmt.Errorf("workertest: a transaction to inspect: %w", err)
 		}
 	}
-	if looked := inspect(b.tx); looked != nil {
-		return all, looked
+	if inspected := inspect(b.tx); inspected != nil {
+		return all, inspected
 	}
 	return all, err
 }

@@ -98,7 +98,7 @@ func (d dossier) text() string {
 	f.add("in doubt", "%d ranges of positions", d.OpenRanges)
 	f.add("letters", "%d", d.DeadLetters)
 	for _, e := range alarms.Share(d.errors) {
-		f.add("error", "%s: %s", e.Name(), e.Says())
+		f.add("error", "%s: %s", e.Name(), e.Message())
 	}
 	parts := []string{f.String()}
 	if len(d.Units) > 0 {

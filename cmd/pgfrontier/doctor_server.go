@@ -44,8 +44,8 @@ SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('
 		return finding{}, err
 	case standby:
 		return fail("connect to the primary: add target_session_attrs=read-write to the connection string", "PostgreSQL %s is a standby, on which no worker runs", version), nil
-	case readOnly.Says != "":
-		return fail(readOnly.Remedy, "%s", readOnly.Says), nil
+	case readOnly.Text != "":
+		return fail(readOnly.Remedy, "%s", readOnly.Text), nil
 	case !tracks:
 		return warn("set track_activities to on", "track_activities is off: nobody sees what open transactions do"), nil
 	}
@@ -67,8 +67,8 @@ func (p *patient) connections(ctx context.Context) (finding, error) {
 	switch {
 	case err != nil:
 		return finding{}, err
-	case full.Says != "":
-		return warn(full.Remedy, "%s", full.Says), nil
+	case full.Text != "":
+		return warn(full.Remedy, "%s", full.Text), nil
 	}
 	return ok("no limit is reached"), nil
 }

@@ -250,7 +250,7 @@ func (p *patient) failures(context.Context) (finding, error) {
 		if !slices.ContainsFunc(p.consumers, func(c ops.Consumer) bool { return c.Name == s.Consumer }) {
 			continue // it was retired
 		}
-		all = append(all, s.Name()+": "+s.Says())
+		all = append(all, s.Name()+": "+s.Message())
 		if remedy := s.Remedy(); !slices.Contains(remedies, remedy) {
 			remedies = append(remedies, remedy)
 		}

@@ -306,7 +306,7 @@ func (v view) object() object {
 		"leaders":   listed(v.leaders(), func(place string) string { return place }),
 		"consumers": listed(v.consumers, v.consumer),
 		"wrong": listed(v.wrong, func(t alarms.Alarm) object {
-			return object{"kind": t.Kind, "name": t.Name, "says": t.Says, "see": further(t)}
+			return object{"kind": t.Kind, "name": t.Name, "says": t.Text, "see": further(t)}
 		}),
 	}
 }

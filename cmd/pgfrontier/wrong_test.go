@@ -63,7 +63,7 @@ wrong        flows: runs have not ended, and no worker advances them; see pgfron
 func TestBoardNamesWhatIsWrong(t *testing.T) {
 	v := shown(1, "a")
 	for range 7 {
-		v.wrong = append(v.wrong, alarms.Alarm{Kind: alarms.Consumer, Name: "a", Says: strings.Repeat("no ", 100)})
+		v.wrong = append(v.wrong, alarms.Alarm{Kind: alarms.Consumer, Name: "a", Text: strings.Repeat("no ", 100)})
 	}
 	for high, want := range map[int]int{10: 2, 20: 4, 25: 5, 100: 5} {
 		b, _ := after(newBoard(v), resized{60, high})

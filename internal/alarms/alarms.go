@@ -39,7 +39,7 @@ const (
 type Alarm struct {
 	Kind Kind
 	Name string // of the worker, consumer, queue or schedule; empty: the alarm is about the server, flows, or the number of other alarms
-	Says string
+	Text string
 }
 
 // String returns the alarm as one line.
@@ -49,7 +49,7 @@ func (t Alarm) String() string {
 	if t.Name != "" {
 		thing += " " + t.Name
 	}
-	return thing + ": " + t.Says
+	return thing + ": " + t.Text
 }
 
 const (
@@ -95,7 +95,7 @@ func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm
 		}
 	}
 	for _, s := range Share(unitErrors) {
-		all = append(all, Alarm{Consumer, s.Name(), s.Says()})
+		all = append(all, Alarm{Consumer, s.Name(), s.Message()})
 	}
 	return all
 }
@@ -125,7 +125,7 @@ func sharedErrors(kind Kind, workers []ops.Worker, of func(json.RawMessage) []Wo
 	for _, c := range order {
 		t := Alarm{kind, first[c], c}
 		if n := others[c]; n > 0 {
-			t.Says = fmt.Sprintf("%s (and of %d other workers)", c, n)
+			t.Text = fmt.Sprintf("%s (and of %d other workers)", c, n)
 		}
 		all = append(all, t)
 	}
@@ -142,7 +142,7 @@ func short(all []Alarm) (list []Alarm) {
 		}
 		list = append(list, rest[:min(n, most)]...)
 		if n > most {
-			list = append(list, Alarm{Kind: kind, Says: fmt.Sprintf("%d more", n-most)})
+			list = append(list, Alarm{Kind: kind, Text: fmt.Sprintf("%d more", n-most)})
 		}
 		rest = rest[n:]
 	}

@@ -80,7 +80,7 @@ func TestListIsShort(t *testing.T) {
 		for _, one := range all {
 			more := 0
 			if one.Name == "" {
-				if _, err := fmt.Sscanf(one.Says, "%d more", &more); err != nil {
+				if _, err := fmt.Sscanf(one.Text, "%d more", &more); err != nil {
 					t.Fatalf("%v: %v", one, err)
 				}
 				others[one.Kind] += more

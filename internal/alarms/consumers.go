@@ -83,8 +83,8 @@ func (s Shared) Name() string {
 	return s.Consumer
 }
 
-// Says returns the error. For several units it names the units, and omits the event of the first.
-func (s Shared) Says() string {
+// Message returns the error. For several units it names the units, and omits the event of the first.
+func (s Shared) Message() string {
 	const most = 20 // maximum number of units to name
 	n := len(s.Units)
 	if n == 1 {

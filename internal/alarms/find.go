@@ -35,7 +35,7 @@ func Find(ctx context.Context, db *sql.DB, names *migrations.Config, consumers [
 		return nil, errtext.Of(fmt.Errorf("find the alarms: %w", err))
 	}
 	if standby {
-		all = append(all, Alarm{Kind: Standby, Says: "a standby, on which no worker runs; it shows what it has received"})
+		all = append(all, Alarm{Kind: Standby, Text: "a standby, on which no worker runs; it shows what it has received"})
 	}
 	more, err := ofDeployment(ctx, db, names, t, jobs)
 	if err != nil {
@@ -83,12 +83,12 @@ func ofDeployment(ctx context.Context, db *sql.DB, names *migrations.Config, t t
 			return nil, err
 		}
 		if c != (Condition{}) {
-			all = append(all, Alarm{Kind: Server, Says: c.Says})
+			all = append(all, Alarm{Kind: Server, Text: c.Text})
 		}
 	}
 	for _, check := range []func(context.Context, migrations.Querier, *migrations.Config) error{migrations.Check, migrations.CheckJobs} {
 		if err := check(ctx, db, names); errors.Is(err, migrations.ErrNewerVersion) {
-			all = append(all, Alarm{Kind: Tables, Says: errtext.Line(err.Error())})
+			all = append(all, Alarm{Kind: Tables, Text: errtext.Line(err.Error())})
 		}
 	}
 	return all, nil
@@ -171,7 +171,7 @@ func withUnhandled(ctx context.Context, db store.Querier, jobs tables.Jobs, all 
 		return nil, err
 	}
 	if unadvanced {
-		all = append(all, Alarm{Kind: Unadvanced, Says: "runs have not ended, and no worker advances them"})
+		all = append(all, Alarm{Kind: Unadvanced, Text: "runs have not ended, and no worker advances them"})
 	}
 	return all, nil
 }
@@ -180,7 +180,7 @@ func withUnhandled(ctx context.Context, db store.Querier, jobs tables.Jobs, all 
 func withUnserved(all []Alarm, queues []string) []Alarm {
 	for _, name := range queues {
 		if i := slices.IndexFunc(all, func(t Alarm) bool { return t.Kind == Due && t.Name == name }); i >= 0 {
-			all[i].Says += ", and no worker serves it"
+			all[i].Text += ", and no worker serves it"
 			continue
 		}
 		behind := slices.IndexFunc(all, func(t Alarm) bool { return t.Kind == Failed || t.Kind == Overdue || t.Kind == PausedSchedule })
@@ -206,16 +206,16 @@ func ofJobs(ctx context.Context, db store.Querier, jobs tables.Jobs) ([]Alarm, e
 		since := strings.TrimSuffix((time.Duration(n) * time.Microsecond).Round(time.Minute).String(), "0s")
 		switch t.Kind {
 		case Paused:
-			t.Says = errtext.Line(fmt.Sprintf("paused by %s (%s)", by, reason))
+			t.Text = errtext.Line(fmt.Sprintf("paused by %s (%s)", by, reason))
 		case Due:
-			t.Says = fmt.Sprintf("jobs are due and do not run, for %s", since)
+			t.Text = fmt.Sprintf("jobs are due and do not run, for %s", since)
 		case Failed:
-			t.Says = failed(n)
+			t.Text = failed(n)
 		case Overdue:
-			t.Says = fmt.Sprintf("overdue for %s", since)
+			t.Text = fmt.Sprintf("overdue for %s", since)
 		case PausedSchedule:
-			if t.Says = "paused for " + since; by != "" {
-				t.Says = errtext.Line(fmt.Sprintf("%s by %s (%s)", t.Says, by, reason))
+			if t.Text = "paused for " + since; by != "" {
+				t.Text = errtext.Line(fmt.Sprintf("%s by %s (%s)", t.Text, by, reason))
 			}
 		}
 		return t, nil

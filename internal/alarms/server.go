@@ -13,7 +13,7 @@ import (
 )
 
 // Condition is a fault of the server, and its remedy.
-type Condition struct{ Says, Remedy string }
+type Condition struct{ Text, Remedy string }
 
 // ReadOnly reports transactions that are read-only by default. The default may be that of the
 // server, of this database, or of a role that may write the heartbeats of workers. The zero
@@ -57,7 +57,7 @@ func Full(ctx context.Context, db store.Querier, t tables.Tables, jobs tables.Jo
 		if err := r.Scan(&what, &name, &used, &limit); err != nil {
 			return c, err
 		}
-		c.Says = fmt.Sprintf("the connection limit of %s is reached: %d sessions of %d", strings.TrimSpace(what+" "+name), used, limit)
+		c.Text = fmt.Sprintf("the connection limit of %s is reached: %d sessions of %d", strings.TrimSpace(what+" "+name), used, limit)
 		c.Remedy = "end idle sessions, see pg_stat_activity, or raise the limit: " + map[string]string{
 			"the server": "max_connections", "database": "ALTER DATABASE " + ident.Quote(name) + " CONNECTION LIMIT N", "role": "ALTER ROLE " + ident.Quote(name) + " CONNECTION LIMIT N"}[what]
 		return c, nil

@@ -162,9 +162,9 @@ func (r *Refused[K]) Begin(now time.Time) (out []K) {
 }
 
 // Partly records that the round did not try all rows. taken are the rows that it has tried.
-func (r *Refused[K]) Partly(taken []K) {
+func (r *Refused[K]) Partly(tried []K) {
 	r.partial = true
-	for _, id := range taken {
+	for _, id := range tried {
 		delete(r.of, id)
 	}
 }

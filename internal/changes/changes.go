@@ -69,16 +69,16 @@ func Wake(ctx context.Context, q store.Querier, table ident.Table) error {
 
 // Channel returns the name of the channel of Notify.
 func Channel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
-	return lookUp(ctx, q, table, channel(table))
+	return channelName(ctx, q, table, channel(table))
 }
 
 // WaitChannel returns the name of the channel on which processes announce the positions that
 // they wait for.
 func WaitChannel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
-	return lookUp(ctx, q, table, waits(table))
+	return channelName(ctx, q, table, waits(table))
 }
 
-func lookUp(ctx context.Context, q store.Querier, table ident.Table, channel string) (name string, err error) {
+func channelName(ctx context.Context, q store.Querier, table ident.Table, channel string) (name string, err error) {
 	if err := q.QueryRowContext(ctx, `SELECT coalesce(`+channel+`, '')`).Scan(&name); err != nil {
 		return "", fmt.Errorf("read the channel of table %s: %w", table, err)
 	}

@@ -98,7 +98,7 @@ func (s session) waits() bool { return len(s.blockers) > 0 || s.prepared != (pro
 // sessionOf returns the pid of the server's process behind conn, 0 if it is
 // not known: lib/pq does not tell, and proxies make it up.
 func (w *Worker) sessionOf(conn *sql.Conn) int64 {
-	if !w.pooling.Told {
+	if !w.pooling.PIDKnown {
 		return 0
 	}
 	return pgdriver.PID(conn)

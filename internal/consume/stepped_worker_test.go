@@ -66,7 +66,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	// A script may let any statement wait. Nobody looks meanwhile: how often that
 	// would be, the script does not say.
 	w.limits = limits{quick: time.Hour, read: time.Hour, lock: 1000 * time.Hour, leave: usualLimits.leave, share: 1}
-	w.pooling.Told = false
+	w.pooling.PIDKnown = false
 	sw.Worker = w
 	s.t.Cleanup(sw.closeSession)
 	for _, u := range w.units {

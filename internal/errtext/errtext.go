@@ -23,8 +23,8 @@ func Value[T ~string](s T) string {
 	return fmt.Sprintf("%q... (%d bytes)", beginning(string(s), maxValue), len(s))
 }
 
-// Word is Value without quotes if s is short and on one line.
-func Word(s string) string {
+// Unquoted is Value without quotes if s is short and on one line.
+func Unquoted(s string) string {
 	if len(s) <= maxValue && !strings.ContainsAny(s, "\r\n") {
 		return s
 	}

@@ -63,7 +63,7 @@ func parse(connString string) (*pgx.ConnConfig, error) {
 //
 // Run owns one direct connection to connString. It reconnects with backoff until ctx ends, also
 // if a doubted connection does not answer.
-func Run(ctx context.Context, connString string, channels map[string]func(said string), health Health) error {
+func Run(ctx context.Context, connString string, channels map[string]func(payload string), health Health) error {
 	config, err := parse(connString)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func Run(ctx context.Context, connString string, channels map[string]func(said s
 	return nil
 }
 
-func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(said string), health Health, connected func()) error {
+func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(payload string), health Health, connected func()) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err

@@ -19,8 +19,8 @@ import (
 
 // Pooling describes the proxy between a pool's connections and the server.
 type Pooling struct {
-	Pooled bool // each transaction may run in another session
-	Told   bool // the driver receives the pid of the server's session
+	Pooled   bool // each transaction may run in another session
+	PIDKnown bool // the driver receives the pid of the server's session
 }
 
 // ErrNoLimit reports that the pool takes its connections from a pgxpool.Pool without a limit of
@@ -115,7 +115,7 @@ func FindPooling(ctx context.Context, db Pool) (Pooling, error) {
 		conns[i] = conn
 	}
 	var sessions [2]int64 // 0: unknown
-	told := true
+	pidKnown := true
 	for _, i := range []int{0, 0, 1, 1, 0, 1, 0, 0, 1} {
 		var session int64
 		err := queryRow(ctx, conns[i], `SELECT pg_backend_pid()`, nil, &session)
@@ -128,9 +128,9 @@ func FindPooling(ctx context.Context, db Pool) (Pooling, error) {
 			return Pooling{Pooled: true}, nil
 		}
 		sessions[i] = session
-		told = told && session == PID(conns[i])
+		pidKnown = pidKnown && session == PID(conns[i])
 	}
-	return Pooling{Told: told}, nil
+	return Pooling{PIDKnown: pidKnown}, nil
 }
 
 var (

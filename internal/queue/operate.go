@@ -50,9 +50,9 @@ SELECT id FROM new WHERE (SELECT count(*) FROM told) >= 0`
 
 // operating fills the names into a statement of operators.
 func operating(t tables.Jobs, sql string) string {
-	news, ends := ChannelsSQL(t)
+	newJobs, ends := ChannelsSQL(t)
 	return strings.NewReplacer("{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{wanted}", t.Wanted.SQL(),
-		"{kept}", kept, "{news}", news, "{ends}", ends).Replace(sql)
+		"{kept}", kept, "{news}", newJobs, "{ends}", ends).Replace(sql)
 }
 
 // CancelAll cancels jobs that tx has locked and that do not run.

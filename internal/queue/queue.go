@@ -21,18 +21,18 @@ type Queue struct {
 // New returns a Queue.
 func New(t tables.Jobs) *Queue { return &Queue{t, newStatements(t)} }
 
-// Channels returns the names of two channels. news carries the queue of each new job. ends
+// Channels returns the names of two channels. newJobs carries the queue of each new job. ends
 // carries the id of each ended job that a process awaits.
-func (q *Queue) Channels(ctx context.Context, on store.Querier) (news, ends string, err error) {
+func (q *Queue) Channels(ctx context.Context, on store.Querier) (newJobs, ends string, err error) {
 	n, e := ChannelsSQL(q.tables)
-	err = on.QueryRowContext(ctx, `SELECT coalesce(`+n+`, ''), coalesce(`+e+`, '')`).Scan(&news, &ends)
-	if err == nil && news == "" {
+	err = on.QueryRowContext(ctx, `SELECT coalesce(`+n+`, ''), coalesce(`+e+`, '')`).Scan(&newJobs, &ends)
+	if err == nil && newJobs == "" {
 		err = fmt.Errorf("there is no table %s", q.tables.Jobs)
 	}
 	if err != nil {
 		return "", "", fmt.Errorf("jobs: read the channels: %w", err)
 	}
-	return news, ends, nil
+	return newJobs, ends, nil
 }
 
 // Run names a run of a job. It is the fence: a statement must name the run to end it.

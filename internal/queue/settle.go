@@ -115,8 +115,8 @@ func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before
 	return before, nil
 }
 
-// Taken adds the remedy to the error of a job that cannot end since the history already has its id.
-func (q *Queue) Taken(id int64, err error) error {
+// ExplainDuplicate adds the remedy to the error of a job that cannot end since the history already has its id.
+func (q *Queue) ExplainDuplicate(id int64, err error) error {
 	if pgdriver.SQLState(err) != pgdriver.UniqueViolation {
 		return err
 	}
@@ -129,7 +129,7 @@ func (q *Queue) Taken(id int64, err error) error {
 func (q *Queue) Cancel(ctx context.Context, on store.Querier, id int64) (was State, err error) {
 	err = on.QueryRowContext(ctx, q.sql.cancel, id).Scan(&was)
 	if err != nil {
-		return "", fmt.Errorf("jobs: cancel job %d: %w", id, q.Taken(id, err))
+		return "", fmt.Errorf("jobs: cancel job %d: %w", id, q.ExplainDuplicate(id, err))
 	}
 	return was, nil
 }

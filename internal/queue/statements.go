@@ -40,18 +40,18 @@ var columns = `j.id, j.claim, j.kind, j.priority, ` + pgdriver.TimeOrNever(`j.ru
 
 // ChannelsSQL returns SQL expressions for the channels of new jobs and of awaited ends. The
 // name contains the table's oid, which is unique within the database.
-func ChannelsSQL(t tables.Jobs) (news, ends string) {
+func ChannelsSQL(t tables.Jobs) (newJobs, ends string) {
 	oid := `to_regclass(` + ident.Literal(t.Jobs.SQL()) + `)::oid::text`
 	return `'worker_jobs_' || ` + oid, `'worker_jobs_ends_' || ` + oid
 }
 
 func newStatements(t tables.Jobs) statements {
-	news, ends := ChannelsSQL(t)
+	newJobs, ends := ChannelsSQL(t)
 	names := strings.NewReplacer(
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{attempts}", t.Attempts.SQL(), "{logs}", t.Logs.SQL(), "{workers}", t.Workers.SQL(),
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{flow runs}", t.FlowRuns.SQL(), "{flow sweep}", t.FlowSweep.SQL(), "{through}", t.EmittedThrough.SQL(),
-		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
+		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", newJobs, "{ends}", ends,
 		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{told}", notified, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{lives}", lives, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(maxAttempts))
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // twice, since fragments contain names, too
 	return statements{

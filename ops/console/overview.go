@@ -134,7 +134,7 @@ func (s *snapshot) Troubles(w ops.Worker) (all []string) {
 	}
 	shared := alarms.Share(alarms.UnitErrors(w.Status))
 	for _, t := range shared[:min(len(shared), mostErrors)] {
-		all = append(all, t.Name()+": "+t.Says())
+		all = append(all, t.Name()+": "+t.Message())
 	}
 	if n := len(shared) - mostErrors; n > 0 {
 		all = append(all, count(n, "other consumer")+" with an error")

@@ -50,7 +50,7 @@ func (s *Store) checkAppend(tx *sql.Tx, expected store.ExpectedVersion, events [
 func checkEvent(e, first store.Event) error {
 	if e.AggregateType != first.AggregateType || e.AggregateID != first.AggregateID {
 		return fmt.Errorf("it belongs to aggregate %s %s, the first one to %s %s: append to each on its own",
-			errtext.Word(e.AggregateType), errtext.Value(e.AggregateID), errtext.Word(first.AggregateType), errtext.Value(first.AggregateID))
+			errtext.Unquoted(e.AggregateType), errtext.Value(e.AggregateID), errtext.Unquoted(first.AggregateType), errtext.Value(first.AggregateID))
 	}
 	if e.EventID == uuid.Nil {
 		return errors.New("EventID is zero: set it, for example to uuid.New()")

@@ -32,7 +32,7 @@ type ConflictError struct {
 
 func (e *ConflictError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "storepostgres: aggregate %s %s: expected %s", errtext.Word(e.AggregateType), errtext.Value(e.AggregateID), e.Expected)
+	fmt.Fprintf(&b, "storepostgres: aggregate %s %s: expected %s", errtext.Unquoted(e.AggregateType), errtext.Value(e.AggregateID), e.Expected)
 	if e.Actual >= 0 {
 		fmt.Fprintf(&b, ", found version %d", e.Actual)
 	}
@@ -76,7 +76,7 @@ func appendError(aggregateType, aggregateID string, expected store.ExpectedVersi
 			err = fmt.Errorf("%w: %w: %s", ErrDuplicateEventID, err, detail)
 		}
 	}
-	return fmt.Errorf("storepostgres: append to aggregate %s %s: %w", errtext.Word(aggregateType), errtext.Value(aggregateID), err)
+	return fmt.Errorf("storepostgres: append to aggregate %s %s: %w", errtext.Unquoted(aggregateType), errtext.Value(aggregateID), err)
 }
 
 // violation returns the columns of the violated unique index, and the server's detail. For a

@@ -63,7 +63,7 @@ func (s *Store) ReadAggregateStream(ctx context.Context, q store.Querier, aggreg
 	}
 	var err error
 	if stream.Events, err = collect(ctx, q, math.MaxInt, s.sql.stream, aggregateType, aggregateID, from, to); err != nil {
-		return stream, fmt.Errorf("storepostgres: read aggregate %s %s: %w", errtext.Word(aggregateType), errtext.Value(aggregateID), err)
+		return stream, fmt.Errorf("storepostgres: read aggregate %s %s: %w", errtext.Unquoted(aggregateType), errtext.Value(aggregateID), err)
 	}
 	return stream, nil
 }
