@@ -37,16 +37,16 @@ func TestCheckNamesEveryMissingTable(t *testing.T) {
 // Check does not report a table as missing if it cannot read the catalog.
 func TestCheckWithoutAServer(t *testing.T) {
 	t.Parallel()
-	nobody, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
+	unknown, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nobody.Close()
+	defer unknown.Close()
 	d := pgtest.New(t)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for what, check := range map[string]func() error{
-		"no server":         func() error { return migrations.Check(t.Context(), nobody, nil) },
+		"no server":         func() error { return migrations.Check(t.Context(), unknown, nil) },
 		"cancelled":         func() error { return migrations.Check(cancelled, d.DB, nil) },
 		"Apply, cancelled":  func() error { return migrations.Apply(cancelled, d.DB, nil) },
 		"in a broken state": func() error { return migrations.Check(t.Context(), brokenTx(t, d.DB), nil) },

@@ -10,20 +10,20 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// letter records a dead letter of the consumer "c" for an event of the log.
-func (s site) letter(t testing.TB, position int64, aggregate string, attempts int) {
+// deadLetter records a dead letter of the consumer "c" for an event of the log.
+func (s site) deadLetter(t testing.TB, position int64, aggregate string, attempts int) {
 	t.Helper()
 	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts)
 		VALUES ('c', $1::bigint, 'Order', $2::text, gen_random_uuid(), 'Happened', CASE WHEN $3::int > 0 THEN 'boom' END, $3::int)`, position, aggregate, attempts)
 }
 
-func (s site) letters(t testing.TB) (all string) {
+func (s site) deadLetters(t testing.TB) (all string) {
 	t.Helper()
-	letters, err := s.DeadLetters(t.Context(), "c")
+	deadLetters, err := s.DeadLetters(t.Context(), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range letters {
+	for _, l := range deadLetters {
 		all += fmt.Sprintf("%d %s %v; ", l.Position, l.AggregateID, l.RetryAt != nil)
 	}
 	return all
@@ -33,9 +33,9 @@ func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.place(t, 9)
-	s.letter(t, 3, "a", 5)
-	s.letter(t, 7, "a", 0)
-	s.letter(t, 5, "b", 2)
+	s.deadLetter(t, 3, "a", 5)
+	s.deadLetter(t, 7, "a", 0)
+	s.deadLetter(t, 5, "b", 2)
 	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
 		VALUES ('d', 3, 'Order', 'a', gen_random_uuid(), 'Happened', 1), ('c', 4, 'Invoice', 'a', gen_random_uuid(), 'Happened', 1)`)
 	all, err := s.DeadLetters(t.Context(), "c")
@@ -56,7 +56,7 @@ func TestDeadLetters(t *testing.T) {
 	if err := s.RetryDeadLetters(t.Context(), "c", 7, by); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := s.letters(t), "3 a true; 4 a false; 5 b false; 7 a true; "; got != want {
+	if got, want := s.deadLetters(t), "3 a true; 4 a false; 5 b false; 7 a true; "; got != want {
 		t.Errorf("after a retry: %s, want %s", got, want)
 	}
 	if n := s.count(t, `SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'd' AND retry_at IS NOT NULL`); n > 0 {
@@ -73,7 +73,7 @@ func TestDeadLetters(t *testing.T) {
 	if err := s.DiscardDeadLetter(t.Context(), "c", 3, by); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := s.letters(t), "4 a false; 5 b false; 7 a true; "; got != want {
+	if got, want := s.deadLetters(t), "4 a false; 5 b false; 7 a true; "; got != want {
 		t.Errorf("after a discard: %s, want %s", got, want)
 	}
 	var discarded struct {
@@ -145,7 +145,7 @@ func TestLists(t *testing.T) {
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('b', 4)`)
 	s.open(t, 2, 3)
 	s.open(t, 7, 7)
-	s.letter(t, 1, "a", 1)
+	s.deadLetter(t, 1, "a", 1)
 	all, err := s.Consumers(t.Context())
 	if err != nil || len(all) != 2 || all[0].Name != "b" || all[0].OpenRanges+all[0].DeadLetters != 0 || all[1].OpenRanges != 2 || all[1].DeadLetters != 1 || all[1].UpdatedAt.IsZero() {
 		t.Errorf("%+v, %v", all, err)
@@ -178,12 +178,12 @@ func TestLists(t *testing.T) {
 
 func TestListsRefuseInvalidArguments(t *testing.T) {
 	t.Parallel()
-	nobody, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
+	unknown, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nobody.Close()
-	away, err := ops.New(nobody, nil)
+	defer unknown.Close()
+	away, err := ops.New(unknown, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

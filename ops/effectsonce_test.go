@@ -110,8 +110,8 @@ var steps = []struct {
 		}
 		n := next[b%len(next)]
 		err = p.SkipEvent(p.t.Context(), n.Consumer, n.Position, by)
-		var innocent *ops.NotStuckError
-		if !errors.As(err, &innocent) {
+		var goodEvent *ops.NotStuckError
+		if !errors.As(err, &goodEvent) {
 			return err
 		}
 		if err := p.Pause(p.t.Context(), n.Consumer, by); err != nil {

@@ -18,7 +18,7 @@ func (o *Jobs) QueuesSQL() string { return o.queuesSQL() }
 // second element has the parameters for EXECUTE.
 func (o *Operator) ReadsSQL() map[string][2]string {
 	filter := DeadLetterFilter{EventType: "none"}
-	letters, _ := o.deadLettersSQL("c", filter, true, 10)
+	deadLetters, _ := o.deadLettersSQL("c", filter, true, 10)
 	all, _ := o.deadLettersSQL("c", DeadLetterFilter{}, true, 10)
 	matching, _ := o.matchingSQL("c", DeadLetterFilter{}, 10)
 	operations, _ := o.operationsSQL("", 1, 1)
@@ -34,7 +34,7 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 		"open gaps":           {o.gapsSQL(true), `('c', 9223372036854775807, 10)`},
 		"next":                {o.nextSQL(), `('c')`},
 		"letters":             {all, `('c', 10)`},
-		"letters of a filter": {letters, `('c', 10, 'Happened')`},
+		"letters of a filter": {deadLetters, `('c', 10, 'Happened')`},
 		"matching letters":    {matching, `('c', 10)`},
 	}
 }

@@ -106,9 +106,9 @@ func TestOperationsBindClaims(t *testing.T) {
 	if err != nil || len(all.Asked) != 6 || len(all.Cancelled) != 2 {
 		t.Fatalf("cancelled %+v, %v", all, err)
 	}
-	looked, err := h.InFlight(ctx, s.DB, h.id, "q")
-	if err != nil || len(looked) != 6 || slices.ContainsFunc(looked, func(j queue.Job) bool { return !j.Cancel }) {
-		t.Errorf("the worker sees %+v, %v", looked, err)
+	found, err := h.InFlight(ctx, s.DB, h.id, "q")
+	if err != nil || len(found) != 6 || slices.ContainsFunc(found, func(j queue.Job) bool { return !j.Cancel }) {
+		t.Errorf("the worker sees %+v, %v", found, err)
 	}
 }
 

@@ -50,7 +50,7 @@ func full(t testing.TB, paused bool) site {
 	s.append(t, "a", 5)
 	s.settle(t, 5)
 	s.place(t, 2)
-	s.letter(t, 1, "a", 1)
+	s.deadLetter(t, 1, "a", 1)
 	if paused {
 		s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = clock_timestamp(), paused_by = 'bob', paused_reason = 'lunch'`)
 	}
@@ -210,8 +210,8 @@ func readAll(t *testing.T, o *ops.Operator, position int64) {
 	_, blockers := o.Blockers(ctx, true)
 	_, workers := o.Workers(ctx)
 	_, stopped := o.StoppedWorkers(ctx)
-	_, letters := o.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{AggregateType: "Order", EventType: "Happened", Error: "o", OlderThan: time.Hour, After: 1}, true, 10)
-	if err := errors.Join(gaps, blockers, workers, stopped, letters); err != nil {
+	_, deadLetters := o.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{AggregateType: "Order", EventType: "Happened", Error: "o", OlderThan: time.Hour, After: 1}, true, 10)
+	if err := errors.Join(gaps, blockers, workers, stopped, deadLetters); err != nil {
 		t.Error(err)
 	}
 }
@@ -260,7 +260,7 @@ func TestDrivers(t *testing.T) {
 			if err := o.Resume(ctx, "c", by); err != nil {
 				t.Error(err)
 			}
-			s.letter(t, 4, "a", 2)
+			s.deadLetter(t, 4, "a", 2)
 			readAll(t, o, 5)
 			if all, err := o.Preview(func(o *ops.Operator) error {
 				_, err := o.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{}, 10, by)
@@ -274,9 +274,9 @@ func TestDrivers(t *testing.T) {
 			if with, err := o.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{}, true, 10); err != nil || len(with) != 1 || string(with[0].Payload) != `{}` {
 				t.Errorf("with payload: %+v, %v", with, err)
 			}
-			letters, err := o.DeadLetters(ctx, "")
-			if err != nil || len(letters) != 1 || letters[0].Position != 4 || letters[0].EventID == uuid.Nil {
-				t.Errorf("%+v, %v", letters, err)
+			deadLetters, err := o.DeadLetters(ctx, "")
+			if err != nil || len(deadLetters) != 1 || deadLetters[0].Position != 4 || deadLetters[0].EventID == uuid.Nil {
+				t.Errorf("%+v, %v", deadLetters, err)
 			}
 			operations, err := o.Operations(ctx, "c", 100)
 			if err != nil || len(operations) != 9 {

@@ -17,8 +17,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// told formats an operation without its ID and time.
-func told(consumer string, kind ops.Kind, by ops.By, detail []byte) string {
+// format formats an operation without its ID and time.
+func format(consumer string, kind ops.Kind, by ops.By, detail []byte) string {
 	return fmt.Sprintf("%s of %s by %v: %s", kind, consumer, by, detail)
 }
 
@@ -185,18 +185,18 @@ func TestPreviewMatchesChange(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		var foretold, happened []string
+		var previewed, happened []string
 		for _, op := range preview {
 			if op.ID != 0 || time.Since(op.At) > time.Hour {
 				rt.Fatalf("the preview of %s is %+v", name, op)
 			}
-			foretold = append(foretold, told(op.Consumer, op.Kind, op.By, op.Detail))
+			previewed = append(previewed, format(op.Consumer, op.Kind, op.By, op.Detail))
 		}
 		for i := len(all) - 1; i >= 0; i-- {
-			happened = append(happened, told(all[i].Consumer, all[i].Kind, all[i].By, all[i].Detail))
+			happened = append(happened, format(all[i].Consumer, all[i].Kind, all[i].By, all[i].Detail))
 		}
-		if fmt.Sprint(foretold) != fmt.Sprint(happened) {
-			rt.Fatalf("%s: foretold %q, then %q", name, foretold, happened)
+		if fmt.Sprint(previewed) != fmt.Sprint(happened) {
+			rt.Fatalf("%s: foretold %q, then %q", name, previewed, happened)
 		}
 		if foreseen == nil {
 			seen[name]++
@@ -304,9 +304,9 @@ func TestPreviewOfJobsMatchesChange(t *testing.T) {
 			rt.Fatalf("%s: %d operations, %v; foretold %d, %v", name, len(all), err, len(preview), foreseen)
 		}
 		for i, op := range preview {
-			foretold, happened := told(fmt.Sprint(op.Job, op.Queue, op.ID), op.Kind, op.By, op.Detail), told(fmt.Sprint(all[i].Job, all[i].Queue, 0), all[i].Kind, all[i].By, all[i].Detail)
-			if fresh.ReplaceAllString(foretold, "") != fresh.ReplaceAllString(happened, "") {
-				rt.Fatalf("%s: foretold %s, then %s", name, foretold, happened)
+			previewed, happened := format(fmt.Sprint(op.Job, op.Queue, op.ID), op.Kind, op.By, op.Detail), format(fmt.Sprint(all[i].Job, all[i].Queue, 0), all[i].Kind, all[i].By, all[i].Detail)
+			if fresh.ReplaceAllString(previewed, "") != fresh.ReplaceAllString(happened, "") {
+				rt.Fatalf("%s: foretold %s, then %s", name, previewed, happened)
 			}
 		}
 		if foreseen == nil {

@@ -399,7 +399,7 @@ func filtered(t *testing.T) site {
 	s.append(t, "x", 6)
 	s.place(t, 9)
 	for i, aggregate := range []string{"a", "b", "a", "b", "c", "c"} {
-		s.letter(t, int64(i+1), aggregate, (i+1)%2)
+		s.deadLetter(t, int64(i+1), aggregate, (i+1)%2)
 	}
 	s.Exec(t, `UPDATE consumer_dead_letters SET error = '50% off' WHERE global_position = 5`)
 	s.Exec(t, `UPDATE consumer_dead_letters SET event_type = 'Paid', created_at = now() - interval '2 hours' WHERE global_position IN (2, 3)`)
@@ -453,8 +453,8 @@ func TestManyDeadLetters(t *testing.T) {
 	s := filtered(t)
 	ctx := t.Context()
 	n, err := s.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{EventType: "Paid", After: 2}, 10, by) // 3 of a
-	if err != nil || n != 2 || s.letters(t) != "1 a true; 2 b false; 3 a true; 4 b false; 5 c false; 6 c false; " {
-		t.Errorf("retried %d, %v: %s", n, err, s.letters(t))
+	if err != nil || n != 2 || s.deadLetters(t) != "1 a true; 2 b false; 3 a true; 4 b false; 5 c false; 6 c false; " {
+		t.Errorf("retried %d, %v: %s", n, err, s.deadLetters(t))
 	}
 	var d struct {
 		Filter    ops.DeadLetterFilter
@@ -467,8 +467,8 @@ func TestManyDeadLetters(t *testing.T) {
 	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{Error: "boom"}, 1, by); err != nil || n != 1 {
 		t.Errorf("discarded %d, %v", n, err)
 	}
-	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{After: 2}, 10, by); err != nil || n != 4 || s.letters(t) != "2 b false; " {
-		t.Errorf("discarded %d, %v: %s", n, err, s.letters(t))
+	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{After: 2}, 10, by); err != nil || n != 4 || s.deadLetters(t) != "2 b false; " {
+		t.Errorf("discarded %d, %v: %s", n, err, s.deadLetters(t))
 	}
 	if op := s.last(t, &d); op.Kind != ops.KindDiscard || d.Letters != 4 || fmt.Sprint(d.Positions) != "[3 4 5 6]" {
 		t.Errorf("recorded %+v, %+v", op, d)
@@ -482,23 +482,23 @@ func TestManyDeadLetters(t *testing.T) {
 	// Of aggregates with the same id, only those of the type are retried.
 	named := newSite(t)
 	named.place(t, 9)
-	named.letter(t, 1, "a", 1)
-	named.letter(t, 2, "a", 1)
+	named.deadLetter(t, 1, "a", 1)
+	named.deadLetter(t, 2, "a", 1)
 	named.Exec(t, `UPDATE consumer_dead_letters SET aggregate_type = 'Invoice' WHERE global_position = 2`)
-	if n, err = named.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{AggregateType: "Invoice"}, 10, by); err != nil || n != 1 || named.letters(t) != "1 a false; 2 a true; " {
-		t.Errorf("retried %d, %v: %s", n, err, named.letters(t))
+	if n, err = named.RetryDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{AggregateType: "Invoice"}, 10, by); err != nil || n != 1 || named.deadLetters(t) != "1 a false; 2 a true; " {
+		t.Errorf("retried %d, %v: %s", n, err, named.deadLetters(t))
 	}
 
 	split, low, high := splitSite(t, "")
-	split.letter(t, 6, high, 1)
-	split.letter(t, 7, high, 0)
+	split.deadLetter(t, 6, high, 1)
+	split.deadLetter(t, 7, high, 0)
 	split.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#800-fff' WHERE consumer_name = 'c'`)
 	if all, err := split.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{}, false, 10); err != nil || len(all) != 3 || all[2].Partition != "800-fff" {
 		t.Errorf("of units: %+v, %v", all, err)
 	}
 	// The units' positions interleave: the first dead letters are not those of the first unit.
 	split.Exec(t, `UPDATE consumer_dead_letters SET global_position = 2 WHERE global_position = 7`)
-	split.letter(t, 3, low, 1)
+	split.deadLetter(t, 3, low, 1)
 	split.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#000-7ff' WHERE consumer_name = 'c'`)
 	if n, err = split.DiscardWhere(ctx, "c", ops.DeadLetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.1 8:5.1" {
 		t.Errorf("discarded %d, %v: %s", n, err, split.stands(t))
@@ -601,7 +601,7 @@ func TestListsWithFarTimes(t *testing.T) {
 	s.append(t, "a", 4)
 	s.place(t, 1)
 	s.open(t, 2, 2)
-	s.letter(t, 1, "a", 1)
+	s.deadLetter(t, 1, "a", 1)
 	s.Exec(t, `UPDATE consumer_dead_letters SET retry_at = now()`)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid) VALUES (gen_random_uuid(), '{c}', 'h', 1)`)
 	for _, state := range append(slices.Clone(unfinished), finished...) {

@@ -50,7 +50,7 @@ func (s site) awaitDelivered(t testing.TB, want string) {
 	}
 }
 
-func (s site) awaitNoLetters(t testing.TB) {
+func (s site) awaitNoDeadLetters(t testing.TB) {
 	t.Helper()
 	await(t, "no letter to be left", func() bool { return s.count(t, `SELECT count(*) FROM consumer_dead_letters`) == 0 })
 }
@@ -68,7 +68,7 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitDelivered(t, "1 2 3 4 5 6 -1 1r 2r 3r 6r")
-	s.awaitNoLetters(t)
+	s.awaitNoDeadLetters(t)
 	var d struct {
 		AggregateType string `json:"aggregate_type"`
 		AggregateID   string `json:"aggregate_id"`
@@ -87,7 +87,7 @@ func TestReplayKeepsOrder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
-	var told atomic.Int32
+	var reported atomic.Int32
 	var w *worker.Worker
 	var replays atomic.Bool
 	l := &forgetter{}
@@ -122,18 +122,18 @@ func TestReplayKeepsOrder(t *testing.T) {
 		}
 		return nil
 	}
-	s.workWith(t, l, func(made *worker.Worker) { w = made }, worker.WithObserver(observe.On(func(observe.DeadLettered) { told.Add(1) })))
+	s.workWith(t, l, func(made *worker.Worker) { w = made }, worker.WithObserver(observe.On(func(observe.DeadLettered) { reported.Add(1) })))
 	s.awaitDelivered(t, "1 2 3")
 	replays.Store(true)
 	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitNoLetters(t)
+	s.awaitNoDeadLetters(t)
 	await(t, "6 events", func() bool { return strings.Contains(s.delivered(t), " 5") })
 	if got := strings.Replace(s.delivered(t), " 5", "", 1); got != "1 2 3 -1 1r 2r 3r 4" {
 		t.Errorf("delivered %s", got)
 	}
-	if n := told.Load(); n != 0 {
+	if n := reported.Load(); n != 0 {
 		t.Errorf("%d dead letters were told", n)
 	}
 }
@@ -196,7 +196,7 @@ func TestFailingReplayIsDeadLetter(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.awaitDelivered(t, "1 2 3 -1 1r 2r 3r")
-			s.awaitNoLetters(t)
+			s.awaitNoDeadLetters(t)
 		})
 	}
 }
@@ -215,7 +215,7 @@ func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
 	}
 	stop := s.work(t, &forgetter{})
 	s.awaitDelivered(t, "-1 1 2r 3r")
-	s.awaitNoLetters(t)
+	s.awaitNoDeadLetters(t)
 	stop()
 	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
 	}
 	s.work(t, &forgetter{})
 	s.awaitDelivered(t, "-1 1 2r 3r -1 1r 2r 3r")
-	s.awaitNoLetters(t)
+	s.awaitNoDeadLetters(t)
 }
 
 // Replay omits events above the checkpoint. It includes events that were delivered late, and
@@ -238,7 +238,7 @@ func TestReplayEndsAtTheCheckpoint(t *testing.T) {
 	s.append(t, "a", 3)
 	s.place(t, 2)
 	s.open(t, 1, 2)
-	s.letter(t, 1, "a", 1)
+	s.deadLetter(t, 1, "a", 1)
 	s.Exec(t, `UPDATE consumer_gap_skips SET consumer_name = 'd'`)
 	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'd'`)
 	s.open(t, 1, 1) // was delivered late
@@ -258,11 +258,11 @@ func TestSkippedEventIsNotMarkedReplay(t *testing.T) {
 	t.Parallel()
 	for name, leaveOut := range map[string]func(t *testing.T, s site) error{
 		"discarded": func(t *testing.T, s site) error {
-			s.letter(t, 2, "a", 1)
+			s.deadLetter(t, 2, "a", 1)
 			return s.DiscardDeadLetter(t.Context(), "c", 2, by)
 		},
 		"discarded by a filter": func(t *testing.T, s site) error {
-			s.letter(t, 2, "a", 1)
+			s.deadLetter(t, 2, "a", 1)
 			_, err := s.DiscardWhere(t.Context(), "c", ops.DeadLetterFilter{}, 10, by)
 			return err
 		},
@@ -316,7 +316,7 @@ func TestForgetThatCommits(t *testing.T) {
 			}
 			s.work(t, c)
 			s.awaitDelivered(t, want)
-			s.awaitNoLetters(t)
+			s.awaitNoDeadLetters(t)
 		})
 	}
 }
@@ -359,7 +359,7 @@ func TestReplayOfUnhandledEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitDelivered(t, "1 1r 2 3 4")
-	s.awaitNoLetters(t)
+	s.awaitNoDeadLetters(t)
 	if err := s.Reset(t.Context(), "c", 0, by); err != nil {
 		t.Fatal(err)
 	}
@@ -427,8 +427,8 @@ func TestReplayInAnotherUnit(t *testing.T) {
 	if err := s.Replay(t.Context(), "c#000-7ff", "Order", high, by); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), "c#000-7ff") {
 		t.Errorf("of another unit: %v", err)
 	}
-	if got := s.stands(t); got != "0:8.0 8:5.0" || s.letters(t) != "1 "+low+" false; " {
-		t.Errorf("it stands at %s, with the letters %s", got, s.letters(t))
+	if got := s.stands(t); got != "0:8.0 8:5.0" || s.deadLetters(t) != "1 "+low+" false; " {
+		t.Errorf("it stands at %s, with the letters %s", got, s.deadLetters(t))
 	}
 	if err := s.Replay(t.Context(), "c#000-7ff", "Order", low, by); err != nil {
 		t.Errorf("of its own: %v", err)
@@ -498,7 +498,7 @@ func TestReplayTypes(t *testing.T) {
 	if err := s.ReplayTypes(t.Context(), "c", []string{"Order"}, by); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitNoLetters(t)
+	s.awaitNoDeadLetters(t)
 	if got := s.delivered(t); got != "4 5 -1 1 2 -1 3 4r" {
 		t.Fatalf("delivered %q", got)
 	}
@@ -524,7 +524,7 @@ func TestReplayTypes(t *testing.T) {
 	if err := s.ReplayTypes(t.Context(), "c", []string{"Order"}, by); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitNoLetters(t)
+	s.awaitNoDeadLetters(t)
 	if got := s.delivered(t); !strings.HasSuffix(got, "-1 3r 6 7r") {
 		t.Errorf("delivered %q", got)
 	}

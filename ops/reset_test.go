@@ -20,20 +20,20 @@ type resetDetail struct {
 func TestResetBackwardsDeletesRecordsAbove(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		to      int64
-		open    string
-		letters string
-		want    resetDetail
+		to          int64
+		open        string
+		deadLetters string
+		want        resetDetail
 	}{
 		"to the beginning":    {to: 0, want: resetDetail{From: 50, OpenRanges: 3, DeadLetters: 2}},
-		"below the first":     {to: 9, letters: "5 a false; ", want: resetDetail{From: 50, To: 9, OpenRanges: 3, DeadLetters: 1}},
-		"at a range's first":  {to: 10, open: "10-10/1", letters: "5 a false; ", want: resetDetail{From: 50, To: 10, OpenRanges: 2, DeadLetters: 1}},
-		"inside a range":      {to: 17, open: "10-17/8", letters: "5 a false; ", want: resetDetail{From: 50, To: 17, OpenRanges: 2, DeadLetters: 1}},
-		"at a range's last":   {to: 20, open: "10-20/11", letters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 20, OpenRanges: 2}},
-		"between two":         {to: 25, open: "10-20/11", letters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 25, OpenRanges: 2}},
-		"one below the head":  {to: 49, open: "10-20/11 30-30/1 40-49/10", letters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 49}},
-		"at a range of one":   {to: 30, open: "10-20/11 30-30/1", letters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 30, OpenRanges: 1}},
-		"below a range's one": {to: 29, open: "10-20/11", letters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 29, OpenRanges: 2}},
+		"below the first":     {to: 9, deadLetters: "5 a false; ", want: resetDetail{From: 50, To: 9, OpenRanges: 3, DeadLetters: 1}},
+		"at a range's first":  {to: 10, open: "10-10/1", deadLetters: "5 a false; ", want: resetDetail{From: 50, To: 10, OpenRanges: 2, DeadLetters: 1}},
+		"inside a range":      {to: 17, open: "10-17/8", deadLetters: "5 a false; ", want: resetDetail{From: 50, To: 17, OpenRanges: 2, DeadLetters: 1}},
+		"at a range's last":   {to: 20, open: "10-20/11", deadLetters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 20, OpenRanges: 2}},
+		"between two":         {to: 25, open: "10-20/11", deadLetters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 25, OpenRanges: 2}},
+		"one below the head":  {to: 49, open: "10-20/11 30-30/1 40-49/10", deadLetters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 49}},
+		"at a range of one":   {to: 30, open: "10-20/11 30-30/1", deadLetters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 30, OpenRanges: 1}},
+		"below a range's one": {to: 29, open: "10-20/11", deadLetters: "5 a false; 20 b false; ", want: resetDetail{From: 50, To: 29, OpenRanges: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -41,8 +41,8 @@ func TestResetBackwardsDeletesRecordsAbove(t *testing.T) {
 			s.open(t, 10, 20)
 			s.open(t, 30, 30)
 			s.open(t, 40, 50)
-			s.letter(t, 5, "a", 1)
-			s.letter(t, 20, "b", 1)
+			s.deadLetter(t, 5, "a", 1)
+			s.deadLetter(t, 20, "b", 1)
 			s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d', 50)`)
 			s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
 				VALUES ('d', gen_random_uuid(), 1, 50, 50, 'open', 50, 50), ('c', gen_random_uuid(), 1, 50, 50, 'void', 50, 50)`)
@@ -52,8 +52,8 @@ func TestResetBackwardsDeletesRecordsAbove(t *testing.T) {
 			}
 			s.expectProgress(t, c.to, 1)
 			s.expectSpans(t, "open", c.open)
-			if got := s.letters(t); got != c.letters {
-				t.Errorf("dead letters %q, want %q", got, c.letters)
+			if got := s.deadLetters(t); got != c.deadLetters {
+				t.Errorf("dead letters %q, want %q", got, c.deadLetters)
 			}
 			if n := s.count(t, `SELECT count(*) FROM consumer_gap_skips WHERE consumer_name = 'd' AND missing = 50 OR state = 'void'`); n != 2 {
 				t.Errorf("of what is another consumer's or closed, %d rows are left of 2", n)
@@ -118,7 +118,7 @@ func TestResetForwardsAuditsGaps(t *testing.T) {
 			if c.from > 0 {
 				s.open(t, 1, 1) // stays
 			}
-			s.letter(t, 1, "a", 1) // stays
+			s.deadLetter(t, 1, "a", 1) // stays
 			if err := s.Reset(t.Context(), "c", c.to, by); err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +127,7 @@ func TestResetForwardsAuditsGaps(t *testing.T) {
 			if open := s.spans(t, "open"); c.from > 0 && open != "1-1/1" {
 				t.Errorf("the open ranges are %q now", open)
 			}
-			if got := s.letters(t); got != "1 a false; " {
+			if got := s.deadLetters(t); got != "1 a false; " {
 				t.Errorf("the dead letters are %q now", got)
 			}
 			if n := s.count(t, `SELECT count(*) FROM consumer_gap_skips WHERE state = 'void' AND worker_id <> '00000000-0000-0000-0000-000000000000'`); n > 0 {

@@ -48,8 +48,8 @@ func TestRetire(t *testing.T) {
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers) VALUES ($1, clock_timestamp() - interval '25 hours', '{b,c,d}')`, dead)
 	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', $1), ('d', $1)`, dead)
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d', 2)`)
-	s.letter(t, 1, "a", 1)
-	s.letter(t, 2, "a", 0)
+	s.deadLetter(t, 1, "a", 1)
+	s.deadLetter(t, 2, "a", 0)
 	s.open(t, 3, 4)
 	if err := s.Retire(t.Context(), "c", by); err != nil {
 		t.Fatal(err)

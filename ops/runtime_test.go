@@ -11,15 +11,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// failing returns a consumer that cannot handle the aggregate "bad" until mended is set.
-func failing() (c *ledger, mended *atomic.Bool) {
-	mended = new(atomic.Bool)
+// failing returns a consumer that cannot handle the aggregate "bad" until fixed is set.
+func failing() (c *ledger, fixed *atomic.Bool) {
+	fixed = new(atomic.Bool)
 	return &ledger{before: func(e store.PersistedEvent) error {
-		if e.AggregateID == "bad" && !mended.Load() {
+		if e.AggregateID == "bad" && !fixed.Load() {
 			return errors.New("cannot handle this")
 		}
 		return nil
-	}}, mended
+	}}, fixed
 }
 
 // policy makes a worker give up at the first failure, and poll so rarely that only a
@@ -56,7 +56,7 @@ func TestResumeAfterWorkerPaused(t *testing.T) {
 	for name, skip := range map[string]bool{"skip": true, "mend": false} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			c, mended := failing()
+			c, fixed := failing()
 			s.append(t, "a", 2)   // 1, 2
 			s.append(t, "bad", 1) // 3
 			s.append(t, "a", 1)   // 4
@@ -76,7 +76,7 @@ func TestResumeAfterWorkerPaused(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			mended.Store(true)
+			fixed.Store(true)
 			if err := s.Resume(t.Context(), "c", by); err != nil {
 				t.Fatal(err)
 			}
@@ -90,38 +90,38 @@ func TestResumeAfterWorkerPaused(t *testing.T) {
 func TestDeadLettersOfAWorker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		operate func(s site, mended *atomic.Bool) error
+		operate func(s site, fixed *atomic.Bool) error
 		want    string
 	}{
-		"retry": {want: "1 4 2 3 5", operate: func(s site, mended *atomic.Bool) error {
-			mended.Store(true)
+		"retry": {want: "1 4 2 3 5", operate: func(s site, fixed *atomic.Bool) error {
+			fixed.Store(true)
 			return s.RetryDeadLetters(t.Context(), "c", 3, by)
 		}},
-		"discard": {want: "1 4 5", operate: func(s site, mended *atomic.Bool) error {
-			mended.Store(true)
+		"discard": {want: "1 4 5", operate: func(s site, fixed *atomic.Bool) error {
+			fixed.Store(true)
 			return errors.Join(s.DiscardDeadLetter(t.Context(), "c", 2, by), s.DiscardDeadLetter(t.Context(), "c", 3, by))
 		}},
-		"reset": {want: "1 4 2 3 4 5", operate: func(s site, mended *atomic.Bool) error {
-			mended.Store(true)
+		"reset": {want: "1 4 2 3 4 5", operate: func(s site, fixed *atomic.Bool) error {
+			fixed.Store(true)
 			return s.Reset(t.Context(), "c", 1, by)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			c, mended := failing()
+			c, fixed := failing()
 			s.append(t, "a", 1)   // 1
 			s.append(t, "bad", 2) // 2, 3
 			s.append(t, "a", 1)   // 4
 			s.work(t, c, policy(worker.FailDeadLetter)...)
 			s.awaitHandled(t, "1 4")
 			await(t, "two dead letters", func() bool {
-				letters, err := s.DeadLetters(t.Context(), "c")
-				return err == nil && len(letters) == 2 && letters[0].Error != "" && letters[0].Attempts > 0 && letters[1].Attempts == 0
+				deadLetters, err := s.DeadLetters(t.Context(), "c")
+				return err == nil && len(deadLetters) == 2 && deadLetters[0].Error != "" && deadLetters[0].Attempts > 0 && deadLetters[1].Attempts == 0
 			})
-			if err := test.operate(s, mended); err != nil {
+			if err := test.operate(s, fixed); err != nil {
 				t.Fatal(err)
 			}
-			await(t, "no dead letters", func() bool { return s.letters(t) == "" })
+			await(t, "no dead letters", func() bool { return s.deadLetters(t) == "" })
 			s.awaitCheckpoint(t, 4)
 			s.append(t, "bad", 1) // 5
 			s.awaitHandled(t, test.want)

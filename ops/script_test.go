@@ -242,7 +242,7 @@ func (s *stage) operate(what string, percent int) error {
 		}
 		return s.tally(s.Pause(ctx, "c", by))
 	case "letters":
-		return s.letterDeed(ctx, at*int64(percent)/100)
+		return s.discardMissing(ctx, at*int64(percent)/100)
 	}
 	return nil
 }
@@ -255,8 +255,8 @@ func (s *stage) skip(ctx context.Context, position int64) error {
 	return errors.Join(s.tally(s.SkipEvent(ctx, "c", position, by)), s.tally(s.Resume(ctx, "c", by)))
 }
 
-// letterDeed creates a dead letter without an event, and discards it.
-func (s *stage) letterDeed(ctx context.Context, position int64) error {
+// discardMissing creates a dead letter without an event, and discards it.
+func (s *stage) discardMissing(ctx context.Context, position int64) error {
 	position = -1 - position
 	_, err := s.DB.ExecContext(ctx, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
 		VALUES ('c', $1::bigint, 'None', 'none', gen_random_uuid(), 'None', 1) ON CONFLICT DO NOTHING`, position)

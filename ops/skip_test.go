@@ -198,7 +198,7 @@ func TestSkipRefusesUnlessStuck(t *testing.T) {
 	s.append(t, "a", 3)
 	s.settle(t, 3)
 	s.place(t, 0)
-	const refused, stuck = "is not stuck", "stuck at position 3: what comes before"
+	const refused, stuck = "is not stuck", "stuck at position 3: the events before"
 	for name, is := range map[string]struct {
 		consumers, change, want string
 	}{

@@ -34,7 +34,7 @@ func splitSite(t *testing.T, key string) (s site, low, high string) {
 	s.place(t, 2)
 	s.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now(), paused_by = 'partitions', paused_reason = 'split'`)
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, partition_key) VALUES ('c#000-7ff', 3, $1), ('c#800-fff', 5, $1)`, key)
-	s.letter(t, 1, low, 1)
+	s.deadLetter(t, 1, low, 1)
 	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#000-7ff'`)
 	return s, low, high
 }
@@ -125,8 +125,8 @@ func TestOperationsOnUnits(t *testing.T) {
 func TestOperationsChangeOneConsumerOnly(t *testing.T) {
 	t.Parallel()
 	s, low, _ := splitSite(t, "")
-	s.letter(t, 2, low, 1)
-	s.letter(t, 3, low, 1)
+	s.deadLetter(t, 2, low, 1)
+	s.deadLetter(t, 3, low, 1)
 	s.open(t, 2, 2)
 	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT consumer_name, gen_random_uuid() FROM consumer_checkpoints`)
 	others := map[string]string{ // columns that both have
@@ -177,7 +177,7 @@ func TestOperationsChangeOneConsumerOnly(t *testing.T) {
 func TestSplitConsumerHasDeadLettersOfUnits(t *testing.T) {
 	t.Parallel()
 	s, _, high := splitSite(t, "")
-	s.letter(t, 5, high, 1)
+	s.deadLetter(t, 5, high, 1)
 	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#800-fff' WHERE consumer_name = 'c'`)
 	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT consumer_name, $1 FROM consumer_checkpoints WHERE split_at IS NULL`, uuid.Max)
 	expect := func(paused bool, worker uuid.UUID) {
@@ -253,8 +253,8 @@ func TestResetWaitsForTheBatchOfAUnit(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got, letters := s.stands(t), s.count(t, `SELECT count(*) FROM consumer_dead_letters WHERE global_position > 4`); got != "0:4.2 8:4.1" || letters > 0 {
-		t.Errorf("the units are %s, with %d dead letters above", got, letters)
+	if got, deadLetters := s.stands(t), s.count(t, `SELECT count(*) FROM consumer_dead_letters WHERE global_position > 4`); got != "0:4.2 8:4.1" || deadLetters > 0 {
+		t.Errorf("the units are %s, with %d dead letters above", got, deadLetters)
 	}
 }
 
@@ -263,7 +263,7 @@ func TestResetWaitsForTheBatchOfAUnit(t *testing.T) {
 func TestConsumerIsPausedIfAllUnitsAre(t *testing.T) {
 	t.Parallel()
 	s, _, high := splitSite(t, "")
-	s.letter(t, 5, high, 1)
+	s.deadLetter(t, 5, high, 1)
 	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#800-fff' WHERE consumer_name = 'c'`)
 	one, two := uuid.New(), uuid.New()
 	for _, c := range []struct {
@@ -344,9 +344,9 @@ func TestConsumersSumUpTheirUnits(t *testing.T) {
 	if c.Position != 3 || c.HeadLag != 5 || c.Paused != nil || c.DeadLetters != 1 || c.Fixed != 4 || len(c.Units) != 2 || c.Units[1].Name != "c#800-fff" || c.Units[1].Paused == nil || c.Units[0].Partition != "000-7ff" {
 		t.Errorf("%+v", c)
 	}
-	letters, err := s.DeadLetters(t.Context(), "c")
-	if err != nil || len(letters) != 1 || letters[0].Consumer != "c" || letters[0].Partition != "000-7ff" || letters[0].AggregateID != low {
-		t.Errorf("%+v, %v", letters, err)
+	deadLetters, err := s.DeadLetters(t.Context(), "c")
+	if err != nil || len(deadLetters) != 1 || deadLetters[0].Consumer != "c" || deadLetters[0].Partition != "000-7ff" || deadLetters[0].AggregateID != low {
+		t.Errorf("%+v, %v", deadLetters, err)
 	}
 	done, err := s.Operations(t.Context(), "c", 10)
 	if err != nil || len(done) != 2 || done[0].Consumer != "c#800-fff" || done[1].Kind != ops.KindPartition {

@@ -32,16 +32,16 @@ func TestHandle(t *testing.T) {
 	}}
 	given := event("Order", "a")
 	given.CreatedAt = time.UnixMilli(1e12)
-	looked := false
+	inspected := false
 	err := workertest.Handle(t.Context(), d.DB, c, []store.Event{given, {AggregateType: "User", AggregateID: "a"}, event("Invoice", "a"), event("Order", "a"), event("Order", "b")}, func(tx *sql.Tx) error {
-		looked = true
+		inspected = true
 		if all := counts(t, tx); all != "c a 3, c b 1" {
 			t.Errorf("within the transaction: %s", all)
 		}
 		return nil
 	})
-	if err != nil || !looked {
-		t.Fatal(err, looked)
+	if err != nil || !inspected {
+		t.Fatal(err, inspected)
 	}
 	shape := ""
 	for _, e := range got {
@@ -65,10 +65,10 @@ func TestHandleReturnsWorkerErrors(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
-		before func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error
-		look   func(*sql.Tx) error
-		is     error
-		says   string
+		before  func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error
+		inspect func(*sql.Tx) error
+		is      error
+		says    string
 	}{
 		"an error": {
 			before: func(context.Context, *sql.Tx, store.PersistedEvent) error { return boom },
@@ -102,13 +102,13 @@ func TestHandleReturnsWorkerErrors(t *testing.T) {
 			},
 			is: worker.ErrTransactionEnded,
 		},
-		"what look says": {look: func(*sql.Tx) error { return boom }, is: boom, says: "boom"},
+		"what look says": {inspect: func(*sql.Tx) error { return boom }, is: boom, says: "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDatabase(t)
 			pools := map[string]*sql.DB{"pgx": d.DB, "lib/pq": d.OpenPQ(t)}
 			for driver, db := range pools {
-				err := workertest.Handle(t.Context(), db, swallowing{&counter{name: "c", before: c.before}}, []store.Event{event("Order", "a")}, c.look)
+				err := workertest.Handle(t.Context(), db, swallowing{&counter{name: "c", before: c.before}}, []store.Event{event("Order", "a")}, c.inspect)
 				if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%s: %v", driver, err)
 				}

@@ -18,10 +18,10 @@ import (
 // partitioned is a counter in partitions.
 type partitioned struct {
 	counter
-	wish consumer.Partitions
+	demand consumer.Partitions
 }
 
-func (p *partitioned) Partitions() consumer.Partitions { return p.wish }
+func (p *partitioned) Partitions() consumer.Partitions { return p.demand }
 
 // bulkPartitioned handles batches.
 type bulkPartitioned struct{ partitioned }
@@ -46,10 +46,10 @@ func TestCatchUpInPartitions(t *testing.T) {
 		}
 		return nil
 	}
-	wish := consumer.Partitions{Count: 4}
+	demand := consumer.Partitions{Count: 4}
 	all := []consumer.Consumer{
-		&partitioned{counter{name: "c", before: see}, wish},
-		&bulkPartitioned{partitioned{counter{name: "b", before: see}, wish}},
+		&partitioned{counter{name: "c", before: see}, demand},
+		&bulkPartitioned{partitioned{counter{name: "b", before: see}, demand}},
 	}
 	if err := catchUp(t, d.DB, all); err != nil {
 		t.Fatal(err)
@@ -83,14 +83,14 @@ func TestPartitionsAreChecked(t *testing.T) {
 		t.Errorf("CatchUp: %v", err)
 	}
 	var calls int
-	c.wish = consumer.Partitions{Count: 3, Key: consumer.ByKey("calls", func(store.PersistedEvent) string {
+	c.demand = consumer.Partitions{Count: 3, Key: consumer.ByKey("calls", func(store.PersistedEvent) string {
 		calls++
 		return fmt.Sprint(calls)
 	})}
 	if err := workertest.Handle(t.Context(), d.DB, c, given, nil); err == nil || !strings.Contains(err.Error(), "calls") {
 		t.Errorf("a key that is not pure: %v", err)
 	}
-	c.wish.Key = consumer.ByKey("id", func(e store.PersistedEvent) string { return e.AggregateID })
+	c.demand.Key = consumer.ByKey("id", func(e store.PersistedEvent) string { return e.AggregateID })
 	if err := workertest.Handle(t.Context(), d.DB, c, given, nil); err != nil {
 		t.Error(err)
 	}

@@ -352,7 +352,7 @@ func TestLetters(t *testing.T) {
 	s.expect(t, exitUnable, words("letters discard c --error timeout --reason r"), "--yes")
 	s.ask(t, "c", words("letters discard c --error timeout --reason r")...).is(t, exitDone, `"positions": [1, 2]`, "done, 2")
 	s.expect(t, exitDone, words("letters discard c 4 --reason r --yes"))
-	s.expect(t, exitRefused, words("letters discard c --all --reason r --yes"), "takes none")
+	s.expect(t, exitRefused, words("letters discard c --all --reason r --yes"), "selects none")
 	s.expect(t, exitDone, words("letters list c"), "none")
 }
 

@@ -31,7 +31,7 @@ func TestDrain(t *testing.T) {
 			t.Error("a dry run drains")
 		}
 		s.expect(t, exitDone, drain("h/7"), "done")
-		s.expect(t, exitRefused, drain("h/7"), "drains already")
+		s.expect(t, exitRefused, drain("h/7"), "already drains")
 		id := value[string](t, s, `SELECT worker_id::text FROM `+table+` WHERE pid = 8 LIMIT 1`)
 		s.expect(t, exitDone, drain(id), "done")
 		if drained() != 2 {

@@ -184,10 +184,10 @@ func TestDeployment(t *testing.T) {
 	if got := find(t, d.OpenSet(t, "default_transaction_read_only", "on"), ""); got != "" {
 		t.Errorf("to a session that only reads:\n%s", got)
 	}
-	told := func(pid int, types ...string) ops.Worker {
+	reported := func(pid int, types ...string) ops.Worker {
 		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Able: []string{"c"}, Wishes: map[string]ops.Wish{}, Scopes: map[string]ops.Scope{"c": {Types: types}}}
 	}
-	all, err := alarms.Find(t.Context(), d.DB, nil, []ops.Consumer{{Name: "c"}}, []ops.Worker{told(7, "Order"), told(8, "Order", "Invoice")}, place)
+	all, err := alarms.Find(t.Context(), d.DB, nil, []ops.Consumer{{Name: "c"}}, []ops.Worker{reported(7, "Order"), reported(8, "Order", "Invoice")}, place)
 	const differ = "consumer c: the builds select different events: h/8 may run it, selecting Invoice, Order; h/7 waits, selecting Order\n"
 	if err != nil || lines(all) != differ {
 		t.Errorf("%v, %s\nwant\n%s", err, lines(all), differ)

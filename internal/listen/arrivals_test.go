@@ -74,8 +74,8 @@ func TestVerdictIfNotificationsArrive(t *testing.T) {
 // many events there are. Missing echoes are reported if the connection answers.
 func TestVerdictIfNotificationsAreMissing(t *testing.T) {
 	for name, c := range map[string]struct {
-		elsewhere bool
-		want      Verdict
+		otherServer bool
+		want        Verdict
 	}{"nobody notifies": {false, NoSender}, "leads elsewhere": {true, WrongServer}} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
@@ -83,17 +83,17 @@ func TestVerdictIfNotificationsAreMissing(t *testing.T) {
 				h, sent, head := Signals{Connected: true, Session: 1}, 0, int64(1)
 				echo := func() bool { sent++; return true }
 				n.Check(h, head, echo)
-				for grown, looks := 0, 1; looks < 20; looks++ {
+				for grown, checks := 0, 1; checks < 20; checks++ {
 					if rapid.Bool().Draw(t, "events") {
 						head, grown = head+1, grown+1
 					}
-					if h.Answers++; !c.elsewhere {
+					if h.Answers++; !c.otherServer {
 						h.Echoes = sent
 					}
 					n.Check(h, head, echo)
 					v := n.Verdict()
-					if due := c.elsewhere && looks >= 2 || !c.elsewhere && grown >= silencesHeard; due != (v != Arriving) || due && v != c.want {
-						t.Fatalf("after %d looks, %d with events, the verdict is %v: %+v", looks, grown, v, n)
+					if due := c.otherServer && checks >= 2 || !c.otherServer && grown >= silencesHeard; due != (v != Arriving) || due && v != c.want {
+						t.Fatalf("after %d looks, %d with events, the verdict is %v: %+v", checks, grown, v, n)
 					}
 				}
 				h.Notifications, h.Echoes = h.Notifications+1, sent

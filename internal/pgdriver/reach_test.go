@@ -64,7 +64,7 @@ func TestIsAway(t *testing.T) {
 // Reach repeats a step whose own bound has passed, but not a step that the program ended.
 func TestReachRepeatsStepWithoutAnswer(t *testing.T) {
 	t.Parallel()
-	tries, told := 0, 0
+	tries, reported := 0, 0
 	step := func(ctx context.Context) error {
 		if tries++; tries > 1 {
 			return nil
@@ -73,14 +73,14 @@ func TestReachRepeatsStepWithoutAnswer(t *testing.T) {
 		defer cancel()
 		return fmt.Errorf("look for the table: %w", bound.Err())
 	}
-	if err := pgdriver.Reach(t.Context(), "test", 0, func(error) { told++ }, step); err != nil || tries != 2 || told != 1 {
-		t.Errorf("%d tries, %d told, %v", tries, told, err)
+	if err := pgdriver.Reach(t.Context(), "test", 0, func(error) { reported++ }, step); err != nil || tries != 2 || reported != 1 {
+		t.Errorf("%d tries, %d told, %v", tries, reported, err)
 	}
 	ended, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
-	tries, told = 0, 0
-	if err := pgdriver.Reach(ended, "test", 0, func(error) { told++ }, step); !errors.Is(err, context.DeadlineExceeded) || tries != 1 || told != 0 {
-		t.Errorf("ended: %d tries, %d told, %v", tries, told, err)
+	tries, reported = 0, 0
+	if err := pgdriver.Reach(ended, "test", 0, func(error) { reported++ }, step); !errors.Is(err, context.DeadlineExceeded) || tries != 1 || reported != 0 {
+		t.Errorf("ended: %d tries, %d told, %v", tries, reported, err)
 	}
 }
 

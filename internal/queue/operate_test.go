@@ -20,7 +20,7 @@ func TestOperationsNotify(t *testing.T) {
 	s := newStage(t)
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
-	news, ends, err := s.Channels(ctx, s.d.DB)
+	newJobs, ends, err := s.Channels(ctx, s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestOperationsNotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close(context.Background()) }()
-	for _, channel := range []string{news, ends} {
+	for _, channel := range []string{newJobs, ends} {
 		if _, err := listener.Exec(ctx, "LISTEN "+ident.Quote(channel)); err != nil {
 			t.Fatal(err)
 		}
@@ -52,11 +52,11 @@ func TestOperationsNotify(t *testing.T) {
 	if err := s.MakeDue(ctx, s.d.DB, ids[2]); err != nil {
 		t.Fatal(err)
 	}
-	notified(news, "default")
+	notified(newJobs, "default")
 	if as, err := s.Reenqueue(ctx, s.d.DB, ids[0]); err != nil || as != 4 {
 		t.Errorf("again as %d, %v", as, err)
 	}
-	notified(news, "default")
+	notified(newJobs, "default")
 	if err := s.MakeDue(ctx, s.d.DB, ids[0]); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("a job that has finished: %v", err)
 	}

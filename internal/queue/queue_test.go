@@ -150,9 +150,9 @@ func TestClaim(t *testing.T) {
 	if jobs := s.claim(s.demand(10, "a", "b")); !slices.Equal(idsOf(jobs), []int64{ids[2]}) {
 		t.Errorf("from the beginning: %v", idsOf(jobs))
 	}
-	looked, err := s.InFlight(t.Context(), s.d.DB, s.me, "default")
-	if err != nil || len(looked) != 4 {
-		t.Errorf("the worker has %+v, %v", looked, err)
+	found, err := s.InFlight(t.Context(), s.d.DB, s.me, "default")
+	if err != nil || len(found) != 4 {
+		t.Errorf("the worker has %+v, %v", found, err)
 	}
 }
 
@@ -218,9 +218,9 @@ func TestCancel(t *testing.T) {
 	if was, err := s.Cancel(t.Context(), s.d.DB, ids[2]); was != "" || err != nil {
 		t.Errorf("one that has ended was %q, %v", was, err)
 	}
-	looked, err := s.InFlight(t.Context(), s.d.DB, s.me, "default")
-	if err != nil || len(looked) != 2 || !looked[0].Cancel {
-		t.Errorf("the worker sees %+v, %v", looked, err)
+	found, err := s.InFlight(t.Context(), s.d.DB, s.me, "default")
+	if err != nil || len(found) != 2 || !found[0].Cancel {
+		t.Errorf("the worker sees %+v, %v", found, err)
 	}
 	states := s.settle(End{Run: jobs[0].Run, To: Available, Counts: true, Outcome: Erred}, End{Run: jobs[1].Run, To: Completed})
 	if states[ids[0]] != Cancelled || states[ids[1]] != Completed {

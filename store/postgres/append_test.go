@@ -127,14 +127,14 @@ func TestDatabaseErrors(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		first := newEvent("Order", "1")
 		mustAppend(t, defaultStore, db, store.NoStream(), first)
-		attempt := func(isolation sql.IsolationLevel, meanwhile func(), expected store.ExpectedVersion, e store.Event) error {
+		attempt := func(isolation sql.IsolationLevel, during func(), expected store.ExpectedVersion, e store.Event) error {
 			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: isolation})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer tx.Rollback()
 			count(t, tx, `SELECT count(*) FROM events`) // takes the snapshot
-			meanwhile()
+			during()
 			_, err = defaultStore.Append(t.Context(), tx, expected, []store.Event{newEvent("Other", uuid.NewString())})
 			if err != nil {
 				t.Fatal(err)
