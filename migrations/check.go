@@ -17,8 +17,8 @@ var (
 	// ApplyJobs for the tables of jobs, or execute the SQL of cmd/migrate-gen.
 	ErrNotApplied = errors.New("migrations: the tables are missing or out of date")
 
-	// ErrNewerVersion reports that a newer version of this library has upgraded the tables, and
-	// that this program may not run beside them. Deploy the newer version.
+	// ErrNewerVersion reports that a newer version of this library has upgraded the tables.
+	// This program may not run beside them. Deploy the newer version.
 	ErrNewerVersion = errors.New("migrations: the tables belong to a newer version")
 )
 
@@ -29,9 +29,9 @@ type Querier interface {
 
 // Check returns nil if this program may use the worker's tables: all exist, with every column.
 // It returns [ErrNotApplied] with the list of missing tables, columns and indexes. It returns
-// [ErrNewerVersion] if a newer version has upgraded the tables and programs of this version may
-// not run beside them. Any other error means that Check could not read the catalog: the server
-// cannot be reached, or denies access.
+// [ErrNewerVersion] if this program may not run beside tables that a newer version has
+// upgraded. Any other error means that Check could not read the catalog: the server cannot be
+// reached, or denies access.
 func Check(ctx context.Context, q Querier, c *Config) error { return errtext.Of(check(ctx, q, c)) }
 
 func check(ctx context.Context, q Querier, c *Config) error {

@@ -75,8 +75,8 @@ func causeOf(err error) error {
 	return err
 }
 
-// write replaces a file that begins with text's first line, and no other file. Otherwise the
-// tables of the worker and of the store would overwrite each other in a file of the same name.
+// write replaces a file that begins with text's first line, and no other file. Otherwise one
+// generator could overwrite the file of another.
 func write(root *os.Root, name, text string) error {
 	old, err := root.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -30,8 +30,8 @@ const olderLease = `
 ALTER TABLE worker_leader_election DROP CONSTRAINT worker_leader_election_leader_id_fkey;
 ALTER TABLE worker_leader_election ALTER COLUMN leader_id SET NOT NULL;`
 
-// runStatements executes the generated texts as tools do that end a statement at the first line
-// that ends with a semicolon.
+// runStatements executes the generated texts like tools that end a statement at a semicolon at
+// the end of a line.
 func runStatements(t *testing.T, db *sql.DB) {
 	t.Helper()
 	for _, f := range []func(*migrations.Config) (string, error){migrations.StoreSQL, migrations.SQL} {

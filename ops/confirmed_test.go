@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// Confirmed rolls a change back if it records another operation than was shown, and commits it
-// if it records the same.
+// Confirmed commits a change that records the shown operation, and rolls back a change that
+// records another one.
 func TestConfirmed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -64,8 +64,8 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
-// The operations on a consumer include those on its present and former units, but not those on
-// consumers with similar names.
+// The operations on a consumer include operations on its present and former units. They exclude
+// operations on consumers with similar names.
 func TestOperationsOfUnits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

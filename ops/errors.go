@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	// ErrInvalid wraps the error of an argument: an operator, a reason, a name or a position
-	// that is out of range. Such an error is returned before a statement is sent.
+	// ErrInvalid wraps the error of an invalid argument, such as a reason, a name or a
+	// position. Such an error is returned before a statement is sent.
 	ErrInvalid = errors.New("invalid argument")
 
 	// ErrNoCheckpoint reports that the consumer has no row in the checkpoints table.

@@ -34,7 +34,7 @@ type Job struct {
 	Resets      int // number of workers that died while they ran it
 	MaxAttempts int // 0: its handler decides
 	MaxResets   int
-	Worker      uuid.UUID  // that runs it or has finished it; the zero UUID: none
+	Worker      uuid.UUID  // the worker that runs or has finished it; the zero UUID: none
 	StartedAt   *time.Time // start of its current or last run; nil: it has not started
 	CancelAt    *time.Time // when an operator or a program asked its run to end; nil: not asked
 	FinishedAt  *time.Time // nil: it has not finished
@@ -90,7 +90,7 @@ func checkLimit(limit int) error {
 }
 
 // jobsQuery collects the parameters of a query. The query has conditions only for the fields
-// that a filter sets, so that the planner can choose the index for them.
+// that a filter sets. So the planner can choose the right index.
 type jobsQuery struct{ args []any }
 
 func (q *jobsQuery) arg(kind string, value any) string {

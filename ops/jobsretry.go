@@ -29,7 +29,7 @@ func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error)
 	return o.retry(ctx, KindRetry, id, by)
 }
 
-// Rerun is Retry without the refusals: it accepts jobs that have completed, were retried
+// Rerun is Retry without the refusals. It accepts jobs that have completed, were retried
 // before, or are steps of a flow. Their effects may happen twice. A run of a flow does not
 // notice the new job.
 func (o *Jobs) Rerun(ctx context.Context, id int64, by By) (as int64, err error) {
@@ -159,7 +159,7 @@ type jobRetryDetail struct {
 // Discard deletes a finished job from the history, with its attempts and its log. The
 // operation's detail keeps the job's kind, state, code and error, but not its arguments or
 // result. Discard refuses an unfinished job with a [JobStateError]: Cancel it first. It also
-// refuses a step of a flow whose end the run has not recorded yet, since the run would fail.
+// refuses a step whose end its flow's run has not recorded yet, since the run would fail.
 func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 	a := target{job: id}
 	return o.change(ctx, KindDiscard, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {

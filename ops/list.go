@@ -172,8 +172,8 @@ const (
 )
 
 // These are operations on jobs and queues. KindPause and KindResume also apply to a queue or a
-// schedule, KindRetire to a schedule, KindRetry and KindDiscard to a job. KindCancel and
-// KindRetry also apply to runs of flows: their detail has the run.
+// schedule, and KindRetire to a schedule. KindRetry and KindDiscard also apply to a job.
+// KindCancel and KindRetry also apply to runs of flows: their detail has the run.
 const (
 	KindCap       Kind = "cap"
 	KindRetention Kind = "retention"

@@ -20,8 +20,8 @@ var ErrNoEvent = errors.New("no event is there: its transaction was rolled back,
 type Log struct {
 	Head    int64 // the highest position of a visible event
 	Settled int64 // every position up to it is visible, or void
-	// Safe is the position up to which consumers may read. It is at least Settled. It is the
-	// value of the latest heartbeat of a worker if that is higher.
+	// Safe is the position up to which consumers may read. It is at least Settled. The latest
+	// heartbeat of a worker may report a higher value.
 	Safe int64
 	// Open counts the open transactions that have drawn positions.
 	Open       int

@@ -25,10 +25,10 @@ type Next struct {
 	AggregateID   string
 }
 
-// Next returns the next event of a consumer, of each of its units if it is split, or of one
-// unit. The next event is the first late one, or else the first above the checkpoint. It may be
-// an event that the consumer skips, since it has another type or belongs to another unit.
-// [Operator.Event] has the payload.
+// Next returns the next event of a consumer or a unit. For a split consumer, it returns the
+// next event of each unit. The next event is the first late one. If there is none, it is the
+// first above the checkpoint. It may be an event that the consumer skips, since it has another
+// type or belongs to another unit. [Operator.Event] has the payload.
 func (o *Operator) Next(ctx context.Context, consumer string) ([]Next, error) {
 	err := checkUnit(consumer)
 	var all []Next

@@ -117,8 +117,8 @@ const maxReplayed = 5_000
 //
 // ReplayTypes returns [ErrNoEvents] if the consumer has passed no such event. It returns
 // [ErrInvalid] if the consumer's code does not name a type, or if there are more than 5,000
-// events. It also returns ErrInvalid for a consumer with its own key, see [consumer.ByKey],
-// since only the consumer's code knows the key.
+// events. It also returns ErrInvalid for a consumer with its own key, which only the consumer's
+// code knows. See [consumer.ByKey].
 func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string, by By) error {
 	var invalid error
 	if len(types) == 0 {

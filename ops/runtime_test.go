@@ -22,7 +22,7 @@ func failing() (c *ledger, fixed *atomic.Bool) {
 	}}, fixed
 }
 
-// policy makes a worker give up at the first failure, and poll so rarely that only a
+// policy makes a worker give up at the first failure. The worker polls so rarely that only a
 // notification can wake it.
 func policy(p worker.FailurePolicy) []worker.Option {
 	return []worker.Option{worker.WithFailurePolicy(p), worker.WithMaxConsecutiveFailures(1), worker.WithPollInterval(time.Hour), worker.WithMaxPollInterval(time.Hour)}

@@ -36,8 +36,7 @@ var (
 
 // TestScripts plays random scripts of writers and operators beside running workers. At the end,
 // it reads the journal of all changes of the checkpoint. Every event must have been handled
-// once for each time that the consumer passed it, or skipped by a recorded operation. A longer
-// search:
+// once for each pass of the consumer, or skipped by a recorded operation. A longer search:
 //
 //	go test -run TestScripts ./ops -rapid.checks=500
 func TestScripts(t *testing.T) {

@@ -258,8 +258,8 @@ func TestResetWaitsForTheBatchOfAUnit(t *testing.T) {
 	}
 }
 
-// A consumer is paused when all of its units are, and has a worker when one worker has all of
-// them.
+// A consumer is paused if all of its units are. It has a worker if one worker has all of its
+// units.
 func TestConsumerIsPausedIfAllUnitsAre(t *testing.T) {
 	t.Parallel()
 	s, _, high := splitSite(t, "")

@@ -19,13 +19,13 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// CatchUp runs a worker until each consumer has handled and committed all events that the log
-// holds when CatchUp is called. Then it stops the worker. When CatchUp returns, no goroutine of
-// the worker is running. A consumer that starts at the head then has its checkpoint there.
+// CatchUp runs a worker until each consumer has handled and committed all events that were in
+// the log at the call. Then it stops the worker. When CatchUp returns, no goroutine of the
+// worker is running. A consumer that starts at the head then has its checkpoint there.
 //
 // The worker polls often, and stops at the first failure of a handler. CatchUp returns the
 // failure, a [worker.ConsumerError]. The failure is [worker.ErrTransactionEnded] if a handler
-// ended its transaction in any way, since CatchUp checks the transaction after each call.
+// ended its transaction. CatchUp checks the transaction after each call.
 //
 // If a consumer is paused, CatchUp returns an error at once, which names the operator and the
 // reason. The worker itself pauses a consumer whose checkpoint is above its log, as after

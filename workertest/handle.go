@@ -26,17 +26,17 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// Handle passes events to c as a worker does, all in one transaction. It then calls inspect, which
-// reads c's writes in the same transaction. Handle always rolls the transaction back, so tests
-// can share a database. inspect may be nil.
+// Handle passes events to c as a worker does, all in one transaction. It then calls inspect,
+// which reads c's writes in the same transaction. Handle always rolls the transaction back, so
+// tests can share a database. inspect may be nil.
 //
-// The events are numbered as the first of an empty log: positions from 1, and versions from 1
-// for each aggregate. A zero EventID or CreatedAt is filled in. A ScopedConsumer receives its
-// types only, and a BatchConsumer all events at once. Handle calls the key function of a
+// The events are numbered as in an empty log: positions from 1, and versions from 1 for each
+// aggregate. A zero EventID or CreatedAt is filled in. A ScopedConsumer receives its types
+// only, and a BatchConsumer all events at once. Handle calls the key function of a
 // [consumer.Partitioned] twice for each event. Two different answers are an error.
 //
-// Handle returns inspect's error unchanged. Any other error names the consumer and the event that
-// failed. If the handler ended its transaction in any way, the error is
+// Handle returns inspect's error unchanged. Any other error names the consumer and the event
+// that failed. If the handler ended its transaction in any way, the error is
 // [worker.ErrTransactionEnded] and names the way. The handler's writes may then stay.
 func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, inspect func(tx *sql.Tx) error) error {
 	if db == nil {

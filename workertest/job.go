@@ -26,8 +26,8 @@ type GivenJob struct {
 
 // JobOutcome is the outcome that a worker would store for a run.
 type JobOutcome struct {
-	// State is the state of the job after the run: completed, failed or cancelled, or available
-	// if it would run again.
+	// State is the state of the job after the run: completed, failed, cancelled, or available
+	// to run again.
 	State jobs.State
 	// Err is why the job has not completed, nil if it has. It is the handler's error, a
 	// [jobs.PanicError], or an error that is [jobs.ErrTimeout].

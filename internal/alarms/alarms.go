@@ -53,8 +53,8 @@ func (t Alarm) String() string {
 }
 
 const (
-	// silent is the age of a heartbeat from which on a worker that does not report its
-	// HeartbeatTimeout counts as dead. It is the default of WithHeartbeatTimeout.
+	// silent is the maximum age of a living worker's heartbeat if the worker does not report
+	// its HeartbeatTimeout. It is the default of WithHeartbeatTimeout.
 	silent = 30 * time.Second
 
 	// Late is how long due jobs and ticks of schedules may wait.

@@ -19,9 +19,9 @@ import (
 // depend on the rows.
 const mostBlind = 32
 
-// Each calls f with all rows. If a row made the statement fail, Each calls f with each half,
-// and so on, until it has found the row. It then calls refused with the row. Any other error
-// ends Each.
+// Each calls f with all rows. If a row made the statement fail, Each halves the rows and calls
+// f again, until it has found the row. It then calls refused with the row. Any other error ends
+// Each.
 //
 // An error may also be about the whole statement. It counts as a row's error only if f succeeds
 // for other rows and then fails again for this row. For example, a revoked privilege refuses

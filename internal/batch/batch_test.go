@@ -86,7 +86,7 @@ func TestEachFindsRows(t *testing.T) {
 	})
 }
 
-// Each does not halve rows for errors that are not theirs, and soon stops halving for an error
+// Each does not halve rows for errors that are not theirs. It soon stops halving for an error
 // that all rows share.
 func TestEachEnds(t *testing.T) {
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 // maxConsumer is the maximum length of a consumer's name, in bytes.
 const maxConsumer = 200
 
-// CheckConsumer refuses an invalid name of a consumer, and a name that a log or a list could
-// not show unchanged.
+// CheckConsumer refuses a consumer's name that is invalid or that a log or a list could not
+// show unchanged.
 func CheckConsumer(name string) error {
 	switch {
 	case strings.TrimSpace(name) == "":

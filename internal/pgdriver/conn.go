@@ -108,7 +108,7 @@ const (
 // MarkTransaction is an SQL expression that marks its transaction. The setting is local to the
 // transaction, and does not affect it: it is the default of later transactions. From version 14
 // on, the server reports the setting. The server reports again when a COMMIT or ROLLBACK resets
-// the setting, also if a transaction follows at once (AND CHAIN).
+// the setting, even with AND CHAIN.
 const MarkTransaction = `set_config('` + marker + `', 'on', true)`
 
 const marker = "default_transaction_read_only"

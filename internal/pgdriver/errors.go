@@ -203,9 +203,8 @@ func IsConnectionLoss(err error) bool {
 		errors.As(err, &netErr) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// CutOff adds the cause of ctx to an error if ctx has ended and the error does not contain the
-// cause. For a statement that was cut off, some drivers report only that it was canceled, or
-// that the connection is bad.
+// CutOff adds the cause of an ended ctx to an error that does not contain the cause. For a cut-off
+// statement, some drivers report only that it was canceled or that the connection is bad.
 func CutOff(ctx context.Context, err error) error {
 	why := context.Cause(ctx)
 	if err == nil || why == nil || errors.Is(err, why) {
@@ -240,8 +239,8 @@ func IsRolledBack(err error) bool {
 	return errors.Is(err, pgx.ErrTxCommitRollback) || strings.Contains(err.Error(), "in a failed transaction")
 }
 
-// IsNotSent reports whether an error of a COMMIT proves that the COMMIT was not sent, since
-// there was no transaction any more.
+// IsNotSent reports whether an error proves that a COMMIT was not sent. There was no
+// transaction any more.
 func IsNotSent(err error) bool {
 	// The second text is lib/pq's, which checks the state before it sends. After a COMMIT,
 	// lib/pq can find only other states.

@@ -120,7 +120,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// IsRowSecurity tells the error of a policy from that of a missing privilege.
+// IsRowSecurity distinguishes the error of a policy from the error of a missing privilege.
 func TestRowSecurity(t *testing.T) {
 	d := pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE odd (n INT)`)

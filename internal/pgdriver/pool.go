@@ -24,8 +24,8 @@ var ErrLeftOpen = errors.New(`a connection of the pool had a transaction open, a
 var ErrEncoding = errors.New("names and types with other letters than ASCII would be read and written wrongly: set client_encoding=UTF8 in the connection string, or for the role or the database")
 
 // Pool is a pool whose connections are checked when they are taken. A connection must have no
-// open transaction, the encoding of Go's strings, and times in a format that the driver can
-// read. Pool closes any other connection, and returns [ErrLeftOpen], [ErrEncoding] or
+// open transaction and the encoding of Go's strings. The driver must be able to read its format
+// of times. Pool closes any other connection, and returns [ErrLeftOpen], [ErrEncoding] or
 // [ErrFormats].
 //
 // pgx itself closes a connection with an open transaction. lib/pq and most other drivers give

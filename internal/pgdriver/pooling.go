@@ -221,9 +221,10 @@ func queryRow(ctx context.Context, on store.Querier, query string, args []any, d
 	return on.QueryRowContext(ctx, query, args...).Scan(dest...)
 }
 
-// IsMixedUp reports whether a prepared statement was missing, existed already or was another one, or
-// may be so at any time. A protocol violation has this meaning only during [FindPooling] and
-// [TryStatements]: PgBouncer also reports a dead server as a protocol violation.
+// IsMixedUp reports whether a prepared statement was missing, existed already or was another
+// one. It includes statements for which this may happen at any time. A protocol violation
+// counts only during [FindPooling] and [TryStatements]. PgBouncer also reports a dead server as
+// a protocol violation.
 func IsMixedUp(err error) bool {
 	return IsLostStatement(err) || SQLState(err) == ProtocolViolation || errors.Is(err, errOtherStatement) || errors.Is(err, errUnnamed)
 }

@@ -96,8 +96,8 @@ type Tally struct {
 	More         bool // more jobs than were counted
 }
 
-// countsSQL finds each queue by one index lookup, and counts at most ten thousand rows of its
-// range of the index.
+// countsSQL finds each queue by one index lookup. It counts at most ten thousand rows of the
+// queue's index range.
 const countsSQL = `
 WITH RECURSIVE waits AS (
 	(SELECT queue, priority FROM {jobs} WHERE state = 'available' ORDER BY queue, priority LIMIT 1)

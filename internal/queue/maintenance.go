@@ -127,8 +127,8 @@ type Finished struct {
 
 // Retainable returns finished jobs of a queue that are older than the queue's retention, by
 // default keep. keep 0 means for ever. It returns at most most jobs after the position after,
-// without the jobs in out, and the position of the last one. A job whose end commits late may
-// be before the position.
+// without the jobs in out. It also returns the position of the last job. A job whose end
+// commits late may be before the position.
 func (q *Queue) Retainable(ctx context.Context, on store.Querier, queue string, keep time.Duration, after Finished, out []int64, most int) (ids []int64, last Finished, err error) {
 	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
 	from := sql.NullString{String: after.At.Format(time.RFC3339Nano), Valid: !after.At.IsZero()}
@@ -154,8 +154,8 @@ func (q *Queue) Remove(ctx context.Context, on store.Querier, ids []int64) (remo
 	return removed, nil
 }
 
-// Forgettable returns at most most expired keys of Once whose rows are not locked, the first
-// ones, without the keys in out.
+// Forgettable returns the first expired keys of Once whose rows are not locked, at most most.
+// It omits the keys in out.
 func (q *Queue) Forgettable(ctx context.Context, on store.Querier, out []string, most int) (keys []string, err error) {
 	given, err := list(out)
 	if err == nil {

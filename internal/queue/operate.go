@@ -84,8 +84,8 @@ func (q *Queue) MakeDue(ctx context.Context, on store.Querier, id int64) error {
 	return nil
 }
 
-// Reenqueue copies a finished job to a new job, due now and without a unique key, and returns the
-// new id. It returns sql.ErrNoRows if the history has no such job.
+// Reenqueue copies a finished job to a new job, due now and without a unique key. It returns
+// the new id. It returns sql.ErrNoRows if the history has no such job.
 func (q *Queue) Reenqueue(ctx context.Context, on store.Querier, id int64) (as int64, err error) {
 	if err := on.QueryRowContext(ctx, operating(q.tables, reenqueueSQL), id).Scan(&as); err != nil {
 		return 0, fmt.Errorf("jobs: enqueue job %d again: %w", id, err)

@@ -100,7 +100,7 @@ func idsOf(jobs []Job) (ids []int64) {
 	return ids
 }
 
-// Each job gets an id, unless its key is taken by an earlier job or by a job of the same list.
+// Each job gets an id, unless an earlier job or a job of the same list has its key.
 func TestEnqueue(t *testing.T) {
 	s := newStage(t)
 	ids := s.add(NewJob{Kind: "a", Args: json.RawMessage(`{"n":1}`)}, NewJob{Kind: "b", UniqueKey: "k"}, NewJob{Kind: "b", UniqueKey: "k"}, NewJob{Kind: "c", Priority: 9, Queue: "q", Delay: time.Hour.Microseconds()})

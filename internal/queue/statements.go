@@ -75,8 +75,8 @@ func newStatements(t tables.Jobs) statements {
 // ctids stay valid.
 //
 // The limit is part of the text. With a parameter for the limit, a generic plan expects a tenth
-// of the queue, so each claim would be planned again. The user's condition is part of the text,
-// too.
+// of the queue. Then each claim would be planned again. The user's condition is part of the
+// text, too.
 //
 // open is the condition of a claim: the transaction has locked every cap of the queue. The
 // statement itself checks the caps, since the worker's knowledge may be out of date.

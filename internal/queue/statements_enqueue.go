@@ -47,8 +47,8 @@ SELECT id FROM new WHERE (SELECT count(*) FROM told) >= 0`
 
 const passedOnce = `EXISTS (SELECT FROM passed)`
 
-// onceSQL takes the key $2, with the hash $3 of the job, for $4 microseconds or, if $4 is NULL,
-// for ever.
+// onceSQL takes the key $2 for $4 microseconds, with the hash $3 of the job. If $4 is NULL, it
+// takes the key for ever.
 const onceSQL = `, passed AS (
 	INSERT INTO {once} AS o (key, job_id, hash, expires_at)
 	SELECT $2::text, id, $3::text, clock_timestamp() + $4::bigint * interval '1 microsecond' FROM given

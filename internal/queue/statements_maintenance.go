@@ -71,7 +71,7 @@ SELECT queue FROM q`
 
 // retainableSQL selects the jobs of queue $2 that are older than the retention. The queue's
 // retention comes first, then that of all queues, then $1 microseconds. NULL means for ever. It
-// begins after the job $4, which finished at $3, since the index before it is full of entries
+// begins after the job $4, which finished at $3. The index before that job is full of entries
 // of removed jobs. It skips a job whose end its flow has not recorded.
 var retainableSQL = `
 SELECT id, ` + pgdriver.Time(`finished_at`) + ` FROM {history} WHERE queue = $2::text

@@ -200,7 +200,7 @@ func (d *deployment) checkParts(login string, needs []rights.Need, play func(db 
 
 // explainer returns a function that reports whether a statement about the table of a part is
 // denied. It plans recorded statements of the login. Statements that name the column come
-// first, then the shortest ones, since each is planned again after every change of a privilege.
+// first, then the shortest ones. Each is planned again after every change of a privilege.
 func (d *deployment) explainer(login string) func(p part) bool {
 	t := d.t
 	t.Helper()

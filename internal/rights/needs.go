@@ -3,8 +3,8 @@
 // statement that does not see a row returns no error.
 //
 // The needs name columns, so that privileges on columns are enough. The needs are written by
-// hand, for the statements of four packages. Tests compare the two: a role with exactly these
-// privileges executes all statements, and without any one privilege a statement fails.
+// hand, for the statements of four packages. Tests compare the two. A role with exactly these
+// privileges executes all statements. Without any one privilege, a statement fails.
 package rights
 
 import (

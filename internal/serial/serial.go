@@ -1,5 +1,5 @@
-// Package serial finds sequences that are below ids in their tables, and raises them. Causes
-// are a switch to a logical replica, which has no sequences, a partial restore of a dump, and
+// Package serial finds sequences that are below ids in their tables, and raises them. A logical
+// replica has no sequences, so a switch to it is one cause. Others are a partial restore and
 // TRUNCATE ... RESTART IDENTITY. Such a sequence issues ids again.
 package serial
 

@@ -28,12 +28,12 @@ func (b boundStore) At(incarnation string) store.Log {
 }
 
 // Bind finds the events table as q's session sees it now. The returned log reads the table
-// under its qualified name, so later changes of a session's search path have no effect.
+// under its qualified name. So later changes of a session's search path have no effect.
 // incarnation is an SQL expression: see [store.Binder].
 //
 // Bind refuses a temporary table and a table that lacks a column of an event. Bind also refuses
-// a nondeterministic collation of the aggregate columns: the database would treat types as
-// equal that a consumer distinguishes.
+// a nondeterministic collation of the aggregate columns. It would make types equal that a
+// consumer distinguishes.
 func (s *Store) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {
 	if err := s.canRead(q); err != nil {
 		return nil, err

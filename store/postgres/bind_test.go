@@ -13,8 +13,8 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// Every read of a bound log succeeds in its incarnation, and fails in any other, also if it
-// finds no event.
+// Every read of a bound log succeeds in its incarnation, and fails in any other, even without
+// an event.
 func TestEveryBoundReadProvesItsIncarnation(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

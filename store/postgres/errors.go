@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ErrDuplicateEventID reports that the log already has an event with this EventID, perhaps from
-// an earlier attempt at the same append.
+// ErrDuplicateEventID reports that the log already has an event with this EventID. An earlier
+// attempt at the append may have stored it.
 var ErrDuplicateEventID = errors.New("an EventID must be unique in the log")
 
 // ConflictError reports that an aggregate is not at the expected version. A ConflictError is

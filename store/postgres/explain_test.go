@@ -11,8 +11,8 @@ import (
 )
 
 // On a large table, every read visits only the rows that it returns or counts, and drops none.
-// This holds for every state of the planner's statistics, for custom and generic plans, and for
-// rare, frequent and unknown types.
+// This holds for all states of the planner's statistics, custom and generic plans, and rare,
+// frequent and unknown types.
 func TestReadsVisitOnlyNeededRows(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

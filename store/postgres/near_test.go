@@ -27,7 +27,7 @@ func (r *recordingDB) QueryContext(ctx context.Context, text string, args ...any
 // before.
 func TestReadScopedScansForManyTypes(t *testing.T) {
 	t.Parallel()
-	const dense, head = 100, 401 // events of eight types, then of another up to the last one
+	const dense, head = 100, 401 // up to dense, the events have eight types; up to head, another one
 	d := pgtest.New(t)
 	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 		SELECT i, CASE WHEN i <= $1::int OR i = $2::int THEN (i % 8)::text ELSE 'other' END, i::text, 1, gen_random_uuid(), 'Happened', ''

@@ -15,8 +15,8 @@ import (
 // how far they reach. The answer comes from one snapshot.
 //
 // ReadScoped needs the index (aggregate_type, global_position). It reads at most r.Limit events
-// of each type in r.Types above r.After, however many events of other types there are. For many
-// types, it first reads the next events of all types. If these fill the page, it reads no more.
+// of each type in r.Types. Events of other types cost nothing. For many types, it first reads
+// the next events of all types. If these fill the page, it reads no more.
 //
 // r must name a type. After must not be negative nor above UpTo. Limit must be above 0.
 func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {

@@ -25,8 +25,8 @@ const heavyReads = 64
 type sizedSQL struct{ light, exact string }
 
 // isWithheld marks a payload that was withheld. A stored payload with the same bytes costs a
-// second read. The SQL spells the text without a backslash, since the meaning of a backslash
-// depends on a setting of the session.
+// second read. The text has no backslash, since the meaning of a backslash in SQL depends on a
+// setting of the session.
 var isWithheld = []byte("pgfrontier: withheld; see ReadSized")
 
 const (

@@ -161,8 +161,8 @@ const (
  WHERE e.global_position <= $2::bigint AND {proof 5}
  ORDER BY e.aggregate_type, e.global_position`
 
-	// scopedSQL reads the types in the array $3. It finds the first $4 positions of each type,
-	// and the first $4 of all these, before it reads any event. It reads each event by an index
+	// scopedSQL reads the types in the array $3. Before it reads any event, it finds the first
+	// $4 positions of each type, and the first $4 of these. It reads each event by an index
 	// lookup, since the planner expects few elements in an unknown array.
 	scopedSQL = `WITH page AS MATERIALIZED (
     SELECT p.global_position
