@@ -204,7 +204,7 @@ func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
 var shifting = []string{"hole", "contract", "restore", "standby", "split"}
 
 func TestRunHoldsWhenConnectionsDieInSilence(t *testing.T) {
-	tier.Long(t, "TestSwallowedConnectionIsSilent; internal/e2e has TestAllConnectionsDieInSilence")
+	tier.Long(t, "TestRealRunHolds; sim/network has TestSwallowedConnectionIsSilent, internal/e2e TestAllConnectionsDieInSilence")
 	runHoldsWith(t, "hole", 10, history.Swallowed)
 }
 
@@ -225,7 +225,7 @@ func runHoldsWith(t *testing.T, fault string, intensity float64, counted history
 }
 
 func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
-	tier.Long(t, "TestCopyThatForgets; internal/e2e has TestAPoolThatStillLeadsToTheAbandonedPrimary")
+	tier.Long(t, "TestRunIsNotJudgedWhenTheCopyTakesTooLong; sim/events has TestCopyThatForgets, internal/e2e TestAPoolThatStillLeadsToTheAbandonedPrimary")
 	c := small(t)
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "8", "wal_retrieve_retry_interval": "200ms"})
 	c.URL, c.Server, c.Duration = server.URL(""), server, 6*time.Second
@@ -238,7 +238,7 @@ func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
 var listeners = []string{"kill-listener", "notify-lost", "notify-late"}
 
 func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
-	tier.Long(t, "TestFilterDropsAndHoldsNotifications, whose filter loses them")
+	tier.Long(t, "TestRealRunHolds; sim/network has TestFilterDropsAndHoldsNotifications, whose filter loses them")
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1}
 	for _, k := range listeners {

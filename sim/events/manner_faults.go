@@ -92,10 +92,9 @@ func (w *writer) appendOddly(ctx, intake context.Context, a *attempt) error {
 	return err
 }
 
-const (
-	narrowBuilds   history.Fault = "workers of a build that selects fewer types"
-	narrowBuildsOn               = "builds"
-)
+const narrowBuilds history.Fault = "workers of a build that selects fewer types"
+
+const narrowBuildsOn = "builds"
 
 // buildFaults are what differs between the workers of one deployment.
 var buildFaults = []faultRow{
