@@ -1,223 +1,210 @@
-// Package worker runs consumers (projections, process managers, publishers)
-// over a PostgreSQL event log. Any number of processes share the consumers out,
-// with PostgreSQL as the only coordinator. Each batch of events and its
-// checkpoint are one transaction: effects written through that transaction
-// happen exactly once.
+// Package worker runs consumers (projections, process managers, publishers) over a PostgreSQL
+// event log. Any number of processes share the consumers, with PostgreSQL as the only
+// coordinator. Each batch of events and its checkpoint are one transaction. So everything that
+// a handler writes through that transaction happens exactly once.
 //
 //	w := worker.New(db, eventStore, []consumer.Consumer{Totals{}})
-//	err := w.Start(ctx) // until ctx ends, Stop is called, or no retry can help
+//	err := w.Start(ctx) // until ctx ends, Stop is called, or an error that no retry can end
 //
 // # Concepts
 //
-// An event belongs to an aggregate and has a position in the log. Positions are
-// drawn from a sequence: they are unique and ascending, and have gaps, since an
-// append that rolls back takes its positions along. Transactions commit in any
-// order, so a lower position may appear after a higher one.
+// An event belongs to an aggregate and has a position in the log. Positions come from a
+// sequence: they are unique and ascending. They have gaps, because an append that rolls back
+// loses its positions. Transactions commit in any order, so a lower position may appear after
+// a higher one.
 //
-// A [consumer.Consumer] handles events. Its checkpoint is the position up to
-// which it has handled them. A batch is some events, the calls of the handler,
-// and the checkpoint's move, in one transaction. The first statement of a batch
-// is its guard. It moves the checkpoint only if nobody else has changed the
-// consumer's progress. Two workers may both believe that they run a consumer;
-// only one of them can commit.
+// A [consumer.Consumer] handles events. Its checkpoint is the position up to which it has
+// handled them. A batch is one transaction with some events, the handler's calls, and the move
+// of the checkpoint. The first statement of a batch is its guard. The guard moves the
+// checkpoint only if the consumer's progress has not changed since it was read. Two workers may
+// both believe that they run a consumer. Only one of them can commit.
 //
-// The frontier tells how far the log may be read. A missing position is either
-// still being written or gone for good, and the locks of open transactions prove
-// which: see package [frontier]. A position whose append rolled back is void. A
-// position that is passed while its transaction is open is in doubt.
+// The frontier is the position up to which the log may be read. A missing position is either
+// still being written or will never appear. The locks of open transactions prove which: see
+// package [frontier]. A position whose append rolled back is void. If a consumer passes a
+// position whose transaction is still open, the position is recorded as in doubt.
 //
-// One worker leads and assigns each consumer to a live worker that has code for
-// it. A worker that stops hands its consumers back. The others take over from one
-// that dies.
+// One worker is the leader. It assigns each consumer to a live worker that has code for it. A
+// worker that stops hands its consumers back. If a worker dies, the other workers take its
+// consumers over.
 //
 // # What is guaranteed
 //
-//   - Nothing is lost and nothing is applied twice, for all that a handler writes
-//     through its transaction: whatever commits late, rolls back, crashes or is
-//     cut off.
-//   - Events of one aggregate come in order of version, always. All events come in
-//     order of position, but for those of a transaction that stays open longer than
-//     [WithStaleGapThreshold]: see "Order and gaps". A [consumer.Partitioned] keeps
-//     the order of each key, and no other.
+//   - Everything that a handler writes through its transaction is neither lost nor applied
+//     twice. That holds for late commits, rollbacks, crashes and lost connections.
+//   - Events of one aggregate come in order of version, always. All events come in order of
+//     position. Exception: events of a transaction that stays open longer than
+//     [WithStaleGapThreshold] (30 s by default) come late, see "Order and gaps". A
+//     [consumer.Partitioned] keeps only the order of each key.
 //   - Every position without an event that a consumer passes is in the audit table.
-//   - Effects elsewhere (mail, HTTP, another database) happen at least once. A batch
-//     that fails after such a call runs again. Make the call idempotent, by event id
-//     for one.
+//   - Effects outside the database (mail, HTTP, another database) happen at least once. A batch
+//     that fails after such a call runs again. Make the call idempotent, for example by the
+//     event's id.
 //
 // # Consumers
 //
 // A consumer has a name and a Handle method. It may implement more:
 //
-//   - [consumer.ScopedConsumer] names the aggregate types that it wants. What it
-//     does not want is skipped in SQL.
-//   - [consumer.BatchConsumer] takes all events of a batch at once, to write in bulk.
-//     It embeds [consumer.BatchOnly] if it needs no Handle.
+//   - [consumer.ScopedConsumer] names its aggregate types. Other events are skipped in SQL.
+//   - [consumer.BatchConsumer] gets all events of a batch at once, to write in bulk. It embeds
+//     [consumer.BatchOnly] if it needs no Handle.
 //   - [consumer.Starter] begins at the head of the log, or after a position.
-//   - [consumer.Partitioned] is handled in partitions, by goroutines and workers at
-//     the same time, each key in order: see docs/partitions.md.
+//   - [consumer.Partitioned] is handled in partitions, by goroutines and workers at the same
+//     time, each key in order: see docs/partitions.md.
 //
-// In a handler, [consumer.Info] tells the number of the attempt and whether the
-// event is late, and [consumer.Conn] returns the connection of the transaction, for
-// COPY and other features of the driver.
+// In a handler, [consumer.Info] returns the number of the attempt and whether the event is
+// late. [consumer.Conn] returns the connection of the transaction, for COPY and other features
+// of the driver.
 //
-// [Worker.WaitFor] waits until a consumer has handled a position, in whatever
-// process it runs: then what was just appended can be read from the projection.
-// A name that no worker knows is an error. A process that runs no consumer waits with a
-// [Waiter].
+// [Worker.WaitFor] waits until a consumer has handled a position, in whatever process the
+// consumer runs. Then the projection contains the event. A name that no worker knows is an
+// error. A process that runs no consumer uses a [Waiter].
 //
 // # Rules for handlers
 //
-// Run every statement through the transaction that is given, none through the
-// pool. A statement on the pool commits by itself: it stays when the batch rolls
-// back, and runs again with the next attempt. If it needs a row that the
-// transaction has locked, or a connection that the pool does not have, it waits
-// until [WithBatchTimeout], in each attempt.
+// Run every statement through the given transaction, and none through the pool. A statement on
+// the pool commits by itself. It stays when the batch rolls back, and runs again with the next
+// attempt. It may need a row that the transaction has locked, or a connection that the pool
+// does not have. Then it waits until [WithBatchTimeout], in each attempt.
 //
-// Do not end the transaction: no Commit, no Rollback, no SQL that does the same.
-// A commit would commit the checkpoint of the whole batch with a part of its
-// events. The worker notices, sets the checkpoint back to before the event at
-// fault, and ends with [ErrTransactionEnded]. docs/operations.md tells what is
-// noticed when, and what is left to do.
+// Do not end the transaction: no Commit, no Rollback, no SQL that does the same. A commit
+// would commit the checkpoint of the whole batch with a part of its events. The worker detects
+// that, sets the checkpoint back to before the event at fault, and ends with
+// [ErrTransactionEnded]. docs/operations.md says what is detected when, and what the operator
+// has to do.
 //
-// Do not leave a savepoint behind: release it, or roll back to it. A later event
-// of the batch that rolls back to it undoes what was handled since, and nobody can
-// see that.
+// Do not leave a savepoint behind: release it, or roll back to it. If a later event of the
+// batch rolls back to that savepoint, the events in between are undone, and the worker cannot
+// detect it.
 //
-// Pass the context on to all that the handler waits for. A handler that ignores
-// its end cannot be stopped: see [ErrHandlerOverdue].
+// Pass the context to everything that the handler waits for. A handler that ignores the end of
+// its context cannot be stopped: see [ErrHandlerOverdue].
 //
-// Use SET LOCAL, not SET. All tables of the worker are found once, at
-// [Worker.Start], and named with their schema afterwards. So a search path or a
-// temporary table that a handler leaves in its session misleads no statement of the
-// worker. It still misleads other handlers on that connection. What SET LOCAL sets
-// lasts until the end of the batch, so the handlers of its later events have it too:
-// after SET LOCAL ROLE, set the role back before you return.
+// Use SET LOCAL, not SET. [Worker.Start] resolves all tables of the worker once, and later
+// statements name them with their schema. So a search path or a temporary table that a handler
+// leaves in its session does not affect the worker. It still affects other handlers on that
+// connection. A SET LOCAL lasts until the end of the batch, so it also affects the handlers of
+// later events. After SET LOCAL ROLE, reset the role before you return.
 //
 // # Failures
 //
 // A handler fails if it returns an error or panics, if its batch takes longer than
-// [WithBatchTimeout], or if the commit is refused. The events before the failing
-// one are then committed, and that one is tried alone. So an error names the event,
-// and the event holds up nothing that comes before it. After half of
-// [WithBatchTimeout] a batch commits the events that it has handled, and the others follow in
-// the next one. A batch of a [consumer.BatchConsumer] that takes too long has fewer events the
-// next time. A [consumer.BatchConsumer] names the event by a [consumer.EventError].
-// If no event is named, the batch is tried again as it is, and then halved until the event
-// is found; those tries do not count as failures of the event.
+// [WithBatchTimeout], or if the commit is refused. Then the events before the failing one are
+// committed, and the failing event is tried alone. So an error names the event, and the event
+// delays no earlier event.
 //
-// What a handler needs may be away for a moment. So between tries the worker pauses,
-// with jitter, from [WithPollInterval] up to [WithMaxPollInterval]. After [WithMaxConsecutiveFailures] in a row at one event,
-// the [FailurePolicy] applies:
+// After half of [WithBatchTimeout] a batch commits the handled events, and the others follow in
+// the next batch. A batch of a [consumer.BatchConsumer] that takes too long has fewer events
+// the next time. A [consumer.BatchConsumer] names the failing event by a
+// [consumer.EventError]. If the failing event is unknown, the batch is tried again unchanged.
+// Then it is halved until the event is found. These tries do not count as failures of the
+// event.
+//
+// A dependency of a handler may be down for a moment. So the worker pauses between tries, with
+// jitter, from [WithPollInterval] up to [WithMaxPollInterval]. After
+// [WithMaxConsecutiveFailures] failures in a row at one event the [FailurePolicy] applies:
 //
 //   - [FailStop], the default: Start returns [ErrConsecutiveFailures] with the cause.
-//   - [FailPause]: the consumer is paused in all workers until an operator resumes
-//     it. The others go on.
-//   - [FailDeadLetter]: the event goes to consumer_dead_letters, in the transaction
-//     that moves the checkpoint. Later events of its aggregate follow it there, in
-//     order, until an operator has them retried or discarded. All other aggregates
-//     go on. Where a consumer has a key of its own, see [consumer.ByKey], it is the
-//     key in place of the aggregate.
+//   - [FailPause]: the consumer is paused in all workers until an operator resumes it. The
+//     other consumers continue.
+//   - [FailDeadLetter]: the event is moved to consumer_dead_letters, in the transaction that
+//     moves the checkpoint. Later events of its aggregate follow it, in order, until an
+//     operator has them retried or discarded. All other aggregates continue. For a consumer
+//     with a key of its own, see [consumer.ByKey], the key replaces the aggregate.
 //
-// A lost connection, a server that restarts and a full disk are nobody's failure.
-// The batch is tried again with growing pauses, for ever or for [WithRetryLimit].
-// When the answer to a COMMIT is lost, the checkpoint tells whether it happened.
-// What the same event meets again and again does count as a failure of its handler:
+// A lost connection, a server that restarts and a full disk do not count as failures of a
+// handler. The batch is tried again with growing pauses, for ever or for [WithRetryLimit]. When
+// the answer to a COMMIT is lost, the checkpoint shows whether the commit happened. If the same
+// event causes such a failure repeatedly, it counts as its handler's:
 //
-//   - from the second time on, if the worker's other connections outlive it: a lost
-//     connection, a server that is out of memory or cannot read a file;
+//   - from the second time on, if the worker's other connections survive: a lost connection, a
+//     server that is out of memory or cannot read a file;
 //   - from the sixth time in a row on: a deadlock, a serialization failure.
 //
-// A handler's own deadline for a statement counts at once. pgx then closes the
-// connection.
+// A handler's own deadline for a statement counts at once. pgx then closes the connection.
 //
 // # Order and gaps
 //
-// Under [GapSkipStale], the default, consumers pass a transaction that stays open
-// longer than [WithStaleGapThreshold]. The positions that it may own are recorded
-// for each consumer as open. If events appear there, they are delivered late, and
-// [consumer.Info] says so. What blocks, and what ends it, is in [Status].Blocked,
-// the log, and [observe.FrontierBlocked].
+// Under [GapSkipStale], the default, consumers pass a transaction that stays open longer than
+// [WithStaleGapThreshold]. The positions that it may own are recorded for each consumer as
+// open. Events that appear there are delivered late, and [consumer.Info] says so.
+// [Status].Blocked, the log and [observe.FrontierBlocked] name the transaction and the remedy.
 //
-// Under [GapWait], consumers keep the global order and wait for as long as the
-// transaction is open. Only an operator who skips an event goes past what is still
-// being written before it.
+// Under [GapWait], consumers keep the global order and wait as long as the transaction is open.
+// Only an operator's skip of an event passes earlier positions that are still being written.
 //
-// The table consumer_gap_skips audits every position without an event that was
-// passed. State void is a rolled-back append: everyday business, at most one row a
-// batch. State open is a doubt, which ends as late or void: such rows tell of
-// transactions that stay open. Closed rows are kept for ever, or for
-// [WithGapSkipRetention]. Neighbouring void rows become one, so the table stays
-// small.
+// The table consumer_gap_skips audits every position without an event that was passed. State
+// void is a rolled-back append. It is normal, and adds at most one row for each batch. State
+// open is a position in doubt, which ends as late or void. Such rows show transactions that
+// stay open. Closed rows are kept for ever, or for [WithGapSkipRetention]. Neighbouring void
+// rows are merged, so the table stays small.
 //
 // # Options
 //
-// [Config] lists every option with its default and range. [Worker.Start] returns an
-// error that names the option, the value and the range. By purpose:
+// [Config] lists every option with its default and range. [Worker.Start] returns an error that
+// names the option, the value and the range. By purpose:
 //
-//   - throughput: [WithBatchSize]; to be gentle on the database, [WithBatchPause];
+//   - throughput: [WithBatchSize]; less load on the database: [WithBatchPause];
 //   - latency: [WithDispatcherStrategy] with [DispatcherStrategyNotify],
-//     [WithNotifyConnectionString], and [WithNotifyChannel] with the channel that the
-//     store notifies; without it, [WithDispatcherInterval];
+//     [WithNotifyConnectionString], and [WithNotifyChannel] with the channel that the store
+//     notifies; without it, [WithDispatcherInterval];
 //   - failures: [WithFailurePolicy], [WithMaxConsecutiveFailures], [WithRetryLimit],
 //     [WithPollInterval], [WithMaxPollInterval];
-//   - a stop: [WithShutdownTimeout]. By default it waits as long as [WithBatchTimeout]
-//     lets the batches in hand. Ten seconds later Start returns in any case;
+//   - a stop: [WithShutdownTimeout]. By default a stop waits for the batches in flight, as long
+//     as [WithBatchTimeout] allows. Start returns at most ten seconds later;
 //   - death of a worker: [WithHeartbeatInterval], [WithHeartbeatTimeout];
-//   - who runs what: [WithLeaderStrategy], [WithAssignmentStrategy],
-//     [WithRebalanceInterval];
-//   - the name that lists of workers show: [WithHostname];
+//   - assignment: [WithLeaderStrategy], [WithAssignmentStrategy], [WithRebalanceInterval];
+//   - the name in lists of workers: [WithHostname];
 //   - order: [WithGapPolicy], [WithStaleGapThreshold], [WithStaleGapHarborLag],
 //     [WithMaxOpenRanges];
 //   - tables: [WithWorkerNodesTable], [WithConsumerAssignmentsTable],
-//     [WithConsumerCheckpointsTable], [WithConsumerGapSkipsTable],
-//     [WithLeaderElectionTable]. A name may carry a schema: "infra.worker_nodes".
+//     [WithConsumerCheckpointsTable], [WithConsumerGapSkipsTable], [WithLeaderElectionTable]. A
+//     name may have a schema: "infra.worker_nodes".
 //
 // # Deployment
 //
-// Tables. [migrations.Apply] creates and upgrades them, from any number of processes
-// at once. The command cmd/migrate-gen writes the same as SQL files. Apply the
-// migrations of a new version first, then replace the processes one by one.
+// Tables. [migrations.Apply] creates and upgrades them, from any number of processes at once.
+// The command cmd/migrate-gen writes the same as SQL files. Apply the migrations of a new
+// version first, then replace the processes one by one.
 //
-// Connections. A worker keeps two of the pool for itself and needs one more now and
-// then. Each busy consumer takes one for its batch. Reading ahead takes one for all
-// consumers of all events, and up to two for each that names types. Start refuses a
-// pool of fewer than four. In a pool that
-// [database/sql.DB.SetMaxOpenConns] limits, the consumers leave three alone and take
-// turns with the rest, so no heartbeat waits for a handler. With four, one batch runs
-// at a time. Give a worker a pool of its own: it does not count what others take, nor
-// a handler that queries the pool.
+// Connections. A worker holds two connections of the pool and occasionally needs one more. Each
+// busy consumer takes one for its batch. Read-ahead uses one connection for all unscoped
+// consumers together, and up to two for each scoped consumer. Start refuses a pool of fewer
+// than four. In a pool that [database/sql.DB.SetMaxOpenConns] limits, the consumers leave three
+// connections free and share the rest, so no heartbeat waits for a handler. With four, one
+// batch runs at a time. Give a worker a pool of its own: it does not count the connections of
+// other users, or of a handler that queries the pool.
 //
-// Let the pool keep its connections: SetMaxIdleConns(5 + consumers), and two more
-// for each that names types. By default
-// database/sql keeps two. It closes and opens all others again and again, each a new
-// process of the server. A worker that sees this says so in the log.
+// Keep idle connections: SetMaxIdleConns(5 + consumers), and two more for each scoped consumer.
+// database/sql keeps two by default. It closes and opens all others again and again, and each
+// new one costs a new server process. A worker that detects this logs it.
 // [DispatcherStrategyNotify] adds one connection outside the pool.
 //
-// Drivers and servers. PostgreSQL 13 or later; pgx through
-// github.com/jackc/pgx/v5/stdlib, in every query mode, or lib/pq.
+// Drivers and servers. PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in
+// every query mode, or lib/pq.
 //
 // PgBouncer. With session pooling nothing changes. With transaction pooling use
-// [LeaderStrategyLease] and a driver that sends a statement and its values in one go,
-// such as pgx with default_query_exec_mode=exec. Start refuses what cannot work, with
+// [LeaderStrategyLease] and a driver that sends a statement and its values together, such as
+// pgx with default_query_exec_mode=exec. Start refuses other configurations, with
 // [ErrTransactionPooling] or [ErrPreparedStatements].
 //
 // Privileges. Start returns [ErrPrivileges] with every GRANT that its role lacks.
-// cmd/migrate-gen -grants prints all of them. Start also refuses a role to which
-// row-level security of the events or of a table of the library applies, whatever its
-// policies: a dead letter that the role does not see would hold no event back. Switched on
-// later, it shows for the events only.
+// cmd/migrate-gen -grants prints all of them. Start also refuses a role to which row-level
+// security of the events or of a table of the library applies, whatever its policies. A dead
+// letter that the role does not see would hold no event back. If row-level security is enabled
+// later, the worker detects it for the events only.
 //
-// Servers. Name the primary only, or add target_session_attrs=read-write. Each read and
-// each guard proves the server's incarnation, so an answer of a standby, an abandoned
-// primary or a restored backup is thrown away.
+// Servers. Name the primary only, or add target_session_attrs=read-write. Each read and each
+// guard proves the server's incarnation. So the worker rejects an answer of a standby, an
+// abandoned primary or a restored backup.
 //
-// Start refuses what would break the proof, and the worker watches it afterwards:
+// Start refuses configurations that break the proof, and the worker checks them afterwards:
 //
 //   - a sequence with CACHE above 1, an increment other than 1, CYCLE or a MINVALUE below 1;
 //   - row-level security on the events table;
 //   - a standby.
 //
-// Not detectable, so never do it:
+// The following cannot be detected, so never do it:
 //
 //   - insert explicit positions;
 //   - draw a position in one transaction and insert it in another;
@@ -225,54 +212,53 @@
 //
 // # The log
 //
-// The log is usually a Store of package store/postgres. Any [store.Log] will do.
-// Optional interfaces make it better:
+// The log is usually a Store of package store/postgres. Any [store.Log] can be used. Optional
+// interfaces improve it:
 //
-//   - [store.SequenceNamer]: the frontier awaits only the transactions that hold the
-//     sequence. Otherwise every transaction of the database delays it.
+//   - [store.SequenceNamer]: the frontier waits only for transactions that hold the sequence.
+//     Otherwise every transaction of the database delays it.
 //   - [store.Binder]: the read itself proves the server's incarnation.
 //   - [store.ScopedReader], [store.SizedReader], [store.RangeReader] save work and memory.
-//   - [store.AgeReader] tells how long events wait, for [Worker.Ready].
+//   - [store.AgeReader] returns how long events have waited, for [Worker.Ready].
 //
-// [store.FromTxLog] adapts a log whose readers want a transaction.
+// [store.FromTxLog] adapts a log whose read methods take a transaction.
 //
 // # What Start returns
 //
-// Start returns nil after a clean stop: its context has ended, or Stop was called.
-// Otherwise its error says what went wrong. These can be told apart, as [errors.Is]
-// and [errors.As] do:
+// Start returns nil after a clean stop: its context has ended, or Stop was called. Otherwise it
+// returns the reason. [errors.Is] and [errors.As] distinguish:
 //
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
 //   - [ErrOutage]: the database was away for longer than [WithRetryLimit], at the start or later;
 //   - [migrations.ErrNotApplied], [migrations.ErrNewerVersion]: the tables are missing or older
 //     than the program, or newer;
 //   - [ErrPrivileges]: the role lacks privileges;
-//   - [ErrTransactionPooling], [ErrPreparedStatements]: a proxy breaks what the worker needs;
+//   - [ErrTransactionPooling], [ErrPreparedStatements]: a proxy breaks the worker's sessions;
 //   - [ErrStandby]: the server takes no writes;
-//   - a [SetupError]: the log, or its sequence, breaks the proof;
+//   - a [SetupError]: the log or its sequence breaks the proof;
 //   - [ErrConsecutiveFailures]: a handler failed too often, under [FailStop];
-//   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or
-//     may have. Read the error: it says what to do;
+//   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or may have.
+//     The error says what to do;
 //   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
-//   - [ErrPoolClosed]: the program has closed db before Start returned.
+//   - [ErrPoolClosed]: the program closed db before Start returned.
 //
 // The error names the remedy. [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby],
-// [ErrTransactionPooling] and [ErrPreparedStatements] are the same variables as those of packages jobs,
-// jobs/table and jobs/schedule, where these have them. A program asks once for all packages. Any other
-// error is mostly the server's, such as a wrong password: the driver's error tells more.
+// [ErrTransactionPooling] and [ErrPreparedStatements] are the same variables in packages jobs,
+// jobs/table and jobs/schedule, where these define them. So one check covers all packages. Any
+// other error usually comes from the server, such as a wrong password: see the driver's error.
 //
-// Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor]
-// has two of its own, [ErrDeadLettered] and [ErrNoConsumer].
+// Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor] has two
+// errors of its own, [ErrDeadLettered] and [ErrNoConsumer].
 //
-// # Watching, operating, testing
+// # Observability, operations and tests
 //
 // Package [github.com/pgfrontier/worker/observe/health] answers probes. [Worker.Status] is a
-// snapshot for more, [WithObserver] for metrics and alarms,
-// [WithSlog] for logs, [WithBatchMiddleware] and [WithHandleMiddleware] for tracing. Package
-// [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers,
-// skips events and keeps dead letters; each operation leaves a record. Package
-// [github.com/pgfrontier/worker/workertest] runs consumers in tests. The modules prometheus and
-// otel beside this one make metrics, traces and alerts of it all: metrics.md.
+// snapshot. [WithObserver] is for metrics and alarms, [WithSlog] for logs, and
+// [WithBatchMiddleware] and [WithHandleMiddleware] for tracing. Package
+// [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers, skips
+// events and manages dead letters. Each operation is recorded. Package
+// [github.com/pgfrontier/worker/workertest] runs consumers in tests. The modules
+// observe/prometheus and observe/otel export metrics, traces and alerts: see docs/metrics.md.
 //
 // The folder docs of the repository has more: operations.md, decoding.md, replaying.md,
 // observing.md, metrics.md, performance.md, migrating.md and architecture.md.

@@ -12,72 +12,72 @@ var (
 	// which names the consumer and wraps the last cause.
 	ErrConsecutiveFailures = consume.ErrConsecutiveFailures
 
-	// ErrOutage ends a worker whose database has failed for longer than
-	// WithRetryLimit allows, when the worker starts or later.
+	// ErrOutage ends a worker whose database has failed for longer than WithRetryLimit
+	// allows, at the start or later.
 	ErrOutage = consume.ErrOutage
 
-	// ErrTransactionEnded ends a worker whose handler committed or rolled
-	// back the transaction that it was given, in whatever way. The error is a
-	// *ConsumerError. It says what became of the batch, where the checkpoint
-	// was set back to, and which events may be applied twice.
+	// ErrTransactionEnded ends a worker whose handler committed or rolled back the batch's
+	// transaction, in whatever way. The error is a *ConsumerError. It names the outcome of
+	// the batch and the new position of the checkpoint. It also names the events that may
+	// be applied twice.
 	ErrTransactionEnded = consume.ErrTransactionEnded
 
-	// ErrOutcomeUnknown ends a worker, or comes with its end, when an outage
-	// hides what became of a batch that failed: whether its handler had ended
-	// the transaction. The error is a *ConsumerError. It says how to find out,
-	// and what to do if it had. Otherwise nothing is lost.
+	// ErrOutcomeUnknown ends a worker, or is added to the error that ends it, if an outage
+	// hides the outcome of a failed batch. The handler may have ended the batch's
+	// transaction. The error is a *ConsumerError. It says how to find out, and what to do
+	// if the handler had. Otherwise nothing is lost.
 	ErrOutcomeUnknown = consume.ErrOutcomeUnknown
 
 	// ErrPoolClosed reports that the program closed db while the worker ran. Batches in flight
 	// finish first. The other workers take over after HeartbeatTimeout.
 	ErrPoolClosed = consume.ErrPoolClosed
 
-	// ErrHandlerOverdue ends a stop that waited in vain for handlers. They
-	// ignore the end of their context, and still run. The error names their
-	// consumers.
+	// ErrHandlerOverdue ends a stop whose handlers ignore the end of their context and
+	// still run. The error names their consumers.
 	ErrHandlerOverdue = consume.ErrHandlerOverdue
 
-	// ErrAlreadyStarted is the answer to a second Start.
+	// ErrAlreadyStarted is the error of a second Start.
 	ErrAlreadyStarted = consume.ErrAlreadyStarted
 
-	// ErrPrivileges is in the error about what the database role of a worker lacks: the GRANTs
-	// that mend it, and how it sees the rows that row-level security hides from it.
+	// ErrPrivileges is the error if the worker's database role lacks privileges. It lists
+	// the GRANTs to run. It also says how to make rows visible that row-level security
+	// hides from the role.
 	ErrPrivileges = consume.ErrPrivileges
 
-	// ErrStandby is in the error of a worker whose server takes no writes: it is a standby, or its
-	// sessions are read-only. A worker that meets one later goes on, and looks for the primary.
+	// ErrStandby is the error of a start on a server that takes no writes: a standby, or a
+	// server with read-only sessions. A worker that meets a standby later continues, and
+	// looks for the primary.
 	ErrStandby = consume.ErrStandby
 
-	// ErrTransactionPooling: something between this worker and the server gives each
-	// transaction another session, so that a session's locks protect nothing. Use
-	// [LeaderStrategyLease], or connect directly or with session pooling.
+	// ErrTransactionPooling is the error if a proxy gives each transaction another session.
+	// Session locks protect nothing then. Use [LeaderStrategyLease], or connect directly or
+	// with session pooling.
 	ErrTransactionPooling = consume.ErrTransactionPooling
 
-	// ErrPreparedStatements: something between this worker and the server gives
-	// each transaction another session, and the driver prepares statements in one
-	// session that it executes in the next. They are missing there, or somebody
-	// else's.
+	// ErrPreparedStatements is the error if a proxy gives each transaction another session,
+	// and the driver prepares statements. The next session lacks such a statement, or has
+	// another client's under the same name.
 	ErrPreparedStatements = consume.ErrPreparedStatements
 
-	// ErrInvalidConfig is in the error about what New was given.
+	// ErrInvalidConfig is the error if an argument of New is invalid.
 	ErrInvalidConfig = consume.ErrInvalidConfig
 
-	// ErrDeadLettered is WaitFor's answer for an event that is among the dead
-	// letters of the consumer: it will be handled when an operator says so.
+	// ErrDeadLettered is WaitFor's error for an event that is a dead letter of the
+	// consumer. The event is handled only if an operator has it retried.
 	ErrDeadLettered = consume.ErrDeadLettered
 
-	// ErrNoConsumer is WaitFor's answer for a consumer that has never run, and that
-	// no worker has code for, and for a part of one.
+	// ErrNoConsumer is WaitFor's error for a consumer that has never run and that no worker
+	// has code for. It is also the error for the name of a part.
 	ErrNoConsumer = consume.ErrNoConsumer
 )
 
-// ConsumerError tells which consumer failed, where, and why.
+// ConsumerError names the consumer that failed, the event and the cause.
 type ConsumerError = observe.ConsumerError
 
-// PanicError is what a panic of a handler becomes. Its text names the line of
-// the panic; the log has the whole stack.
+// PanicError is the error of a handler that has panicked. Its text names the line of the
+// panic. The log has the whole stack.
 type PanicError = observe.PanicError
 
-// SetupError tells what was altered in the database that the frontier's proof
-// rests on, and the remedy. It wraps one of the errors of package frontier.
+// SetupError names a change in the database that breaks the frontier's proof, and the
+// remedy. It wraps one of the errors of package frontier.
 type SetupError = frontier.SetupError

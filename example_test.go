@@ -24,7 +24,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Printer prints events, and writes down that it did.
+// Printer prints events, and records each in a table.
 type Printer struct {
 	printed int
 	enough  func(printed int)
@@ -40,13 +40,15 @@ func (p *Printer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent
 	return err
 }
 
-// A worker runs until its context ends, somebody calls Stop, or no retry can help.
+// A worker runs until its context ends, Stop is called, or an error occurs that no retry can
+// end.
 func ExampleWorker_Start() {
 	ctx := context.Background()                              // signal.NotifyContext, for a program
 	db, drop := database(`CREATE TABLE printed (at BIGINT)`) // sql.Open("pgx", url)
 	defer drop()
-	// It waits while the database is away, and any number of processes may call it at once. Its
-	// role owns the tables; leave it to a migration if the worker's role is not to.
+	// Apply waits while the database is away. Any number of processes may call it at once. The
+	// role that calls it owns the tables. Call it in a migration if the worker's role must not
+	// own them.
 	if err := migrations.Apply(ctx, db, nil); err != nil {
 		log.Panic(err)
 	}
@@ -58,7 +60,7 @@ func ExampleWorker_Start() {
 	w := worker.New(db, events, []consumer.Consumer{printer})
 	printer.enough = func(printed int) {
 		if printed == 2 {
-			w.Stop() // the batch in hand is finished first
+			w.Stop() // the batch in flight is finished first
 		}
 	}
 	fmt.Println("error:", w.Start(ctx))
@@ -68,7 +70,7 @@ func ExampleWorker_Start() {
 	// error: <nil>
 }
 
-// Worth is a projection: what all orders are worth.
+// Worth is a projection of the total value of all orders.
 type Worth struct{}
 
 func (Worth) Name() string { return "worth_v1" }
@@ -78,7 +80,7 @@ func (Worth) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) err
 	return err
 }
 
-// An application reads its own writes: it waits until the projection has them.
+// An application reads its own writes: it waits until the projection contains them.
 func ExampleWorker_WaitFor() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE worth AS SELECT 0 AS cents`)
@@ -89,7 +91,7 @@ func ExampleWorker_WaitFor() {
 	go func() { ended <- w.Start(ctx) }()
 
 	position := place(ctx, db, events, 500)
-	check(w.WaitFor(ctx, "worth_v1", position)) // give ctx a deadline, in a program
+	check(w.WaitFor(ctx, "worth_v1", position)) // a program gives ctx a deadline
 
 	var cents int
 	check(db.QueryRowContext(ctx, `SELECT cents FROM worth`).Scan(&cents))
@@ -99,7 +101,7 @@ func ExampleWorker_WaitFor() {
 	// Output: all orders: 500 cents
 }
 
-// Ledger writes down each order.
+// Ledger records each order.
 type Ledger struct{}
 
 func (Ledger) Name() string { return "ledger_v1" }
@@ -109,10 +111,10 @@ func (Ledger) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) er
 	return err
 }
 
-// Metrics counts what a worker does.
+// Metrics counts the events that a worker handles.
 type Metrics struct{ events atomic.Int64 }
 
-// Observe counts and returns: the worker waits for it.
+// Observe must return soon, because the worker waits for it.
 func (m *Metrics) Observe(e observe.Event) {
 	switch e := e.(type) {
 	case observe.BatchDone:
@@ -135,13 +137,13 @@ func ExampleWithObserver() {
 	}
 
 	m := &Metrics{}
-	// CatchUp runs a worker until all is handled. A program passes the option to New.
+	// CatchUp runs a worker until all events are handled. A program passes the option to New.
 	check(workertest.CatchUp(ctx, db, events, []consumer.Consumer{Ledger{}}, worker.WithObserver(m.Observe)))
 	fmt.Println(m.events.Load(), "events handled")
 	// Output: 3 events handled
 }
 
-// Liveness and readiness for an orchestrator.
+// The handlers serve liveness and readiness to an orchestrator.
 func Example_health() {
 	db, drop := database(`CREATE TABLE ledger (consumer TEXT, position BIGINT)`) // sql.Open("pgx", url) and migrations.Apply
 	defer drop()
@@ -171,7 +173,7 @@ func Example_health() {
 	// 503 the worker has stopped: start the process again; what Start returned says why
 }
 
-// get asks a probe.
+// get returns the status and the body of a probe.
 func get(url string) string {
 	answer, err := http.Get(url)
 	check(err)
@@ -181,7 +183,7 @@ func get(url string) string {
 	return fmt.Sprint(answer.StatusCode, " ", string(body))
 }
 
-// Revenue knows the newest version of OrderPlaced only.
+// Revenue handles only the newest version of OrderPlaced.
 type Revenue struct{ done func() }
 
 func (*Revenue) Name() string { return "revenue_v1" }
@@ -193,7 +195,7 @@ func (r *Revenue) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent
 	return err
 }
 
-// upcastOrder makes version 2 of an order, which has a currency, of version 1.
+// upcastOrder turns version 1 of an order into version 2, which has a currency.
 func upcastOrder(_ context.Context, e store.PersistedEvent) (store.PersistedEvent, error) {
 	if e.EventType != "OrderPlaced" || e.EventVersion >= 2 {
 		return e, nil
@@ -202,15 +204,15 @@ func upcastOrder(_ context.Context, e store.PersistedEvent) (store.PersistedEven
 		Cents int `json:"cents"`
 	}
 	if err := json.Unmarshal(e.Payload, &old); err != nil {
-		return e, err // a failure at this event, as if the handler had failed
+		return e, err // counts as a failure of the handler at this event
 	}
 	e.EventVersion = 2
 	e.Payload = fmt.Appendf(nil, `{"amount": %d, "currency": "EUR"}`, old.Cents)
 	return e, nil
 }
 
-// Old versions of events stay in the log as they are. A decoder makes the newest
-// version of them, so that handlers know no other.
+// Old versions of events stay unchanged in the log. A decoder turns them into the newest
+// version, so that handlers need no other.
 func ExampleWithDecoder() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE revenue (at BIGINT)`)
@@ -227,11 +229,11 @@ func ExampleWithDecoder() {
 	// error: <nil>
 }
 
-// keys are those of the persons who have not asked to be forgotten.
+// keys has the key of each person, until the person asks for erasure.
 var keys = map[string]byte{}
 
-// decrypt makes readable what belongs to a person, or an event that says that nobody can
-// read it any more. A byte is no key, and XOR no cipher: take AES-GCM.
+// decrypt decrypts an event of a person. Without the person's key it returns an event of type
+// Forgotten. A program uses AES-GCM in place of XOR with a byte.
 func decrypt(_ context.Context, e store.PersistedEvent) (store.PersistedEvent, error) {
 	key, known := keys[e.AggregateID]
 	if !known {
@@ -244,7 +246,7 @@ func decrypt(_ context.Context, e store.PersistedEvent) (store.PersistedEvent, e
 	return e, nil
 }
 
-// The key of a person is deleted, and with it all that the log says of the person.
+// Deleting the key of a person makes all events of the person unreadable.
 func ExampleWithDecoder_decrypt() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE revenue (at BIGINT)`)
@@ -279,7 +281,7 @@ func ExampleWithDecoder_decrypt() {
 	// error: <nil>
 }
 
-// people shows what it is given.
+// people passes its events to show.
 type people struct{ show func(store.PersistedEvent) }
 
 func (*people) Name() string { return "people_v1" }
@@ -289,8 +291,8 @@ func (p *people) Handle(_ context.Context, _ *sql.Tx, e store.PersistedEvent) er
 	return nil
 }
 
-// database makes a database with the tables of package migrations, and one more,
-// for an Example.
+// database makes a database for an Example, with the tables of package migrations and one
+// more.
 func database(table string) (db *sql.DB, drop func()) {
 	t, drop := pgtest.Example()
 	d := pgtest.New(t)
@@ -298,7 +300,7 @@ func database(table string) (db *sql.DB, drop func()) {
 	return d.DB, drop
 }
 
-// place appends an order of so many cents, as an application does.
+// place appends an order with a value in cents, as an application does.
 func place(ctx context.Context, db *sql.DB, events *storepostgres.Store, cents int) (position int64) {
 	tx, err := db.BeginTx(ctx, nil)
 	check(err)

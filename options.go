@@ -15,15 +15,15 @@ import (
 type DispatcherStrategy = consume.DispatcherStrategy
 
 const (
-	// DispatcherStrategyPoll looks every DispatcherInterval. It works
-	// everywhere, also behind a transaction-pooling proxy.
+	// DispatcherStrategyPoll polls the log every DispatcherInterval. It works everywhere,
+	// also behind a transaction-pooling proxy.
 	DispatcherStrategyPoll = consume.DispatcherStrategyPoll
-	// DispatcherStrategyNotify listens on a direct connection of its own and
-	// looks every second besides, in case a notification was lost.
+	// DispatcherStrategyNotify listens on a direct connection of its own. It also polls
+	// every second, in case a notification was lost.
 	DispatcherStrategyNotify = consume.DispatcherStrategyNotify
 )
 
-// LeaderStrategy is how workers agree on who assigns consumers.
+// LeaderStrategy is how workers elect the leader, which assigns the consumers.
 type LeaderStrategy = consume.LeaderStrategy
 
 const (
@@ -35,15 +35,14 @@ const (
 	LeaderStrategyLease = consume.LeaderStrategyLease
 )
 
-// AssignmentStrategy is how the leader deals out the consumers.
+// AssignmentStrategy is how the leader assigns the consumers.
 type AssignmentStrategy = consume.AssignmentStrategy
 
 const (
-	// AssignRoundRobin deals the consumers, sorted by name, to the workers,
-	// sorted by id, in turns. Who has what depends on who is there only.
+	// AssignRoundRobin assigns the consumers, sorted by name, in turn to the workers,
+	// sorted by id. The assignment depends only on the live workers.
 	AssignRoundRobin = consume.AssignRoundRobin
-	// AssignSticky deals as evenly, and leaves as many consumers as it can
-	// with the workers that run them already.
+	// AssignSticky assigns as evenly, and moves as few consumers as possible.
 	AssignSticky = consume.AssignSticky
 )
 
@@ -51,10 +50,11 @@ const (
 type GapPolicy = consume.GapPolicy
 
 const (
-	// GapSkipStale goes on past a transaction that stays open longer than
-	// StaleGapThreshold, and delivers its events late if it commits after all.
+	// GapSkipStale passes a transaction that stays open longer than StaleGapThreshold. If
+	// the transaction commits, its events are delivered late.
 	GapSkipStale = consume.GapSkipStale
-	// GapWait waits for every transaction, however long: strict global order.
+	// GapWait waits for every transaction, however long it is open. It keeps strict global
+	// order.
 	GapWait = consume.GapWait
 )
 
@@ -65,27 +65,27 @@ type FailurePolicy = consume.FailurePolicy
 const (
 	// FailStop ends the worker: Start returns ErrConsecutiveFailures.
 	FailStop = consume.FailStop
-	// FailPause pauses the consumer, wherever it is assigned, until an operator
-	// resumes it (package ops). The others go on.
+	// FailPause pauses the consumer in all workers, until an operator resumes it (package
+	// ops). The other consumers continue.
 	FailPause = consume.FailPause
-	// FailDeadLetter puts the event that fails among the dead letters and goes
-	// on. Later events of its aggregate, or of the consumer's own key, follow it
-	// there, in order, until an operator has them retried or discarded (package ops).
+	// FailDeadLetter makes the failing event a dead letter, and the consumer continues.
+	// Later events of the aggregate, or of the consumer's own key, become dead letters too.
+	// An operator has them retried in order, or discarded (package ops).
 	FailDeadLetter = consume.FailDeadLetter
 )
 
 // BatchFunc runs a batch: its handlers and its commit.
 type BatchFunc = func(ctx context.Context, b observe.Batch) error
 
-// HandleFunc is a call of a handler: with one event, or with several if it is a
+// HandleFunc is a call of a handler. It has one event, or several for a
 // [consumer.BatchConsumer].
 type HandleFunc = func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
 
-// Decoder returns an event as handlers are to get it, see [WithDecoder].
+// Decoder returns an event as handlers get it, see [WithDecoder].
 type Decoder = func(ctx context.Context, e store.PersistedEvent) (store.PersistedEvent, error)
 
-// Config is what the options set, a field for each. [DefaultConfig] has the defaults; Validate and
-// String are for programs that show or check their settings.
+// Config has a field for each option. [DefaultConfig] returns the defaults. Validate and
+// String are for programs that check or show their settings.
 type Config = consume.Config
 
 // DefaultConfig returns the defaults.
@@ -99,51 +99,53 @@ type Option func(*Config)
 // about a quarter of BatchTimeout.
 func WithBatchSize(n int) Option { return func(c *Config) { c.BatchSize = n } }
 
-// WithBatchPause sets a pause after each full batch, 0 to 1h, default 0. It limits the rate to
-// BatchSize / BatchPause while a consumer catches up, for the sake of the database.
+// WithBatchPause sets a pause after each full batch, 0 to 1h, default 0. It limits the load
+// of a consumer that catches up to BatchSize / BatchPause events.
 func WithBatchPause(d time.Duration) Option { return func(c *Config) { c.BatchPause = d } }
 
-// WithBatchTimeout bounds a batch from the moment it owns its checkpoint to the end of its
-// commit: 10ms to 24h, default 30s. A batch that takes longer is rolled back and counts as a
-// failure. After half of the time no further event begins: the batch commits the handled
-// events, and the others follow in the next batch. A [consumer.BatchConsumer] has its events
-// in one call, and gets half as many the next time. No single event is blamed.
+// WithBatchTimeout limits a batch from the lock of its checkpoint to the end of its commit:
+// 10ms to 24h, default 30s. A batch that takes longer is rolled back and counts as a
+// failure.
+//
+// After half of the time no further event begins. The batch commits the handled events, and
+// the others follow in the next batch. A [consumer.BatchConsumer] has all events in one
+// call, so its next batch has at most half as many. No single event counts as failed then.
 func WithBatchTimeout(d time.Duration) Option { return func(c *Config) { c.BatchTimeout = d } }
 
-// WithMaxConsecutiveFailures sets after how many failures in a row of one consumer the
-// FailurePolicy applies: 1 to 1,000,000, default 5. A failed batch of several events is
-// narrowed down to the event that fails, which is then tried alone. Only failures in which an
-// event was alone, or was named, count.
+// WithMaxConsecutiveFailures sets the number of failures in a row of one consumer at which
+// the FailurePolicy applies: 1 to 1,000,000, default 5. A failed batch of several events is
+// narrowed down to the failing event, which is then tried alone. A failure counts only if
+// its event was alone or was named.
 func WithMaxConsecutiveFailures(n int) Option {
 	return func(c *Config) { c.MaxConsecutiveFailures = n }
 }
 
-// WithFailurePolicy sets what happens to a consumer, or to the event, that fails again and
-// again. The default is FailStop.
+// WithFailurePolicy sets the treatment of a consumer, or of the event, that keeps failing.
+// The default is FailStop.
 func WithFailurePolicy(p FailurePolicy) Option { return func(c *Config) { c.FailurePolicy = p } }
 
-// WithRetryLimit sets how long the database may fail until the worker ends with ErrOutage: 2 x
-// HeartbeatInterval to 1 year. The default, 0, is for ever. Failures are heartbeats that do
-// not arrive, and batches that fail through no fault of their handler. Until then the worker
-// tries again, after pauses of up to 30 seconds. The time begins again when a step of the
-// consumer succeeds.
+// WithRetryLimit sets how long the database may fail before the worker ends with ErrOutage:
+// 2 x HeartbeatInterval to 1 year. The default, 0, is for ever. Failures are missing
+// heartbeats, and batches that fail through no fault of their handler. Until the limit the
+// worker retries, after pauses of up to 30 seconds. A success of the consumer restarts the
+// time.
 func WithRetryLimit(d time.Duration) Option { return func(c *Config) { c.RetryLimit = d } }
 
-// WithShutdownTimeout bounds how long a worker that stops waits for the batches in flight:
-// 10ms to 24h. The default, 0, is as long as BatchTimeout allows. Batches that take longer are
-// rolled back, and handled again where their consumer runs next. Start returns a few seconds
-// later at the latest, see [ErrHandlerOverdue].
+// WithShutdownTimeout limits how long a stopping worker waits for the batches in flight:
+// 10ms to 24h. The default, 0, waits as long as BatchTimeout allows. Batches that take
+// longer are rolled back, and handled again where their consumer runs next. Start returns
+// at most a few seconds later, see [ErrHandlerOverdue].
 func WithShutdownTimeout(d time.Duration) Option { return func(c *Config) { c.ShutdownTimeout = d } }
 
-// WithBatchMiddleware wraps every batch, for tracing. The middleware is called
-// when the batch owns its checkpoint; next runs the handlers, with the context
-// that it is given, and the commit, and must be called once. What next returns
-// has happened, whatever the middleware returns. Of several, the first is the outermost.
+// WithBatchMiddleware wraps every batch, for tracing. The middleware is called when the
+// batch holds its checkpoint. next runs the handlers and the commit, with the context that
+// next receives. The middleware must call next once. The result of next stands, whatever
+// the middleware returns. Of several middlewares, the first is the outermost.
 func WithBatchMiddleware(m func(next BatchFunc) BatchFunc) Option {
 	return func(c *Config) { c.BatchMiddleware = nested(c.BatchMiddleware, m) }
 }
 
-// nested puts middleware around another, either of which may be nil.
+// nested wraps one middleware in another. Either may be nil.
 func nested[F any](outer, inner func(next F) F) func(next F) F {
 	switch {
 	case outer == nil:
@@ -154,37 +156,40 @@ func nested[F any](outer, inner func(next F) F) func(next F) F {
 	return func(next F) F { return outer(inner(next)) }
 }
 
-// WithHandleMiddleware wraps every call of a handler. The middleware sees the
-// transaction and the events of the call, as the handler gets them. next runs the
-// handler, with the context that it is given and on these events, and must be called
-// once. Make that context from the one that the middleware has: [consumer.Info] answers
-// from it. An error of the handler counts also if the middleware hides it. Any other error
-// that the middleware returns, and a panic, counts as the handler's.
+// WithHandleMiddleware wraps every call of a handler. The middleware gets the transaction
+// and the events of the call, as the handler gets them. next runs the handler on these
+// events, with the context that next receives. The middleware must call next once. The
+// context must derive from the middleware's, because [consumer.Info] reads it.
 //
-// Use it for what needs the events, such as links to the traces of their producers, and
-// [WithBatchMiddleware] for what needs the outcome: only that knows whether the batch
-// was committed. Of several, the first is the outermost.
+// An error of the handler counts also if the middleware hides it. Any other error of the
+// middleware, and a panic, counts as the handler's.
+//
+// This middleware is for tracing that needs the events, such as links to the traces of
+// their producers. [WithBatchMiddleware] is for tracing that needs the outcome, since only
+// a batch knows whether it was committed. Of several middlewares, the first is the
+// outermost.
 func WithHandleMiddleware(m func(next HandleFunc) HandleFunc) Option {
 	return func(c *Config) { c.HandleMiddleware = nested(c.HandleMiddleware, m) }
 }
 
-// WithDecoder sets what makes of each stored event the one that handlers get: it
-// upcasts old versions, or decrypts. It is called for an event each time that this is
-// delivered, within the batch's transaction and BatchTimeout, before any middleware of
-// the handler. Several goroutines call it. [consumer.Info] answers from its context.
+// WithDecoder sets the function that turns each stored event into the event for handlers.
+// It upcasts old versions, or decrypts. It is called at each delivery of an event, within
+// the batch's transaction and BatchTimeout, before any middleware of the handler. Several
+// goroutines call it. [consumer.Info] reads its context.
 //
-// An error, or a panic, is a failure of the consumer's handler at this event: it is
+// An error or a panic is a failure of the consumer's handler at this event. The event is
 // tried again, and the FailurePolicy applies. The decoder may change the event's type,
-// version, payload, metadata and time. It is an error if its position, its aggregate or one
-// of its ids is another one. Types of aggregates, keys of partitions and dead letters
-// go by the stored event.
+// version, payload, metadata and time. A change of its position, its aggregate or one of
+// its ids is an error. Aggregate types, partition keys and dead letters use the stored
+// event.
 func WithDecoder(d Decoder) Option { return func(c *Config) { c.Decoder = d } }
 
 // WithPollInterval sets the first retry pause, and how often an idle worker re-reads its
-// checkpoints: 1ms to 1h, default 1s. New events need no poll: the dispatcher brings them.
+// checkpoints: 1ms to 1h, default 1s. New events do not depend on it: the dispatcher finds
+// them.
 func WithPollInterval(d time.Duration) Option { return func(c *Config) { c.PollInterval = d } }
 
-// WithMaxPollInterval sets where the doubling of PollInterval ends: PollInterval to 24h,
+// WithMaxPollInterval sets the limit up to which PollInterval doubles: PollInterval to 24h,
 // default 30s.
 func WithMaxPollInterval(d time.Duration) Option { return func(c *Config) { c.MaxPollInterval = d } }
 
@@ -194,19 +199,20 @@ func WithDispatcherStrategy(s DispatcherStrategy) Option {
 	return func(c *Config) { c.DispatcherStrategy = s }
 }
 
-// WithDispatcherInterval sets how often DispatcherStrategyPoll polls, and how often
-// [Worker.WaitFor] and [Waiter] do: 1ms to 1h, default 200ms.
+// WithDispatcherInterval sets how often DispatcherStrategyPoll, [Worker.WaitFor] and
+// [Waiter] poll: 1ms to 1h, default 200ms.
 func WithDispatcherInterval(d time.Duration) Option {
 	return func(c *Config) { c.DispatcherInterval = d }
 }
 
-// WithNotifyConnectionString sets where DispatcherStrategyNotify listens. The connection must
-// lead straight to PostgreSQL: LISTEN does not survive a transaction-pooling proxy.
+// WithNotifyConnectionString sets the connection on which DispatcherStrategyNotify listens.
+// The connection must lead directly to PostgreSQL: LISTEN does not work through a
+// transaction-pooling proxy.
 func WithNotifyConnectionString(s string) Option {
 	return func(c *Config) { c.NotifyConnectionString = s }
 }
 
-// WithNotifyChannel sets the channel to listen on. The event store notifies it. The default is
+// WithNotifyChannel sets the channel that the event store notifies. The default is
 // "worker_events".
 func WithNotifyChannel(channel string) Option { return func(c *Config) { c.NotifyChannel = channel } }
 
@@ -216,26 +222,26 @@ func WithHeartbeatInterval(d time.Duration) Option {
 	return func(c *Config) { c.HeartbeatInterval = d }
 }
 
-// WithHeartbeatTimeout sets after how long without a heartbeat the other workers take this one
-// for dead: 2 x HeartbeatInterval to 24h, default 30s.
+// WithHeartbeatTimeout sets how long after the last heartbeat the other workers consider
+// this worker dead: 2 x HeartbeatInterval to 24h, default 30s.
 func WithHeartbeatTimeout(d time.Duration) Option { return func(c *Config) { c.HeartbeatTimeout = d } }
 
-// WithRebalanceInterval sets how often the leader checks the assignments: 10ms to 1h, default
-// 5s. It notices arrivals and departures sooner.
+// WithRebalanceInterval sets how often the leader checks the assignments: 10ms to 1h,
+// default 5s. The leader reacts sooner to workers that join or leave.
 func WithRebalanceInterval(d time.Duration) Option {
 	return func(c *Config) { c.RebalanceInterval = d }
 }
 
 // WithLeaderStrategy sets how the workers elect a leader. All workers of one set of tables
-// must use the same. The default is LeaderStrategyAdvisory.
+// must use the same strategy. The default is LeaderStrategyAdvisory.
 func WithLeaderStrategy(s LeaderStrategy) Option { return func(c *Config) { c.LeaderStrategy = s } }
 
-// WithHostname names the machine in the table of workers, in at most 200 bytes. The default is
-// the name that the system has. Several workers may have one name: their IDs tell them apart.
+// WithHostname names the machine in the table of workers, in at most 200 bytes. The default
+// is the system's host name. Several workers may share a name: their IDs distinguish them.
 func WithHostname(name string) Option { return func(c *Config) { c.Hostname = name } }
 
 // WithAssignmentStrategy sets how the leader assigns the consumers. The leader's setting
-// applies, so all workers of one set of tables should use the same. The default is
+// applies, so all workers of one set of tables should use the same strategy. The default is
 // AssignRoundRobin.
 func WithAssignmentStrategy(s AssignmentStrategy) Option {
 	return func(c *Config) { c.AssignmentStrategy = s }
@@ -247,37 +253,37 @@ func WithStaleGapThreshold(d time.Duration) Option {
 	return func(c *Config) { c.StaleGapThreshold = d }
 }
 
-// WithStaleGapHarborLag sets how many positions consumers stay behind the head when they go
-// past a transaction that stays open: 0 to 1,000,000, default 0.
+// WithStaleGapHarborLag sets how many positions consumers stay behind the head when they
+// pass a transaction that stays open: 0 to 1,000,000, default 0.
 func WithStaleGapHarborLag(n int) Option { return func(c *Config) { c.StaleGapHarborLag = n } }
 
 // WithGapPolicy sets what happens to positions whose transaction stays open. The default is
 // GapSkipStale.
 func WithGapPolicy(p GapPolicy) Option { return func(c *Config) { c.GapPolicy = p } }
 
-// WithMaxOpenRanges bounds how many ranges of positions in doubt a consumer may have passed: 1
-// to 1,000,000, default 10,000. At the bound the consumer waits.
+// WithMaxOpenRanges limits the ranges of positions in doubt that a consumer may have
+// passed: 1 to 1,000,000, default 10,000. At the limit the consumer waits.
 func WithMaxOpenRanges(n int) Option { return func(c *Config) { c.MaxOpenRanges = n } }
 
-// WithGapSkipRetention sets how long the audit keeps rows of positions that are void or were
-// delivered late: 100ms to 10 years. The default, 0, is for ever. Rows of open positions are
-// always kept.
+// WithGapSkipRetention sets how long the audit table keeps rows of positions that are void
+// or were delivered late: 100ms to 10 years. The default, 0, is for ever. Rows of open
+// positions are always kept.
 func WithGapSkipRetention(d time.Duration) Option {
 	return func(c *Config) { c.GapSkipRetention = d }
 }
 
-// WithObserver adds observers of what happens. They are called in the order in
-// which they were added.
+// WithObserver adds observers of the worker's events. They are called in the order in which
+// they were added.
 func WithObserver(o ...observe.Observer) Option {
 	return func(c *Config) { c.Observers = append(c.Observers, o...) }
 }
 
-// WithSlog logs what happens, as [observe.Log] does. By default warnings and errors go to
-// [slog.Default].
+// WithSlog logs the worker's events, as [observe.Log] does. Without a logger, warnings and
+// errors go to [slog.Default].
 func WithSlog(l *slog.Logger) Option { return withLog(observe.Log(l)) }
 
-// WithLogger logs what happens to a [store.Logger]; with nil nothing is logged. A logger
-// of [store.NewSlogLogger] is taken as WithSlog takes its *slog.Logger.
+// WithLogger logs the worker's events to a [store.Logger]. With nil nothing is logged. A
+// logger of [store.NewSlogLogger] is treated as WithSlog treats its *slog.Logger.
 func WithLogger(l store.Logger) Option { return withLog(observe.LogTo(l)) }
 
 func withLog(o observe.Observer) Option {
@@ -294,14 +300,14 @@ func WithConsumerAssignmentsTable(name string) Option {
 }
 
 // WithConsumerCheckpointsTable names the table of checkpoints. The default is
-// "consumer_checkpoints". The names of the tables "..._token", "..._settled", "..._changes"
-// and "..._schema" derive from it, and, in place of "_checkpoints", "..._dead_letters" and
-// "..._operations".
+// "consumer_checkpoints". The names of further tables derive from it: "..._token",
+// "..._settled", "..._changes" and "..._schema". Two more replace "_checkpoints" by
+// "_dead_letters" and "_operations".
 func WithConsumerCheckpointsTable(name string) Option {
 	return func(c *Config) { c.ConsumerCheckpointsTable = name }
 }
 
-// WithConsumerGapSkipsTable names the table that audits skipped positions. The default is
+// WithConsumerGapSkipsTable names the audit table of skipped positions. The default is
 // "consumer_gap_skips".
 func WithConsumerGapSkipsTable(name string) Option {
 	return func(c *Config) { c.ConsumerGapSkipsTable = name }

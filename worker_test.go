@@ -58,7 +58,7 @@ func TestOptionsSetTheirFields(t *testing.T) {
 	}
 }
 
-// Several middlewares of one kind compose: the first is the outermost.
+// Several middlewares of one kind compose. The first is the outermost.
 func TestMiddlewareComposes(t *testing.T) {
 	var calls []string
 	mark := func(name string) func(worker.BatchFunc) worker.BatchFunc {
@@ -79,8 +79,8 @@ func TestMiddlewareComposes(t *testing.T) {
 	}
 }
 
-// A nil option is left out, and Start refuses what New was given.
-func TestStartRefusesWhatNewWasGiven(t *testing.T) {
+// New ignores a nil option. Start refuses the other invalid arguments of New.
+func TestStartRefusesInvalidArguments(t *testing.T) {
 	w := worker.New(nil, nil, nil, nil, worker.WithBatchSize(0), worker.WithLogger(nil))
 	err := w.Start(t.Context())
 	for _, want := range []string{"db is nil", "eventStore is nil", "consumers is empty", "WithBatchSize: 0 is out of range"} {

@@ -10,21 +10,22 @@ import (
 type Batch struct {
 	Consumer    string
 	Attempt     int   // from 1
-	Events      int   // given to the handler; after an early commit, handled
-	Late        int   // of these, how many are behind the checkpoint
+	Events      int   // passed to the handler; after an early commit, handled
+	Late        int   // of these, behind the checkpoint
 	From, To    int64 // the checkpoint before and after
-	First, Last int64 // positions of the first and the last event, 0 without any
+	First, Last int64 // positions of the first and the last event; 0: no events
 
-	Read   time.Duration // of the events; also when they were read ahead
-	Guard  time.Duration // begin, and the checkpoint's row locked and moved
+	Read   time.Duration // time of reading the events; also if they were read ahead
+	Guard  time.Duration // time of BEGIN, and of locking and moving the checkpoint's row
 	Handle time.Duration
 	Commit time.Duration
 
 	Overtaken bool  // another worker had moved the checkpoint; the batch has done nothing
-	Err       error // nil: committed, unless Overtaken
+	Err       error // nil: the batch was committed, unless Overtaken
 }
 
-// BatchStarted: a batch is about to begin its transaction. Of the durations only Read is known.
+// BatchStarted reports that a batch is about to begin its transaction. Of the durations
+// only Read is set.
 type BatchStarted struct{ Batch }
 
 func (BatchStarted) level() slog.Level { return slog.LevelDebug }
@@ -32,7 +33,7 @@ func (e BatchStarted) line() (string, []slog.Attr) {
 	return "batch started", []slog.Attr{consumerOf(e.Consumer), slog.Int("attempt", e.Attempt), slog.Int("events", e.Events), slog.Int64("from", e.From), slog.Int64("to", e.To)}
 }
 
-// BatchDone: a batch was committed, has failed (Err), or was Overtaken.
+// BatchDone reports that a batch was committed, has failed (Err), or was Overtaken.
 type BatchDone struct{ Batch }
 
 func (BatchDone) level() slog.Level { return slog.LevelDebug }
@@ -42,8 +43,9 @@ func (e BatchDone) line() (string, []slog.Attr) {
 		slog.Duration("handle", e.Handle), slog.Duration("commit", e.Commit), slog.Bool("overtaken", e.Overtaken), failure(e.Err)}
 }
 
-// HandlerOverdue: a second ago the context of a batch ended, as BatchTimeout has passed or the worker
-// stops, and the handler still runs. Err says why the context ended.
+// HandlerOverdue reports a handler that still runs a second after the context of its batch
+// ended. The context ended because BatchTimeout has passed or the worker stops. Err names
+// the cause.
 type HandlerOverdue struct{ Batch }
 
 func (HandlerOverdue) level() slog.Level { return slog.LevelError }
@@ -52,24 +54,24 @@ func (e HandlerOverdue) line() (string, []slog.Attr) {
 		slog.Int64("first", e.First), slog.Int64("last", e.Last), failure(e.Err)}
 }
 
-// BlockingTransaction is an open transaction that holds consumers back, or that may own positions
-// which consumers have passed.
+// BlockingTransaction is an open transaction that holds consumers back, or that may own
+// positions that consumers have passed.
 type BlockingTransaction struct {
 	VirtualTransaction string
 	PID                int    // of its server process; 0: a prepared transaction
-	GID                string // of a prepared transaction, where known
+	GID                string // of a prepared transaction, if known
 	ApplicationName    string
-	// State of its session, as in pg_stat_activity. Empty if the worker's role may not see it
-	// (GRANT pg_read_all_stats), or if the transaction is prepared.
+	// State is the session's state, as in pg_stat_activity. It is empty if the worker's
+	// role may not read it (GRANT pg_read_all_stats), or if the transaction is prepared.
 	State string
-	Age   time.Duration // of the transaction at the latest scan; 0: not visible
-	Stale bool          // it has held back events for longer than StaleGapThreshold
-	// Passed: the transaction is stale, and consumers go past its positions (GapSkipStale). Its
-	// events come late. Otherwise all events behind its positions wait.
+	Age   time.Duration // of the transaction at the latest scan; 0: unknown
+	Stale bool          // held back events for longer than StaleGapThreshold
+	// Passed is true if the transaction is stale and consumers pass its positions
+	// (GapSkipStale). Its events come late. Otherwise all events behind its positions wait.
 	Passed bool
 }
 
-// Remedy says how to end the transaction.
+// Remedy returns how to end the transaction.
 func (t BlockingTransaction) Remedy() string {
 	switch {
 	case t.PID != 0:
@@ -81,8 +83,8 @@ func (t BlockingTransaction) Remedy() string {
 	}
 }
 
-// FrontierBlocked: a transaction has held back the events behind its positions for longer than
-// StaleGapThreshold. It is reported once for each transaction.
+// FrontierBlocked reports a transaction that has held back the events behind its positions
+// for longer than StaleGapThreshold. It is reported once for each transaction.
 type FrontierBlocked struct{ BlockingTransaction }
 
 func (FrontierBlocked) level() slog.Level { return slog.LevelWarn }
@@ -91,9 +93,10 @@ func (e FrontierBlocked) line() (string, []slog.Attr) {
 		slog.String("application_name", e.ApplicationName), slog.String("state", e.State), slog.Duration("age", e.Age), slog.String("remedy", e.Remedy())}
 }
 
-// FrontierFailed: the worker cannot read the event log, and no new events are handled. It tries
-// again; each failed attempt is reported. The cause is the database's, or a
-// *worker.SetupError: something was altered that the proof rests on.
+// FrontierFailed reports that the worker cannot read the event log, so no new events are
+// handled. The worker retries, and reports each failed attempt. The cause is the
+// database's, or a *worker.SetupError: a change in the database breaks the frontier's
+// proof.
 type FrontierFailed struct{ Err error }
 
 func (FrontierFailed) level() slog.Level { return slog.LevelError }

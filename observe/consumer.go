@@ -10,14 +10,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Where an event names a consumer that is split into partitions, it names the unit, such as
-// "totals#400-7ff".
+// In an event about a consumer that is split into partitions, Consumer is the name of the
+// unit, such as "totals#400-7ff".
 
-// ConsumerStarted: a consumer was assigned to this worker, and its loop has begun.
+// ConsumerStarted reports that a consumer was assigned to this worker, and its loop has
+// begun.
 type ConsumerStarted struct {
 	Consumer   string
 	Types      []string // aggregate types that its code selects; none: all
-	Start      string   // where it begins without a checkpoint: "head", or the position before; "": at the first event
+	Start      string   // start without a checkpoint: "head", or the position before the first event; "": the first event of the log
 	BatchSize  int      // the most events in a batch
 	Partitions int      // the number that its code demands; 1: the consumer stays whole
 }
@@ -30,7 +31,7 @@ func (e ConsumerStarted) line() (string, []slog.Attr) {
 
 func consumerOf(name string) slog.Attr { return slog.String("consumer", name) }
 
-// ConsumerStopped: the consumer's loop in this worker has ended.
+// ConsumerStopped reports that the consumer's loop in this worker has ended.
 type ConsumerStopped struct{ Consumer string }
 
 func (ConsumerStopped) level() slog.Level { return slog.LevelInfo }
@@ -38,8 +39,8 @@ func (e ConsumerStopped) line() (string, []slog.Attr) {
 	return "consumer stopped", []slog.Attr{consumerOf(e.Consumer)}
 }
 
-// ConsumerUnowned: no worker runs the consumer. The leader reports it, once for each, after a
-// HeartbeatInterval.
+// ConsumerUnowned reports that no worker runs the consumer. The leader reports it once for
+// each consumer, after a HeartbeatInterval.
 type ConsumerUnowned struct {
 	Consumer string
 	Reason   string // with the remedy
@@ -50,8 +51,8 @@ func (e ConsumerUnowned) line() (string, []slog.Attr) {
 	return "consumer unowned", []slog.Attr{consumerOf(e.Consumer), slog.String("reason", e.Reason)}
 }
 
-// ConsumerFailed: the consumer, or one of its events, has failed MaxConsecutiveFailures times in a
-// row, and the FailurePolicy applies.
+// ConsumerFailed reports that the consumer or one of its events has failed
+// MaxConsecutiveFailures times in a row. The FailurePolicy applies.
 type ConsumerFailed struct {
 	Consumer string
 	Policy   string // the FailurePolicy that applies
@@ -63,8 +64,8 @@ func (e ConsumerFailed) line() (string, []slog.Attr) {
 	return "consumer failed too often", []slog.Attr{consumerOf(e.Consumer), slog.String("policy", e.Policy), failure(e.Err)}
 }
 
-// ConsumerPaused: no worker runs the consumer until an operator resumes it. It has failed under
-// FailPause, or its log may have begun again.
+// ConsumerPaused reports that no worker runs the consumer until an operator resumes it. The
+// consumer has failed under FailPause, or its log may have been reset.
 type ConsumerPaused struct {
 	Consumer string
 	Reason   string
@@ -75,9 +76,10 @@ func (e ConsumerPaused) line() (string, []slog.Attr) {
 	return "consumer paused", []slog.Attr{consumerOf(e.Consumer), slog.String("reason", e.Reason)}
 }
 
-// ConsumerWaiting: the consumer waits for the lock of another transaction (reported again after
-// growing pauses), at WithMaxOpenRanges, for a worker whose build selects more, or to begin at the
-// head of the log (each reported once).
+// ConsumerWaiting reports that the consumer waits. Condition says for what. A wait for the
+// lock of another transaction is reported again after growing pauses. The other waits are
+// reported once: at WithMaxOpenRanges, for a worker whose build selects more, and to begin
+// at the head of the log.
 type ConsumerWaiting struct {
 	Consumer  string
 	Condition Condition // ConditionLock, ConditionDoubts, ConditionScope or ConditionStart
@@ -89,14 +91,14 @@ func (e ConsumerWaiting) line() (string, []slog.Attr) {
 	return "consumer waiting", []slog.Attr{consumerOf(e.Consumer), slog.String("condition", string(e.Condition)), failure(e.Err)}
 }
 
-// Retrying: a batch has failed, PostgreSQL has ended it as the victim of a conflict (a deadlock, a
-// serialization failure), or statements fail. The worker tries again.
+// Retrying reports a failure after which the worker retries. A batch has failed, PostgreSQL
+// has aborted it (a deadlock, a serialization failure), or statements fail.
 type Retrying struct {
 	Consumer  string
 	Condition Condition // ConditionBatch, ConditionDatabase or ConditionKey
 	InARow    int       // failures so far
 	Pause     time.Duration
-	ByHandler bool // the failure is the handler's; otherwise the database's
+	ByHandler bool // the handler has failed; otherwise the database has
 	Err       error
 }
 
@@ -112,7 +114,8 @@ func (e Retrying) line() (string, []slog.Attr) {
 		slog.Duration("pause", e.Pause), slog.Bool("by_handler", e.ByHandler), failure(e.Err)}
 }
 
-// DeadLetter is an event that its consumer does not handle until an operator has it retried.
+// DeadLetter is an event that its consumer does not handle until an operator has it
+// retried.
 type DeadLetter struct {
 	Consumer      string
 	AggregateType string
@@ -130,24 +133,24 @@ func (d DeadLetter) attrs() []slog.Attr {
 		slog.Int("attempts", d.Attempts), slog.String("error", d.Error)}
 }
 
-// DeadLettered: an event has become a dead letter, under FailDeadLetter.
+// DeadLettered reports that an event has become a dead letter, under FailDeadLetter.
 type DeadLettered struct{ DeadLetter }
 
 func (DeadLettered) level() slog.Level             { return slog.LevelError }
 func (e DeadLettered) line() (string, []slog.Attr) { return "event dead-lettered", e.attrs() }
 
-// DeadLetterFailed: an operator had a dead letter retried, and it has failed again.
+// DeadLetterFailed reports that the retry of a dead letter has failed.
 type DeadLetterFailed struct{ DeadLetter }
 
 func (DeadLetterFailed) level() slog.Level             { return slog.LevelError }
 func (e DeadLetterFailed) line() (string, []slog.Attr) { return "dead letter failed again", e.attrs() }
 
-// Rescaled: units of a consumer were replaced by others that have the same keys between them: a
-// split, or a merge.
+// Rescaled reports a split or a merge: units of a consumer were replaced by others with the
+// same keys in total.
 type Rescaled struct {
-	Consumer string   // the whole one
-	From, To []string // names of units; From or To has one
-	Position int64    // the checkpoint of all of them
+	Consumer string   // the whole consumer
+	From, To []string // names of units; From or To has one name
+	Position int64    // the checkpoint of all these units
 }
 
 func (Rescaled) level() slog.Level { return slog.LevelInfo }
@@ -155,17 +158,17 @@ func (e Rescaled) line() (string, []slog.Attr) {
 	return "consumer rescaled", []slog.Attr{consumerOf(e.Consumer), slog.Any("from", e.From), slog.Any("to", e.To), slog.Int64("position", e.Position)}
 }
 
-// ScopeChanged: a build with other aggregate types or another version than the previous build runs
-// the consumer. The table of operations records it too.
+// ScopeChanged reports that the consumer now runs with a build of other aggregate types or
+// another version than the previous build. The table of operations records it too.
 type ScopeChanged struct {
 	Consumer string
-	From, To string // in words
+	From, To string // descriptions of the scopes
 	// Position is the checkpoint. Events of Added at or below it are not delivered, see
-	// ops.Operator.ReplayTypes. Events of Removed above it are not delivered, either.
+	// ops.Operator.ReplayTypes. Events of Removed above it are not delivered.
 	Position       int64
-	Added, Removed []string // types; empty where there are too many to name
-	AllAdded       bool     // all types but those that were selected
-	AllRemoved     bool     // all types but those that are selected
+	Added, Removed []string // aggregate types; empty if there are too many to name
+	AllAdded       bool     // Added is all types except those selected before
+	AllRemoved     bool     // Removed is all types except those selected now
 }
 
 func (ScopeChanged) level() slog.Level { return slog.LevelWarn }
@@ -173,8 +176,8 @@ func (e ScopeChanged) line() (string, []slog.Attr) {
 	return "consumer selects other events", []slog.Attr{consumerOf(e.Consumer), slog.String("from", e.From), slog.String("to", e.To), slog.Int64("position", e.Position)}
 }
 
-// DeadBatchEnded: the batch of a dead worker still ran in the server and held the consumer's row.
-// This worker has ended it.
+// DeadBatchEnded reports that this worker has ended the batch of a dead worker. The batch
+// still ran in the server and held the consumer's row.
 type DeadBatchEnded struct {
 	Consumer   string
 	DeadWorker uuid.UUID
@@ -186,8 +189,9 @@ func (e DeadBatchEnded) line() (string, []slog.Attr) {
 	return "ended the batch of a dead worker", []slog.Attr{consumerOf(e.Consumer), slog.Any("dead_worker", e.DeadWorker), slog.Int64("pid", e.PID)}
 }
 
-// TransactionEnded: a handler has ended the transaction of its batch, or an outage hides whether it
-// has. The checkpoint was set back where that was safe, and the worker ends.
+// TransactionEnded reports that a handler has ended the transaction of its batch, or that
+// an outage hides whether it has. The worker has set the checkpoint back if that was safe,
+// and ends.
 type TransactionEnded struct {
 	Consumer string
 	From     int64 // the checkpoint that the batch wrote
@@ -205,14 +209,14 @@ func (e TransactionEnded) line() (string, []slog.Attr) {
 	return message, []slog.Attr{consumerOf(e.Consumer), slog.Int64("from", e.From), slog.Int64("to", e.To), failure(e.Err)}
 }
 
-// Skipped: a committed batch went past positions without an event (SkipVoid; or SkipOpen, which
-// opens a gap), or ended doubts about such positions (SkipLate, SkipVoid). The audit table has the
-// same.
+// Skipped reports what a committed batch did about positions without an event. It passed
+// them (SkipVoid, or SkipOpen, which opens a gap), or ended doubts about them (SkipLate,
+// SkipVoid). The audit table has the same record.
 type Skipped struct {
 	store.Range
 	Consumer string
 	Missing  int64     // positions of the range without an event
-	State    SkipState // what is known of them
+	State    SkipState // whether they are void, open or late
 }
 
 func (e Skipped) level() slog.Level {

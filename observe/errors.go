@@ -8,11 +8,11 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// ConsumerError tells which consumer failed, where, and why.
+// ConsumerError names the consumer that failed, the event and the cause.
 type ConsumerError struct {
 	Consumer  string
-	Failures  int       // in a row, at Position if that is known
-	Position  int64     // of the event that was being handled, 0 if none was
+	Failures  int       // in a row, at Position if that is not 0
+	Position  int64     // of the event that was being handled; 0: none
 	EventID   uuid.UUID // of that event
 	EventType string    // of that event
 	Err       error     // the cause
@@ -26,11 +26,11 @@ func (e *ConsumerError) Error() string {
 	return errtext.Line(fmt.Sprintf("worker: consumer %q failed%s, %d in a row: %v", e.Consumer, where, e.Failures, errtext.Of(e.Err)))
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *ConsumerError) Unwrap() error { return e.Err }
 
-// PanicError is the error of a handler that has panicked. Its text names the line of the panic; the
-// log has the whole stack.
+// PanicError is the error of a handler that has panicked. Its text names the line of the
+// panic. The log has the whole stack.
 type PanicError struct {
 	Value any
 	Stack []byte

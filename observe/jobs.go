@@ -8,22 +8,22 @@ import (
 	"github.com/google/uuid"
 )
 
-// Job is what is known of a job beside its arguments. Of a row of package jobs/table only ID,
+// Job describes a job without its arguments. For a row of package jobs/table only ID,
 // Failures and Resets are set.
 type Job struct {
 	ID          int64
 	Kind        string
 	Queue       string
 	Priority    int       // 1, the first, to 9
-	RunAt       time.Time // when it was due; the zero Time: never, it is infinity
+	RunAt       time.Time // when it was due; the zero Time: never (infinity)
 	Attempt     int       // counts the claims, this one included
-	Failures    int       // of them, the failed ones before this run
+	Failures    int       // the failed claims before this run
 	MaxAttempts int       // failures after which the job has failed
-	Resets      int       // workers that were lost while they ran it
+	Resets      int       // workers that died while they ran the job
 	Meta        json.RawMessage
 }
 
-// attrs leaves out what a row of a table does not have.
+// attrs returns the attributes, without those that a row of a table lacks.
 func (j Job) attrs(more ...slog.Attr) []slog.Attr {
 	attrs := []slog.Attr{slog.Int64("job", j.ID)}
 	if j.Queue != "" {
@@ -32,7 +32,7 @@ func (j Job) attrs(more ...slog.Attr) []slog.Attr {
 	return append(attrs, more...)
 }
 
-// JobsClaimed: the database has answered a claim.
+// JobsClaimed reports that the database has answered a claim.
 type JobsClaimed struct {
 	Queue string // empty for a table
 	Jobs  int
@@ -50,14 +50,14 @@ const (
 	stateFailed    = "failed"
 )
 
-// JobDone: a run of a job has ended, and its outcome is stored.
+// JobDone reports that a run of a job has ended and its outcome is stored.
 type JobDone struct {
 	Job
-	State  string        // that the job has now, a jobs.State or a table.State
+	State  string        // the job's new state: a jobs.State or a table.State
 	Failed bool          // the run counts as a failure
-	Err    error         // that the handler returned, or why the job is not completed; nil if it is
-	Took   time.Duration // by the handler
-	Waited time.Duration // from when the job was due to its start, by this process's clock; 0 for a table
+	Err    error         // the handler's error, or why the job is not completed; nil if it is
+	Took   time.Duration // time of the handler
+	Waited time.Duration // time from when the job was due until its start, by this process's clock; 0 for a table
 }
 
 func (e JobDone) level() slog.Level {
@@ -89,9 +89,9 @@ func (e JobDone) line() (string, []slog.Attr) {
 	return "job did not complete", append(attrs, slog.Any("reason", e.Err))
 }
 
-// JobLost: a run does not have its job any more. The worker was taken for dead, and another worker
-// runs the job, or will: effects of the run outside of the job's transaction may happen twice. Or
-// the job was deleted from the table.
+// JobLost reports that a run no longer owns its job. Usually the worker was considered
+// dead, and another worker runs the job or will. Effects of the run outside the job's
+// transaction may happen twice. Or the job was deleted from the table.
 type JobLost struct{ Job }
 
 func (JobLost) level() slog.Level { return slog.LevelWarn }
@@ -99,8 +99,9 @@ func (e JobLost) line() (string, []slog.Attr) {
 	return "job lost, to another worker or deleted", e.attrs()
 }
 
-// JobOverdue: a handler, or for a table its PreHandle or Scan, ignores the end of its context. The job
-// is run again elsewhere. The slot stays taken until the call returns.
+// JobOverdue reports a handler that ignores the end of its context. For a table the call
+// may also be PreHandle or Scan. Another worker runs the job again. The slot stays taken
+// until the call returns.
 type JobOverdue struct{ Job }
 
 func (JobOverdue) level() slog.Level { return slog.LevelError }
@@ -108,12 +109,12 @@ func (e JobOverdue) line() (string, []slog.Attr) {
 	return "handler ignores the end of its context, its slot is lost until it returns", e.attrs()
 }
 
-// JobReturned: a handler that was given up, as JobOverdue reports, has returned, and its slot is free.
-// What it returned has no effect. Handlers that return after Start are not reported.
+// JobReturned reports that a handler has returned after JobOverdue, and that its slot is
+// free. Its result has no effect. Handlers that return after Start are not reported.
 type JobReturned struct {
 	Job
-	Err  error         // what the handler returned
-	Took time.Duration // since it got its slot; 0: Scan has none
+	Err  error         // the handler's result
+	Took time.Duration // time since the handler got its slot; 0 for Scan, which has none
 }
 
 func (JobReturned) level() slog.Level { return slog.LevelWarn }
@@ -121,12 +122,12 @@ func (e JobReturned) line() (string, []slog.Attr) {
 	return "handler that was given up has returned", e.attrs(slog.Duration("took", e.Took), failure(e.Err))
 }
 
-// JobsReset: jobs of dead workers were queued again, or have ended, as that has happened too often.
-// The leader reports it.
+// JobsReset reports that jobs of dead workers were queued again, or have ended after too
+// many resets. The leader reports it.
 type JobsReset struct {
 	Workers []uuid.UUID
 	Back    int // jobs that run again
-	Ended   int // jobs that have failed, or were cancelled
+	Ended   int // jobs that have failed or were canceled
 }
 
 func (JobsReset) level() slog.Level { return slog.LevelWarn }
@@ -134,10 +135,11 @@ func (e JobsReset) line() (string, []slog.Attr) {
 	return "jobs of dead workers reset", []slog.Attr{slog.Any("workers", e.Workers), slog.Int("back", e.Back), slog.Int("ended", e.Ended)}
 }
 
-// RowReset: a row of a table lost its worker. This worker has queued the row again, or ended it.
+// RowReset reports a row of a table whose worker died. This worker has queued the row
+// again, or ended it.
 type RowReset struct {
 	ID    int64
-	State string        // the table.State that the row has now: queued, failed or canceled
+	State string        // the new table.State of the row: queued, failed or canceled
 	Age   time.Duration // of its last heartbeat
 }
 
@@ -146,8 +148,8 @@ func (e RowReset) line() (string, []slog.Attr) {
 	return "job of a lost worker reset", []slog.Attr{slog.Int64("job", e.ID), slog.String("state", e.State), slog.Duration("heartbeat_age", e.Age)}
 }
 
-// RowsHidden: the view of a table does not show rows that were claimed. They are queued again, due
-// later and later.
+// RowsHidden reports claimed rows that the view of a table does not show. They are queued
+// again, due later each time.
 type RowsHidden struct{ IDs []int64 }
 
 func (RowsHidden) level() slog.Level { return slog.LevelWarn }
@@ -155,7 +157,8 @@ func (e RowsHidden) line() (string, []slog.Attr) {
 	return "the view does not show claimed jobs", []slog.Attr{slog.Any("jobs", e.IDs)}
 }
 
-// JobsExpired: jobs have ended that did not start by their GoodUntil. The leader reports it.
+// JobsExpired reports that jobs have ended that did not start by their GoodUntil. The
+// leader reports it.
 type JobsExpired struct{ Jobs int }
 
 func (JobsExpired) level() slog.Level { return slog.LevelWarn }
@@ -163,11 +166,11 @@ func (e JobsExpired) line() (string, []slog.Attr) {
 	return "jobs expired", []slog.Attr{slog.Int("jobs", e.Jobs)}
 }
 
-// FlowRunEnded: a run of a flow has ended. The worker whose Advance of package flow has ended the run
-// reports it, once. A run without a running job, which a Cancel ends itself, is not reported. Nor is
-// a run if the database's answer was lost.
+// FlowRunEnded reports that a run of a flow has ended. The worker whose Advance of package
+// flow has ended the run reports it once. A run is not reported if a Cancel ends it and no
+// job was running. Nor is it reported if the database's answer was lost.
 type FlowRunEnded struct {
-	Run   int64 // its id
+	Run   int64 // the run's id
 	Flow  string
 	State string        // a jobs.State: completed, failed or cancelled
 	Took  time.Duration // from its first start, by the database's clock
@@ -187,7 +190,8 @@ func (e FlowRunEnded) line() (string, []slog.Attr) {
 	return "run of a flow ended", []slog.Attr{slog.String("flow", e.Flow), slog.Int64("run", e.Run), slog.String("state", e.State), slog.Duration("took", e.Took)}
 }
 
-// QueueFailed: the jobs of a queue cannot be claimed, or counted. The worker tries again.
+// QueueFailed reports that the jobs of a queue cannot be claimed or counted. The worker
+// retries.
 type QueueFailed struct {
 	Queue string
 	Err   error
@@ -198,9 +202,10 @@ func (e QueueFailed) line() (string, []slog.Attr) {
 	return "cannot claim jobs, retrying", []slog.Attr{slog.String("queue", e.Queue), failure(e.Err)}
 }
 
-// SettleFailed: the outcomes of jobs cannot be stored: of all jobs, of a job whose row another
-// transaction has locked, or of a job that the database refuses. A single job is set aside, and the
-// others are stored. All are kept and tried again.
+// SettleFailed reports that the outcomes of jobs cannot be stored. It concerns all jobs, a
+// job whose row another transaction has locked, or a job that the database refuses. A
+// single job is set aside, and the others are stored. The worker keeps all outcomes and
+// retries.
 type SettleFailed struct{ Err error }
 
 func (SettleFailed) level() slog.Level { return slog.LevelError }
@@ -208,8 +213,8 @@ func (e SettleFailed) line() (string, []slog.Attr) {
 	return "cannot store outcomes of jobs, retrying", []slog.Attr{failure(e.Err)}
 }
 
-// TableFailed: a statement on a table of jobs does not work, or the table refuses to change a row. The
-// worker tries again. A row is reported once, and the others go on.
+// TableFailed reports that a statement on a table of jobs fails, or that the table refuses
+// to change a row. The worker retries. A row is reported once, and the others continue.
 type TableFailed struct {
 	Condition Condition // ConditionDatabase, ConditionClaim, ConditionHeartbeat, ConditionSettle or ConditionReset
 	Row       int64     // the id of the row that the table refuses to change; 0: not a single row
@@ -224,8 +229,8 @@ func (e TableFailed) line() (string, []slog.Attr) {
 	return "statement failed, retrying", []slog.Attr{slog.String("condition", string(e.Condition)), failure(e.Err)}
 }
 
-// UnknownKinds: jobs are due in a queue of this worker that it has no handlers for. Another worker may
-// have them. It is reported when the kinds change.
+// UnknownKinds reports due jobs in a queue of this worker for which this worker has no
+// handlers. Another worker may have them. It is reported when the kinds change.
 type UnknownKinds struct {
 	Queue string
 	Kinds []string
@@ -236,13 +241,14 @@ func (e UnknownKinds) line() (string, []slog.Attr) {
 	return "no handlers for jobs that are due", []slog.Attr{slog.String("queue", e.Queue), slog.Any("kinds", e.Kinds)}
 }
 
-// Ticked: this process has moved a schedule on from a tick that was due, and has committed that.
+// Ticked reports that this process has moved a schedule past a due tick, and has committed
+// the move.
 type Ticked struct {
 	Schedule string
-	Tick     time.Time     // the first that was due; of several that were missed, too
-	Jobs     int           // that were enqueued; 0: the schedule is paused, CatchUp is 0, or jobs.Unique left the job out
-	Late     time.Duration // from Tick until this process saw it, by the database's clock
-	Took     time.Duration // until the commit, by this process's clock
+	Tick     time.Time     // the first due tick; also if several were missed
+	Jobs     int           // jobs that were enqueued; 0: the schedule is paused, CatchUp is 0, or jobs.Unique left the job out
+	Late     time.Duration // time from Tick until this process read it, by the database's clock
+	Took     time.Duration // time until the commit, by this process's clock
 }
 
 func (Ticked) level() slog.Level { return slog.LevelDebug }
@@ -250,7 +256,8 @@ func (e Ticked) line() (string, []slog.Attr) {
 	return "schedule ticked", []slog.Attr{slog.String("schedule", e.Schedule), slog.Time("tick", e.Tick), slog.Int("jobs", e.Jobs), slog.Duration("late", e.Late), slog.Duration("took", e.Took)}
 }
 
-// TickFailed: the job of a tick that is due could not be enqueued. The Scheduler tries again.
+// TickFailed reports that the job of a due tick could not be enqueued. The Scheduler
+// retries.
 type TickFailed struct {
 	Schedule string
 	Tick     time.Time
@@ -262,8 +269,8 @@ func (e TickFailed) line() (string, []slog.Attr) {
 	return "the job of a schedule could not be enqueued, retrying", []slog.Attr{slog.String("schedule", e.Schedule), slog.Time("tick", e.Tick), failure(e.Err)}
 }
 
-// ScheduleForeign: another program has given a schedule other times, and enqueues its jobs. This program
-// does not until it starts again.
+// ScheduleForeign reports that another program has given a schedule other times, and
+// enqueues its jobs. This program does not enqueue them until it starts again.
 type ScheduleForeign struct{ Schedule string }
 
 func (ScheduleForeign) level() slog.Level { return slog.LevelWarn }

@@ -36,8 +36,8 @@ var events = []observe.Event{
 
 func nameOf(e observe.Event) string { return reflect.TypeOf(e).Name() }
 
-// Each event of the package is among those that the tests look at.
-func TestEventsAreAll(t *testing.T) {
+// The tests cover each event of the package.
+func TestAllEventsAreCovered(t *testing.T) {
 	missing := map[string]bool{}
 	packages, err := parser.ParseDir(token.NewFileSet(), ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, parser.SkipObjectResolution)
 	if err != nil {
@@ -58,7 +58,7 @@ func TestEventsAreAll(t *testing.T) {
 	}
 }
 
-// Each event is one line of a log that is text, with keys that differ.
+// Each event is one line of a text log, with distinct keys.
 func TestLogIsOneLine(t *testing.T) {
 	var out bytes.Buffer
 	log := observe.Log(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))

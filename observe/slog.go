@@ -11,11 +11,12 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Log returns an Observer that logs every event to l; nil stands for [slog.Default]. The handler of l
-// decides which levels are written. Errors are on one line. The stack of a panic follows as "stack".
+// Log returns an Observer that logs every event to l; nil stands for [slog.Default]. The
+// handler of l decides which levels are written. Each error is one line. The stack of a
+// panic follows as the attribute "stack".
 //
-// The options WithSlog and WithLogger of the workers add such an Observer, and leave out the warnings
-// that a worker without a logger writes to slog.Default.
+// The options WithSlog and WithLogger of the workers add such an Observer. They also switch
+// off the warnings that a worker without a logger writes to slog.Default.
 func Log(l *slog.Logger) Observer {
 	if l == nil {
 		l = slog.Default()
@@ -29,8 +30,8 @@ func Log(l *slog.Logger) Observer {
 	}
 }
 
-// LogTo returns an Observer that logs every event to l. A [store.Logger] has no warnings: they are
-// errors. nil logs nothing.
+// LogTo returns an Observer that logs every event to l. A [store.Logger] has no level for
+// warnings, so it gets them as errors. nil logs nothing.
 func LogTo(l store.Logger) Observer {
 	if l == nil {
 		return func(Event) {}
@@ -55,7 +56,8 @@ func LogTo(l store.Logger) Observer {
 	}
 }
 
-// oneLine puts errors on one line, and leaves out what is nil. The stack of a panic among them follows at the end.
+// oneLine returns the attributes with each error on one line, and without nil values. The
+// stack of a panic among the errors follows at the end.
 func oneLine(attrs []slog.Attr) []slog.Attr {
 	attrs = slices.DeleteFunc(attrs, func(a slog.Attr) bool { return a.Value.Any() == nil })
 	for i, a := range attrs {
@@ -71,8 +73,8 @@ func oneLine(attrs []slog.Attr) []slog.Attr {
 	return attrs
 }
 
-// Lines returns the lines of a stack without their indentation: as a list they stay on one line of a log
-// that is text.
+// Lines returns the lines of a stack without their indentation. As a list they stay on one
+// line of a text log.
 func Lines(stack []byte) []string {
 	lines := strings.Split(strings.TrimSpace(string(stack)), "\n")
 	for i := range lines {

@@ -30,7 +30,8 @@ func (w Worker) attrs(more ...slog.Attr) []slog.Attr {
 // failure returns the attributes of an error.
 func failure(err error) slog.Attr { return slog.Any("error", err) }
 
-// WorkerStarted: the checks of the start have succeeded, the worker is registered, and it runs.
+// WorkerStarted reports that the checks of the start have succeeded, and that the worker is
+// registered and runs.
 type WorkerStarted struct {
 	Worker
 	Consumers int // consumers that the worker has code for; 0 for workers of jobs
@@ -41,11 +42,11 @@ func (e WorkerStarted) line() (string, []slog.Attr) {
 	return "worker started", e.attrs(slog.Int("consumers", e.Consumers))
 }
 
-// WorkerStopped: everything of the worker has ended.
+// WorkerStopped reports that everything of the worker has ended.
 type WorkerStopped struct {
 	Worker
-	Err     error // why it stopped, nil after a clean stop
-	Drained bool  // an operator has drained it; without an Err, Start goes on waiting for Stop
+	Err     error // nil after a clean stop
+	Drained bool  // an operator has drained it; without an Err, Start still waits for Stop
 }
 
 func (e WorkerStopped) level() slog.Level {
@@ -65,8 +66,8 @@ func (e WorkerStopped) line() (string, []slog.Attr) {
 	return "worker stopped", e.attrs()
 }
 
-// ShutdownTimedOut: a stop has taken longer than WithShutdownTimeout. The batches in flight are
-// rolled back.
+// ShutdownTimedOut reports that a stop has taken longer than WithShutdownTimeout. The
+// batches in flight are rolled back.
 type ShutdownTimedOut struct {
 	Worker
 	Err error // names the option
@@ -77,7 +78,8 @@ func (e ShutdownTimedOut) line() (string, []slog.Attr) {
 	return "shutdown timed out", e.attrs(failure(e.Err))
 }
 
-// WorkerReregistered: the worker's row was gone, and the worker has registered again.
+// WorkerReregistered reports that the worker's row was gone, and that the worker has
+// registered again.
 type WorkerReregistered struct{ Worker }
 
 func (WorkerReregistered) level() slog.Level { return slog.LevelInfo }
@@ -85,8 +87,8 @@ func (e WorkerReregistered) line() (string, []slog.Attr) {
 	return "registered again, the worker's row was gone", e.attrs()
 }
 
-// StaleWorkersRemoved: this worker has removed rows of workers that are long dead, when it
-// registered or as the leader.
+// StaleWorkersRemoved reports that this worker has removed rows of workers that died long
+// ago. It does so when it registers, and as the leader.
 type StaleWorkersRemoved struct {
 	Worker
 	Rows int
@@ -97,9 +99,9 @@ func (e StaleWorkersRemoved) line() (string, []slog.Attr) {
 	return "removed stale workers", e.attrs(slog.Int("rows", e.Rows))
 }
 
-// LeadershipChanged: this worker has become the leader, or is the leader no longer. The leader of
-// event workers assigns the consumers. The leader of job workers gives the jobs of dead workers to
-// others, and removes what is old.
+// LeadershipChanged reports that this worker has become the leader, or has lost the
+// leadership. The leader of event workers assigns the consumers. The leader of job workers
+// resets the jobs of dead workers, and removes old rows.
 type LeadershipChanged struct {
 	Worker
 	Leader bool
@@ -113,9 +115,9 @@ func (e LeadershipChanged) line() (string, []slog.Attr) {
 	return "lost leadership", e.attrs()
 }
 
-// Rebalanced: this worker leads and has changed assignments.
+// Rebalanced reports that this worker leads and has changed assignments.
 type Rebalanced struct {
-	Workers int // live ones
+	Workers int // live workers
 	Changes int // consumers that were assigned, or taken from a worker
 }
 
@@ -124,8 +126,8 @@ func (e Rebalanced) line() (string, []slog.Attr) {
 	return "rebalanced", []slog.Attr{slog.Int("workers", e.Workers), slog.Int("changes", e.Changes)}
 }
 
-// CoordinationFailed: heartbeats, leadership or assignments do not work. The worker tries again;
-// each failed attempt is reported.
+// CoordinationFailed reports that heartbeats, leadership or assignments fail. The worker
+// retries, and reports each failed attempt.
 type CoordinationFailed struct {
 	Worker
 	Err error
@@ -136,9 +138,9 @@ func (e CoordinationFailed) line() (string, []slog.Attr) {
 	return "coordination failed, retrying", e.attrs(failure(e.Err))
 }
 
-// NotifyFailed: notifications do not arrive. The listening connection was lost (reported for each
-// attempt), does not answer, or leads to another database, or nothing notifies the channel. The
-// worker polls until they arrive again.
+// NotifyFailed reports that notifications do not arrive. The listening connection was lost
+// (reported for each attempt), does not answer, or leads to another database, or nothing
+// notifies the channel. The worker polls until notifications arrive again.
 type NotifyFailed struct {
 	Worker
 	Err error
@@ -149,16 +151,16 @@ func (e NotifyFailed) line() (string, []slog.Attr) {
 	return "notifications do not arrive, polling", e.attrs(failure(e.Err))
 }
 
-// Recovered: a condition that was reported has ended. It is reported once. The conditions of a
+// Recovered reports, once, that a reported condition has ended. The conditions of a
 // consumer whose loop ends are not reported as recovered: ConsumerStopped ends them.
 type Recovered struct {
 	Worker
 	Condition Condition
-	Consumer  string        // of which consumer; empty if it was not a single consumer's
-	Queue     string        // of which queue; empty if it was not a single queue's
-	Detail    string        // tells conditions of one kind apart
-	Lasted    time.Duration // since it was reported first
-	Err       error         // as it was reported last, nil if no error was reported
+	Consumer  string        // empty: the condition is not of a single consumer
+	Queue     string        // empty: the condition is not of a single queue
+	Detail    string        // distinguishes conditions of one kind
+	Lasted    time.Duration // since the first report
+	Err       error         // the latest reported error; nil: none was reported
 }
 
 func (Recovered) level() slog.Level { return slog.LevelInfo }
@@ -167,7 +169,7 @@ func (e Recovered) line() (string, []slog.Attr) {
 		slog.String("detail", e.Detail), slog.Duration("lasted", e.Lasted), slog.Any("was", e.Err))
 }
 
-// WakeupSource is where a wakeup came from.
+// WakeupSource is the source of a wakeup.
 type WakeupSource string
 
 const (
@@ -175,7 +177,7 @@ const (
 	WakeupChanges WakeupSource = "changes" // workers, assignments or operators
 )
 
-// Woken: a notification has made the worker poll before its time.
+// Woken reports that a notification has made the worker poll early.
 type Woken struct{ Source WakeupSource }
 
 func (Woken) level() slog.Level { return slog.LevelDebug }
@@ -183,8 +185,9 @@ func (e Woken) line() (string, []slog.Attr) {
 	return "woken", []slog.Attr{slog.String("source", string(e.Source))}
 }
 
-// RolesHidden: the worker's role cannot see what transactions of the named roles do, which may
-// append events. It takes them to be busy. Remedy: GRANT pg_read_all_stats to the worker's role.
+// RolesHidden reports that the worker's role cannot inspect the transactions of the named
+// roles, which may append events. The worker considers these transactions busy. Remedy:
+// GRANT pg_read_all_stats to the worker's role.
 type RolesHidden struct{ Roles string }
 
 func (RolesHidden) level() slog.Level { return slog.LevelWarn }
@@ -192,11 +195,11 @@ func (e RolesHidden) line() (string, []slog.Attr) {
 	return "cannot see the transactions of some roles that append, taking them to be busy: GRANT pg_read_all_stats to this role", []slog.Attr{slog.String("roles", e.Roles)}
 }
 
-// PoolTooSmall: the pool closes connections that the worker needs again at once, as it keeps few
-// idle ones. Remedy: raise SetMaxIdleConns. It is reported once.
+// PoolTooSmall reports that the pool closes connections that the worker soon needs again,
+// because the pool keeps few idle ones. Remedy: raise SetMaxIdleConns. It is reported once.
 type PoolTooSmall struct {
 	Closed      int64         // connections that the pool has closed
-	Within      time.Duration // that time
+	Within      time.Duration // the time in which the pool closed them
 	Recommended int           // for SetMaxIdleConns
 }
 
@@ -206,7 +209,7 @@ func (e PoolTooSmall) line() (string, []slog.Attr) {
 		[]slog.Attr{slog.Int64("closed", e.Closed), slog.Duration("within", e.Within), slog.Int("recommended", e.Recommended)}
 }
 
-// PoolSwept: idle connections of the pool did not answer, and were closed.
+// PoolSwept reports that idle connections of the pool did not answer and were closed.
 type PoolSwept struct {
 	Worker
 	Idle  int // connections that were tested
@@ -218,14 +221,15 @@ func (e PoolSwept) line() (string, []slog.Attr) {
 	return "closed dead connections of the pool", e.attrs(slog.Int("idle", e.Idle), slog.Int("alive", e.Alive))
 }
 
-// TaskFailed: the start, or a task in the background, has failed. The worker tries again, or other
-// workers do the task.
+// TaskFailed reports that the start, or a task in the background, has failed. The worker
+// retries, or other workers do the task.
 type TaskFailed struct {
 	Worker
-	Task     string // what was tried, in a few words that stay the same
+	Task     string // the task, in a few words of constant text
 	Consumer string // empty: the task was not for a single consumer
 	Err      error
-	// Repeats: the cause is reported by other events, for as long as it lasts. The level is Debug.
+	// Repeats reports that other events report the cause, for as long as it lasts. The
+	// level is Debug.
 	Repeats bool
 }
 
@@ -240,13 +244,14 @@ func (e TaskFailed) line() (string, []slog.Attr) {
 	return "task failed", e.attrs(slog.String("task", e.Task), slog.String("consumer", e.Consumer), failure(e.Err))
 }
 
-// HookPanicked: an Observer, or another function of the program's that no job or batch is to blame
-// for, has panicked or called runtime.Goexit. It is reported once for each function, and for an
-// Observer once for each type of event.
+// HookPanicked reports that an Observer or another hook has panicked or called
+// runtime.Goexit. A hook is a function of the program that does not belong to a job or a
+// batch. It is reported once for each function, and for an Observer once for each type of
+// event.
 type HookPanicked struct {
 	Worker
 	Hook  string   // the function, or the type of event
-	Panic string   // the value
+	Panic string   // the panic's value
 	Stack []string // by line; empty after runtime.Goexit
 }
 

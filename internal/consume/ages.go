@@ -9,57 +9,58 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ages has what the worker has read of the log beside the frontier: how far it is and how
-// old its events are, also while the frontier hangs.
+// ages records what the worker has read of the log without the frontier: the head, and when
+// Safe last moved. It stays current while the frontier hangs.
 type ages struct {
-	turn chan struct{} // one goroutine reads at a time
+	reading chan struct{} // a semaphore: one goroutine reads at a time
 
-	mu    sync.Mutex
-	token string // of the incarnation that head is of
-	head  int64
-	under string    // the incarnation that safe is of
-	safe  int64     // the furthest
-	since time.Time // when safe last went on, or had nowhere to go
+	mu        sync.Mutex
+	headToken string // the incarnation of head
+	head      int64
+	safeToken string    // the incarnation of safe
+	safe      int64     // the highest Safe so far
+	since     time.Time // when safe last moved or equalled the head
 }
 
-func newAges() *ages { return &ages{turn: make(chan struct{}, 1)} }
+func newAges() *ages { return &ages{reading: make(chan struct{}, 1)} }
 
-// headOf returns the latest head of an incarnation, 0 if none is known.
+// headOf returns the latest head of an incarnation, or 0 if none is known.
 func (a *ages) headOf(token string) int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if token != a.token {
+	if token != a.headToken {
 		return 0
 	}
 	return a.head
 }
 
-func (a *ages) sawHead(token string, head int64) {
+func (a *ages) recordHead(token string, head int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.token, a.head = token, head
+	a.headToken, a.head = token, head
 }
 
-// still returns for how long safe has not moved while the head was above it. A new session of
-// the frontier starts at what is settled: reaching the same place again is no move.
+// still returns how long safe has not moved while the head was above it. A new session of
+// the frontier starts at the settled position. Reaching the same position again does not
+// count as a move.
 func (a *ages) still(token string, safe, head int64, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if token != a.under || safe > a.safe || head <= safe || a.since.IsZero() {
-		a.under, a.safe, a.since = token, safe, now
+	if token != a.safeToken || safe > a.safe || head <= safe || a.since.IsZero() {
+		a.safeToken, a.safe, a.since = token, safe, now
 	}
 	return now.Sub(a.since)
 }
 
-// oldest is what waited above a consumer's position at a look.
+// oldest is the oldest event above a consumer's position, as read at a time.
 type oldest struct {
 	store.Waiting
 	at time.Time
 }
 
-// age returns how old the first event above a position is, nil if nobody knows. If
-// the consumer has handled the event of the look, the age at the look is the best
-// that is known.
+// age returns the age of the first event above a position, or nil if the age is unknown. If
+// the consumer has since handled the event that was read, age returns the age at the read.
+// No later age is known then.
 func (o *oldest) age(position int64, head *int64, now time.Time) *time.Duration {
 	var age time.Duration
 	switch {
@@ -74,17 +75,18 @@ func (o *oldest) age(position int64, head *int64, now time.Time) *time.Duration 
 	return &age
 }
 
-// waitsAt returns up to where a consumer that this worker runs has passed the log, if that is
-// below the head.
-func (u *unitStatus) waitsAt(head int64) (position int64, waits bool) {
+// behindAt returns the position up to which an assigned consumer has passed the log. It
+// reports whether that position is known and below the head.
+func (u *unitStatus) behindAt(head int64) (position int64, behind bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	position = u.passedTo()
 	return position, u.s.Assigned && u.known && position < head
 }
 
-// sawOldest takes note of what waits, unless another run of the consumer has begun.
-func (u *unitStatus) sawOldest(o oldest) {
+// recordOldest records the oldest waiting event, unless another run of the consumer has
+// begun.
+func (u *unitStatus) recordOldest(o oldest) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !u.known {
@@ -92,38 +94,38 @@ func (u *unitStatus) sawOldest(o oldest) {
 	}
 	u.oldest = &o
 	switch {
-	case o.Position <= u.passedTo(): // none waits, or no longer
-		u.waits = time.Time{}
-	case u.waits.IsZero():
-		u.waits = o.at
+	case o.Position <= u.passedTo(): // no event waits, or no event waits any more
+		u.waitingSince = time.Time{}
+	case u.waitingSince.IsZero():
+		u.waitingSince = o.at
 	}
 }
 
-// watchAges looks at the log if consumers are behind, or if the frontier does not know.
+// watchAges reads the log if a consumer is behind, or if the frontier knows no head.
 func (w *Worker) watchAges(ctx context.Context) error {
 	head, seen := w.frontier.Head()
 	if seen && w.frontier.Err() == nil {
 		for _, u := range w.allUnits() {
-			if _, waits := u.status.waitsAt(head); waits {
-				return w.look(ctx)
+			if _, waits := u.status.behindAt(head); waits {
+				return w.readLog(ctx)
 			}
 		}
 		return nil
 	}
-	return w.look(ctx)
+	return w.readLog(ctx)
 }
 
-// look asks the database how far the log is, and how old the events are that this
-// worker's consumers have not handled: two statements, whatever their number. It
-// fails if the server is not the one that the frontier reads.
-func (w *Worker) look(ctx context.Context) (err error) {
+// readLog reads the head of the log and the ages of the events that this worker's consumers
+// have not handled. It runs two statements, however many consumers there are. It fails if
+// the server's incarnation is not the frontier's.
+func (w *Worker) readLog(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 3*w.limits.quick, noAnswer(3*w.limits.quick))
 	defer cancel()
 	select {
-	case w.ages.turn <- struct{}{}:
-		defer func() { <-w.ages.turn }()
+	case w.ages.reading <- struct{}{}:
+		defer func() { <-w.ages.reading }()
 	case <-ctx.Done():
-		return fmt.Errorf("another look at the log goes on, which waits for a connection of the pool or for an answer: %w", context.Cause(ctx))
+		return fmt.Errorf("another read of the log still waits for a connection of the pool or for an answer: %w", context.Cause(ctx))
 	}
 	conn := &pooled{w: w}
 	defer func() { conn.giveBack(err) }()
@@ -143,11 +145,11 @@ func (w *Worker) look(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	w.ages.sawHead(token, head)
+	w.ages.recordHead(token, head)
 	return w.readAges(ctx, conn, log, head)
 }
 
-// readAges reads how old the first event is above each consumer that is below the head.
+// readAges reads the age of the first event above each consumer that is below the head.
 func (w *Worker) readAges(ctx context.Context, conn *pooled, log store.Log, head int64) error {
 	reads, ok := log.(store.AgeReader)
 	if !ok {
@@ -158,7 +160,7 @@ func (w *Worker) readAges(ctx context.Context, conn *pooled, log store.Log, head
 	var units []*unit
 	var places []store.Place
 	for _, u := range w.allUnits() {
-		if position, waits := u.status.waitsAt(head); waits {
+		if position, waits := u.status.behindAt(head); waits {
 			units, places = append(units, u), append(places, store.Place{After: position, Types: u.types})
 		}
 	}
@@ -174,7 +176,7 @@ func (w *Worker) readAges(ctx context.Context, conn *pooled, log store.Log, head
 		return err
 	}
 	for i, u := range units {
-		u.status.sawOldest(oldest{all[i], time.Now()})
+		u.status.recordOldest(oldest{all[i], time.Now()})
 	}
 	return nil
 }

@@ -8,39 +8,39 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 )
 
-// maxAsked bounds the positions of one consumer that other processes wait for.
-// Beyond it they look by themselves.
-const maxAsked = 10_000
+// maxRequested limits the positions of one consumer for which other processes have
+// requested a notification. A process beyond the limit gets no notification and polls.
+const maxRequested = 10_000
 
-// awaited knows who waits until a consumer has reached a position: callers of
-// WaitFor in this process, and in others, who have asked by a notification.
-// Asking and answering are hints. Who waits also looks now and then.
+// awaited keeps the callers that wait until a consumer has reached a position. A caller of
+// WaitFor is in this process, or in another process that has sent a request. Requests and
+// replies are hints: every caller also polls.
 type awaited struct {
-	mu    sync.Mutex
-	here  map[string]map[chan struct{}]int64 // by consumer; closed when it is there
-	asked map[string]map[int64]struct{}      // by consumer, for other processes
-	due   map[string]int64                   // how far consumers are that were asked for and not answered
-	now   chan struct{}                      // something is due
-	joins map[string]chan struct{}           // by consumer; closed when another begins to wait
+	mu       sync.Mutex
+	waiters  map[string]map[chan struct{}]int64 // by consumer; closed when the position is reached
+	requests map[string]map[int64]struct{}      // positions that other processes wait for, by consumer
+	replies  map[string]int64                   // positions to broadcast, by consumer
+	replyDue chan struct{}                      // receives a value when replies is not empty
+	joins    map[string]chan struct{}           // by consumer; closed when another caller begins to wait
 }
 
 func newAwaited() *awaited {
 	return &awaited{
-		here: map[string]map[chan struct{}]int64{}, asked: map[string]map[int64]struct{}{},
-		due: map[string]int64{}, now: make(chan struct{}, 1), joins: map[string]chan struct{}{},
+		waiters: map[string]map[chan struct{}]int64{}, requests: map[string]map[int64]struct{}{},
+		replies: map[string]int64{}, replyDue: make(chan struct{}, 1), joins: map[string]chan struct{}{},
 	}
 }
 
-// wait returns a channel that is closed when the consumer is at the position,
-// or may be. The caller forgets it in the end.
+// wait returns a channel that is closed when the consumer may have reached the position.
+// The caller must call forget in the end.
 func (a *awaited) wait(consumer string, position int64) (there chan struct{}, forget func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	there = make(chan struct{})
-	if a.here[consumer] == nil {
-		a.here[consumer] = map[chan struct{}]int64{}
+	if a.waiters[consumer] == nil {
+		a.waiters[consumer] = map[chan struct{}]int64{}
 	}
-	a.here[consumer][there] = position
+	a.waiters[consumer][there] = position
 	a.join(consumer)
 	return there, func() {
 		a.mu.Lock()
@@ -50,12 +50,13 @@ func (a *awaited) wait(consumer string, position int64) (there chan struct{}, fo
 }
 
 func (a *awaited) drop(consumer string, there chan struct{}) {
-	if delete(a.here[consumer], there); len(a.here[consumer]) == 0 {
-		delete(a.here, consumer)
+	if delete(a.waiters[consumer], there); len(a.waiters[consumer]) == 0 {
+		delete(a.waiters, consumer)
 	}
 }
 
-// reached takes note that a consumer is at a position, as another process says.
+// reached releases the local callers after another process has reported a consumer's
+// position.
 func (a *awaited) reached(consumer string, at int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -63,7 +64,7 @@ func (a *awaited) reached(consumer string, at int64) {
 }
 
 func (a *awaited) release(consumer string, at int64) {
-	for there, position := range a.here[consumer] {
+	for there, position := range a.waiters[consumer] {
 		if position <= at {
 			close(there)
 			a.drop(consumer, there)
@@ -71,52 +72,52 @@ func (a *awaited) release(consumer string, at int64) {
 	}
 }
 
-// advanced takes note that a consumer of this worker is at a position.
+// advanced releases all callers that a move of this worker's consumer satisfies.
 func (a *awaited) advanced(consumer string, at int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.release(consumer, at)
-	before := len(a.asked[consumer])
-	for position := range a.asked[consumer] {
+	before := len(a.requests[consumer])
+	for position := range a.requests[consumer] {
 		if position <= at {
-			delete(a.asked[consumer], position)
+			delete(a.requests[consumer], position)
 		}
 	}
-	if len(a.asked[consumer]) < before {
-		a.answer(consumer, at)
+	if len(a.requests[consumer]) < before {
+		a.reply(consumer, at)
 	}
 }
 
-// ask takes note that another process waits for a consumer of this worker. at
-// reads how far that is: after the question is known, lest a step between the
-// two is missed.
-func (a *awaited) ask(consumer string, position int64, at func() int64) {
+// request records that another process waits for a consumer of this worker. at returns the
+// consumer's position. request calls at under the lock, so that a concurrent advanced is
+// not missed.
+func (a *awaited) request(consumer string, position int64, at func() int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now := at(); now >= position {
-		a.answer(consumer, now)
+		a.reply(consumer, now)
 		return
 	}
-	if a.asked[consumer] == nil {
-		a.asked[consumer] = map[int64]struct{}{}
+	if a.requests[consumer] == nil {
+		a.requests[consumer] = map[int64]struct{}{}
 	}
-	if len(a.asked[consumer]) < maxAsked {
-		a.asked[consumer][position] = struct{}{}
+	if len(a.requests[consumer]) < maxRequested {
+		a.requests[consumer][position] = struct{}{}
 		a.join(consumer)
 	}
 }
 
-// isWaitedFor reports whether somebody waits until a consumer of this worker has
-// reached a position above after, up to upTo.
+// isWaitedFor reports whether a caller waits for the consumer at a position p with after <
+// p <= upTo.
 func (a *awaited) isWaitedFor(consumer string, after, upTo int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, position := range a.here[consumer] {
+	for _, position := range a.waiters[consumer] {
 		if after < position && position <= upTo {
 			return true
 		}
 	}
-	for position := range a.asked[consumer] {
+	for position := range a.requests[consumer] {
 		if after < position && position <= upTo {
 			return true
 		}
@@ -124,8 +125,8 @@ func (a *awaited) isWaitedFor(consumer string, after, upTo int64) bool {
 	return false
 }
 
-// joined returns a channel that is closed when another begins to wait for a consumer. Take
-// it before isWaitedFor.
+// joined returns a channel that is closed when another caller begins to wait for a
+// consumer. Callers take the channel before they call isWaitedFor.
 func (a *awaited) joined(consumer string) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,90 +143,90 @@ func (a *awaited) join(consumer string) {
 	}
 }
 
-func (a *awaited) answer(consumer string, at int64) {
-	a.due[consumer] = max(a.due[consumer], at)
+func (a *awaited) reply(consumer string, at int64) {
+	a.replies[consumer] = max(a.replies[consumer], at)
 	select {
-	case a.now <- struct{}{}:
+	case a.replyDue <- struct{}{}:
 	default:
 	}
 }
 
-// again lets all callers look: what was said meanwhile may be lost.
-func (a *awaited) again() {
+// releaseAll makes all local callers poll, because notifications may have been lost.
+func (a *awaited) releaseAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, all := range a.here {
+	for _, all := range a.waiters {
 		for there := range all {
 			close(there)
 		}
 	}
-	clear(a.here)
+	clear(a.waiters)
 }
 
-// take returns what is due, and forgets it.
-func (a *awaited) take() map[string]int64 {
+// takeReplies returns the pending replies and clears them.
+func (a *awaited) takeReplies() map[string]int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	due := a.due
-	a.due = map[string]int64{}
+	due := a.replies
+	a.replies = map[string]int64{}
 	return due
 }
 
-// word is what processes tell each other about a consumer: that one waits for
-// it at a position, or that it is there.
-type word struct {
+// message is a notification between processes about a consumer. It is a request to report a
+// position, or the report that the position is reached.
+type message struct {
 	Consumer string `json:"consumer"`
 	Position int64  `json:"position"`
 	Reached  bool   `json:"reached,omitempty"`
 }
 
-// noticeWord hears another process, or itself. Nothing is said after a new
-// connection: what was said before may be lost.
-func (w *Worker) noticeWord(said string) {
-	var heard word
-	switch err := json.Unmarshal([]byte(said), &heard); {
-	case said == "":
-		w.awaited.again()
-	case err != nil: // of a later version
-	case heard.Reached:
-		w.awaited.reached(heard.Consumer, heard.Position)
+// handleMessage handles a notification of another process or of this one. An empty payload
+// follows each new connection: earlier notifications may be lost.
+func (w *Worker) handleMessage(payload string) {
+	var m message
+	switch err := json.Unmarshal([]byte(payload), &m); {
+	case payload == "":
+		w.awaited.releaseAll()
+	case err != nil: // a message of a later version
+	case m.Reached:
+		w.awaited.reached(m.Consumer, m.Position)
 	default:
-		if u := w.unit(heard.Consumer); u != nil {
-			w.awaited.ask(heard.Consumer, heard.Position, func() int64 { return w.reached(u.declared) })
+		if u := w.unit(m.Consumer); u != nil {
+			w.awaited.request(m.Consumer, m.Position, func() int64 { return w.reached(u.spec) })
 		}
 	}
 }
 
-// say tells the other processes. If they do not hear, they look.
-func (w *Worker) say(ctx context.Context, words ...word) {
-	said := make([]string, len(words))
-	for i, s := range words {
+// broadcast sends messages to the other processes. A process that misses a message polls.
+func (w *Worker) broadcast(ctx context.Context, messages ...message) {
+	payloads := make([]string, len(messages))
+	for i, s := range messages {
 		text, err := json.Marshal(s)
 		if err != nil {
-			return // no name of a consumer does that
+			return // unreachable: every message can be marshalled
 		}
-		said[i] = string(text)
+		payloads[i] = string(text)
 	}
 	conn := &pooled{w: w}
 	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
-		return changes.Send(ctx, conn, w.waitChannel, said)
+		return changes.Send(ctx, conn, w.waitChannel, payloads)
 	})
 	conn.giveBack(err)
 	w.taskFailed(ctx, taskAnnounce, "", err)
 }
 
-// answerWaits tells other processes how far consumers are that they wait for.
+// answerWaits broadcasts the positions that other processes wait for.
 func (w *Worker) answerWaits(ctx context.Context) {
 	for {
 		select {
-		case <-w.awaited.now:
+		case <-w.awaited.replyDue:
 		case <-ctx.Done():
 			return
 		}
-		var words []word
-		for consumer, at := range w.awaited.take() {
-			words = append(words, word{consumer, at, true})
+		var messages []message
+		for consumer, at := range w.awaited.takeReplies() {
+			messages = append(messages, message{consumer, at, true})
 		}
-		w.say(ctx, words...)
+		w.broadcast(ctx, messages...)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A caller hears of its position as soon as the consumer is there, and not
-// before: in this process, and in another that has asked. Nothing is kept of
-// callers that have heard.
-func TestAwaited(t *testing.T) {
+// A caller is released as soon as the consumer reaches its position, and not before. The
+// caller is in this process, or in another process that has sent a request. Nothing is kept
+// of released callers.
+func TestAwaitedReleasesCallers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := newAwaited()
 		at := int64(0)
@@ -28,7 +28,7 @@ func TestAwaited(t *testing.T) {
 			},
 			"ask": func(t *rapid.T) {
 				p := position.Draw(t, "position") + at - 5
-				a.ask("c", p, func() int64 { return at })
+				a.request("c", p, func() int64 { return at })
 				elsewhere[p] = true
 			},
 			"advance": func(t *rapid.T) {
@@ -37,7 +37,7 @@ func TestAwaited(t *testing.T) {
 				a.advanced("another", at+100)
 			},
 			"again": func(*rapid.T) {
-				a.again()
+				a.releaseAll()
 				for there := range here {
 					<-there
 				}
@@ -48,16 +48,16 @@ func TestAwaited(t *testing.T) {
 					select {
 					case <-there:
 						if p > at {
-							t.Fatalf("told of position %d at %d", p, at)
+							t.Fatalf("released position %d at %d", p, at)
 						}
 						delete(here, there)
 					default:
 						if p <= at {
-							t.Fatalf("not told of position %d at %d", p, at)
+							t.Fatalf("not released position %d at %d", p, at)
 						}
 					}
 				}
-				due, answered := a.take()["c"]
+				due, answered := a.takeReplies()["c"]
 				for p := range elsewhere {
 					if p > at {
 						continue
@@ -78,8 +78,8 @@ func TestAwaited(t *testing.T) {
 				if a.isWaitedFor("c", after, upTo) != among {
 					t.Fatalf("waited for in (%d, %d]: %v, waiting are %v and %v", after, upTo, !among, here, elsewhere)
 				}
-				if len(a.here["c"]) != len(here) || len(a.asked["c"]) != len(elsewhere) || len(a.here) > 1 {
-					t.Fatalf("kept %v and %v, waiting are %v and %v", a.here, a.asked, here, elsewhere)
+				if len(a.waiters["c"]) != len(here) || len(a.requests["c"]) != len(elsewhere) || len(a.waiters) > 1 {
+					t.Fatalf("kept %v and %v, waiting are %v and %v", a.waiters, a.requests, here, elsewhere)
 				}
 			},
 		})

@@ -12,35 +12,37 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// outcome is what a turn of the loop came to.
+// outcome is the result of one iteration of the loop.
 type outcome int
 
 const (
-	// idle: there is nothing to do until the frontier, or somebody else, moves.
+	// idle: there is no work until the frontier moves, or another worker or an operator
+	// changes the progress.
 	idle outcome = iota
-	// again: there may be something to do at once.
+	// again: the next iteration begins at once.
 	again
 	// passedOver: the work that was read changes nothing.
 	passedOver
 	committed
-	// passedLazily: nothing in the work is the part's own, and it can wait.
-	passedLazily
-	// overtaken: somebody else has moved the progress, or the guard found that
-	// it, the assignment or the server's incarnation is not what it was. Load
-	// again. An error is store.ErrIncarnation: another server answers.
+	// commitDeferred: no event of the work belongs to this unit, and the commit can wait.
+	commitDeferred
+	// overtaken: another worker or an operator has moved the progress. Or the guard found
+	// another progress, assignment or incarnation than expected. The progress is loaded
+	// again. The error is store.ErrIncarnation if another incarnation answers.
 	overtaken
-	// handlerFailed counts against the consumer.
+	// handlerFailed: the failure counts against the consumer.
 	handlerFailed
-	// conflicted: PostgreSQL sacrificed the transaction. It counts only if it
-	// happens to the same batch again and again.
+	// conflicted: PostgreSQL aborted the transaction, as after a deadlock or a
+	// serialization failure. The conflict counts only if it repeats for the same batch.
 	conflicted
-	// disturbed: the server or our own statements. It never counts.
+	// disturbed: the server or a statement of the worker failed. Such failures never count
+	// against the consumer.
 	disturbed
-	// lost: the connection, or what the server lacked for a moment, while a
-	// handler or the commit needed it. It counts if it happens to the same
-	// event again, and to nobody else.
+	// lost: a handler or the commit lost the connection, or met a temporary failure of the
+	// server. The loss counts if it repeats at the same event while other connections
+	// survive.
 	lost
-	// forbidden: the handler ended the transaction. Fatal, see lastBatch.
+	// forbidden: the handler ended the transaction. The error is fatal, see lastBatch.
 	forbidden
 )
 
@@ -48,18 +50,18 @@ const (
 type result struct {
 	outcome outcome
 	err     error
-	work    *work                 // nil: there was none
-	at      *store.PersistedEvent // being handled when it failed
-	moved   progress.Moved        // after a commit
-	left    error                 // what a handler left on the connection
-	many    bool                  // it failed for the sum of its events, see timedOut
-	fatal   error                 // ends the worker, and there is nothing to settle
-	waited  bool                  // the server ended the guard's wait for the row
-	halved  bool                  // a page could not be read, and the next one is half as large
-	began   time.Time             // the turn
+	work    *work                 // nil: no work was read
+	at      *store.PersistedEvent // the event that was being handled at the failure
+	moved   progress.Moved        // the progress's move, after a commit
+	left    error                 // the handler left the connection unusable
+	many    bool                  // the batch had too many events for its time, see timedOut
+	fatal   error                 // ends the worker; nothing is to be settled
+	waited  bool                  // a time limit of the server ended the guard's wait for the row
+	halved  bool                  // the page could not be read, and the next page has half its size
+	began   time.Time             // when the iteration began
 }
 
-// failed reports whether something went wrong.
+// failed reports whether the iteration failed.
 func (r result) failed() bool { return r.outcome > overtaken }
 
 // isOurs reports whether a statement of the worker failed, and not a handler.
@@ -67,9 +69,9 @@ func (r result) isOurs() bool {
 	return r.outcome == disturbed || r.outcome == lost || r.outcome == overtaken && r.err != nil
 }
 
-// runBatch runs work in one transaction: guard, handlers, commit. intake ends
-// when nothing new may begin: until the guard has returned, nothing has. From
-// then on only ctx and BatchTimeout end the batch.
+// runBatch runs work in one transaction: the guard, the handlers, the commit. The end of
+// intake stops the batch until the guard has returned. Afterwards only ctx and BatchTimeout
+// end the batch.
 func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *work) (r result) {
 	defer func() { r.work = w }()
 	b := c.describe(w)
@@ -93,10 +95,10 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *
 	case err != nil:
 		return result{outcome: disturbed, err: fmt.Errorf("worker: guard of a batch: %w", err)}
 	case !owned:
-		return result{outcome: overtaken, err: c.whoRefused(ctx, tx, w.advance.Token)}
+		return result{outcome: overtaken, err: c.refusedByIncarnation(ctx, tx, w.advance.Token)}
 	}
 
-	// Waiting for the guard is no fault of the handler: its clock starts now.
+	// The wait for the guard is not the handler's fault: BatchTimeout starts after it.
 	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(c.timeout(conn)) })
 	defer deadline.Stop()
 	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved, intact: true}
@@ -114,7 +116,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *
 	return r
 }
 
-// guard waits for the guard, unless intake ends or the connection is dead.
+// guard runs the guard until it returns, intake ends, or the connection is found dead.
 func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sql.Tx, w *work) (m progress.Moved, owned bool, err error) {
 	inner, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -122,12 +124,12 @@ func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sq
 	end := c.watchGuard(inner, giveUp, conn)
 	m, owned, err = c.w.checkpoints.Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)
 	end(err)
-	return m, owned, why(inner, ctx, err)
+	return m, owned, withCause(inner, ctx, err)
 }
 
-// whoRefused returns store.ErrIncarnation if the guard was refused since
-// another incarnation of the server has executed it than that of token.
-func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string) (err error) {
+// refusedByIncarnation returns store.ErrIncarnation if the guard was refused by another
+// incarnation than that of token.
+func (c *consumerLoop) refusedByIncarnation(ctx context.Context, tx *sql.Tx, token string) (err error) {
 	var is string
 	err = c.quickly(ctx, func(ctx context.Context) (err error) {
 		is, err = c.w.checkpoints.Incarnation(ctx, tx)
@@ -139,8 +141,8 @@ func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string)
 	return err
 }
 
-// fill does what a batch is for, and commits it. The handlers get the context
-// of the middleware.
+// fill runs the batch's handlers and the commit. ctx is the worker's, and inner is the
+// middleware's: the handlers get inner.
 func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work, b *observe.Batch) result {
 	if err := c.writeDeadLetters(ctx, c.w.db.Plans.On(t.conn, t.Tx), w); err != nil {
 		return result{outcome: disturbed, err: err}
@@ -166,29 +168,29 @@ func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work,
 	return result{outcome: committed}
 }
 
-// wrapped runs a batch inside the middleware, if there is one. Whatever that
-// makes of the batch's error, what it returns is what happened.
+// wrapped runs a batch inside the middleware, if one is set. The result is the batch's own:
+// the middleware's error does not replace the batch's error.
 func (c *consumerLoop) wrapped(ctx context.Context, b observe.Batch, fill func(context.Context) result) (r result) {
 	middleware := c.w.cfg.BatchMiddleware
 	if middleware == nil {
 		return fill(ctx)
 	}
-	var p passage
+	var p middlewareCall
 	err := recovering(func() error {
 		return middleware(func(ctx context.Context, _ observe.Batch) error {
-			return p.through(ctx, func() error {
+			return p.run(ctx, func() error {
 				r = fill(ctx)
 				return r.err
 			})
 		})(ctx, b)
 	})
-	if err := p.broken(err); err != nil {
+	if err := p.end(err); err != nil {
 		return result{outcome: handlerFailed, err: err}
 	}
 	return r
 }
 
-// batchDone reports a batch with its result.
+// batchDone reports a batch with its result to the observers.
 func (w *Worker) batchDone(b *observe.Batch, r result) {
 	b.Overtaken, b.Err = r.outcome == overtaken, r.err
 	w.observers.Notify(observe.BatchDone{Batch: *b})

@@ -2,18 +2,18 @@ package consume
 
 import "github.com/pgfrontier/worker/store"
 
-// bisection narrows a batch that failed down to the event that fails. What
-// comes before that event is committed, and it is tried alone. A batch of which
-// nobody knows where it failed is first tried again as it is: what failed may
-// have been something else than an event. The zero value suspects nothing.
+// bisection narrows a failed batch down to the failing event. The events before the failing
+// event are committed, and the failing event is tried alone. If the failing event is
+// unknown, the batch is first tried again unchanged: the failure may not be an event's.
+// Then the batch is halved until the event is found. The zero value suspects no event.
 type bisection struct {
-	until int64 // the last position under suspicion; 0: none
-	bound int64 // a batch goes no further
-	limit int   // events a batch has at most; 0: as many as always
+	until int64 // the last suspected position; 0: none
+	bound int64 // the last position that a batch may contain
+	limit int   // the most events in a batch; 0: BatchSize
 }
 
-// failed takes note that a batch of events failed: at the one with that
-// index, or below 0 if nobody knows which.
+// failed records that a batch of events failed. at is the index of the failing event, or
+// below 0 if it is unknown.
 func (i bisection) failed(events []store.PersistedEvent, at int) bisection {
 	n := len(events)
 	switch {
@@ -33,7 +33,7 @@ func (i bisection) failed(events []store.PersistedEvent, at int) bisection {
 	return bisection{until: p, bound: p, limit: 1}
 }
 
-// passed takes note that there is nothing left to do up to a position.
+// passed records that everything up to position is done.
 func (i bisection) passed(position int64) bisection {
 	if position >= i.until {
 		return bisection{}
@@ -46,7 +46,7 @@ func (i bisection) passed(position int64) bisection {
 
 func (i bisection) active() bool { return i.until > 0 }
 
-// upTo bounds a position that may be read.
+// upTo returns the lower of position and the bound for the next batch.
 func (i bisection) upTo(position int64) int64 {
 	if i.active() {
 		return min(position, i.bound)
@@ -54,7 +54,7 @@ func (i bisection) upTo(position int64) int64 {
 	return position
 }
 
-// size bounds the number of events in a batch.
+// size returns the most events that the next batch may have.
 func (i bisection) size(batchSize int) int {
 	if i.limit > 0 {
 		return min(batchSize, i.limit)

@@ -9,7 +9,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// next returns the batch that comes after a position, as the loop reads it.
+// next returns the batch after a position, as the loop reads it.
 func (i bisection) next(events []store.PersistedEvent, after int64, batchSize int) (page []store.PersistedEvent, through int64) {
 	through = i.upTo(1 << 40)
 	for _, e := range events {
@@ -28,13 +28,12 @@ func (i bisection) next(events []store.PersistedEvent, after int64, batchSize in
 
 func samePosition(a, b store.PersistedEvent) bool { return a.GlobalPosition == b.GlobalPosition }
 
-// Whatever events fail, and whether they are named or not: all before the
-// first are committed, it is tried alone, and nothing else is ever under
-// suspicion in the end.
-func TestIsolationFindsWhatFails(t *testing.T) {
+// For any failing events, named or not: all events before the first failing one are
+// committed, and the failing one is tried alone. In the end no other event is suspected.
+func TestBisectionFindsFailingEvent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var events []store.PersistedEvent
-		bad := map[int64]int{} // failures that are left
+		bad := map[int64]int{} // remaining failures
 		position := int64(0)
 		for range rapid.IntRange(1, 60).Draw(t, "events") {
 			position += rapid.Int64Range(1, 3).Draw(t, "step")
@@ -88,9 +87,9 @@ func TestIsolationFindsWhatFails(t *testing.T) {
 	})
 }
 
-// The event that fails is alone from its third try on: the first shows that
-// it fails, and before the second all that comes before it was committed.
-func TestIsolationOfANamedEventIsQuick(t *testing.T) {
+// The failing event is alone from its third try on. The first try shows that it fails.
+// Before the second try the events before it were committed.
+func TestBisectionOfNamedEventTakesThreeTries(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 100).Draw(t, "events")
 		events := make([]store.PersistedEvent, n)

@@ -11,33 +11,33 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Every statement outside of handlers has a bound. A connection may die in
-// silence: a firewall forgets it, a machine is unplugged. A statement on it
-// never gets an answer.
+// limits are the time limits of all statements outside handlers. A connection may die
+// silently, as after a firewall drops it or a machine loses power. A statement on such a
+// connection never returns.
 type limits struct {
-	quick time.Duration // for a statement that touches a few rows, and for a connection of the pool
-	read  time.Duration // for events, counts and deletions
-	lock  time.Duration // until a guard that waits for a lock is looked at for the first time
-	// notify is the pause between two looks whether notifications arrive. They
-	// take milliseconds.
+	quick time.Duration // for a statement that touches a few rows, and for taking a connection of the pool
+	read  time.Duration // for reads of events, counts and deletions
+	lock  time.Duration // the time until the first poll of a guard that waits for a lock
+	// notify is the pause between two checks that notifications arrive. A notification
+	// takes milliseconds.
 	notify time.Duration
-	// turn is after what time a loop hangs, beyond its longest pause: longer than
-	// some statements that get no answer.
-	turn time.Duration
-	// leave is for the last statements when a worker stops.
+	// watchdog is the time after which a loop is reported as hanging, in addition to its
+	// longest pause. It exceeds the time of several statements that get no answer.
+	watchdog time.Duration
+	// leave is the limit of the last statements when a worker stops.
 	leave time.Duration
-	// guard bounds, beyond two batches, the wait of a guard whose blocker is unknown.
+	// guard is the limit, beyond two batches, of a guard's wait for an unknown blocker.
 	guard time.Duration
-	// share is the part of BatchTimeout after which no further event of a batch begins.
+	// share is the fraction of BatchTimeout after which no further event of a batch begins.
 	share float64
 }
 
 var usualLimits = limits{
-	quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second, turn: 2 * time.Minute,
+	quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second, watchdog: 2 * time.Minute,
 	leave: 5 * time.Second, guard: 10 * time.Second, share: 0.5,
 }
 
-// errNoAnswer is what a statement fails with whose bound has passed.
+// errNoAnswer is the error of a statement that exceeded its time limit.
 var errNoAnswer error = unanswered{}
 
 type unanswered struct{}
@@ -47,20 +47,20 @@ func (unanswered) Is(target error) bool { return target == pgdriver.ErrSilent }
 
 func noAnswer(limit time.Duration) error { return fmt.Errorf("%w after %v", errNoAnswer, limit) }
 
-// bounded runs a statement that is to be answered within limit. pgx closes the
-// connection of one that is not. One that takes longer than a quick one makes
-// the worker sweep its pool: others may wait for a dead connection, too.
+// bounded runs a statement that must return within limit. pgx closes the connection of a
+// statement that exceeds its limit. A statement slower than limits.quick starts a sweep of
+// the pool: other connections may be dead, too.
 func (w *Worker) bounded(ctx context.Context, limit time.Duration, statement func(ctx context.Context) error) error {
 	bound, cancel := context.WithTimeoutCause(ctx, limit, noAnswer(limit))
 	defer cancel()
 	defer time.AfterFunc(w.limits.quick, w.sweepNow.Send).Stop()
 	err := statement(bound)
 	awaitDeadline(bound, err)
-	return why(bound, ctx, err)
+	return withCause(bound, ctx, err)
 }
 
-// awaitDeadline waits for the end of ctx if err comes from its deadline: that of the network, which
-// is the same, may fire first.
+// awaitDeadline waits for the end of ctx if err is a network timeout and the deadline of
+// ctx has passed. The network's deadline is the same, and may fire first.
 func awaitDeadline(ctx context.Context, err error) {
 	var network net.Error
 	deadline, ok := ctx.Deadline()
@@ -69,16 +69,16 @@ func awaitDeadline(ctx context.Context, err error) {
 	}
 }
 
-// why tells that it was the bound that ended a statement, not what is around it.
-func why(bound, around context.Context, err error) error {
+// withCause adds the cause of bound to err if bound ended the statement and around did not end.
+func withCause(bound, around context.Context, err error) error {
 	if err != nil && around.Err() == nil && bound.Err() != nil {
 		return fmt.Errorf("%w: %w", context.Cause(bound), err)
 	}
 	return err
 }
 
-// take takes a connection from the pool, which tries whether it is alive, or
-// makes one. If all are in use, it waits until one is free.
+// take takes a connection from the pool. The pool checks that an idle connection is alive,
+// or opens a new one. If all connections are in use, take waits until one is free.
 func (w *Worker) take(ctx context.Context, limit time.Duration) (conn *sql.Conn, err error) {
 	for {
 		err = w.bounded(ctx, limit, func(ctx context.Context) (err error) {
@@ -95,16 +95,15 @@ func (w *Worker) take(ctx context.Context, limit time.Duration) (conn *sql.Conn,
 	}
 }
 
-// errLeftOpen ends a worker whose handler keeps a connection: database/sql takes
-// none back on which a transaction is open.
+// errLeftOpen ends a worker whose handler keeps a connection. database/sql does not take
+// back a connection with an open transaction.
 var errLeftOpen = errors.New("the handler left a transaction open that it began on the connection of consumer.Conn, and keeps that connection from everybody: begin none there, or end it before returning")
 
-// give gives a connection back to the pool. It closes one that is lost, and one
-// on which a statement of ours failed: it
-// may lead to another server, or a handler may have left a role or a time-out
-// behind in its session, and it would be taken again and again. If a handler has
-// had the connection in hand, it may have left it busy: then give returns
-// errLeftOpen.
+// give returns a connection to the pool. It closes a lost connection, and one on which a
+// statement of the worker failed (ours). Such a connection may lead to another server, or
+// its session may keep a handler's role or timeout. It would be taken again and again. lent
+// reports whether a handler has used the connection. If the handler left it busy, give
+// returns errLeftOpen.
 func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 	gone := pgdriver.IsGone(conn)
 	if gone {
@@ -114,7 +113,7 @@ func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 	if gone || ours {
 		end = func() error { pgdriver.Discard(conn); return nil }
 	} else if !lent {
-		_ = end() // nobody can keep it: no need for a goroutine, whose wake-ups each batch would pay
+		_ = end() // no handler can keep it, so no goroutine is needed, whose wakeups each batch would pay for
 		return nil
 	}
 	ended := make(chan struct{})
@@ -132,12 +131,12 @@ func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 	}
 }
 
-// quickLimit is how long the loop waits for a connection, or for the answer to a
-// quick statement.
+// quickLimit is the limit for taking a connection, and for a quick statement.
 func (c *consumerLoop) quickLimit() time.Duration { return c.w.limits.after(c.tally.disturbed) }
 
-// after is the bound of a quick statement after some failures in a row. It grows from try
-// to try: slow is not dead.
+// after returns the limit of a quick statement after a number of failures in a row. The
+// limit doubles with each failure, up to three times and up to read: a slow server is not a
+// dead one.
 func (l *limits) after(failures int) time.Duration {
 	return min(l.quick<<min(failures, 3), l.read)
 }
@@ -147,8 +146,8 @@ func (c *consumerLoop) quickly(ctx context.Context, statement func(ctx context.C
 	return c.w.bounded(ctx, c.quickLimit(), statement)
 }
 
-// begin begins a batch's transaction. That lives on ctx, which end ends if
-// there is no answer, or if intake ends before there is one.
+// begin begins a batch's transaction on ctx. It calls end, which cancels ctx, if the server
+// does not answer within the limit or intake ends first.
 func (c *consumerLoop) begin(ctx context.Context, end context.CancelCauseFunc, intake context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	limit := c.quickLimit()
 	silent := time.AfterFunc(limit, func() { end(noAnswer(limit)) })
@@ -162,11 +161,11 @@ func (c *consumerLoop) begin(ctx context.Context, end context.CancelCauseFunc, i
 	return tx, err
 }
 
-// rollback ends a batch's transaction that was not committed. end ends the
-// context of that if there is no answer.
+// rollback rolls a batch's transaction back, unless the transaction was committed. It calls
+// end, which cancels the transaction's context, if the server does not answer.
 func (c *consumerLoop) rollback(tx *sql.Tx, end context.CancelCauseFunc) {
 	limit := c.w.limits.quick
 	silent := time.AfterFunc(limit, func() { end(noAnswer(limit)) })
 	defer silent.Stop()
-	_ = tx.Rollback() // a no-op after the commit
+	_ = tx.Rollback() // no effect after the commit
 }

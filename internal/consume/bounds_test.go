@@ -26,8 +26,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// A statement that passes its bound says so; one that is stopped does not.
-func TestBoundOfAStatement(t *testing.T) {
+// A statement that exceeds its limit returns errNoAnswer. A canceled statement does not.
+func TestStatementTimeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &Worker{observers: &runtime.Observers{}, limits: usualLimits, sweepNow: wakeup.New()}
 		never := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -36,7 +36,7 @@ func TestBoundOfAStatement(t *testing.T) {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		if swept, _ := w.sweepNow.Sleep(t.Context(), time.Millisecond); !swept {
-			t.Error("nobody sweeps the pool")
+			t.Error("the pool is not swept")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -54,9 +54,9 @@ type lateContext struct{ context.Context }
 
 func (lateContext) Deadline() (time.Time, bool) { return time.Now(), true }
 
-// A network timer that fires at the deadline of the caller's context, and before that has ended,
-// is no error of the network.
-func TestDeadlineThatTheNetworkSeesFirst(t *testing.T) {
+// A network timeout at the context's deadline is not an error of the network, even if it
+// fires before the context ends.
+func TestNetworkTimeoutAtContextDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithTimeoutCause(t.Context(), time.Millisecond, errors.New("the caller's"))
 		defer end()
@@ -70,7 +70,7 @@ func TestDeadlineThatTheNetworkSeesFirst(t *testing.T) {
 	})
 }
 
-// What a worker of New waits for.
+// The limits of a worker made by New.
 func TestUsualLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(nil, nil, nil, func(c *Config) { c.BatchTimeout = time.Minute })
@@ -80,7 +80,7 @@ func TestUsualLimits(t *testing.T) {
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		c := consumerLoop{w: w, stop: stopped}
-		for name, bound := range map[string]func(context.Context) (context.Context, context.CancelFunc){"a look at the row": c.inquiry, "the last chance": c.lastChance} {
+		for name, bound := range map[string]func(context.Context) (context.Context, context.CancelFunc){"an outcome lookup": c.lookupContext, "the shutdown deadline": c.shutdownDeadline} {
 			began := time.Now()
 			ctx, cancel := bound(t.Context())
 			if <-ctx.Done(); time.Since(began) != 5*time.Second {
@@ -97,8 +97,8 @@ func TestUsualLimits(t *testing.T) {
 	})
 }
 
-// A server that is slow gets more time from try to try: it is not dead.
-func TestPatience(t *testing.T) {
+// A slow server gets more time with each failure, because it is not dead.
+func TestQuickLimitGrowsWithFailures(t *testing.T) {
 	c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
 	quick, read := usualLimits.quick, usualLimits.read
 	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
@@ -109,34 +109,34 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Looks begin after a while and go on, a second apart, until they are ended.
-func TestMeanwhile(t *testing.T) {
+// Polls begin after the patience and continue, a second apart, until they are ended.
+func TestPollAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		var looks []time.Duration
-		look := func(context.Context) { looks = append(looks, time.Since(began)) }
-		end := meanwhile(t.Context(), 5*time.Second, look)
+		var polls []time.Duration
+		poll := func(context.Context) { polls = append(polls, time.Since(began)) }
+		end := pollAfter(t.Context(), 5*time.Second, poll)
 		time.Sleep(7*time.Second + time.Millisecond)
 		end()
-		if want := []time.Duration{5 * time.Second, 6 * time.Second, 7 * time.Second}; !slices.Equal(looks, want) {
-			t.Errorf("looks after %v, want %v", looks, want)
+		if want := []time.Duration{5 * time.Second, 6 * time.Second, 7 * time.Second}; !slices.Equal(polls, want) {
+			t.Errorf("polls after %v, want %v", polls, want)
 		}
-		meanwhile(t.Context(), time.Minute, func(context.Context) { t.Error("looks at what has ended") })()
+		pollAfter(t.Context(), time.Minute, func(context.Context) { t.Error("a poll after the end") })()
 	})
 }
 
-// A connection is dead if two looks in a row show that its session does not
-// work, or if nobody could look for as long as the limit.
-func TestVigil(t *testing.T) {
+// A connection is dead if two polls in a row find its session idle, or if no poll succeeds
+// until the limit.
+func TestStaleness(t *testing.T) {
 	const limit = 10 * time.Second
 	working, waiting, silent := session{busy: true}, session{blockers: []blocker{{PID: 1}}}, session{}
-	type look struct {
+	type poll struct {
 		after   time.Duration
 		session session
 		known   bool
 		want    bool
 	}
-	for name, looks := range map[string][]look{
+	for name, polls := range map[string][]poll{
 		"silent":             {{1, silent, true, false}, {1, silent, true, true}},
 		"silent in between":  {{1, silent, true, false}, {1, working, true, false}, {1, silent, true, false}, {1, waiting, true, false}, {1, silent, true, false}},
 		"waits for long":     {{limit, waiting, true, false}, {limit - 1, waiting, true, false}, {limit, waiting, true, false}},
@@ -145,19 +145,19 @@ func TestVigil(t *testing.T) {
 		"unknown after work": {{limit, working, true, false}, {limit - 1, silent, false, false}, {1, silent, false, true}},
 	} {
 		now := time.Now()
-		v := vigil{proof: now}
-		for i, l := range looks {
+		v := staleness{proof: now}
+		for i, l := range polls {
 			now = now.Add(l.after)
 			if got := v.dead(l.session, l.known, now, limit); got != l.want {
-				t.Errorf("%s: look %d: dead: %v, want %v", name, i, got, l.want)
+				t.Errorf("%s: poll %d: dead: %v, want %v", name, i, got, l.want)
 			}
 		}
 	}
 }
 
-// A session whose state the server hides from this role counts as busy: nobody
-// knows that it is dead.
-func TestSessionWhoseStateIsHidden(t *testing.T) {
+// A session whose state the server hides from this role counts as busy: it is not known to
+// be dead.
+func TestHiddenSessionStateCountsAsBusy(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
@@ -172,19 +172,18 @@ func TestSessionWhoseStateIsHidden(t *testing.T) {
 		defer pgdriver.Discard(conn)
 		conns[i] = conn
 	}
-	looks, idle := conns[0], conns[1]
+	querying, idle := conns[0], conns[1]
 	for hidden, statement := range map[bool]string{false: `RESET ROLE`, true: `SET ROLE ` + role} {
-		if _, err := looks.ExecContext(t.Context(), statement); err != nil {
+		if _, err := querying.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := querySession(t.Context(), looks, pgdriver.PID(idle)); err != nil || s.busy != hidden {
+		if s, err := querySession(t.Context(), querying, pgdriver.PID(idle)); err != nil || s.busy != hidden {
 			t.Errorf("after %s an idle session is busy: %v, want %v; %v", statement, s.busy, hidden, err)
 		}
 	}
 }
 
-// A sweep closes the dead idle connections, all at the same time, and keeps the
-// others.
+// A sweep closes the dead idle connections, all at the same time, and keeps the others.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	db, h := pgtest.Empty(t).OpenHole(t)
@@ -213,21 +212,20 @@ func TestSweep(t *testing.T) {
 	fill()
 	h.SwallowAll()
 	ctx, cancel := context.WithCancel(t.Context())
-	told, ended := make(chan observe.PoolSwept), make(chan struct{})
-	w := &Worker{db: pgdriver.Pool{DB: db}, sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(s observe.PoolSwept) { told <- s })})}
+	reported, ended := make(chan observe.PoolSwept), make(chan struct{})
+	w := &Worker{db: pgdriver.Pool{DB: db}, sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(s observe.PoolSwept) { reported <- s })})}
 	go func() { defer close(ended); w.sweep(ctx) }()
 	w.sweepNow.Send()
-	if s := <-told; s.Idle != n || s.Alive != 0 {
-		t.Errorf("of %d dead connections is told: %+v", n, s)
+	if s := <-reported; s.Idle != n || s.Alive != 0 {
+		t.Errorf("the sweep of %d dead connections reported %+v", n, s)
 	}
 	cancel()
 	<-ended
 	fill()
 }
 
-// A connection that leads to another server is closed: in the pool, it would be
-// taken again and again.
-func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
+// A connection to another server is closed. In the pool it would be taken again and again.
+func TestGiveClosesConnectionToAnotherServer(t *testing.T) {
 	db := pgtest.Empty(t).DB
 	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 	for name, test := range map[string]struct {
@@ -255,7 +253,7 @@ func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
 	}
 }
 
-// unreachable makes no connection: nobody answers.
+// unreachable is a driver whose connections never open.
 type unreachable struct{}
 
 func (unreachable) Connect(ctx context.Context) (driver.Conn, error) {
@@ -265,9 +263,9 @@ func (unreachable) Connect(ctx context.Context) (driver.Conn, error) {
 
 func (unreachable) Driver() driver.Driver { return nil }
 
-// Who gets no connection from a pool that has room for one is told so after the
-// bound: otherwise nobody would hear of the trouble.
-func TestTakeGivesUpIfNobodyAnswers(t *testing.T) {
+// take returns an error after its limit if a pool with room for another connection opens
+// none. Otherwise the failure would never be reported.
+func TestTakeFailsWithoutAnswer(t *testing.T) {
 	for _, maxOpenConns := range []int{0, minPool} {
 		synctest.Test(t, func(t *testing.T) {
 			db := sql.OpenDB(unreachable{})
@@ -284,8 +282,8 @@ func TestTakeGivesUpIfNobodyAnswers(t *testing.T) {
 	}
 }
 
-// Waiting for a connection while all are in use is no trouble, however long.
-func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
+// Waiting for a connection while all are in use is no failure, however long it takes.
+func TestTakeWaitsForConnectionInUse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t).DB
 	db.SetMaxOpenConns(1)
@@ -309,7 +307,7 @@ func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
 	}
 }
 
-// calm makes connections to nowhere that take what they are asked to do.
+// calm is a driver whose connections accept every statement without a server.
 type calm struct{}
 
 func (calm) Connect(context.Context) (driver.Conn, error)                 { return calm{}, nil }
@@ -321,9 +319,9 @@ func (calm) Commit() error                                                { retu
 func (calm) Rollback() error                                              { return nil }
 func (calm) Close() error                                                 { return nil }
 
-// What bounds the beginning of a batch ends with it. The batch may take longer,
-// and goes on while the worker stops.
-func TestBoundOfABeginDoesNotEndTheBatch(t *testing.T) {
+// The limit of BEGIN ends with BEGIN. The batch may take longer, and continues while the
+// worker stops.
+func TestBeginLimitDoesNotEndBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := sql.OpenDB(calm{})
 		defer db.Close()

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// reserve is how many connections of a limited pool the loops leave to the
-// frontier's session, to the coordination's, and to an occasional statement.
+// reserve is the number of connections of a limited pool that the loops leave free. They
+// are for the frontier's session, the coordination's session and occasional statements.
 const reserve = 3
 
-// budget bounds how many connections the loops hold at a time. So a heartbeat
-// never waits for a handler. The nil budget, of an unlimited pool, is endless.
+// budget limits the number of connections that the loops hold at a time. So a heartbeat
+// never waits for a handler. A nil budget has no limit and belongs to an unlimited pool.
 type budget chan struct{}
 
 func newBudget(maxOpenConns int) budget {
@@ -21,7 +21,7 @@ func newBudget(maxOpenConns int) budget {
 	return make(budget, max(maxOpenConns-reserve, 1))
 }
 
-// take waits its turn, or until ctx ends.
+// take waits for a free connection of the budget, or until ctx ends.
 func (b budget) take(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -40,21 +40,21 @@ func (b budget) release() {
 	}
 }
 
-// releaseFunc gives a connection back. ours: a statement of the worker failed on
-// it. lent: a handler has had it in hand.
+// releaseFunc returns a connection to the pool. ours reports whether a statement of the
+// worker failed on the connection. lent reports whether a handler has used the connection.
 type releaseFunc func(ours, lent bool) error
 
-// loopConn takes a connection of the pool for a loop, which must hold no other
-// one: all loops waiting with one in hand for another could wait for ever.
-// limit bounds the pool's part, once it is the loop's turn. Call release once.
+// loopConn takes a connection of the pool for a loop. A loop must hold no other connection:
+// loops that hold one and wait for a second could deadlock. limit applies to the wait for
+// the pool, not to the wait for the budget. The caller calls release once.
 func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
 	return w.budgeted(ctx, w.loopConns, limit)
 }
 
-// inquiryConn is loopConn for a look at what became of a batch. It does not
-// wait until handlers end: it is of the reserve, for one loop at a time.
-func (w *Worker) inquiryConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
-	return w.budgeted(ctx, w.inquiryConns, limit)
+// lookupConn takes a connection for an outcome lookup. The connection comes from the
+// reserve, for one loop at a time. So a lookup does not wait until handlers return.
+func (w *Worker) lookupConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
+	return w.budgeted(ctx, w.lookupConns, limit)
 }
 
 func (w *Worker) budgeted(ctx context.Context, b budget, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {

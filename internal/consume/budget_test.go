@@ -15,7 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
-// Of a limited pool, the loops get all but the reserve, and at least one.
+// The loops get all connections of a limited pool except the reserve, and at least one.
 func TestBudget(t *testing.T) {
 	for maxOpenConns, want := range map[int]int{-1: 100, 0: 100, 1: 1, minPool: 1, 10: 7} {
 		synctest.Test(t, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Many loops take turns, in good order and in bad, and leave the reserve alone.
+// Many loops take turns, with and without failures, and leave the reserve free.
 func TestLoopsLeaveTheReserve(t *testing.T) {
 	db := pgtest.Empty(t).DB
 	const loops, limit = 20, 6

@@ -11,18 +11,19 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// classify judges the error of a batch whose handlers were running.
+// classify returns the result of a batch that failed with err while its handlers were
+// running.
 func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.PersistedEvent, err error) result {
 	r := result{err: err, at: at}
 	cause := context.Cause(ctx)
 	var ofKey keyError
 	switch {
 	case errors.Is(cause, errBatchTimeout):
-		// The connection may be broken too, but because we gave up on it.
+		// The connection may be broken too, since BatchTimeout closed it.
 		r.outcome = handlerFailed
 		r.err = withReturned(cause, err)
 	case cause != nil:
-		r.outcome, r.err = disturbed, withReturned(cause, err) // the worker is being torn down
+		r.outcome, r.err = disturbed, withReturned(cause, err) // the worker is stopping
 	case t.ended:
 		r.outcome = forbidden
 	case errors.As(err, &ofKey):
@@ -30,8 +31,8 @@ func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.P
 	case pgdriver.IsTransactionTimeout(err):
 		r.outcome = handlerFailed
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		// The batch's own has not ended, so it is the handler's: pgx closes
-		// the connection when a statement's context ends.
+		// The batch's context has not ended, so the deadline was the handler's own. pgx
+		// closes the connection when a statement's context ends.
 		r.outcome = handlerFailed
 	case pgdriver.IsConflict(err):
 		r.outcome = conflicted
@@ -40,14 +41,13 @@ func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.P
 	case pgdriver.IsGone(t.conn), pgdriver.IsOutOfResources(err):
 		r.outcome = lost
 	default:
-		// Whatever else the handler calls an error is its own, also a
-		// connection of its that was lost.
+		// Any other error is the handler's, also the loss of a connection of its own.
 		r.outcome = handlerFailed
 	}
 	return r
 }
 
-// withReturned adds the handler's error to the cause that has ended a batch, unless the error
+// withReturned adds the handler's error to the cause that ended a batch, unless the error
 // only repeats the cause.
 func withReturned(cause, err error) error {
 	switch {
@@ -57,8 +57,9 @@ func withReturned(cause, err error) error {
 	return fmt.Errorf("%w; the handler returned: %w", cause, err)
 }
 
-// timedOut marks the result of a batch that exceeded BatchTimeout although its last call of the
-// handler took less than half of it: the batch had too many events, and no event is to blame.
+// timedOut marks the result of a batch that exceeded BatchTimeout because it had too many
+// events. The sign is that the last call of the handler took less than half of
+// BatchTimeout. Then no event is to blame.
 func (c *consumerLoop) timedOut(r result, t *transaction, w *work) result {
 	n := len(w.Events)
 	if n < 2 || !errors.Is(r.err, errBatchTimeout) || len(t.call) == 1 && time.Since(t.called) > c.w.cfg.BatchTimeout/2 {
@@ -74,7 +75,7 @@ func (c *consumerLoop) timedOut(r result, t *transaction, w *work) result {
 	return r
 }
 
-// timeout is what a batch on conn ends with that takes too long.
+// timeout is the error of a batch on conn that exceeded BatchTimeout.
 func (c *consumerLoop) timeout(conn *sql.Conn) error {
 	err := fmt.Errorf("%w (%v)", errBatchTimeout, c.w.cfg.BatchTimeout)
 	if pgdriver.IsClosed(conn) {
@@ -83,14 +84,14 @@ func (c *consumerLoop) timeout(conn *sql.Conn) error {
 	return err
 }
 
-// classifyCommit judges the error of a COMMIT. Whether it happened is not judged:
-// the revision tells, when the progress is loaded again.
+// classifyCommit returns the result of a failed COMMIT. It does not decide whether the
+// commit happened: the revision of the loaded progress shows that.
 func (c *consumerLoop) classifyCommit(ctx context.Context, err error) result {
 	r := result{err: fmt.Errorf("commit: %w", err)}
 	notSent := pgdriver.IsNotSent(err)
 	switch {
 	case errors.Is(context.Cause(ctx), errBatchTimeout):
-		// Also what a dead network looks like.
+		// A dead network looks the same.
 		r.outcome = lost
 		r.err = fmt.Errorf("%w, in its commit", context.Cause(ctx))
 	case ctx.Err() != nil:
@@ -106,7 +107,7 @@ func (c *consumerLoop) classifyCommit(ctx context.Context, err error) result {
 	case pgdriver.IsRolledBack(err), pgdriver.IsTransactionTimeout(err):
 		r.outcome = handlerFailed
 	case pgdriver.SQLState(err) != "" && !pgdriver.IsConnectionLoss(err):
-		r.outcome = handlerFailed // a deferred constraint, for one
+		r.outcome = handlerFailed // for example a deferred constraint
 	default:
 		r.outcome = lost
 	}

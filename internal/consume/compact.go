@@ -10,25 +10,23 @@ import (
 )
 
 const (
-	// voidsKept is how many of a consumer's newest audit rows stay as they were
-	// written. Each time that as many rows of void positions have come in, those
-	// before become one with their neighbours.
+	// voidsKept is the number of a consumer's newest audit rows that stay unchanged. After
+	// as many new rows of void positions, the older rows are merged with their neighbours.
 	voidsKept = 20
-	// compactChunk bounds how many rows one statement goes over.
+	// compactChunk limits the rows that one statement reads.
 	compactChunk = 10_000
-	// compactApart is the pause after a compaction that failed.
+	// compactApart is the pause after a failed compaction.
 	compactApart = 10 * time.Second
 )
 
-// voidRows counts the audit rows of void positions that a consumer's batches
-// have written since they were last compacted.
+// voidRows counts the audit rows of void positions written since the last compaction.
 type voidRows struct {
 	n     atomic.Int64
-	after int64 // id of the audit row up to which all is compacted; of compact's goroutine
+	after int64 // id of the last compacted audit row; owned by compact's goroutine
 }
 
-// noteVoids counts what a committed batch has written.
-func (c *consumerLoop) noteVoids(marks []progress.Mark) {
+// countVoids counts the void positions of a committed batch.
+func (c *consumerLoop) countVoids(marks []progress.Mark) {
 	for _, m := range marks {
 		if m.State == progress.Void && m.Seen == nil && c.unit.voids.n.Add(1) >= voidsKept {
 			c.w.compactNow.Send()
@@ -36,8 +34,8 @@ func (c *consumerLoop) noteVoids(marks []progress.Mark) {
 	}
 }
 
-// compact keeps the audit of void positions small, for the consumers that run
-// in this worker.
+// compact merges neighbouring audit rows of void positions, for the consumers that run in
+// this worker.
 func (w *Worker) compact(ctx context.Context) {
 	for {
 		if _, ok := w.compactNow.Sleep(ctx, time.Hour); !ok {

@@ -20,8 +20,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// reconcileInterval is how often a listening worker looks by itself, in case
-// a notification was lost.
+// reconcileInterval is how often a listening worker polls, in case a notification was lost.
 const reconcileInterval = time.Second
 
 // DefaultConfig returns the defaults.
@@ -33,8 +32,8 @@ func DefaultConfig() Config {
 	return c
 }
 
-// Validate reports every setting that is out of range, each with its option,
-// its value and the range.
+// Validate returns an error for every setting that is out of range, with its option, its
+// value and the range.
 func (c Config) Validate() error {
 	var all []error
 	for _, s := range optionTable {
@@ -48,8 +47,8 @@ func (c Config) Validate() error {
 	return errtext.Join(all...)
 }
 
-// String prints every setting as the options that would make it, one a line,
-// without the connection string's content.
+// String returns every setting as the option that would set it, one a line. It omits the
+// content of the connection string.
 func (c Config) String() string {
 	var b strings.Builder
 	for _, s := range optionTable {
@@ -58,10 +57,10 @@ func (c Config) String() string {
 	return b.String()
 }
 
-// GoString is String: nor does %#v show the connection string.
+// GoString returns String, so that %#v does not show the connection string either.
 func (c Config) GoString() string { return c.String() }
 
-// checkNotifyConnection checks the string that DispatcherStrategyNotify needs.
+// checkNotifyConnection checks the connection string that DispatcherStrategyNotify needs.
 func checkNotifyConnection(c *Config) error {
 	if c.DispatcherStrategy != DispatcherStrategyNotify {
 		return nil
@@ -83,12 +82,12 @@ func (c Config) tables() (tables.Tables, error) {
 		ConsumerCheckpoints: c.ConsumerCheckpointsTable,
 		ConsumerGapSkips:    c.ConsumerGapSkipsTable,
 		LeaderElection:      c.LeaderElectionTable,
-		Events:              tables.Default.Events, // the event store's affair, as the next one
+		Events:              tables.Default.Events, // named by the event store, as is the next table
 		AggregateHeads:      tables.Default.AggregateHeads,
 	}, "With")
 }
 
-// migrations names the tables for the check of the schema.
+// migrations returns the names of the tables for the check of the schema.
 func (c Config) migrations() *migrations.Config {
 	m := migrations.DefaultConfig()
 	m.WorkerNodesTable = c.WorkerNodesTable
@@ -142,9 +141,8 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, 
 
 const day = 24 * time.Hour
 
-// optionTable has the options with their defaults and what they take, in the order
-// in which Config prints them. A new option is a field of Config, a line here and
-// its With function.
+// optionTable lists the options with their defaults and ranges, in the order in which
+// Config prints them. A new option is a field of Config, a line here and its With function.
 var optionTable = []setting{
 	number[int]{option: "WithBatchSize", at: func(c *Config) *int { return &c.BatchSize }, standard: 100, low: 1, high: 100_000},
 	duration{option: "WithBatchPause", at: func(c *Config) *time.Duration { return &c.BatchPause }, high: time.Hour},
@@ -179,25 +177,25 @@ var optionTable = []setting{
 
 func twoHeartbeats(c *Config) time.Duration { return 2 * c.HeartbeatInterval }
 
-// setting is what is known of an option.
+// setting describes one option.
 type setting interface {
-	// reset gives the option its default.
+	// reset sets the option to its default.
 	reset(c *Config)
-	// validate reports a value that the option does not take, with the option,
-	// the value and what it takes.
+	// validate returns an error if the value is out of range. The error names the option,
+	// the value and the range.
 	validate(c *Config) error
-	// print returns the option and its value, "" for nothing.
+	// print returns the option and its value, or "" to print nothing.
 	print(c *Config) string
 }
 
 func printed(option string, value any) string { return fmt.Sprintf("%s(%v)\n", option, value) }
 
-// number is an option that takes a range.
+// number is an option with a numeric range.
 type number[T int | time.Duration] struct {
 	option              string
 	at                  func(c *Config) *T
 	standard, low, high T
-	from                func(c *Config) T // instead of low
+	from                func(c *Config) T // the lower bound, in place of low
 	orZero              bool              // 0 is allowed, too
 }
 
@@ -218,7 +216,7 @@ func (n number[T]) validate(c *Config) error {
 
 func (n number[T]) print(c *Config) string { return printed(n.option, *n.at(c)) }
 
-// choice is an option that takes one of several words. The first is the default.
+// choice is an option with one of several values. The first is the default.
 type choice[T ~string] struct {
 	option  string
 	at      func(c *Config) *T
@@ -240,13 +238,13 @@ func (o choice[T]) validate(c *Config) error {
 
 func (o choice[T]) print(c *Config) string { return printed(o.option, *o.at(c)) }
 
-// phrase is an option that takes a string. Names of tables are validated together,
-// see Config.tables.
+// phrase is an option with a string. The names of tables are validated together, see
+// Config.tables.
 type phrase struct {
 	option   string
 	at       func(c *Config) *string
 	standard string
-	check    func(c *Config) error // nil: none
+	check    func(c *Config) error // nil: any string is allowed
 	secret   bool                  // its value is not printed
 }
 

@@ -95,8 +95,8 @@ func TestConsumerErrorUnwraps(t *testing.T) {
 	}
 }
 
-// A connection string that is none is refused before anything runs, and not
-// shown: it may hold a password.
+// An invalid connection string is refused before anything runs. It is not shown, since it
+// may contain a password.
 func TestNotifyConnectionStringIsChecked(t *testing.T) {
 	for _, conn := range []string{"postgres://app:s3cret%@localhost/app", "postgres://app:s3cret@local host:port/app", "password=s3cret host", "host=localhost password=s3cret sslmode=perhaps"} {
 		c := DefaultConfig()
@@ -108,8 +108,8 @@ func TestNotifyConnectionStringIsChecked(t *testing.T) {
 	}
 }
 
-// Every field of Config that an option sets to a plain value has its line in the
-// table of options, which prints it.
+// Every field of Config that an option sets to a plain value has its line in the table of
+// options, which prints it.
 func TestOptionTableIsComplete(t *testing.T) {
 	elsewhere := map[string]bool{"Observers": true, "Decoder": true, "BatchMiddleware": true, "HandleMiddleware": true, "Loggers": true}
 	printed := DefaultConfig().String() + "WithNotifyConnectionString("

@@ -16,51 +16,51 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// consumerLoop runs one consumer for as long as it is assigned to this worker:
-// it reads, plans, runs and settles one batch after the other.
+// consumerLoop runs one unit for as long as it is assigned to this worker. It reads, plans,
+// runs and settles one batch after the other.
 type consumerLoop struct {
 	w      *Worker
 	unit   *unit
 	status *unitStatus
 	reader *reader.Reader
 
-	progress *progress.State // nil: load it
-	polled   *frontier.Value // all that it allows was read; nil: not yet
-	below    *frontier.Value // the consumer is above its Safe, and was loaded since
+	progress    *progress.State // nil: it must be loaded
+	polled      *frontier.Value // the frontier's value up to which everything was read; nil: none
+	reloadedFor *frontier.Value // the frontier's value below the checkpoint for which the progress was already reloaded
 
-	tally     tally           // of what went wrong with new and late events
-	again     tally           // and with the dead letter that is tried again
-	overtaken int             // in a row
-	misled    bool            // another server has answered, as the status says
-	poison    *poison         // what failed too often; nil: nothing has
-	crowded   bool            // it waits for open ranges to close, and has said so
-	refused   *progress.Retry // the dead letter that has just failed again; nil: none has
-	last      *lastBatch
-	zombie    suspicion       // what the guards' watches have found that holds the row
-	lent      atomic.Bool     // a handler has had the loop's connection in hand
-	stop      context.Context // the worker's intake; nil: that of run
+	tally            tally           // failures of new and late events
+	again            tally           // failures of the dead letter that is tried again
+	overtaken        int             // overtaken iterations in a row
+	wrongServer      bool            // the status shows that another server has answered
+	poison           *poison         // the event that failed too often; nil: none
+	atOpenRangeLimit bool            // the unit waits for open ranges to close, and the observers know
+	refused          *progress.Retry // the dead letter whose retry has just failed; nil: none
+	last             *lastBatch
+	zombie           suspicion       // the dead batch that the guards' watches suspect of holding the row
+	lent             atomic.Bool     // a handler has used the loop's connection
+	stop             context.Context // the worker's intake; nil: that of run
 
-	triedLetter bool // in the turn before, so new events come next
-	suspects    int  // among so many of the next events one cannot be read; 0: none is known
+	triedDeadLetter bool // the last iteration tried a dead letter, so new events come next
+	suspects        int  // one of so many next events cannot be read; 0: none is known
 
 	rescaling rescaling
-	lazily    lazily
+	deferred  deferredMove
 	pace      pace
 
 	precedence precedence
 }
 
-// newLoop makes the loop of a consumer.
+// newLoop makes the loop of a unit.
 func (w *Worker) newLoop(u *unit) *consumerLoop {
 	var share *reader.Share
 	if u.isPart() {
-		share = &reader.Share{Of: u.title, Slot: u.slotOf, First: u.slots.First, Last: u.slots.Last, OneIn: partition.Slots / u.slots.Size()}
+		share = &reader.Share{Of: u.consumerName, Slot: u.slotOf, First: u.slots.First, Last: u.slots.Last, OneIn: partition.Slots / u.slots.Size()}
 	}
 	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share)}
 }
 
-// run works until intake ends, then finishes the batch in hand within ctx. It
-// returns an error only if the worker must end.
+// run works until intake ends, then finishes the batch in flight within ctx. It returns an
+// error only if the worker must end.
 func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	if c.unit.placed != nil {
 		select {
@@ -72,26 +72,26 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		c.stop = intake
 	}
 	defer func() {
-		c.leaveMeeting()
+		c.leaveBarrier()
 		fatal = c.close(ctx, fatal)
 		c.forget()
-		c.reader.Close() // the loop ends with all that it has begun
+		c.reader.Close() // the loop waits for every read that it has begun
 	}()
 	for intake.Err() == nil {
-		n := news{c.w.frontier.Changed(), c.w.frontier.Back(), c.w.coord.Changed(), nil, nil}
+		n := signals{c.w.frontier.Changed(), c.w.frontier.Back(), c.w.coord.Changed(), nil, nil}
 		if c.unit.isPart() {
-			n.met, n.joined = c.w.meetings.changed(), c.w.awaited.joined(c.unit.title)
+			n.barrier, n.callers = c.w.barriers.changed(), c.w.awaited.joined(c.unit.consumerName)
 		}
-		r, fatal := c.inTurn(ctx, intake)
+		r, fatal := c.stepExclusively(ctx, intake)
 		if fatal != nil {
 			return fatal
 		}
 		if r.failed() {
-			pause, fatal := c.trouble(intake, r)
+			pause, fatal := c.afterFailure(intake, r)
 			if fatal != nil {
 				return fatal
 			}
-			c.restAfterTrouble(intake, pause, n)
+			c.restAfterFailure(intake, pause, n)
 			continue
 		}
 		if !c.rescale(intake) {
@@ -101,13 +101,13 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	return nil
 }
 
-// inTurn is step. The parts of a consumer that does not say that they may run at the
-// same time make one step after the other.
-func (c *consumerLoop) inTurn(ctx, intake context.Context) (r result, fatal error) {
-	if c.unit.isPart() && c.unit.inTurn != nil {
+// stepExclusively calls step. The units of one consumer call step one after the other if
+// their events must not be handled at the same time.
+func (c *consumerLoop) stepExclusively(ctx, intake context.Context) (r result, fatal error) {
+	if c.unit.isPart() && c.unit.exclusive != nil {
 		select {
-		case c.unit.inTurn <- struct{}{}:
-			defer func() { <-c.unit.inTurn }()
+		case c.unit.exclusive <- struct{}{}:
+			defer func() { <-c.unit.exclusive }()
 		case <-intake.Done():
 			return result{outcome: idle}, nil
 		}
@@ -115,16 +115,16 @@ func (c *consumerLoop) inTurn(ctx, intake context.Context) (r result, fatal erro
 	return c.step(ctx, intake)
 }
 
-// step makes one turn and settles its result.
+// step runs one iteration and settles its result.
 func (c *consumerLoop) step(ctx, intake context.Context) (r result, fatal error) {
-	if r = c.turn(ctx, intake); r.fatal != nil {
+	if r = c.iterate(ctx, intake); r.fatal != nil {
 		return r, r.fatal
 	}
 	return r, c.settle(ctx, &r)
 }
 
-// turn reads the next work, plans it and runs it, on one connection.
-func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
+// iterate reads the next work, plans it and runs it, on one connection.
+func (c *consumerLoop) iterate(ctx, intake context.Context) (r result) {
 	began := time.Now()
 	defer func() { r.began = began }()
 	ahead := c.takeReadAhead(intake)
@@ -161,23 +161,23 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 	if w.isEmpty() && w.retried == nil {
 		return result{outcome: passedOver, work: w}
 	}
-	if c.passesLazily(w) {
-		return result{outcome: passedLazily, work: w}
+	if c.deferCommit(w) {
+		return result{outcome: commitDeferred, work: w}
 	}
 	return c.runBatch(ctx, intake, conn, w)
 }
 
-// plan decides what going over new events means, and reads on behind them. A
-// dead letter that is tried again moves nothing.
+// plan plans new events and starts the read-ahead behind them. The retry of a dead letter
+// moves no checkpoint, so it is not planned.
 func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.retried != nil {
 		w.advance = progress.Advance{To: w.from.Position, Head: w.head, Token: w.under.Token}
-		w.takeEffects()
+		w.planDelivered()
 		return
 	}
-	c.triedLetter = false
+	c.triedDeadLetter = false
 	blocked := w.plan(c.w.cfg.MaxOpenRanges)
-	c.waits(blocked, w.advance.To)
+	c.reportOpenRangeLimit(blocked, w.advance.To)
 	c.polled = w.under
 	if w.Positions.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
@@ -186,60 +186,60 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	w.setAside(c.poison, c.w.text)
-	w.noteLast()
-	w.takeEffects()
+	w.recordLast()
+	w.planDelivered()
 }
 
-// waits tells that the consumer waits for open ranges to close, or that it does
-// so no longer.
-func (c *consumerLoop) waits(blocked bool, at int64) {
+// reportOpenRangeLimit reports that the unit waits for open ranges to close, or that the
+// wait is over.
+func (c *consumerLoop) reportOpenRangeLimit(blocked bool, at int64) {
 	if blocked {
 		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, at}
-		c.status.disturbed(err)
-		if !c.crowded {
+		c.status.setError(err)
+		if !c.atOpenRangeLimit {
 			c.w.observers.Notify(observe.ConsumerWaiting{Consumer: c.unit.name, Condition: observe.ConditionDoubts, Err: err})
 		}
 		c.w.observers.Begin(c.about(observe.ConditionDoubts), err)
 	} else {
 		c.w.observers.End(c.about(observe.ConditionDoubts))
 	}
-	c.crowded = blocked
+	c.atOpenRangeLimit = blocked
 }
 
-// settle takes note of what a turn came to. fatal ends the worker.
+// settle records the result of an iteration. fatal ends the worker.
 func (c *consumerLoop) settle(ctx context.Context, r *result) (fatal error) {
 	switch r.outcome {
 	case passedOver:
 		r.outcome = c.passOver(r.work)
 	case committed:
 		c.committed(r.work, r.moved)
-	case idle, again, passedLazily:
+	case idle, again, commitDeferred:
 	default:
-		c.forget() // whether anything happened, the database knows
+		c.forget() // the database knows whether anything was committed
 	}
-	if c.rowTells(ctx, r.err) {
-		if fatal := c.answerInTime(ctx); fatal != nil {
+	if c.checkpointMismatch(ctx, r.err) {
+		if fatal := c.resolveBeforeShutdown(ctx); fatal != nil {
 			return fatal
 		}
-		if errors.Is(r.err, errRowTells) {
+		if errors.Is(r.err, errCheckpointMismatch) {
 			*r = result{outcome: overtaken}
 		}
 	}
 	if r.err == nil && r.left != nil {
 		return &observe.ConsumerError{Consumer: c.unit.name, Err: r.left}
 	}
-	switch elsewhere := errors.Is(r.err, store.ErrIncarnation); {
-	case r.outcome == overtaken && r.err != nil && !elsewhere:
-		r.outcome, r.work = disturbed, nil // nobody knows why the guard refused
-	case r.outcome == disturbed && r.work == nil && elsewhere:
-		r.outcome = overtaken // a statement of the loop's own; what a handler returns never means that
+	switch wrongServer := errors.Is(r.err, store.ErrIncarnation); {
+	case r.outcome == overtaken && r.err != nil && !wrongServer:
+		r.outcome, r.work = disturbed, nil // the reason of the guard's refusal is unknown
+	case r.outcome == disturbed && r.work == nil && wrongServer:
+		r.outcome = overtaken // from a statement of the loop: a handler's error never means this
 	case r.err == nil:
 		c.worked()
 	}
 	return nil
 }
 
-// passOver takes note that there was nothing to commit.
+// passOver records that there was nothing to commit.
 func (c *consumerLoop) passOver(w *work) outcome {
 	before := c.tally.bisect
 	c.passed(nil, w.Positions.Through)
@@ -253,17 +253,17 @@ func (c *consumerLoop) passOver(w *work) outcome {
 	return idle
 }
 
-// committed takes note of a batch that was committed.
+// committed records a committed batch.
 func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	a := w.advance
 	c.progress.Position, c.progress.Version = a.To, moved.Version
 	if a.Effects != nil {
 		c.progress.Effects = *a.Effects
 	}
-	if a.To >= c.lazily.upTo {
-		c.lazily = lazily{}
+	if a.To >= c.deferred.upTo {
+		c.deferred = deferredMove{}
 	}
-	c.noteHandled(w)
+	c.recordHandled(w)
 	if c.passed(w.retried, w.Positions.Through); !c.tally.bisect.active() {
 		c.poison = nil
 	} else if c.poison != nil {
@@ -272,59 +272,60 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	c.overtaken = 0
 	c.unit.reload.revision.Store(moved.Revision)
 	c.status.advanced(a.To, len(w.Events), c.tally.failures)
-	c.noteVoids(a.Marks)
+	c.countVoids(a.Marks)
 	c.announce()
 	c.w.skipped(c.unit.name, a.Marks)
 	c.w.deadLettered(c.unit.name, w.deadLetters)
 	c.settleDeadLetters(w)
 	if a.MovesOpen() || w.shortened {
-		c.forget() // there are open ranges now that it does not have, or not all is done that was planned
+		c.forget() // the progress now has open ranges that the loop lacks, or the batch was shortened
 	}
 	if w.Full {
 		c.polled = nil
 	}
 }
 
-// announce tells those who wait for the consumer how far it is.
+// announce releases the callers that wait for the consumer's position.
 func (c *consumerLoop) announce() {
 	at := c.progress.Position
 	if c.unit.isPart() {
-		at = c.w.reached(c.unit.declared)
+		at = c.w.reached(c.unit.spec)
 	}
-	c.w.awaited.advanced(c.unit.title, at)
+	c.w.awaited.advanced(c.unit.consumerName, at)
 }
 
-// worked takes note that a turn got through.
+// worked records that an iteration reached the database. It ends the conditions of the
+// database and the key.
 func (c *consumerLoop) worked() {
 	over, againOver := c.tally.worked(), c.again.worked()
-	if (over || againOver || c.misled) && !c.crowded {
+	if (over || againOver || c.wrongServer) && !c.atOpenRangeLimit {
 		c.status.recovered()
 	}
-	c.misled = false
+	c.wrongServer = false
 	c.w.observers.End(c.about(observe.ConditionDatabase))
 	c.w.observers.End(c.about(observe.ConditionKey))
 }
 
-// news are closed when there is something new since they were taken.
-type news struct {
-	changed <-chan struct{} // the frontier's value
-	back    <-chan struct{} // the frontier works again
-	dealt   <-chan struct{} // the assignments, or the partitions that are wanted
-	met     <-chan struct{} // how parts meet that are to be merged
-	joined  <-chan struct{} // those who wait for the consumer
+// signals are channels that are closed at the next change after they were taken.
+type signals struct {
+	frontier    <-chan struct{} // the frontier's value
+	recovered   <-chan struct{} // the frontier's recovery
+	assignments <-chan struct{} // the assignments, or the wanted number of partitions
+	barrier     <-chan struct{} // a merge barrier
+	callers     <-chan struct{} // another caller waits for the consumer
 }
 
-// rest waits until the next turn is due.
-func (c *consumerLoop) rest(intake context.Context, r result, n news) {
+// rest waits until the next iteration is due.
+func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 	switch {
 	case r.outcome == overtaken:
-		c.yield(intake, n.back, r.err)
+		c.yield(intake, n.recovered, r.err)
 		if r.err != nil {
 			return
 		}
 	case r.outcome == idle:
 		c.await(intake, n)
-	case (r.outcome == committed || r.outcome == passedLazily) && !r.work.Full:
+	case (r.outcome == committed || r.outcome == commitDeferred) && !r.work.Full:
 		sleepUntil(intake, c.gather(r.outcome), nil)
 	case r.outcome == committed && c.w.cfg.BatchPause > 0:
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
@@ -332,13 +333,13 @@ func (c *consumerLoop) rest(intake context.Context, r result, n news) {
 	sleepUntil(intake, c.tally.due(), nil)
 }
 
-// gathering is how long a consumer lets events gather that come one upon another.
+// gathering is how long a consumer lets further events gather after a batch.
 const gathering = 10 * time.Millisecond
 
-// gather returns how long to wait after a batch. While events come faster than
-// they are handled, larger batches cost the database less than more of them. An
-// event on a quiet log does not wait: nothing has come during the batch before. A part
-// waits after each batch, as the next event is seldom its own.
+// gather returns the pause after a batch. If events arrive faster than they are handled,
+// fewer and larger batches cost the database less. On a quiet log an event does not wait:
+// no event came during the batch before. A part waits after each batch, since the next
+// event seldom belongs to it.
 func (c *consumerLoop) gather(o outcome) time.Duration {
 	if o == committed && c.unit.isPart() {
 		return gatheringOf(c.unit.slots)
@@ -350,63 +351,67 @@ func (c *consumerLoop) gather(o outcome) time.Duration {
 	return gathering
 }
 
-// gatheringOf is how long a part lets its events gather: the longer, the more parts there
-// are. Each has transactions of its own, and fewer events for each of them.
+// gatheringOf returns how long a part lets events gather. The time grows with the number of
+// parts, up to three times gathering. Each part has its own transactions, with fewer events
+// in each.
 func gatheringOf(slots partition.Range) time.Duration {
 	n := partition.Slots / slots.Size()
 	return min(gathering+time.Duration(n)*gathering/16, 3*gathering)
 }
 
-// await waits for news, or for somebody else to move the progress.
-func (c *consumerLoop) await(intake context.Context, n news) {
+// await waits for a signal, for the next check, or for another worker or an operator to
+// move the progress.
+func (c *consumerLoop) await(intake context.Context, n signals) {
 	var again <-chan time.Time
-	if at, ok := c.nextLook(); ok {
+	if at, ok := c.nextCheck(); ok {
 		timer := time.NewTimer(time.Until(at))
 		defer timer.Stop()
 		again = timer.C
 	}
-	if c.lazily.upTo == 0 {
-		n.joined = nil // nothing is kept back
+	if c.deferred.upTo == 0 {
+		n.callers = nil // no commit is deferred
 	}
 	select {
 	case <-again:
-	case <-n.changed:
-	case <-n.dealt:
-	case <-n.met:
-	case <-n.joined:
+	case <-n.frontier:
+	case <-n.assignments:
+	case <-n.barrier:
+	case <-n.callers:
 	case <-c.unit.reload.c:
 		c.forget()
 	case <-intake.Done():
 	}
 }
 
-// restAfterTrouble pauses. If the trouble was the database's, and the frontier
-// sees that it works again, there is no need to wait longer.
-func (c *consumerLoop) restAfterTrouble(intake context.Context, pause time.Duration, n news) {
+// restAfterFailure pauses. If the database failed, the pause ends early when the frontier
+// recovers.
+func (c *consumerLoop) restAfterFailure(intake context.Context, pause time.Duration, n signals) {
 	if c.tally.disturbed+c.again.disturbed == 0 {
-		n.back = nil
+		n.recovered = nil
 	}
-	sleepUntil(intake, pause, n.back)
+	sleepUntil(intake, pause, n.recovered)
 }
 
-// reopenAfter is how many times in a row another server may answer a loop until
-// the frontier takes another connection.
+// reopenAfter is how many times in a row another server may answer a loop before the
+// frontier reopens its connection.
 const reopenAfter = 3
 
-// yield pauses before the progress is loaded again. Once, somebody else moved
-// it. Repeated refusals mean that the assignment or the server's incarnation
-// changed and this loop has not been told: asking in a tight loop would only be
-// in the way. elsewhere is store.ErrIncarnation if another server has answered.
-// If that repeats, the frontier's own session may be the one that leads to the
-// wrong server.
-func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}, elsewhere error) {
+// yield pauses before the progress is loaded again. A single refusal means that another
+// worker or an operator moved the progress, and needs no pause. Repeated refusals mean that
+// the assignment or the incarnation changed and this loop does not know yet. Without a
+// pause the loop would load the server for nothing.
+//
+// wrongServer is store.ErrIncarnation if another server has answered. If that repeats, the
+// frontier's own session may lead to the wrong server, so the frontier reopens its
+// connection.
+func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}, wrongServer error) {
 	const first, limit = 10 * time.Millisecond, 250 * time.Millisecond
 	c.overtaken++
-	if elsewhere != nil {
+	if wrongServer != nil {
 		c.w.frontier.Wake()
 		if c.overtaken > reopenAfter {
-			c.status.disturbed(elsewhere)
-			c.misled = true
+			c.status.setError(wrongServer)
+			c.wrongServer = true
 			c.w.frontier.Reopen()
 		}
 	}
@@ -415,7 +420,7 @@ func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}, elsew
 	}
 }
 
-// sleepUntil waits for d, or for the end of intake, or for back.
+// sleepUntil waits for d, the end of intake, or back.
 func sleepUntil(intake context.Context, d time.Duration, back <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -426,9 +431,9 @@ func sleepUntil(intake context.Context, d time.Duration, back <-chan struct{}) {
 	}
 }
 
-// noteResumed reports that an operator has resumed the consumer which a worker, perhaps another
-// one, has paused.
-func (c *consumerLoop) noteResumed() {
+// observeResumed ends the condition of a pause after an operator has resumed the consumer.
+// It begins the condition for a pause that a worker has set, perhaps another worker.
+func (c *consumerLoop) observeResumed() {
 	switch p := c.progress.Paused; {
 	case p == nil:
 		c.w.observers.End(c.about(observe.ConditionPaused))
@@ -437,7 +442,7 @@ func (c *consumerLoop) noteResumed() {
 	}
 }
 
-// passed records that everything up to a position is done.
+// passed records that everything up to position is done.
 func (c *consumerLoop) passed(r *progress.Retry, position int64) {
 	t := c.tallyOf(r)
 	if t.passed(position); t.clean() {

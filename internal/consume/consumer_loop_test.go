@@ -13,9 +13,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// What the database disturbed need not wait any longer once the frontier gets
-// through again; what failed by itself has its pause.
-func TestPauseEndsWhenTheFrontierIsBack(t *testing.T) {
+// After a failure of the database the pause ends when the frontier recovers. After another
+// failure the pause does not end early.
+func TestPauseEndsWhenFrontierRecovers(t *testing.T) {
 	for name, test := range map[string]struct {
 		disturbed int
 		want      time.Duration
@@ -28,7 +28,7 @@ func TestPauseEndsWhenTheFrontierIsBack(t *testing.T) {
 				began, back := time.Now(), make(chan struct{})
 				time.AfterFunc(time.Second, func() { close(back) })
 				c := &consumerLoop{tally: tally{disturbed: test.disturbed}}
-				c.restAfterTrouble(t.Context(), time.Hour, news{back: back})
+				c.restAfterFailure(t.Context(), time.Hour, signals{recovered: back})
 				if took := time.Since(began); took != test.want {
 					t.Errorf("the pause took %v, want %v", took, test.want)
 				}
@@ -37,9 +37,10 @@ func TestPauseEndsWhenTheFrontierIsBack(t *testing.T) {
 	}
 }
 
-// A batch that the guard stops is tried again at once, since as a rule somebody
-// else has moved the progress. What goes on being stopped waits for news.
-func TestPauseWhileTheGuardRefuses(t *testing.T) {
+// A batch that the guard refuses is tried again at once, since usually another worker or an
+// operator has moved the progress. After repeated refusals the loop waits with growing
+// pauses.
+func TestBackoffWhileGuardRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumerLoop{}
 		const times = 20
@@ -64,17 +65,17 @@ func TestPauseWhileTheGuardRefuses(t *testing.T) {
 	})
 }
 
-// Who says that another server has answered decides what that means. If the
-// worker's own statements do, the progress is loaded again, and the frontier
-// looks where it is. If a handler does, the handler has failed. Where nobody
-// knows why the guard refused, the database is in trouble.
-func TestWhoSaysThatAnotherServerAnswers(t *testing.T) {
+// The source of store.ErrIncarnation decides the outcome. From the worker's own statements,
+// the progress is loaded again, and the frontier checks its server. From a handler, the
+// handler has failed. If the reason of the guard's refusal is unknown, the database has
+// failed.
+func TestSourceOfIncarnationErrorDecidesOutcome(t *testing.T) {
 	elsewhere, other := fmt.Errorf("read: %w", store.ErrIncarnation), errors.New("no answer")
 	batch := &work{}
 	for name, test := range map[string]struct {
 		r     result
 		want  outcome
-		batch bool // the failure is counted as the batch's
+		batch bool // the failure counts as the batch's
 	}{
 		"a guard that was refused there":     {result{outcome: overtaken, err: elsewhere, work: batch}, overtaken, true},
 		"a guard that was refused somewhere": {result{outcome: overtaken, err: other, work: batch}, disturbed, false},
@@ -91,23 +92,22 @@ func TestWhoSaysThatAnotherServerAnswers(t *testing.T) {
 	}
 }
 
-// Dead letters that are to be tried again take turns with what is new. They are
-// all tried though nothing is new, while the consumer watches an open range and
-// the frontier stands still.
-func TestDeadLettersBesideAnOpenRange(t *testing.T) {
+// Retries of dead letters alternate with new events. All retries run even without new
+// events, while the consumer watches an open range and the frontier does not move.
+func TestDeadLetterRetriesAlternateWithNewEvents(t *testing.T) {
 	d, h := newLedgerStepper(t, func(c *Config) { c.StaleGapThreshold = 10 * time.Millisecond })
 	open := beginOne(t, d.DB, "open") // 1
 	defer func() { _ = open.Rollback() }()
 	for _, aggregate := range []string{"a", "b", "c"} { // 2 to 4
 		appendOne(t, d.DB, aggregate)
 	}
-	h.look(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 4 && len(v.Doubts) == 1 })
+	h.stepFrontier(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 4 && len(v.Doubts) == 1 })
 	h.handle(t)
 	d.Exec(t, `DELETE FROM ledger`)
 	d.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at)
 		SELECT 'all', global_position, aggregate_type, aggregate_id, event_id, event_type, 1, clock_timestamp() FROM events`)
 	d.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
-	h.loop.forget() // as when it is told of that
+	h.loop.forget() // as after an operator's change
 	h.handle(t)
 	if p := h.loop.progress; p == nil || len(p.Open) != 1 {
 		t.Fatalf("the consumer watches no open range: %+v", p)
@@ -118,16 +118,15 @@ func TestDeadLettersBesideAnOpenRange(t *testing.T) {
 	}
 }
 
-// A consumer that waits for open ranges to close says so, also when the database
-// works again.
-func TestWaitForOpenRangesIsShownAfterTrouble(t *testing.T) {
+// A consumer at the open range limit still reports it after the database has recovered.
+func TestOpenRangeLimitIsShownAfterDatabaseFailure(t *testing.T) {
 	d, h := newLedgerStepper(t, func(c *Config) { c.StaleGapThreshold = 10 * time.Millisecond }, func(c *Config) { c.MaxOpenRanges = 1 })
 	for n := range 2 {
 		open := beginOne(t, d.DB, fmt.Sprint("open ", n)) // 1 and 3
 		defer func() { _ = open.Rollback() }()
 		appendOne(t, d.DB, "other") // 2 and 4
 	}
-	h.look(t, "two doubts", func(v *frontier.Value) bool { return v.Safe == 4 && len(v.Doubts) == 2 })
+	h.stepFrontier(t, "two doubts", func(v *frontier.Value) bool { return v.Safe == 4 && len(v.Doubts) == 2 })
 	waits := func(when string) {
 		t.Helper()
 		h.handle(t)
@@ -138,15 +137,15 @@ func TestWaitForOpenRangesIsShownAfterTrouble(t *testing.T) {
 	}
 	waits("at first")
 	h.loop.tally.disturbed = 1
-	h.loop.forget() // as after trouble
-	waits("after trouble with the database")
+	h.loop.forget() // as after a failure of the database
+	waits("after a failure of the database")
 }
 
-// Refusals count in a row: a batch that gets through ends it.
-func TestBatchEndsARowOfRefusals(t *testing.T) {
+// Refusals count in a row: a committed batch resets the count.
+func TestCommitResetsRefusals(t *testing.T) {
 	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	h.loop.overtaken = reopenAfter
 	h.handle(t)
 	if n := h.loop.overtaken; n != 0 {
@@ -154,8 +153,8 @@ func TestBatchEndsARowOfRefusals(t *testing.T) {
 	}
 }
 
-// The error of an event that was skipped is over, also if no event follows.
-func TestErrorOfASkippedEventIsForgotten(t *testing.T) {
+// Skipping an event clears its error, even if no event follows.
+func TestSkipClearsLastError(t *testing.T) {
 	var u unitStatus
 	u.failed(&observe.ConsumerError{Position: 5}, 2)
 	for position, want := range []bool{true, true, true, true, true, false} {
@@ -171,12 +170,12 @@ func TestErrorOfASkippedEventIsForgotten(t *testing.T) {
 	}
 }
 
-// The status says that another server has answered until the right one does, also if there is no
-// event to handle then.
-func TestAnotherServersAnswerIsForgotten(t *testing.T) {
+// The status shows that another server has answered until the right server answers, even
+// without an event to handle.
+func TestWrongServerErrorEndsWithRightAnswer(t *testing.T) {
 	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	h.handle(t)
 	h.loop.overtaken = reopenAfter
 	h.loop.yield(t.Context(), nil, store.ErrIncarnation)
@@ -191,12 +190,12 @@ func TestAnotherServersAnswerIsForgotten(t *testing.T) {
 	}
 }
 
-// Whether somebody has moved a consumer is news while its loop knows the progress,
-// and not once it has forgotten that, or has ended.
-func TestForgottenProgressIsNotWatched(t *testing.T) {
+// A move by another worker or an operator is a change only while the loop knows the
+// progress. It is none after the loop has dropped its progress, or has ended.
+func TestUnloadedProgressIsNotWatched(t *testing.T) {
 	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	h.handle(t)
 	d.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
 	for _, known := range []bool{true, false} {
@@ -204,7 +203,7 @@ func TestForgottenProgressIsNotWatched(t *testing.T) {
 			h.loop.forget()
 		}
 		if news, err := h.signalMoved(t.Context(), h.units, []string{"all"}); err != nil || news != known {
-			t.Errorf("the loop knows the progress: %v; that it was moved is news: %v, %v", known, news, err)
+			t.Errorf("the loop knows the progress: %v; a move is a change: %v, %v", known, news, err)
 		}
 	}
 }

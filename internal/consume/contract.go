@@ -8,70 +8,69 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// lastBatch is the last batch whose guard let it through. The checkpoint's row
-// shows afterwards whether the guard was committed. If that is not what this
-// worker did, the batch's handler ended the transaction. This shows with any
-// driver, and whatever the handler did next: after a COMMIT AND CHAIN there is
-// a transaction as before.
+// lastBatch is the last batch that passed its guard. The checkpoint's row shows afterwards
+// whether the guard was committed. If the row disagrees with what this worker did, the
+// batch's handler ended the transaction. The comparison works with any driver, and whatever
+// the handler did next. After a COMMIT AND CHAIN there is a transaction as before.
 //
-// Another worker's batch may bring a revision and a place of the row again. The
-// transaction that wrote the row never comes again in one incarnation. After a
-// crash it may: that takes back what is not on disk. Only the time of writing
-// tells the two apart then.
+// Another worker's batch may give the row the same revision and position again. The
+// transaction id that wrote the row never repeats in one incarnation. After a crash the id
+// may repeat, since the crash loses what is not on disk. Then only the time of writing
+// tells the two rows apart.
 type lastBatch struct {
 	work  work
-	after progress.Version // of the row, as its guard left it
+	after progress.Version // the version of the row that the guard wrote
 
 	transaction string // its id, with the epoch
 
 	end      ending
 	err      error
-	seen     bool                   // the driver, or the database, has shown that the handler ended it
-	intact   bool                   // the driver has shown that it did not
-	fault    []store.PersistedEvent // of the call of the handler in which it did; nil: not known
+	seen     bool                   // the driver or the database has shown that the handler ended it
+	intact   bool                   // the driver has shown that the handler did not end it
+	fault    []store.PersistedEvent // the events of the call that ended the transaction; nil: unknown
 	compared bool                   // the row was loaded since
-	prepared progress.Prepared      // what it left, for handlerPrepared
+	prepared progress.Prepared      // the prepared transaction, for handlerPrepared
 }
 
 // ending is how this worker ended a batch's transaction.
 type ending int
 
 const (
-	abandoned ending = iota // it committed nothing
-	unsure                  // it sent a COMMIT and lost the answer
-	done                    // it committed
+	abandoned ending = iota // the worker committed nothing
+	unsure                  // the worker sent a COMMIT and lost the answer
+	done                    // the worker committed
 )
 
-// verdict says what a batch's handler did to the transaction.
+// verdict is what a batch's handler did to the transaction.
 type verdict int
 
 const (
-	innocent verdict = iota
-	// handlerCommitted: the checkpoint stands at the batch's end. The events
-	// behind the handler's commit are lost unless it is set back.
+	txIntact verdict = iota
+	// handlerCommitted: the checkpoint is at the batch's end. The events after the
+	// handler's commit are lost unless the checkpoint is set back.
 	handlerCommitted
-	// handlerRolledBack: nothing of the batch has happened.
+	// handlerRolledBack: the whole batch was rolled back.
 	handlerRolledBack
-	// handlerChained: the guard was rolled back. What followed it was
-	// committed, and will be done again.
+	// handlerChained: the guard was rolled back. The following transaction was committed,
+	// and its events will be handled again.
 	handlerChained
-	// handlerPrepared: the guard lives on in a prepared transaction.
+	// handlerPrepared: the guard is part of a prepared transaction.
 	handlerPrepared
-	// handlerOvertaken: the handler committed the batch, and somebody else has
-	// moved the consumer since. There is nothing to set back.
+	// handlerOvertaken: the handler committed the batch, and another worker or an operator
+	// has moved the consumer since. The checkpoint cannot be set back.
 	handlerOvertaken
-	// handlerRepaired: the handler committed, and this worker has set the
-	// checkpoint back already. It lost the answer.
+	// handlerRepaired: the handler committed, and this worker has already set the
+	// checkpoint back. It lost the answer of that statement.
 	handlerRepaired
-	// handlerUnknown: nobody can tell.
+	// handlerUnknown: the outcome cannot be determined.
 	handlerUnknown
 )
 
-// errRowTells reports that the row shows what perhaps only a handler has done.
-var errRowTells = errors.New("worker: the checkpoint is not as the last batch should have left it")
+// errCheckpointMismatch reports a row that perhaps only a handler can have caused.
+var errCheckpointMismatch = errors.New("worker: the checkpoint is not as the last batch should have left it")
 
-// sent takes note of what became of our COMMIT, before anything of the user
-// runs again: that may end the goroutine.
+// sent records the outcome of the worker's COMMIT. It runs before any user code, which may
+// end the goroutine.
 func (b *lastBatch) sent(err error) {
 	switch {
 	case err == nil:
@@ -84,19 +83,19 @@ func (b *lastBatch) sent(err error) {
 	}
 }
 
-// ended takes note of how the batch failed, if it did.
+// ended records how the batch failed, if it failed.
 func (b *lastBatch) ended(r result, t *transaction) {
 	b.err, b.fault, b.intact = r.err, t.fault, t.intact
 	b.seen = r.outcome == forbidden
 }
 
-// judge compares the row with what this worker knows of the batch. A row as the
-// guard wrote it proves its commit, in each incarnation. The row before it proves
-// nothing in another: a crash may have taken back a commit.
+// judge compares the loaded row with what this worker knows of the batch. A row as the
+// guard wrote it proves the guard's commit, in every incarnation. A row as before the guard
+// proves a rollback only in the same incarnation: a crash may have lost a commit.
 func (b *lastBatch) judge(now *progress.State) verdict {
 	switch {
 	case b == nil:
-		return innocent
+		return txIntact
 	case b.end == abandoned && now.Version == b.after:
 		return handlerCommitted
 	case now.Token == b.work.advance.Token && b.end == done && now.Version == b.work.from.Version:
@@ -106,14 +105,15 @@ func (b *lastBatch) judge(now *progress.State) verdict {
 	case b.seen:
 		return handlerUnknown
 	}
-	return innocent
+	return txIntact
 }
 
 // isOpen reports whether the row may show more than this worker knows.
 func (b *lastBatch) isOpen() bool { return b != nil && b.end == abandoned && !b.compared }
 
-// compare takes note of the row. It reports whether that shows that the handler
-// ended the transaction, or whether only the fate of the transaction can.
+// compare compares the last batch with the loaded row. It reports whether the row shows
+// that the handler ended the transaction, or whether only the transaction's status can show
+// that.
 func (b *lastBatch) compare(now *progress.State) bool {
 	if b == nil {
 		return false
@@ -122,12 +122,12 @@ func (b *lastBatch) compare(now *progress.State) bool {
 		return true
 	}
 	b.compared = now.Token == b.work.advance.Token
-	b.seen = b.judge(now) != innocent
+	b.seen = b.judge(now) != txIntact
 	return b.seen
 }
 
-// movedOn reports whether somebody else has moved the consumer since, in the
-// same incarnation. The row does not show any more what became of the batch.
+// movedOn reports whether another worker or an operator has moved the consumer since, in
+// the same incarnation. Then the row no longer shows the batch's outcome.
 func (b *lastBatch) movedOn(now *progress.State) bool {
 	return now.Token == b.work.advance.Token && now.Version != b.work.from.Version && now.Version != b.after
 }

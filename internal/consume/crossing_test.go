@@ -18,8 +18,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// drawnLog has an event at some positions, of which some appear only when the
-// new rows have been read, and before the late ones are.
+// drawnLog has an event at some positions. Some of them appear only between the read of the
+// new rows and the read of the late ones.
 type drawnLog struct{ kinds, later map[int64]string }
 
 const lastDrawn = 24
@@ -81,13 +81,13 @@ func (l scopedDrawnLog) CountMissing(_ context.Context, _ store.Querier, after, 
 	return m, nil
 }
 
-// unprovenLog is a log in memory, which has no server to be proven.
+// unprovenLog is a log in memory. It has no server whose incarnation could be proven.
 type unprovenLog struct{ store.Log }
 
 func (l unprovenLog) At(string) store.Log { return l.Log }
 
-// drawnLook is what a consumer may come upon.
-type drawnLook struct {
+// drawnRead is a random state of the log for a read.
+type drawnRead struct {
 	log     drawnLog
 	doubted map[int64]bool
 	v       frontier.Value
@@ -95,10 +95,10 @@ type drawnLook struct {
 	c       *consumerLoop
 }
 
-func drawLook(t *rapid.T) drawnLook {
-	d := drawnLook{log: drawnLog{map[int64]string{}, map[int64]string{}}, doubted: map[int64]bool{}}
+func drawLook(t *rapid.T) drawnRead {
+	d := drawnRead{log: drawnLog{map[int64]string{}, map[int64]string{}}, doubted: map[int64]bool{}}
 	checkpoint := rapid.Int64Range(0, lastDrawn).Draw(t, "checkpoint")
-	d.v = frontier.Value{Token: "t", Safe: rapid.Int64Range(0, lastDrawn).Draw(t, "safe")} // of another owner, it may be behind
+	d.v = frontier.Value{Token: "t", Safe: rapid.Int64Range(0, lastDrawn).Draw(t, "safe")} // of another owner, so it may be lower
 	for p := int64(1); p <= lastDrawn; p++ {
 		kind := rapid.SampledFrom([]string{"", "", "A", "A", "B"}).Draw(t, "type")
 		doubted := p <= d.v.Safe && rapid.IntRange(0, 3).Draw(t, "in doubt") == 0
@@ -120,7 +120,7 @@ func drawLook(t *rapid.T) drawnLook {
 			d.open = append(d.open, progress.OpenRange{Range: store.Range{First: p, Last: p}, ID: int64(n), Seen: time.Unix(p, 0)})
 		}
 	}
-	u := (&declared{title: "c"}).unit(partition.All)
+	u := (&spec{consumerName: "c"}).unit(partition.All)
 	if rapid.Bool().Draw(t, "only A") {
 		u.types = []string{"A"}
 	}
@@ -139,8 +139,8 @@ func drawLook(t *rapid.T) drawnLook {
 	return d
 }
 
-// read reads what the consumer comes upon.
-func (d drawnLook) read(t *rapid.T) *work {
+// read reads the drawn state.
+func (d drawnRead) read(t *rapid.T) *work {
 	p, err := d.c.reader.Read(context.Background(), nil, &d.v, d.c.place())
 	if err != nil {
 		t.Fatal(err)
@@ -148,9 +148,9 @@ func (d drawnLook) read(t *rapid.T) *work {
 	return d.c.workOf(p, &d.v)
 }
 
-// Whatever a consumer comes upon: each position that it passes, and each of its
-// open ones, ends as what it is, and what it is given is what has appeared.
-func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
+// In any state, each position that a consumer passes ends in its true state, and so does
+// each of its open positions. The consumer gets exactly the events that have appeared.
+func TestEachPositionGetsItsState(t *testing.T) {
 	tier.Checks(t, 5_000, 100_000)
 	seen := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -189,7 +189,7 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 				}
 			case wasOpen:
 				want = progress.Open
-				if d.allLooked(p) && (d.log.kind(pos) != "" || pos <= d.v.Safe && !d.doubted[pos]) {
+				if d.allRead(p) && (d.log.kind(pos) != "" || pos <= d.v.Safe && !d.doubted[pos]) {
 					t.Fatalf("position %d stays open: event %q, in doubt: %v, safe is %d", pos, d.log.kind(pos), d.doubted[pos], d.v.Safe)
 				}
 			case pos <= checkpoint || pos > a.To:
@@ -226,19 +226,19 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 }
 
 // wants reports whether the consumer wants events of a type.
-func (d drawnLook) wants(kind string) bool {
+func (d drawnRead) wants(kind string) bool {
 	return len(d.c.unit.types) == 0 || slices.Contains(d.c.unit.types, kind)
 }
 
-// allLooked: no open range was left out for want of room, or because something
-// before it failed.
-func (d drawnLook) allLooked(p *work) bool {
+// allRead reports whether every open range was read. A range is left out at the open range
+// limit, or if an earlier event failed.
+func (d drawnRead) allRead(p *work) bool {
 	return !d.c.tally.bisect.active() && len(p.Positions.Found) < d.c.w.cfg.BatchSize
 }
 
-// endings is what becomes of the positions that were open, or are now. It
-// checks that no position ends twice, and that there is room for what is open.
-func (d drawnLook) endings(t *rapid.T, a progress.Advance) map[int64]progress.MarkState {
+// endings returns the final state of the positions that were open or are open now. It
+// checks that no position ends twice, and that the open ranges are within the limit.
+func (d drawnRead) endings(t *rapid.T, a progress.Advance) map[int64]progress.MarkState {
 	ends := map[int64]progress.MarkState{}
 	open, opened := 0, false
 	end := func(first, last int64, state progress.MarkState) {
@@ -257,7 +257,7 @@ func (d drawnLook) endings(t *rapid.T, a progress.Advance) map[int64]progress.Ma
 	}
 	for _, m := range a.Marks {
 		if m.State == progress.Void && m.Seen == nil {
-			continue // passed at once: see voidSum
+			continue // passed at once, see voidSum
 		}
 		if m.Missing != m.Last-m.First+1 {
 			t.Fatalf("%+v is no range", m)
@@ -273,7 +273,7 @@ func (d drawnLook) endings(t *rapid.T, a progress.Advance) map[int64]progress.Ma
 	return ends
 }
 
-// voidSum is what the audit says of the positions that were passed as void.
+// voidSum returns the audited count of the positions that were passed as void.
 func voidSum(a progress.Advance) (sum store.Missing) {
 	for _, m := range a.Marks {
 		if m.State == progress.Void && m.Seen == nil {

@@ -10,18 +10,17 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// refuse takes note that a dead letter has failed again. That is written down
-// next, on a connection that is sound.
+// refuse records that the retry of a dead letter has failed. The next iteration writes the
+// failure, on a working connection.
 func (c *consumerLoop) refuse(r result) {
 	c.w.deadLetterFailed(c.unit.name, r)
 	c.refused = &progress.Retry{Position: r.work.retried.Position, Err: r.err}
 	c.again.reset()
 	about := c.aboutBatch(observe.ConditionBatch, r.work.retried)
-	c.w.observers.Forget(func(s runtime.Subject) bool { return s == about }) // it is not tried any more
+	c.w.observers.Forget(func(s runtime.Subject) bool { return s == about }) // the dead letter is not tried any more
 }
 
-// settleDeadLetters takes into account what a committed batch did to the dead
-// letters.
+// settleDeadLetters updates the loaded progress with the dead letters of a committed batch.
 func (c *consumerLoop) settleDeadLetters(w *work) {
 	switch {
 	case len(w.deadLetters) > 0:
@@ -32,11 +31,11 @@ func (c *consumerLoop) settleDeadLetters(w *work) {
 	case w.retried.Err == nil && !w.retried.Forget && len(c.progress.Retries) > 1:
 		c.progress.Retries = c.progress.Retries[1:]
 	default:
-		c.forget() // it is not known which letters are left, or still to be tried
+		c.forget() // the remaining dead letters and retries are unknown
 	}
 }
 
-// writeDeadLetters writes what a batch does to the dead letters.
+// writeDeadLetters writes the batch's changes of the dead letters.
 func (c *consumerLoop) writeDeadLetters(ctx context.Context, tx store.Querier, w *work) error {
 	if len(w.deadLetters) > 0 {
 		return c.w.checkpoints.AddDeadLetters(ctx, tx, c.unit.name, w.deadLetters)
@@ -47,7 +46,7 @@ func (c *consumerLoop) writeDeadLetters(ctx context.Context, tx store.Querier, w
 	return nil
 }
 
-// text is what an error says, as the database stores it.
+// text returns an error's text as the database can store it.
 func (w *Worker) text(err error) string {
 	text := errtext.Storable(err)
 	if w.ascii {
@@ -56,7 +55,7 @@ func (w *Worker) text(err error) string {
 	return text
 }
 
-// deadLetterFailed reports a dead letter that has failed again.
+// deadLetterFailed reports a dead letter whose retry has failed.
 func (w *Worker) deadLetterFailed(consumer string, r result) {
 	e := r.work.Events[0]
 	w.observers.Notify(observe.DeadLetterFailed{DeadLetter: observe.DeadLetter{

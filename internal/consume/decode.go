@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// decode returns events as the handler is to get them. If it fails, at is the index of
-// the event.
+// decode returns the events as the handler gets them. If a decoder fails, at is the index
+// of the event.
 func (c *consumerLoop) decode(ctx context.Context, events []store.PersistedEvent) (decoded []store.PersistedEvent, at int, err error) {
 	decoder := c.w.cfg.Decoder
 	if decoder == nil {
@@ -26,7 +26,7 @@ func (c *consumerLoop) decode(ctx context.Context, events []store.PersistedEvent
 			err = sameEvent(&events[i], &decoded[i])
 		}
 		if ctx.Err() != nil {
-			return nil, i, context.Cause(ctx) // also if the decoder does not care for it
+			return nil, i, context.Cause(ctx) // also if the decoder ignores its context
 		}
 		if err != nil {
 			return nil, i, fmt.Errorf("decode the event (WithDecoder): %w", err)
@@ -35,8 +35,8 @@ func (c *consumerLoop) decode(ctx context.Context, events []store.PersistedEvent
 	return decoded, 0, nil
 }
 
-// sameEvent returns an error if a decoder has made another event of one: its place in
-// the log and its aggregate decide the order, the checkpoint and the dead letters.
+// sameEvent returns an error if a decoder has changed the identity of an event. Its
+// position and its aggregate decide the order, the checkpoint and the dead letters.
 func sameEvent(stored, decoded *store.PersistedEvent) error {
 	changed := func(what string, from, to any) error {
 		return fmt.Errorf("the decoder has changed the event's %s from %s to %s: return the event that it was given, with another type, version, payload or metadata",

@@ -24,7 +24,7 @@ var (
 	ErrNoConsumer          = errors.New("worker: there is no such consumer: check the name (ops.Operator.Consumers lists those that have run), or start a worker that has code for it before")
 )
 
-// Failures of a batch that are not the handler's own error.
+// Causes of a failed batch other than the handler's own error.
 var (
 	errBatchTimeout = errors.New("the batch took longer than BatchTimeout")
 	errConnClosed   = errors.New("the handler closed the connection of consumer.Conn, and a Close waits until the transaction ends: remove it")
@@ -36,5 +36,5 @@ var (
 	errTxAborted    = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
 )
 
-// errGoexit ends a worker in which a goroutine was ended by what it called.
+// errGoexit ends a worker after user code has ended one of its goroutines.
 var errGoexit = errors.New("worker: a handler or a key called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")

@@ -15,18 +15,18 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// poison is an event that has failed MaxConsecutiveFailures times, and what
-// becomes of it, or of its consumer.
+// poison is an event that has failed MaxConsecutiveFailures times, with the decision about
+// the event and its consumer.
 type poison struct {
 	policy   FailurePolicy
 	position int64
 	attempts int
 	err      error
-	revision int64 // of the progress that it was passed on: another sets it aside
+	revision int64 // revision of the progress for which the event was skipped; another revision clears the poison
 }
 
-// tallyOf returns the tally of a batch: that of the dead letter it tries again,
-// if it does.
+// tallyOf returns the tally of a batch: the tally of the dead letter if the batch retries
+// one.
 func (c *consumerLoop) tallyOf(r *progress.Retry) *tally {
 	if r != nil {
 		return &c.again
@@ -34,9 +34,9 @@ func (c *consumerLoop) tallyOf(r *progress.Retry) *tally {
 	return &c.tally
 }
 
-// trouble says how long to pause after a turn that failed, or which error ends
-// the worker.
-func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Duration, fatal error) {
+// afterFailure returns the pause after a failed iteration, or the error that ends the
+// worker.
+func (c *consumerLoop) afterFailure(intake context.Context, r result) (pause time.Duration, fatal error) {
 	f := failure{outcome: r.outcome, random: rand.Float64()}
 	var retried *progress.Retry
 	if r.work != nil {
@@ -47,11 +47,11 @@ func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Dur
 		f.well = c.othersLive(intake, r.began)
 	}
 	if intake.Err() != nil && r.outcome != handlerFailed && r.outcome != conflicted {
-		return 0, nil // our own stop interrupted it
+		return 0, nil // the worker's own stop interrupted it
 	}
 	f.now = time.Now()
 	v := c.tallyOf(retried).failed(&c.w.cfg, f)
-	if r.waited { // it ends when the other batch does
+	if r.waited { // the wait ends with the other batch
 		v.pause, v.exhausted = min(v.pause, pollSessionEvery), false
 	}
 	if r.halved {
@@ -66,7 +66,7 @@ func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Dur
 		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, c.w.cfg.RetryLimit, explain(r.err))
 	}
 	err := errtext.Of(explain(r.err))
-	c.status.disturbed(err)
+	c.status.setError(err)
 	about := c.about(observe.ConditionDatabase)
 	switch {
 	case keyless:
@@ -79,9 +79,9 @@ func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Dur
 	return v.pause, nil
 }
 
-// othersLive reports whether the frontier's connection outlived the loss of
-// one, in a turn that began at a time. A server, or a proxy, that goes down takes
-// its connections one after the other: so it waits a little before it asks.
+// othersLive reports whether the frontier's connection survived the loss of another
+// connection. began is when the iteration began. A server or a proxy that goes down closes
+// its connections one after the other. So othersLive waits briefly before it asks.
 func (c *consumerLoop) othersLive(intake context.Context, began time.Time) bool {
 	const after, patience = 100 * time.Millisecond, 2 * time.Second
 	if !backoff.Sleep(intake, after) {
@@ -92,7 +92,7 @@ func (c *consumerLoop) othersLive(intake context.Context, began time.Time) bool 
 	return c.w.frontier.Outlived(ctx, began)
 }
 
-// failed carries out what a handler's failure leads to.
+// failed carries out the decision about a handler's failure.
 func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal error) {
 	if len(r.work.Events) == 1 {
 		r.at = &r.work.Events[0]
@@ -107,11 +107,11 @@ func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal 
 	switch {
 	case v.exhausted && (policy == FailStop || r.at == nil):
 		c.w.observers.Notify(observe.ConsumerFailed{Consumer: c.unit.name, Policy: string(FailStop), Err: e})
-		last := *e // e itself others read by now
+		last := *e // other goroutines read e by now
 		last.Err = errtext.Join(ErrConsecutiveFailures, r.err)
 		if r.at != nil && len(r.work.Events) == 1 && r.work.retried == nil && c.othersBetween(r.work.from.Position, e.Position) {
 			c.poison = &poison{FailStop, e.Position, v.tries, &last, r.work.from.Revision}
-			return 0, nil // read passes what comes before the event, and ends the worker then
+			return 0, nil // read passes the events before it, and then ends the worker
 		}
 		return 0, &last
 	case v.exhausted:
@@ -132,8 +132,7 @@ func (c *consumerLoop) consumerError(r result, v decision) *observe.ConsumerErro
 	return e
 }
 
-// pause carries out FailPause: nobody runs the consumer until an operator resumes
-// it.
+// pause carries out FailPause: no worker runs the consumer until an operator resumes it.
 func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) result {
 	paused := false
 	err := c.quickly(ctx, func(ctx context.Context) (err error) {
@@ -141,7 +140,7 @@ func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) result {
 		return err
 	})
 	if err != nil {
-		return result{outcome: disturbed, err: err} // it may have happened: load tells
+		return result{outcome: disturbed, err: err} // the pause may have been committed: load shows that
 	}
 	if paused {
 		c.announcePause()
@@ -151,8 +150,8 @@ func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) result {
 	return result{outcome: overtaken}
 }
 
-// pausedForPoison reports whether the pause that was loaded is this worker's, for
-// the poison event.
+// pausedForPoison reports whether the loaded pause was set by this worker for the poison
+// event.
 func (c *consumerLoop) pausedForPoison() bool {
 	p := c.progress.Paused
 	return p != nil && p.By == progress.By(c.w.id) && p.Reason == c.w.text(c.poison.err)

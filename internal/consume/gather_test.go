@@ -6,8 +6,8 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 )
 
-// After a batch a consumer waits only if more has come meanwhile: an event on a
-// quiet log is handled at once.
+// After a batch a consumer pauses only if more events arrived during the batch. An event on
+// a quiet log is handled at once.
 func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 	d, h := newLedgerStepper(t)
 	if pause := h.loop.gather(committed); pause != 0 {
@@ -15,7 +15,7 @@ func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 	}
 	for range 2 {
 		appendOne(t, d.DB, "1")
-		h.lookUpTo(t, h.frontier.Value().Safe+1)
+		h.stepFrontierTo(t, h.frontier.Value().Safe+1)
 		if r, fatal := h.loop.step(t.Context(), t.Context()); r.outcome != committed || fatal != nil {
 			t.Fatalf("the batch: %+v, %v", r, fatal)
 		}
@@ -24,18 +24,18 @@ func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 		}
 	}
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, h.frontier.Value().Safe+1)
+	h.stepFrontierTo(t, h.frontier.Value().Safe+1)
 	if pause := h.loop.gather(committed); pause != gathering {
 		t.Errorf("with an event that came during the batch it waits for %v, want %v", pause, gathering)
 	}
 }
 
-// What comes next to a part comes after events of others, so a part waits after each
-// batch: else it has one for nearly each event. The more parts there are, the longer.
-func TestAPartGathersAfterEachBatch(t *testing.T) {
+// A part pauses after each batch, because most new events belong to other parts. Otherwise
+// it would commit a batch for nearly each event. With more parts the pause is longer.
+func TestPartGathersAfterEachBatch(t *testing.T) {
 	last := gathering
 	for n := 2; n <= partition.MaxCount; n *= 2 {
-		var d declared
+		var d spec
 		c := consumerLoop{unit: d.unit(partition.Cut(n)[0])}
 		pause := c.gather(committed)
 		if pause <= last && pause < 3*gathering || pause > 3*gathering {

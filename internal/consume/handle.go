@@ -19,11 +19,11 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// handleAll gives the events of a batch to the consumer, late ones first, and
-// returns the one that it failed at, nil if nobody knows. A call has events of one kind
-// of delivery only.
+// handleAll passes the events of a batch to the consumer, late events first. If it fails,
+// it returns the event that failed, or nil if that is unknown. A call has events of one
+// kind of delivery only.
 func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (*store.PersistedEvent, error) {
-	d := consumer.Delivery{Consumer: c.unit.title, Partition: c.unit.slots.String(), Attempt: c.tally.attempt()}
+	d := consumer.Delivery{Consumer: c.unit.consumerName, Partition: c.unit.slots.String(), Attempt: c.tally.attempt()}
 	if w.retried != nil {
 		d.Attempt = w.retried.Attempts + 1
 	}
@@ -41,7 +41,7 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (
 		if d.Late {
 			n = late
 		}
-		n, replay, err := c.alike(w, rest[:n])
+		n, replay, err := c.countAlike(w, rest[:n])
 		if err != nil {
 			return &rest[n], err
 		}
@@ -61,8 +61,7 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (
 	return nil, nil
 }
 
-// forgetAggregate lets the consumer forget the aggregate of an event, the first one that is
-// replayed.
+// forgetAggregate makes the consumer forget the aggregate of the first replayed event.
 func (c *consumerLoop) forgetAggregate(ctx context.Context, t *transaction, first []store.PersistedEvent) error {
 	t.calls(first, time.Now())
 	return t.check(recovering(func() error {
@@ -70,9 +69,9 @@ func (c *consumerLoop) forgetAggregate(ctx context.Context, t *transaction, firs
 	}))
 }
 
-// alike returns how many of the first events are replayed, or are not, as the first one
-// is. An error is about the event with the index n.
-func (c *consumerLoop) alike(w *work, events []store.PersistedEvent) (n int, replay bool, err error) {
+// countAlike returns how many of the first events are replayed, or are not replayed, as the
+// first event is. err concerns the event with index n.
+func (c *consumerLoop) countAlike(w *work, events []store.PersistedEvent) (n int, replay bool, err error) {
 	had := w.from.Effects
 	if had.Beyond(events[0].GlobalPosition) && had.Beyond(events[len(events)-1].GlobalPosition) {
 		return len(events), false, nil
@@ -102,7 +101,7 @@ func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []
 		if err != nil {
 			return e, err
 		}
-		now, position := time.Now(), e.GlobalPosition // before the user's code has the event
+		now, position := time.Now(), e.GlobalPosition // read before user code can change the event
 		if t.handled > 0 && !t.until.IsZero() && now.After(t.until) {
 			t.through = t.handled
 			break
@@ -129,17 +128,17 @@ func (c *consumerLoop) handleBulk(ctx context.Context, t *transaction, events []
 	return nil, err
 }
 
-// call calls the handler once, inside the middleware if there is one.
+// call calls the handler once, inside the middleware if one is set.
 func (c *consumerLoop) call(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
 	middleware := c.w.cfg.HandleMiddleware
 	if middleware == nil {
 		return c.handle(ctx, tx, events)
 	}
-	var p passage
+	var p middlewareCall
 	var failed error
 	err := recovering(func() error {
 		return middleware(func(ctx context.Context, _ *sql.Tx, _ []store.PersistedEvent) error {
-			return p.through(ctx, func() error {
+			return p.run(ctx, func() error {
 				if ctx.Err() != nil {
 					failed = context.Cause(ctx)
 				} else {
@@ -149,10 +148,10 @@ func (c *consumerLoop) call(ctx context.Context, tx *sql.Tx, events []store.Pers
 			})
 		})(ctx, tx, events)
 	})
-	return cmp.Or(p.broken(err), failed, err)
+	return cmp.Or(p.end(err), failed, err)
 }
 
-// handle calls the handler. One that takes a single event is given one.
+// handle calls the handler. A handler of single events gets one event.
 func (c *consumerLoop) handle(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
 	if c.unit.bulk != nil {
 		return recovering(func() error { return c.unit.bulk.HandleBatch(ctx, tx, events) })
@@ -160,7 +159,7 @@ func (c *consumerLoop) handle(ctx context.Context, tx *sql.Tx, events []store.Pe
 	return handleOne(ctx, c.unit.consumer, tx, events[0])
 }
 
-// handleOne is recovering, without a closure for every event.
+// handleOne calls Handle and recovers a panic, without a closure for each event.
 func handleOne(ctx context.Context, c consumer.Consumer, tx *sql.Tx, event store.PersistedEvent) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -170,8 +169,8 @@ func handleOne(ctx context.Context, c consumer.Consumer, tx *sql.Tx, event store
 	return errtext.Sound(c.Handle(ctx, tx, event))
 }
 
-// recovering turns a panic into an error. The error of f is sound: errors.Is and
-// the like call its methods in the worker's goroutines.
+// recovering calls f and turns a panic into an error. Methods of f's error, as errors.Is
+// calls them, cannot panic in the worker's goroutines.
 func recovering(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -181,36 +180,36 @@ func recovering(f func() error) (err error) {
 	return errtext.Sound(f())
 }
 
-// transaction is a batch's, with what shows whether it still is.
+// transaction is a batch's transaction, with what the driver shows about it.
 type transaction struct {
 	*sql.Tx
-	ctx      context.Context // rolls it back when it ends
+	ctx      context.Context // its end rolls the transaction back
 	conn     *sql.Conn
-	moved    progress.Moved         // the row, by its guard
-	marked   bool                   // the driver shows its end, also if another follows at once
-	call     []store.PersistedEvent // that the handler was given last
-	inFlight atomic.Int64           // position of the first of them, for other goroutines, until the call returns; 0: there is none
-	called   time.Time              // when
-	until    time.Time              // after it no further event begins; zero: no bound
-	handled  int64                  // position of the last event that was handled; 0: none
-	through  int64                  // handled, if the batch ends early; 0: it does not
-	intact   bool                   // the driver shows that no call has ended it
-	ended    bool                   // or that one has
-	fault    []store.PersistedEvent // the same, if the transaction ended in that call
+	moved    progress.Moved         // the row as the guard wrote it
+	marked   bool                   // the driver shows the transaction's end, also if another transaction follows at once
+	call     []store.PersistedEvent // the events of the last call of the handler
+	inFlight atomic.Int64           // position of the first of them until the call returns, for other goroutines; 0: none
+	called   time.Time              // when the call began
+	until    time.Time              // no further event begins after it; zero: no bound
+	handled  int64                  // position of the last handled event; 0: none
+	through  int64                  // the position that a shortened batch has handled; 0: the batch is not shortened
+	intact   bool                   // the driver shows that no call has ended the transaction
+	ended    bool                   // the driver shows that a call has ended the transaction
+	fault    []store.PersistedEvent // the events of the call in which the transaction ended
 }
 
-// calls records what the handler is given next, and when.
+// calls records the events of the next call of the handler, and its time.
 func (t *transaction) calls(events []store.PersistedEvent, now time.Time) {
 	t.call, t.called, t.intact = events, now, false
 	t.inFlight.Store(events[0].GlobalPosition)
 }
 
-// errGone is what a handler fails with that returned nil on a lost connection.
+// errGone is the failure of a handler that returned nil on a lost connection.
 var errGone = fmt.Errorf("the connection was lost in the handler: %w", driver.ErrBadConn)
 
-// check looks whether the handler, which returned err, left the transaction as
-// it must. That costs no round trip. Where the driver does not show it, the
-// checkpoint's row tells afterwards, see lastBatch.
+// check checks that the handler, which returned err, left the transaction open. The check
+// costs no round trip. Where the driver does not show the transaction's state, the
+// checkpoint's row shows it afterwards, see lastBatch.
 func (t *transaction) check(err error) error {
 	t.inFlight.Store(0)
 	status, marked := pgdriver.Status(t.conn)
@@ -219,12 +218,12 @@ func (t *transaction) check(err error) error {
 		t.intact = marked
 		return err
 	case err == nil && pgdriver.IsGone(t.conn):
-		err = errGone // this event is not finished, and none after it may begin
+		err = errGone // this event is not finished, and no event after it may begin
 	case status == pgdriver.TxUnknown && !t.marked && !pgdriver.IsDone(t.Tx):
 		return err
 	}
 	if t.marked && !(marked && (status == pgdriver.TxOpen || status == pgdriver.TxLost)) {
-		t.fault = t.call // if it turns out that there is one
+		t.fault = t.call // the events of the fault, if there is one
 	}
 	switch {
 	case status == pgdriver.TxAborted && err == nil:
@@ -239,7 +238,7 @@ func (t *transaction) check(err error) error {
 	if status == pgdriver.TxOpen {
 		switch another, failed := t.isAnother(); {
 		case failed != nil:
-			return cmp.Or(err, failed) // nor does anybody know what became of it
+			return cmp.Or(err, failed) // the transaction's outcome is unknown
 		case !another:
 			t.fault = nil
 			return err
@@ -252,8 +251,8 @@ func (t *transaction) check(err error) error {
 	return ErrTransactionEnded
 }
 
-// isAnother asks the server whether the transaction, which has lost its mark,
-// is another than the guard's: RESET ALL takes the mark away, too.
+// isAnother asks the server whether the transaction without its mark is another than the
+// guard's. RESET ALL removes the mark, too.
 func (t *transaction) isAnother() (bool, error) {
 	var id string
 	err := t.QueryRowContext(t.ctx, `SELECT coalesce(pg_current_xact_id_if_assigned()::xid::text, '')`).Scan(&id)

@@ -19,7 +19,7 @@ func (thrifty) Name() string                                                    
 func (thrifty) Handle(context.Context, *sql.Tx, store.PersistedEvent) error        { return nil }
 func (thrifty) HandleBatch(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil }
 
-func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
+func TestHandlingDoesNotAllocatePerEvent(t *testing.T) {
 	g := progresstest.New(t)
 	conn, err := g.DB.Conn(t.Context())
 	if err != nil {
@@ -33,7 +33,7 @@ func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
 	defer func() { _ = tx.Rollback() }()
 	inTx := &transaction{Tx: tx, ctx: t.Context(), conn: conn}
 	for name, bulk := range map[string]consumer.BatchConsumer{"each": nil, "in bulk": thrifty{}} {
-		c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}}, unit: &unit{name: "thrifty", declared: &declared{consumer: thrifty{}, bulk: bulk}}}
+		c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}}, unit: &unit{name: "thrifty", spec: &spec{consumer: thrifty{}, bulk: bulk}}}
 		allocations := func(events int) float64 {
 			p := &work{Page: reader.Page{Events: make([]store.PersistedEvent, events)}}
 			for i := range p.Events {

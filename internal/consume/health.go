@@ -15,7 +15,7 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Live returns nil unless only a new process helps.
+// Live returns an error if only a new process helps.
 func (w *Worker) Live() error {
 	s := w.Status()
 	if s.State == observe.StateStopped {
@@ -24,12 +24,12 @@ func (w *Worker) Live() error {
 	return s.LoopError
 }
 
-// Ready returns why the worker does not do all of its work.
+// Ready returns the reasons why the worker does not do all of its work.
 func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 	if s := w.Status(); s.State != observe.StateRunning {
 		return reasons(s, maxAge, w.cfg.HeartbeatTimeout)
 	}
-	err := w.look(ctx)
+	err := w.readLog(ctx)
 	s := w.Status()
 	all := reasons(s, maxAge, w.cfg.HeartbeatTimeout)
 	// An altered sequence looks like another server's.
@@ -39,10 +39,10 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 	return all
 }
 
-// lateShown is how many consumers that are late Ready names.
+// lateShown is the number of late consumers that Ready names.
 const lateShown = 10
 
-// reasons judges a Status.
+// reasons returns why a Status is not ready.
 func reasons(s observe.Status, maxAge, heartbeatTimeout time.Duration) (all []error) {
 	if s.State == observe.StateDrained {
 		return []error{errors.New("the worker is drained, as an operator has asked: start the process again when it is to work")}
@@ -82,12 +82,12 @@ func reasons(s observe.Status, maxAge, heartbeatTimeout time.Duration) (all []er
 		if i == lateShown {
 			return append(all, fmt.Errorf("%d more consumers are late: Status shows them", len(late)-i))
 		}
-		all = append(all, lateness(c))
+		all = append(all, lateError(c))
 	}
 	return all
 }
 
-// oldest is OldestAge. Without one, it is how long the consumer has not moved.
+// oldestOf returns OldestAge, or how long the consumer has not moved if OldestAge is nil.
 func oldestOf(c observe.ConsumerStatus) time.Duration {
 	if c.OldestAge == nil {
 		return c.Still
@@ -95,8 +95,8 @@ func oldestOf(c observe.ConsumerStatus) time.Duration {
 	return *c.OldestAge
 }
 
-// late says how late a consumer is, and what to look at.
-func lateness(c observe.ConsumerStatus) error {
+// lateError returns an error that tells how late a consumer is, and what to check.
+func lateError(c observe.ConsumerStatus) error {
 	if c.OldestAge == nil {
 		err := fmt.Errorf("consumer %q is assigned to this worker, which has not loaded its progress for %v", c.Name, c.Still.Round(time.Second))
 		if c.LastError == nil {
@@ -110,14 +110,14 @@ func lateness(c observe.ConsumerStatus) error {
 		return fmt.Errorf("%w: mend the statement, or GRANT this worker's role what the error names; the event is not to blame: %w", err, c.LastError)
 	case c.LastError != nil && c.Failures > 0:
 		return fmt.Errorf("%w: mend its handler, or skip the event with ops.SkipEvent: %w", err, c.LastError)
-	case c.LastError != nil: // of no handler: the event need not be skipped
+	case c.LastError != nil: // not a handler's failure: the event need not be skipped
 		return fmt.Errorf("%w: %w", err, c.LastError)
 	}
 	return fmt.Errorf("%w: an open transaction may hold it back, or its handler is slow: see Blocked of Status and the log", err)
 }
 
-// hanging returns an error for a loop that has not gone on for too long, or a hook that has
-// not returned, nil if there is none. coordinated is when the coordination's last began a turn.
+// hanging returns an error if a loop's last iteration is too old or an observer does not
+// return. coordinated is when the coordination's last iteration began.
 func (w *Worker) hanging(coordinated time.Time) error {
 	if w.state.Load() != observe.StateRunning {
 		return nil
@@ -125,7 +125,7 @@ func (w *Worker) hanging(coordinated time.Time) error {
 	for _, loop := range []struct {
 		name  string
 		at    time.Time
-		pause time.Duration // the longest between two turns
+		pause time.Duration // the longest pause between two iterations
 	}{
 		{"reads the log", w.frontier.Turned(), w.cfg.DispatcherInterval},
 		{"coordinates", coordinated, w.cfg.HeartbeatInterval},
@@ -134,10 +134,10 @@ func (w *Worker) hanging(coordinated time.Time) error {
 		if loop.at.IsZero() {
 			continue
 		}
-		if err := watchdog.Hung("that "+loop.name, time.Since(loop.at)-loop.pause, w.limits.turn); err != nil {
+		if err := watchdog.Hung("that "+loop.name, time.Since(loop.at)-loop.pause, w.limits.watchdog); err != nil {
 			return err
 		}
 	}
 	hook, lasts := w.observers.Longest()
-	return watchdog.Hung("that calls the observer's "+hook, lasts, w.limits.turn)
+	return watchdog.Hung("that calls the observer's "+hook, lasts, w.limits.watchdog)
 }

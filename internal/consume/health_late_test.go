@@ -13,9 +13,9 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 )
 
-// Only the failure of a handler is answered with the advice to skip the event: whoever
-// followed it for a right that is missing would lose one.
-func TestOnlyAFailedHandlerIsToSkip(t *testing.T) {
+// The advice to skip the event is given only after a failure of the handler. After a
+// missing privilege, the advice would lose an event.
+func TestSkipIsAdvisedOnlyForHandlerFailure(t *testing.T) {
 	age := time.Hour
 	for text, c := range map[string]observe.ConsumerStatus{
 		"handler: no customer": {LastError: errors.New("handler: no customer"), Failures: 1},
@@ -29,8 +29,8 @@ func TestOnlyAFailedHandlerIsToSkip(t *testing.T) {
 	}
 }
 
-// Of many consumers that are late, the latest ones are named, and the others are counted.
-func TestTheLatestAreNamed(t *testing.T) {
+// Of many late consumers, the latest are named, and the others are counted.
+func TestReadyNamesLatestConsumers(t *testing.T) {
 	s := observe.Status{State: observe.StateRunning, LastHeartbeat: time.Now()}
 	for i := range 13 {
 		age := time.Duration(i+1) * time.Hour
@@ -42,9 +42,9 @@ func TestTheLatestAreNamed(t *testing.T) {
 	}
 }
 
-// A loop may pause for as long as the options say, and hangs some time later.
-func TestLoopsMayPause(t *testing.T) {
-	w := &Worker{observers: &runtime.Observers{}, frontier: frontier.New(frontier.Config{}), limits: limits{turn: time.Hour}, cfg: Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour}}
+// A loop may pause as long as its options allow. It counts as hanging some time later.
+func TestPauseIsNotAHang(t *testing.T) {
+	w := &Worker{observers: &runtime.Observers{}, frontier: frontier.New(frontier.Config{}), limits: limits{watchdog: time.Hour}, cfg: Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour}}
 	w.state.Store(observe.StateRunning)
 	for ago, hangs := range map[time.Duration]string{3 * time.Hour: "", 5 * time.Hour: "coordinates", 8 * time.Hour: "coordinates"} {
 		at := time.Now().Add(-ago)
@@ -53,11 +53,11 @@ func TestLoopsMayPause(t *testing.T) {
 			t.Errorf("without a turn for %v: %v, want %q", ago, err, hangs)
 		}
 		if err := w.hanging(time.Now()); (err != nil) != (ago > 7*time.Hour) {
-			t.Errorf("without a look at the consumers for %v: %v", ago, err)
+			t.Errorf("without a read of the consumers for %v: %v", ago, err)
 		}
 	}
-	// Of a worker that does not run, the loops have ended, and hang nowhere: a probe that said
-	// otherwise would end the process that waits drained.
+	// The loops of a worker that does not run have ended and do not hang. A failed probe
+	// would restart the process of a drained worker.
 	for _, state := range []observe.State{observe.StateNew, observe.StateStarting, observe.StateDraining, observe.StateDrained, observe.StateStopped} {
 		w.state.Store(state)
 		if err := w.hanging(time.Now().Add(-8 * time.Hour)); err != nil {
@@ -66,30 +66,30 @@ func TestLoopsMayPause(t *testing.T) {
 	}
 }
 
-// What was read before the server or the run of a consumer changed is not taken for what is now.
-func TestOldLooksAreForgotten(t *testing.T) {
+// Reads from before a change of the incarnation or of the consumer's run are not used.
+func TestReadsOfEarlierRunAreIgnored(t *testing.T) {
 	a := newAges()
-	a.sawHead("one", 7)
+	a.recordHead("one", 7)
 	if one, two := a.headOf("one"), a.headOf("two"); one != 7 || two != 0 {
 		t.Errorf("the heads are %d and %d, want 7 and 0", one, two)
 	}
 	u := &unitStatus{known: true}
-	u.sawOldest(oldest{})
+	u.recordOldest(oldest{})
 	if u.oldest == nil {
-		t.Error("a look of this run is forgotten")
+		t.Error("a read of this run is lost")
 	}
 	u.begin()
-	u.sawOldest(oldest{})
+	u.recordOldest(oldest{})
 	if u.oldest != nil {
-		t.Error("a look of the run before is kept")
+		t.Error("a read of the earlier run is kept")
 	}
 }
 
-// A frontier whose session ends again and again falls back to what is settled each time. To
-// come to the same place is no move.
-func TestSafeThatComesBackHasNotMoved(t *testing.T) {
+// A frontier whose session ends repeatedly restarts at the settled position each time.
+// Reaching the same Safe again is no move.
+func TestSafeStillSurvivesSessionRestart(t *testing.T) {
 	a, began := newAges(), time.Now()
-	for i, look := range []struct {
+	for i, read := range []struct {
 		token      string
 		safe, head int64
 		still      time.Duration
@@ -97,8 +97,8 @@ func TestSafeThatComesBackHasNotMoved(t *testing.T) {
 		{"one", 5, 9, 0}, {"one", 3, 9, time.Minute}, {"one", 5, 9, 2 * time.Minute}, {"one", 6, 9, 0},
 		{"one", 4, 9, time.Minute}, {"two", 4, 9, 0}, {"two", 4, 9, time.Minute}, {"two", 9, 9, 0},
 	} {
-		if got := a.still(look.token, look.safe, look.head, began.Add(time.Duration(i)*time.Minute)); got != look.still {
-			t.Errorf("look %d: still for %v, want %v", i, got, look.still)
+		if got := a.still(read.token, read.safe, read.head, began.Add(time.Duration(i)*time.Minute)); got != read.still {
+			t.Errorf("read %d: still for %v, want %v", i, got, read.still)
 		}
 	}
 }

@@ -14,8 +14,7 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// rangeLog is a store that cannot be bound, so that what a test puts around it
-// stays there.
+// rangeLog is a store that cannot be bound, so that the wrapper of a test stays in place.
 type rangeLog struct {
 	store.Log
 	store.RangeReader
@@ -27,7 +26,7 @@ func newRangeLog() rangeLog {
 	return rangeLog{s, s, s}
 }
 
-// interruptedLog does something after the first read from now on.
+// interruptedLog calls a function after its next read.
 type interruptedLog struct {
 	rangeLog
 	afterRead *func()
@@ -50,11 +49,10 @@ func (l interruptedLog) ReadRanges(ctx context.Context, q store.Querier, ranges 
 	return l.rangeLog.ReadRanges(ctx, q, ranges, limit)
 }
 
-// A store may draw a position before it waits for the aggregate. Then the
-// aggregate's next version can lie among the new rows while the version before
-// it is still open. Both commit between the two reads of one look: the late one
-// must come first all the same.
-func TestOrderWithinAnAggregateWhenBothCommitDuringALook(t *testing.T) {
+// A store may draw a position before it locks the aggregate. Then the aggregate's next
+// version can be among the new rows while the version before it is still open. Both commit
+// between the two reads of one iteration: the late one must come first nevertheless.
+func TestAggregateOrderWhenBothCommitDuringRead(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
 	afterRead := new(func())
@@ -63,19 +61,19 @@ func TestOrderWithinAnAggregateWhenBothCommitDuringALook(t *testing.T) {
 
 	version1 := beginOne(t, d.DB, "late") // 1
 	appendOne(t, d.DB, "other")           // 2
-	h.look(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 2 && len(v.Doubts) == 1 })
-	h.handle(t) // passes 1
+	h.stepFrontier(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 2 && len(v.Doubts) == 1 })
+	h.handle(t) // passes position 1
 
 	version2, err := d.DB.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = version2.Rollback() }()                                                                   // a no-op after Commit
+	defer func() { _ = version2.Rollback() }()                                                                   // no effect after Commit
 	if _, err := version2.ExecContext(t.Context(), `SELECT nextval('events_global_position_seq')`); err != nil { // 3
 		t.Fatal(err)
 	}
 	appendOne(t, d.DB, "other") // 4
-	h.look(t, "two doubts", func(v *frontier.Value) bool { return v.Safe == 4 && len(v.Doubts) == 2 })
+	h.stepFrontier(t, "two doubts", func(v *frontier.Value) bool { return v.Safe == 4 && len(v.Doubts) == 2 })
 	*afterRead = func() {
 		if err := version1.Commit(); err != nil {
 			t.Error(err)
@@ -90,7 +88,7 @@ VALUES (3, 'A', 'late', 2, $1::uuid, 'happened', '')`, uuid.NewString()); err !=
 		}
 	}
 	h.handle(t)
-	h.look(t, "the doubts to end", func(v *frontier.Value) bool { return len(v.Doubts) == 0 })
+	h.stepFrontier(t, "the doubts to end", func(v *frontier.Value) bool { return len(v.Doubts) == 0 })
 	h.handle(t)
 
 	var order string

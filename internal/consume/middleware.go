@@ -7,16 +7,15 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// passage is the way of one call through a middleware. The middleware may be in
-// several goroutines.
-type passage struct {
+// middlewareCall is one call of a middleware. The middleware may use several goroutines.
+type middlewareCall struct {
 	mu                     sync.Mutex // held while the next function runs
 	called, returned, over bool
 }
 
-// through runs the next function of a middleware, unless that has called it already, has
-// returned, or gives no context.
-func (p *passage) through(ctx context.Context, next func() error) error {
+// run runs the wrapped function. It returns an error if the middleware has called next
+// before, has returned, or passes a nil context.
+func (p *middlewareCall) run(ctx context.Context, next func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -33,9 +32,9 @@ func (p *passage) through(ctx context.Context, next func() error) error {
 	return err
 }
 
-// broken returns what is wrong with a middleware that has returned err without having
-// let the call through; nil if it has. It waits for a call that runs, and there is none after it.
-func (p *passage) broken(err error) error {
+// end returns an error if the middleware, which returned err, did not call next, or if next
+// did not return. It waits for a running call of next, and no call can begin afterwards.
+func (p *middlewareCall) end(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over = true

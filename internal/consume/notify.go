@@ -13,22 +13,22 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// errNotifyElsewhere reports that what is sent on a connection of the pool does
-// not arrive on the listening one.
-var errNotifyElsewhere = errors.New("worker: notifications do not arrive: WithNotifyConnectionString leads to another database than the worker's pool, or through a proxy that pools transactions: give it a direct connection to the database of the events")
+// errNotifyWrongDatabase reports that notifications sent on a connection of the pool do not
+// arrive on the listening connection.
+var errNotifyWrongDatabase = errors.New("worker: notifications do not arrive: WithNotifyConnectionString leads to another database than the worker's pool, or through a proxy that pools transactions: give it a direct connection to the database of the events")
 
-// errNotifyNobody reports that events come and no notification does.
-func errNotifyNobody(channel string) error {
-	return fmt.Errorf("worker: events are appended and nobody notifies channel %q: make the stores that append with storepostgres.WithNotifyChannel(%q), or name their channel by WithNotifyChannel", channel, channel)
+// errNoNotifier reports that events are appended and no notification arrives.
+func errNoNotifier(channel string) error {
+	return fmt.Errorf("worker: events are appended but nothing notifies channel %q: make the stores that append with storepostgres.WithNotifyChannel(%q), or name their channel by WithNotifyChannel", channel, channel)
 }
 
 // listener is the state of the listening connection.
 type listener struct {
 	mu    sync.Mutex
 	heard listen.Signals
-	lost  error // since it was lost
+	lost  error // why the connection was lost; nil: it is not lost
 	found error // the latest verdict
-	doubt bool  // echoes are missed
+	doubt bool  // echoes are missing
 }
 
 func (l *listener) err() error {
@@ -51,18 +51,18 @@ func (l *listener) hearing() (h listen.Signals) {
 	return h
 }
 
-// echo is the channel on which this worker sends to itself.
+// echo returns the channel on which this worker notifies itself.
 func (w *Worker) echo() string { return "worker_echo_" + w.id.String() }
 
-// listen passes on the notifications of the store and of the other workers.
+// listen handles the notifications of the store and of the other workers.
 func (w *Worker) listen(ctx context.Context) error {
 	channels := map[string]func(string){
 		w.cfg.NotifyChannel: func(string) {
 			w.listener.change(func(l *listener) { l.heard.Notifications++ })
-			w.noticeEvents()
+			w.onEventsNotification()
 		},
-		w.channel:     func(string) { w.noticeNews() },
-		w.waitChannel: w.noticeWord,
+		w.channel:     func(string) { w.onChangeNotification() },
+		w.waitChannel: w.handleMessage,
 		w.echo():      func(string) { w.listener.change(func(l *listener) { l.heard.Echoes++ }) },
 	}
 	lost := runtime.Subject{Condition: observe.ConditionNotify, Detail: "connection"}
@@ -89,12 +89,12 @@ func (w *Worker) listen(ctx context.Context) error {
 	return nil
 }
 
-// watchNotify tells if notifications do not arrive though the connection that
-// listens lives, and when they do again.
+// watchNotify reports that notifications do not arrive although the listening connection is
+// alive. It also reports when they arrive again.
 func (w *Worker) watchNotify(ctx context.Context) {
 	about := runtime.Subject{Condition: observe.ConditionNotify, Detail: "notifications"}
 	var arrivals listen.Arrivals
-	for told := error(nil); backoff.Sleep(ctx, w.limits.notify); {
+	for reported := error(nil); backoff.Sleep(ctx, w.limits.notify); {
 		head, _ := w.frontier.Head()
 		arrivals.Check(w.listener.hearing(), head, func() bool { return w.sendEcho(ctx) })
 		err := w.notifyError(arrivals.Verdict())
@@ -102,27 +102,27 @@ func (w *Worker) watchNotify(ctx context.Context) {
 		switch {
 		case err == nil:
 			w.observers.End(about)
-		case told == nil || told.Error() != err.Error():
+		case reported == nil || reported.Error() != err.Error():
 			w.observers.Begin(about, err)
 			w.observers.Notify(observe.NotifyFailed{Worker: w.source(), Err: err})
 		}
-		told = err
+		reported = err
 	}
 }
 
-// notifyError returns what a verdict means to who runs this worker.
+// notifyError returns the error of a verdict, with the remedy.
 func (w *Worker) notifyError(v listen.Verdict) error {
 	switch v {
 	case listen.WrongServer:
-		return errNotifyElsewhere
+		return errNotifyWrongDatabase
 	case listen.NoSender:
-		return errNotifyNobody(w.cfg.NotifyChannel)
+		return errNoNotifier(w.cfg.NotifyChannel)
 	}
 	return nil
 }
 
-// sendEcho reports whether it could send this worker a notification. If not,
-// the database does not answer, which is another trouble.
+// sendEcho reports whether the worker could notify itself. If it could not, the database
+// does not answer, which is another condition.
 func (w *Worker) sendEcho(ctx context.Context) bool {
 	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
 		_, err := w.db.ExecContext(ctx, `SELECT pg_notify($1::text, '')`, w.echo())

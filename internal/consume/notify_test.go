@@ -15,15 +15,15 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// listening is a worker that is told of events at a connection string, and what
-// it says about that.
+// listening is a worker that listens at a connection string, with its reports about
+// notifications.
 type listening struct {
 	*Worker
 	failed chan error
 	over   chan observe.Recovered
 }
 
-func startListening(t *testing.T, d *pgtest.Database, listensAt string, look time.Duration) listening {
+func startListening(t *testing.T, d *pgtest.Database, listensAt string, interval time.Duration) listening {
 	t.Helper()
 	l := listening{failed: make(chan error, 100), over: make(chan observe.Recovered, 100)}
 	l.Worker = newWorker(d.DB, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{thrifty{}},
@@ -31,7 +31,7 @@ func startListening(t *testing.T, d *pgtest.Database, listensAt string, look tim
 		func(c *Config) {
 			c.Observers = append(c.Observers, observe.On(func(e observe.NotifyFailed) { err := e.Err; l.failed <- err }), observe.On(func(r observe.Recovered) { l.over <- r }))
 		})
-	l.limits.notify = look
+	l.limits.notify = interval
 	done := make(chan error, 1)
 	go func() { done <- l.Start(t.Context()) }()
 	t.Cleanup(func() {
@@ -57,8 +57,8 @@ func appendNotifying(t *testing.T, d *pgtest.Database, channel string) {
 	}
 }
 
-// saysWhileAppending returns what the worker says first of notifications, while
-// events come without a rest.
+// saysWhileAppending returns the worker's first report about notifications, while events
+// are appended continuously.
 func (l listening) saysWhileAppending(t *testing.T, d *pgtest.Database, channel string) error {
 	t.Helper()
 	for deadline := time.Now().Add(pgtest.Patience); time.Now().Before(deadline); {
@@ -78,36 +78,37 @@ func (l listening) awaitOver(t *testing.T) {
 	select {
 	case r := <-l.over:
 		if r.Condition != observe.ConditionNotify || r.Err == nil {
-			t.Errorf("told was the end of %+v", r)
+			t.Errorf("reported the end of %+v", r)
 		}
 	case <-time.After(pgtest.Patience):
-		t.Fatal("waited in vain for the end of the trouble")
+		t.Fatal("waited in vain for the end of the condition")
 	}
 	if err := l.Status().NotifyError; err != nil {
 		t.Errorf("Status says %v", err)
 	}
 }
 
-// A worker says that nobody notifies its channel, or that it listens in another
-// database, also while the log is busy, and that it is over when it is.
-func TestWorkerSaysThatNotificationsDoNotArrive(t *testing.T) {
+// A worker reports that nothing notifies its channel, or that it listens in another
+// database, also while the log is busy. It reports the end of either condition.
+func TestReportsMissingNotifications(t *testing.T) {
 	t.Parallel()
 	d, other := pgtest.New(t), pgtest.New(t)
 	for name, c := range map[string]struct {
 		listensAt string
 		want      string
-	}{"nobody notifies": {d.URL, `"worker_events"`}, "another database": {other.URL, "WithNotifyConnectionString"}} {
+	}{"no notifier": {d.URL, `"worker_events"`}, "another database": {other.URL, "WithNotifyConnectionString"}} {
 		t.Run(name, func(t *testing.T) {
-			// The frontier looks once a second: every look of the watch finds new events.
+			// The frontier polls once a second, so every check of the watch finds new
+			// events.
 			l := startListening(t, d, c.listensAt, 1500*time.Millisecond)
 			err := l.saysWhileAppending(t, d, "unheard")
 			if !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("told was %v", err)
+				t.Fatalf("reported %v", err)
 			}
 			if s := l.Status(); s.NotifyError == nil || s.NotifyError.Error() != err.Error() {
 				t.Errorf("Status says %v", s.NotifyError)
 			}
-			if name == "nobody notifies" {
+			if name == "no notifier" {
 				appendNotifying(t, d, "worker_events")
 				l.awaitOver(t)
 			}

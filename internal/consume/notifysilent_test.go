@@ -13,9 +13,9 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// A listening connection that dies in silence is told apart from one that leads
-// elsewhere, and replaced.
-func TestWorkerReplacesAListeningConnectionThatDiesInSilence(t *testing.T) {
+// A listening connection that dies silently is distinguished from one to another database,
+// and is replaced.
+func TestReplacesSilentListeningConnection(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	way := startWay(t, d.URL)
@@ -27,12 +27,12 @@ func TestWorkerReplacesAListeningConnectionThatDiesInSilence(t *testing.T) {
 	}
 	way.swallow()
 	if err := l.saysWhileAppending(t, d, "worker_events"); !strings.Contains(err.Error(), "does not answer") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("told was %v", err)
+		t.Errorf("reported %v", err)
 	}
 	l.awaitOver(t)
 }
 
-// way is a way to the server on which connections can die in silence.
+// way is a proxy to the server whose connections can die silently.
 type way struct {
 	url   string
 	mu    sync.Mutex
@@ -80,7 +80,7 @@ func startWay(t *testing.T, to string) *way {
 	return w
 }
 
-// join passes on what each side says, until their connection is dead.
+// join forwards what each side sends, until their connection is dead.
 func (w *way) join(near, far net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *way) join(near, far net.Conn) {
 	}
 }
 
-// swallow lets all present connections die in silence. New ones work.
+// swallow makes all present connections die silently. New ones work.
 func (w *way) swallow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +105,7 @@ func (w *way) swallow() {
 	}
 }
 
-// deafWriter drops what it is given once it is dead.
+// deafWriter drops all writes once it is dead.
 type deafWriter struct {
 	to   io.Writer
 	dead *atomic.Bool

@@ -11,8 +11,8 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// A worker that was given no logger writes warnings and errors to slog.Default, and nothing
-// else. Not parallel: the logger is the process's.
+// A worker without a logger writes warnings and errors to slog.Default, and nothing else.
+// Not parallel: the logger is global.
 func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 	usual := slog.Default()
 	defer slog.SetDefault(usual)
@@ -30,7 +30,7 @@ func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 	} {
 		w := newWorker(nil, nil, nil, c.opts...)
 		var said pgtest.Lines
-		slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil))) // also later than the worker
+		slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil))) // also if it is set after New
 		w.observers.Notify(observe.ConsumerPaused{Consumer: "totals", Reason: "lunch"})
 		w.observers.Notify(observe.FrontierFailed{Err: errors.New("gone")})
 		if got := strings.Contains(said.String(), `level=ERROR msg="consumer paused"`) && strings.Contains(said.String(), "gone"); got != c.want {
@@ -46,7 +46,7 @@ func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 	}
 }
 
-// selective is a consumer that says all that a consumer may say of what it selects.
+// selective is a consumer that uses every optional interface of a scope.
 type selective struct{ consumer.Consumer }
 
 func (selective) Name() string                    { return "totals" }
@@ -54,7 +54,7 @@ func (selective) AggregateTypes() []string        { return []string{"Order", "In
 func (selective) StartAt() consumer.Start         { return consumer.AtHead() }
 func (selective) Partitions() consumer.Partitions { return consumer.Partitions{Count: 4} }
 
-func TestConsumerStartedSaysWhatIsSelected(t *testing.T) {
+func TestConsumerStartedReportsScope(t *testing.T) {
 	t.Parallel()
 	u, err := unitOf(selective{})
 	if err != nil {

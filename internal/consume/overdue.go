@@ -10,28 +10,28 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// overdueAfter is how long a handler may go on after its context has ended.
+// overdueAfter is how long a handler may run after its context has ended.
 const overdueAfter = time.Second
 
-// watchHandler says so, once, if the handler of a batch goes on after ctx has
-// ended. The function that it returns is to be called when the handler returns.
+// watchHandler reports, once, that the handler of a batch still runs after ctx has ended.
+// The caller calls returned when the handler returns.
 //
-// Nobody else can say it: the loop waits for the handler. database/sql rolls
-// the transaction back meanwhile, so the consumer's row is free.
+// The loop cannot report it, because it waits for the handler. Meanwhile database/sql rolls
+// the transaction back, so the consumer's row is free.
 func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b observe.Batch) (returned func()) {
-	done, told := make(chan struct{}), make(chan struct{})
+	done, ended := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		defer close(told)
+		defer close(ended)
 		select {
 		case <-done:
 			return
 		case <-time.After(overdueAfter):
 		}
 		err := fmt.Errorf("%w%s (%w)", ErrHandlerOverdue, t.where(), context.Cause(ctx))
-		c.status.lasts(err, t.inFlight.Load())
+		c.status.setOngoing(err, t.inFlight.Load())
 		c.w.observers.Begin(c.about(observe.ConditionOverdue), err)
 		defer c.w.observers.End(c.about(observe.ConditionOverdue))
-		defer c.status.lasts(nil, 0)
+		defer c.status.setOngoing(nil, 0)
 		b.Err = err
 		c.w.observers.Notify(observe.HandlerOverdue{Batch: b})
 		<-done
@@ -39,24 +39,24 @@ func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b obser
 	return func() {
 		close(done)
 		if !stop() {
-			<-told
+			<-ended
 		}
 	}
 }
 
-// where says which event the handler was given and has not returned from, as part of an error.
+// where names the event of the handler's running call, as part of an error.
 func (t *transaction) where() string {
 	if first := t.inFlight.Load(); first > 0 {
 		return fmt.Sprintf("; it was given the event at position %d", first)
 	}
-	return "" // it is in the middleware of the batch, or in a commit
+	return "" // the batch's middleware or the commit is running
 }
 
-// stopGrace is what a stop allows beyond the time that it gives the batches
-// in hand: for handlers that end, for rollbacks, and for a last look at the row.
+// stopGrace is the time that a stop allows beyond the time of the batches in flight. It is
+// for handlers that return late, for rollbacks, and for a last outcome lookup.
 func (w *Worker) stopGrace() time.Duration { return 2 * w.limits.leave }
 
-// stopLimit is how long a stop waits for the batches in hand.
+// stopLimit is how long a stop waits for the batches in flight.
 func (w *Worker) stopLimit() time.Duration {
 	limit := w.cfg.ShutdownTimeout
 	if limit == 0 {
@@ -65,7 +65,8 @@ func (w *Worker) stopLimit() time.Duration {
 	return limit + w.stopGrace()
 }
 
-// leftBehind says which consumers a stop has not waited for.
+// leftBehind returns an error that names the consumers whose handlers a stop has not waited
+// for.
 func (w *Worker) leftBehind(running map[string]context.CancelFunc) error {
 	var names []string
 	for name := range running {

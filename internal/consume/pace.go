@@ -3,22 +3,22 @@ package consume
 import "time"
 
 const (
-	// paceShare is which part of BatchTimeout a batch is to take: a batch of slower events
-	// than those before it then still ends in time.
+	// paceShare divides BatchTimeout: a batch is planned to take BatchTimeout/paceShare.
+	// Then a batch of slower events still ends in time.
 	paceShare = 4
-	// firstBatch is how many events a batch has at most while nobody knows how long the
-	// handler takes for one.
+	// firstBatch is the most events of a batch while the handler's time for an event is
+	// unknown.
 	firstBatch = 10
 )
 
-// pace bounds the batches of a consumer by the time that its handler takes, so that no batch
-// ends at BatchTimeout because it has many events. The zero value knows nothing.
+// pace limits the size of a consumer's batches by the time that its handler takes. So no
+// batch exceeds BatchTimeout because it has many events. The zero value has no measurement.
 type pace struct {
-	perEvent time.Duration // the slowest batch's average, and less again after faster ones; 0: not known
+	perEvent time.Duration // the average of the slowest batch, lowered by faster batches; 0: unknown
 }
 
-// handled records how long a batch took for its events. It rises at once, and falls by half
-// of the difference.
+// handled records how long a batch took for its events. A slower average replaces perEvent
+// at once. A faster one lowers perEvent by half of the difference.
 func (p pace) handled(events int, took time.Duration) pace {
 	if events == 0 {
 		return p
@@ -30,14 +30,15 @@ func (p pace) handled(events int, took time.Duration) pace {
 	return pace{each}
 }
 
-// timedOut records that a batch of several events did not end in time. begun is how many
-// of its events were begun; all, if nobody knows. The next batch has at most half as many.
+// timedOut records that a batch of several events exceeded BatchTimeout. begun is the
+// number of its events that were begun, or all if that is unknown. The next batch has at
+// most half as many.
 func (p pace) timedOut(begun int, timeout time.Duration) pace {
 	half := max(begun/2, 1)
 	return pace{max(p.perEvent, timeout/paceShare/time.Duration(half)+1)} // rounded up
 }
 
-// size bounds the number of events in a batch.
+// size returns the most events that the next batch may have.
 func (p pace) size(batchSize int, timeout time.Duration) int {
 	if p.perEvent == 0 {
 		return min(batchSize, firstBatch)

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A handler that takes about the same for each event never has a batch that does not end
-// in time, unless one event alone takes too long; and a fast one has full batches soon.
+// A handler with a steady time for an event never exceeds BatchTimeout, unless a single
+// event takes too long. A fast handler soon gets full batches.
 func TestPaceKeepsBatchesInTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		timeout := time.Duration(rapid.Int64Range(int64(10*time.Millisecond), int64(time.Hour)).Draw(t, "timeout"))
@@ -33,8 +33,8 @@ func TestPaceKeepsBatchesInTime(t *testing.T) {
 	})
 }
 
-// A batch that did not end in time is followed by one of at most half as many events, down
-// to one.
+// A batch that exceeded BatchTimeout is followed by one with at most half as many events,
+// down to one.
 func TestPaceAfterATimeout(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		timeout := time.Duration(rapid.Int64Range(int64(10*time.Millisecond), int64(24*time.Hour)).Draw(t, "timeout"))
@@ -50,7 +50,7 @@ func TestPaceAfterATimeout(t *testing.T) {
 	})
 }
 
-// A handler that was slow once has full batches again.
+// A handler that was slow once gets full batches again.
 func TestPaceRecovers(t *testing.T) {
 	p := pace{}.timedOut(100, 30*time.Second).timedOut(2, 30*time.Second)
 	if n := p.size(100, 30*time.Second); n != 1 {

@@ -11,14 +11,14 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 )
 
-// A consumer is where the part is that is least far of those that run here. One that has
-// stopped holds it back no longer.
-func TestHowFarPartsAre(t *testing.T) {
-	whole := (&declared{title: "c"}).unit(partition.All)
+// A consumer's position is that of its lowest part in this worker. A stopped part no longer
+// counts.
+func TestReachedIsLowestPart(t *testing.T) {
+	whole := (&spec{consumerName: "c"}).unit(partition.All)
 	w := &Worker{observers: &runtime.Observers{}, units: []*unit{whole}}
 	reached := func(want int64) {
 		t.Helper()
-		if at := w.reached(whole.declared); at != want {
+		if at := w.reached(whole.spec); at != want {
 			t.Errorf("it is at %d, want %d", at, want)
 		}
 	}
@@ -39,14 +39,14 @@ func TestHowFarPartsAre(t *testing.T) {
 	}
 }
 
-// Each change of the assignment, and each look at what waits, goes over all units. With many
-// consumers in many parts that must not take the square of their number.
+// Each change of the assignments, and each check of waiting events, iterates over all
+// units. With many consumers in many parts that must not take quadratic time.
 func BenchmarkAllUnits(b *testing.B) {
 	for _, consumers := range []int{50, 500} {
 		b.Run(strconv.Itoa(consumers), func(b *testing.B) {
 			w := &Worker{observers: &runtime.Observers{}}
 			for i := range consumers {
-				w.units = append(w.units, (&declared{title: fmt.Sprintf("c%03d", i)}).unit(partition.All))
+				w.units = append(w.units, (&spec{consumerName: fmt.Sprintf("c%03d", i)}).unit(partition.All))
 				for _, slots := range partition.Cut(8) {
 					w.unit(partition.Name(fmt.Sprintf("c%03d", i), slots))
 				}

@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// placeFirst gives every consumer that has never run its first checkpoint,
-// except those that begin at the head: they wait for placeAtHead.
+// placeFirst gives every consumer that has never run its first checkpoint. Consumers that
+// begin at the head wait for placeAtHead.
 func (w *Worker) placeFirst(ctx context.Context) error {
 	for _, u := range w.units {
 		after, atHead := u.start.Position()
@@ -35,8 +35,8 @@ func (w *Worker) placeFirst(ctx context.Context) error {
 	return nil
 }
 
-// placeAtHead places the consumers that begin at the head, and tries until it
-// is done or ctx ends.
+// placeAtHead places the consumers that begin at the head. It retries until they are placed
+// or ctx ends.
 func (w *Worker) placeAtHead(ctx context.Context) {
 	var waiting []*unit
 	for _, u := range w.units {
@@ -57,10 +57,10 @@ func (w *Worker) placeAtHead(ctx context.Context) {
 	}
 }
 
-// placeSettled places units at today's head, once everything up to it is
-// settled: whatever commits from then on lies above it, and is not missed. The
-// server must live the same life from before the head is read until the unit is
-// placed: in another, positions up to that head may be issued again.
+// placeSettled places units at the current head, once everything up to the head is settled.
+// Every later commit is then above the head and is not missed. The incarnation must not
+// change between reading the head and placing the units. Another incarnation may issue
+// positions up to that head again.
 func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 	life, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != "" }, func() {})
 	if err != nil {
@@ -73,7 +73,7 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 	waits := false
 	v, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != life.Token || v.Settled >= head }, func() {
 		for _, u := range units {
-			w.waitsToBegin(u, head, !waits)
+			w.reportWaitToBegin(u, head, !waits)
 		}
 		waits = true
 	})
@@ -88,7 +88,7 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 			return err
 		}
 		if err := w.findPlaced(ctx, u); err != nil {
-			return err // not placed: the server has crashed just now
+			return err // not placed: the server has crashed in between
 		}
 		if w.observers.End(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}); waits {
 			u.status.recovered()
@@ -97,7 +97,8 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 	return nil
 }
 
-// errWaitsToBegin says why a consumer that begins at the head has no checkpoint yet.
+// errWaitsToBegin is the reason why a consumer that begins at the head has no checkpoint
+// yet.
 type errWaitsToBegin struct {
 	consumer string
 	head     int64
@@ -118,13 +119,14 @@ func (e errWaitsToBegin) Error() string {
 	return text
 }
 
-// blockedShown is how many transactions an error names.
+// blockedShown is the number of transactions that an error names.
 const blockedShown = 3
 
-// waitsToBegin tells that a consumer waits to begin at the head; the observer, once.
-func (w *Worker) waitsToBegin(u *unit, head int64, first bool) {
+// reportWaitToBegin reports that a consumer waits to begin at the head. It notifies the
+// observers once.
+func (w *Worker) reportWaitToBegin(u *unit, head int64, first bool) {
 	err := errWaitsToBegin{u.name, head, w.frontier.Blocked()}
-	u.status.disturbed(err)
+	u.status.setError(err)
 	w.observers.Begin(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}, err)
 	if first {
 		w.observers.Notify(observe.ConsumerWaiting{Consumer: u.name, Condition: observe.ConditionStart, Err: err})
@@ -152,7 +154,7 @@ func (w *Worker) place(ctx context.Context, u *unit, after int64, token string) 
 	})
 }
 
-// findPlaced fails with errNoCheckpoint if a unit has no checkpoint.
+// findPlaced returns errNoCheckpoint if a unit has no checkpoint.
 func (w *Worker) findPlaced(ctx context.Context, u *unit) error {
 	return w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
 		_, err := w.checkpoints.Load(ctx, w.db, u.name)
@@ -160,7 +162,7 @@ func (w *Worker) findPlaced(ctx context.Context, u *unit) error {
 	})
 }
 
-// awaitValue waits until the frontier publishes what satisfies enough. It calls
+// awaitValue waits until the frontier publishes a value that satisfies enough. It calls
 // waits each time that StaleGapThreshold has passed.
 func (w *Worker) awaitValue(ctx context.Context, enough func(*frontier.Value) bool, waits func()) (*frontier.Value, error) {
 	ticker := time.NewTicker(w.cfg.StaleGapThreshold)

@@ -13,10 +13,10 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// idleConns is how many connections a pool should keep for a worker: those that
-// it keeps for itself, those of its occasional statements, one to read ahead, and
-// for each partition of a consumer one for its batch. One whose events the log filters reads
-// ahead for itself, on two.
+// idleConns is the number of idle connections that a pool should keep for this worker. The
+// worker uses five: its own, those of occasional statements, and one to read ahead. Each
+// partition of a consumer adds one for its batch. A consumer that names types reads ahead
+// for itself and adds two.
 func (w *Worker) idleConns() int {
 	n := 5
 	for _, u := range w.units {
@@ -28,12 +28,12 @@ func (w *Worker) idleConns() int {
 	return n
 }
 
-// pooled is a connection that is taken from the pool for the first statement,
-// and kept for those that follow.
+// pooled is a connection of the pool that is taken for the first statement and kept for the
+// following statements.
 type pooled struct {
 	w       *Worker
 	conn    *sql.Conn    // nil: not taken yet
-	session atomic.Int64 // its pid; 0: not known
+	session atomic.Int64 // the pid of its server process; 0: unknown
 }
 
 func (p *pooled) take(ctx context.Context) (err error) {
@@ -45,21 +45,22 @@ func (p *pooled) take(ctx context.Context) (err error) {
 	return err
 }
 
-// giveBack returns the connection, if there is one.
+// giveBack returns the connection to the pool, if one was taken. err is the error of its
+// statements.
 func (p *pooled) giveBack(err error) {
 	if p.conn != nil {
-		_ = p.w.give(p.conn, err != nil, false) // no handler has had it
+		_ = p.w.give(p.conn, err != nil, false) // no handler has used it
 		p.conn = nil
 	}
 }
 
-// aheadBytes is how much of the log a worker keeps in memory for its consumers.
+// aheadBytes is how many bytes of the log a worker keeps in memory for its consumers.
 const aheadBytes = 16 << 20
 
 // readConns lends the loops' connections for reading ahead.
 type readConns struct{ w *Worker }
 
-// Take waits for its turn among the loops.
+// Take waits for a connection of the loops' budget.
 func (c readConns) Take(ctx context.Context) (reader.OwnConn, error) {
 	if err := c.w.loopConns.take(ctx); err != nil {
 		return nil, err
@@ -67,15 +68,15 @@ func (c readConns) Take(ctx context.Context) (reader.OwnConn, error) {
 	return &readConn{pooled{w: c.w}}, nil
 }
 
-// readConn is a connection of the loops' on which somebody reads ahead.
+// readConn is a connection of the loops' budget that is used for reading ahead.
 type readConn struct{ pooled }
 
-// Bounded bounds a read.
+// Bounded runs a read within the time limit of reads.
 func (c *readConn) Bounded(ctx context.Context, read func(ctx context.Context) error) error {
 	return c.w.reading(ctx, c.session.Load, read, "")
 }
 
-// GiveBack returns the connection and ends its turn.
+// GiveBack returns the connection to the pool and to the budget.
 func (c *readConn) GiveBack(err error) {
 	c.giveBack(err)
 	c.w.loopConns.release()
@@ -109,12 +110,12 @@ func (p *pooled) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, err
 	return p.conn.BeginTx(ctx, opts)
 }
 
-// watchPool says, once, if between two looks the pool closes more than ten
-// connections a second because it keeps so few: database/sql keeps two, and each
-// other costs the server a new process as soon as somebody needs it again. The pool of
-// another pool only gives them back to that.
+// watchPool reports, once, that the pool closes more than ten idle connections a second.
+// database/sql keeps two idle connections by default. Each further connection costs the
+// server a new process whenever it is needed again. A nested pool only returns its
+// connections to the outer pool, so it is not watched.
 func (w *Worker) watchPool(ctx context.Context) {
-	if w.lent {
+	if w.nestedPool {
 		return
 	}
 	every := min(2*w.cfg.HeartbeatInterval, 10*time.Second)
@@ -129,11 +130,13 @@ func (w *Worker) watchPool(ctx context.Context) {
 	}
 }
 
-// closedEvery is the pause between two looks whether the pool is closed, which cost nothing.
+// closedEvery is the pause between two checks whether the pool is closed. A check costs no
+// round trip.
 const closedEvery = time.Second
 
-// watchClosed ends the worker after the program has closed the pool. The connections that the worker keeps
-// outlive that, so that heartbeats, which would keep the consumers here, go on.
+// watchClosed ends the worker after the program has closed the pool. The worker's own
+// connections survive the close. Their heartbeats would keep the consumers assigned to this
+// worker.
 func (w *Worker) watchClosed(ctx context.Context) error {
 	for backoff.Sleep(ctx, closedEvery) {
 		if w.db.IsClosed() {
@@ -143,8 +146,7 @@ func (w *Worker) watchClosed(ctx context.Context) error {
 	return nil
 }
 
-// sweep closes the dead among the pool's idle connections each time that
-// somebody asks for it by sweepNow.
+// sweep closes the dead idle connections of the pool after each sweepNow.
 func (w *Worker) sweep(ctx context.Context) {
 	pool.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
 		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})

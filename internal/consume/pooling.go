@@ -8,17 +8,18 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// checkPooling refuses what a transaction-pooling proxy breaks, and a pool within a pool.
+// checkPooling returns an error for a transaction-pooling proxy that breaks the worker, and
+// for a nested pool.
 func (w *Worker) checkPooling(ctx context.Context) (err error) {
-	if w.pooling, w.lent, err = w.db.CheckPooling(ctx, w.cfg.LeaderStrategy == LeaderStrategyAdvisory); err != nil {
+	if w.pooling, w.nestedPool, err = w.db.CheckPooling(ctx, w.cfg.LeaderStrategy == LeaderStrategyAdvisory); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
 	return nil
 }
 
-// explain adds the remedy to an error that a proxy causes which was not there
-// at the start, and to that of a standby. Not to a protocol violation (08P01):
-// that is also what PgBouncer calls a server that has died.
+// explain adds the remedy to an error of a proxy that was added after the start, and to the
+// error of a standby. It adds none to a protocol violation (08P01): PgBouncer also reports
+// a dead server that way.
 func explain(err error) error {
 	if pgdriver.IsStandby(err) && !errors.Is(err, ErrStandby) {
 		return fmt.Errorf("worker: %w: %w", ErrStandby, err)

@@ -8,7 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// What PostgreSQL says of a lost statement gets the remedy, nothing else does.
+// PostgreSQL's error about a missing prepared statement gets the remedy, and no other error
+// does.
 func TestExplainNamesTheRemedy(t *testing.T) {
 	d := pgtest.Empty(t)
 	for name, db := range map[string]*sql.DB{"pgx": d.DB, "lib/pq": d.OpenPQ(t)} {

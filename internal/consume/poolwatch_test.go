@@ -11,16 +11,16 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// What a pool closes between two looks is told, and not what it closes in all
-// its life.
-func TestPoolThatClosesAFewConnectionsIsNotTold(t *testing.T) {
+// The report counts the connections closed between two checks, and not those closed since
+// the pool was opened.
+func TestPoolTooSmallThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := sql.OpenDB(calm{})
 		defer db.Close()
 		db.SetMaxIdleConns(1)
-		told := make(chan observe.PoolTooSmall, 1)
+		reported := make(chan observe.PoolTooSmall, 1)
 		cfg := DefaultConfig()
-		w := &Worker{db: pgdriver.Pool{DB: db}, cfg: cfg, observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { told <- u })})}
+		w := &Worker{db: pgdriver.Pool{DB: db}, cfg: cfg, observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { reported <- u })})}
 		const every = 10 * time.Second // two heartbeats
 		ended := make(chan struct{})
 		go func() { defer close(ended); w.watchPool(t.Context()) }()
@@ -43,17 +43,17 @@ func TestPoolThatClosesAFewConnectionsIsNotTold(t *testing.T) {
 		for range 10 {
 			closes(60)
 		}
-		if len(told) > 0 {
-			t.Fatalf("of a pool that closes 6 connections a second is told: %+v", <-told)
+		if len(reported) > 0 {
+			t.Fatalf("a pool that closes 6 connections a second reported %+v", <-reported)
 		}
 		closes(101)
 		select {
-		case u := <-told:
+		case u := <-reported:
 			if u.Closed != 101 || u.Within != every {
-				t.Errorf("told is %+v, want 101 in %v", u, every)
+				t.Errorf("reported %+v, want 101 in %v", u, every)
 			}
 		default:
-			t.Error("of a pool that closes more than 10 connections a second nothing is told")
+			t.Error("a pool that closes more than 10 connections a second reported nothing")
 		}
 		<-ended
 	})

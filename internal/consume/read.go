@@ -19,7 +19,7 @@ import (
 func (c *consumerLoop) forget() {
 	c.progress = nil
 	c.polled = nil
-	c.lazily = lazily{}
+	c.deferred = deferredMove{}
 	c.unit.reload.revision.Store(noRevision)
 }
 
@@ -29,30 +29,29 @@ func (c *consumerLoop) outdated(v *frontier.Value) bool {
 	case c.progress == nil:
 		return false
 	case c.progress.Token != v.Token:
-		// The server crashed since, or a backup was restored. That may have set
-		// the progress back, and counted its revision up again from there.
+		// The server crashed or a backup was restored since. Either may have set the
+		// progress back, and counted its revision up again.
 		return true
-	case v.Safe < c.progress.Position && v != c.below:
+	case v.Safe < c.progress.Position && v != c.reloadedFor:
 		// Another worker's frontier was further, or the sequence was set back.
-		c.below = v
+		c.reloadedFor = v
 		return true
 	}
 	return false
 }
 
-// hasWork reports whether the consumer has news, or an operator has asked for
-// something.
+// hasWork reports whether the unit has new work, or an operator has requested some.
 func (c *consumerLoop) hasWork(v *frontier.Value) bool {
-	return c.progress.Paused == nil && (c.progress.Retry || c.hasNews(v) || c.lazyDue())
+	return c.progress.Paused == nil && (c.progress.Retry || c.hasNewPositions(v) || c.deferredDue())
 }
 
-// hasNews reports whether there are new positions, or news about open ones.
-func (c *consumerLoop) hasNews(v *frontier.Value) bool {
+// hasNewPositions reports whether there are new positions, or changes of open ones.
+func (c *consumerLoop) hasNewPositions(v *frontier.Value) bool {
 	return c.polled != v && (v.Safe > c.at() || len(c.progress.Open) > 0)
 }
 
-// takeReadAhead returns the next work if it was read ahead. Pages that do not
-// follow the progress are forgotten.
+// takeReadAhead returns the next work if it was read ahead. It drops pages that do not
+// follow the progress.
 func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
 	if c.deadLetterNext() {
 		return nil
@@ -68,20 +67,20 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
 	return c.workOf(p, v)
 }
 
-// workOf is what to do about a page that was read under v.
+// workOf returns the work for a page that was read under v.
 func (c *consumerLoop) workOf(p reader.Page, v *frontier.Value) *work {
 	return &work{Page: p, under: v, from: *c.progress, head: c.w.visible(v)}
 }
 
-// visible returns the highest visible position, as far as this worker has seen.
+// visible returns the highest visible position that this worker has seen.
 // WithStaleGapHarborLag keeps v.Safe below it.
 func (w *Worker) visible(v *frontier.Value) int64 {
 	head, _ := w.frontier.Head()
 	return max(head, v.Safe)
 }
 
-// load loads the progress if it is not known. The outcome is again if the turn
-// can go on with it.
+// load loads the progress if it is not loaded. The outcome is again if the iteration can
+// continue.
 func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.Value) result {
 	if c.progress != nil {
 		return result{outcome: again}
@@ -92,26 +91,26 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 	case err != nil:
 		return result{outcome: disturbed, err: err}
 	}
-	switch err := c.restarted(intake, conn); {
-	case errors.As(err, new(restartedError)):
-		return c.stopRestarted(intake, conn, err)
+	switch err := c.checkLogReset(intake, conn); {
+	case errors.As(err, new(logResetError)):
+		return c.pauseAfterLogReset(intake, conn, err)
 	case err != nil:
-		c.progress = nil // not proven yet
+		c.progress = nil // its incarnation is not confirmed yet
 		return result{outcome: disturbed, err: err}
 	}
 	c.status.loaded(c.progress)
 	if r, done := c.rescope(intake, conn); r.outcome != again || done {
 		return r
 	}
-	return c.load(intake, conn, v) // it says from now on what this code selects
+	return c.load(intake, conn, v) // the row now has the scope of this build
 }
 
-// errReplaced reports that a split or a merge has put other units in the place of
-// this one. The loop waits until that is taken away from this worker.
+// errReplaced reports that a split or a merge has replaced the unit. The loop waits until
+// the unit is no longer assigned to this worker.
 var errReplaced = errors.New("worker: the unit is no more")
 
-// loadRow loads the row of the unit. If that was replaced, it returns a state of
-// which only the incarnation is known.
+// loadRow loads the row of the unit. If the unit was replaced, the state contains only the
+// incarnation.
 func (c *consumerLoop) loadRow(ctx context.Context, q store.Querier) (p *progress.State, replaced bool, err error) {
 	p, err = c.w.checkpoints.Load(ctx, q, c.unit.name)
 	switch gone := (progress.NoCheckpointError{}); {
@@ -133,10 +132,10 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 		return store.ErrIncarnation
 	}
 	if c.last.compare(p) {
-		return errRowTells
+		return errCheckpointMismatch
 	}
 	if v.Token != "" && c.last.isOpen() {
-		c.last = nil // of another incarnation: nothing shows any more what its handler did
+		c.last = nil // the incarnation of the last batch is gone, and with it the evidence of what its handler did
 	}
 	if replaced {
 		return errReplaced
@@ -144,26 +143,26 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 	c.progress = p
 	c.unit.reload.revision.Store(c.progress.Revision)
 	if c.progress.Paused != nil {
-		c.tally.reset() // the failures are now the affair of those who resume it
+		c.tally.reset() // the operator who resumes the consumer decides about the failures
 	}
-	c.noteResumed()
+	c.observeResumed()
 	if c.poison != nil && c.poison.revision != c.progress.Revision {
 		if c.pausedForPoison() {
-			c.announcePause() // the answer was lost
+			c.announcePause() // the answer of the pause was lost
 		}
-		c.poison = nil // somebody has moved the consumer since
+		c.poison = nil // another worker or an operator has moved the consumer since
 	}
 	c.announce()
 	return nil
 }
 
-// read finds the next work under v: new and late events, or a dead letter to be
-// tried again. Without work it returns why there is none.
+// read returns the next work under v: new and late events, or the retry of a dead letter.
+// Without work it returns the reason as a result.
 func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
 	switch {
 	case v.Token == "" || !c.hasWork(v):
 		return nil, result{outcome: idle}
-	case c.endsAtPoison(): // nothing else comes between
+	case c.endsAtPoison(): // the events before the poison event are committed
 		switch {
 		case c.othersBetween(c.progress.Position, c.poison.position):
 		case c.poison.policy == FailStop:
@@ -171,10 +170,10 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 		default:
 			return nil, c.pause(intake, conn)
 		}
-	case c.lazyDue() && !c.deadLetterNext() && !c.hasNews(v):
-		return c.lazyWork(v), result{}
-	case c.deadLetterNext() || !c.hasNews(v):
-		c.triedLetter = true
+	case c.deferredDue() && !c.deadLetterNext() && !c.hasNewPositions(v):
+		return c.deferredWork(v), result{}
+	case c.deadLetterNext() || !c.hasNewPositions(v):
+		c.triedDeadLetter = true
 		return c.readDeadLetter(intake, conn, v)
 	}
 	var p reader.Page
@@ -190,9 +189,9 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	return c.workOf(p, v), result{}
 }
 
-// suspect records among how many of the next events one may be that cannot be read. A page has
-// half of them at most: so what comes before is handled, and in the end the event is read alone.
-// It reports whether the next page is smaller for that.
+// suspect records that one of the next events cannot be read. The next page has at most
+// half of the suspected events. So the events before it are handled, and in the end the
+// event is read alone. suspect reports whether the next page is smaller.
 func (c *consumerLoop) suspect(ctx context.Context, asked int, more bool, err error) (halved bool) {
 	switch {
 	case err == nil && !more:
@@ -205,12 +204,12 @@ func (c *consumerLoop) suspect(ctx context.Context, asked int, more bool, err er
 	return halved
 }
 
-// ofEvents reports whether a read has failed for what it read, as far as can be told.
+// ofEvents reports whether a read failed because of its events, as far as that is known.
 func ofEvents(ctx context.Context, err error) bool {
 	return ctx.Err() == nil && !errors.Is(err, store.ErrIncarnation) && !pgdriver.IsConnectionLoss(err)
 }
 
-// place is where the consumer stands, and how far it may read.
+// place returns where the unit continues, and how far it may read.
 func (c *consumerLoop) place() reader.Place {
 	b := c.tally.bisect
 	at := reader.Place{Position: c.at(), Limit: b.size(c.batchSize()), Bound: b.upTo(reader.Unbounded)}
@@ -218,7 +217,7 @@ func (c *consumerLoop) place() reader.Place {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}
 	if c.endsAtPoison() {
-		at.Limit, at.Bound = c.w.cfg.BatchSize, min(at.Bound, c.poison.position-1) // no event of its own is there
+		at.Limit, at.Bound = c.w.cfg.BatchSize, min(at.Bound, c.poison.position-1) // no event of the unit itself lies between
 	}
 	if c.suspects > 0 {
 		at.Limit, at.Exact = min(at.Limit, max(1, c.suspects/2)), true
@@ -229,39 +228,39 @@ func (c *consumerLoop) place() reader.Place {
 	return at
 }
 
-// batchSize is how many events a batch has at most.
+// batchSize is the most events of the next batch.
 func (c *consumerLoop) batchSize() int { return c.pace.size(c.w.cfg.BatchSize, c.w.cfg.BatchTimeout) }
 
-// paced reports whether the time that the handler takes makes batches smaller.
+// paced reports whether the handler's time makes batches smaller than BatchSize.
 func (c *consumerLoop) paced() bool { return c.batchSize() < c.w.cfg.BatchSize }
 
-// endsAtPoison reports whether the poison event stays where it is: the consumer is paused, or the
+// endsAtPoison reports whether the poison event is kept: the consumer is paused, or the
 // worker ends.
 func (c *consumerLoop) endsAtPoison() bool {
 	return c.poison != nil && c.poison.policy != FailDeadLetter
 }
 
-// othersBetween reports whether events of others, as of other parts, may lie between a
-// checkpoint and a position. The end at a poison event wants the checkpoint just before the event:
-// SkipEvent takes the next event of all.
+// othersBetween reports whether other units' events may lie between a checkpoint and a
+// position. SkipEvent skips the next event of all units. So the checkpoint must end just
+// before the poison event.
 func (c *consumerLoop) othersBetween(checkpoint, position int64) bool {
 	return (c.unit.isPart() || len(c.unit.types) > 0) && checkpoint < position-1
 }
 
-// pidOf returns what tells the server's process behind conn.
+// pidOf returns a function that returns the pid of the server process behind conn.
 func (c *consumerLoop) pidOf(conn *sql.Conn) func() int64 {
 	pid := c.w.sessionOf(conn)
 	return func() int64 { return pid }
 }
 
-// deadLetterNext reports whether a dead letter is tried before anything new. They
-// take turns, so that neither waits for more than one of the other.
+// deadLetterNext reports whether a dead letter is tried before new events. Dead letters and
+// new events alternate, so neither waits for more than one batch of the other.
 func (c *consumerLoop) deadLetterNext() bool {
-	return c.progress != nil && c.progress.Retry && !c.triedLetter
+	return c.progress != nil && c.progress.Retry && !c.triedDeadLetter
 }
 
-// readDeadLetter reads a dead letter that is to be tried again, the first of its
-// aggregate or key. If it fails it stays, and all that follow it.
+// readDeadLetter reads the next dead letter to retry, the first of its aggregate or key. If
+// the retry fails, it stays a dead letter, and so do all that follow it.
 func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
 	if len(c.progress.Retries) == 0 {
 		err := c.quickly(intake, func(ctx context.Context) (err error) {
@@ -291,9 +290,9 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 	case c.refused != nil && c.refused.Position == r.Position:
 		r.Err = c.refused.Err
 	case len(events) == 1 && events[0].GlobalPosition == r.Position && r.Replay && len(c.unit.types) > 0 && !slices.Contains(c.unit.types, events[0].AggregateType):
-		r.Err = fmt.Errorf("the aggregate was to be replayed, and the consumer has none of type %s (AggregateTypes): discard the letter", errtext.Value(events[0].AggregateType))
+		r.Err = fmt.Errorf("the aggregate was to be replayed, and the consumer has none of type %s (AggregateTypes): discard the dead letter", errtext.Value(events[0].AggregateType))
 	case r.Replay && r.Keyless && c.unit.key.Name() != "":
-		r.Err = fmt.Errorf("the aggregate was to be replayed, and the consumer keeps events in order by its key %q, which is not that of aggregates: discard the letter, and reset the consumer to handle events again", c.unit.key.Name())
+		r.Err = fmt.Errorf("the aggregate was to be replayed, and the consumer keeps events in order by its key %q, which is not that of aggregates: discard the dead letter, and reset the consumer to handle events again", c.unit.key.Name())
 	case len(events) == 1 && events[0].GlobalPosition == r.Position:
 		w.Events = events
 	default:
@@ -303,9 +302,9 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 	return w, result{}
 }
 
-// findDeadLetters finds what has some among the aggregates, or keys, of new events,
-// unless none of these can go there. It asks after the progress was loaded: if that
-// changes before the guard, the guard refuses.
+// findDeadLetters finds the aggregates or keys of new events that have dead letters. It
+// does nothing if none of the events can become a dead letter. It runs after the progress
+// was loaded: if the dead letters change before the guard, the guard refuses.
 func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *work) (err error) {
 	if w.retried == nil && c.poison == nil && !c.progress.HasDeadLetters {
 		return nil
@@ -316,7 +315,7 @@ func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *
 		o, err := c.unit.orderOf(&w.Events[i], c.w.ascii)
 		switch {
 		case err != nil && w.retried != nil:
-			continue // the letter has its order already
+			continue // the dead letter already has its order
 		case err != nil:
 			return err
 		}

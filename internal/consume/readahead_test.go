@@ -8,16 +8,15 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// What was read ahead in an earlier life of the server may have been taken back
-// by the crash that ended it. A consumer that stands where the next page begins,
-// as it did then, does not go on with it: the guard asks for the life in which
-// a page was read.
-func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
+// The crash that ended an earlier incarnation may have lost events that were read ahead. A
+// consumer at the position where the next page begins must not use that page: the guard
+// checks the incarnation in which the page was read.
+func TestReadAheadIsDroppedAfterCrash(t *testing.T) {
 	d, h := newLedgerStepper(t, func(c *Config) { c.BatchSize = 1 })
 	for range 4 {
 		appendOne(t, d.DB, "1")
 	}
-	h.lookUpTo(t, 4)
+	h.stepFrontierTo(t, 4)
 	if r, fatal := h.loop.step(t.Context(), t.Context()); r.outcome != committed || !r.work.Full || fatal != nil {
 		t.Fatalf("the first batch: %+v, %v", r, fatal)
 	}
@@ -28,7 +27,7 @@ func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
 	before := h.frontier.Value().Token
 	d.Exec(t, `DELETE FROM events WHERE global_position = 3`)
 	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
-	h.look(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before && v.Safe >= 4 })
+	h.stepFrontier(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before && v.Safe >= 4 })
 	h.handle(t)
 	var handled string
 	if err := d.DB.QueryRow(`SELECT string_agg(position::text, ' ' ORDER BY position) FROM ledger`).Scan(&handled); err != nil || handled != "1 2 4" {
@@ -36,16 +35,15 @@ func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
 	}
 }
 
-// What reads ahead takes its turn among the loops' connections, and gives that
-// up when it has read.
-func TestReadAheadTakesItsTurn(t *testing.T) {
+// Read-ahead takes a connection of the loops' budget, and returns it after the read.
+func TestReadAheadUsesBudget(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
 	d.DB.SetMaxOpenConns(minPool)
 	afterRead := new(func())
 	h := newStepper(t, d.DB, interruptedLog{newRangeLog(), afterRead}, steppedConsumer{"all", nil, new(atomic.Bool)})
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	taken := -1
 	*afterRead = func() { taken = len(h.loopConns) }
 	h.loop.reader.Begin(t.Context(), 0, nil)

@@ -10,13 +10,13 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// left is the last batch as it left the row.
+// left returns the row as the last batch left it.
 func (b *lastBatch) left() progress.Committed {
-	return progress.Committed{After: b.after, To: b.work.advance.To, Head: b.work.advance.Head, Token: b.work.advance.Token, Reason: "the handler committed " + b.twice()}
+	return progress.Committed{After: b.after, To: b.work.advance.To, Head: b.work.advance.Head, Token: b.work.advance.Token, Reason: "the handler committed " + b.reapplied()}
 }
 
-// repair finds the progress as it would be if the batch had ended before the
-// event at fault; if that is not known, as it was before the batch.
+// repair returns the progress as if the batch had ended before the event at fault. If that
+// event is unknown, it is the progress before the batch.
 func (b *lastBatch) repair() progress.Repair {
 	w := b.work
 	m := progress.Repair{SetBack: w.endAt(b.through())}
@@ -30,7 +30,7 @@ func (b *lastBatch) repair() progress.Repair {
 	return m
 }
 
-// through returns the position above which the batch has handled nothing.
+// through returns the position up to which the batch has handled its events.
 func (b *lastBatch) through() int64 {
 	if len(b.fault) == 0 {
 		return 0
@@ -38,8 +38,9 @@ func (b *lastBatch) through() int64 {
 	return b.fault[0].GlobalPosition - 1
 }
 
-// shorten ends a batch at the last event that was handled: half of BatchTimeout has passed, and
-// with the others it might not end in time. What was done is not to be rolled back and done again.
+// shorten ends a batch at the last handled event, because half of BatchTimeout has passed.
+// With its remaining events the batch might exceed BatchTimeout, and its handled events
+// would be rolled back and handled again.
 func (c *consumerLoop) shorten(ctx context.Context, t *transaction, w *work, b *observe.Batch) error {
 	return progress.AsRole(ctx, t.Tx, t.moved.Role, func() error {
 		if err := c.reader.Recount(ctx, t.Tx, w.advance.Token, &w.Page, t.through); err != nil {
@@ -62,8 +63,8 @@ func (c *consumerLoop) shorten(ctx context.Context, t *transaction, w *work, b *
 	})
 }
 
-// endAt shortens a batch that has handled nothing above a position, and returns what its
-// progress is set back to. What is missing in it was counted again, see [reader.Reader.Recount].
+// endAt shortens a batch to the position through, and returns the progress to set back to.
+// The reader has already recounted the missing positions, see [reader.Reader.Recount].
 func (w *work) endAt(through int64) progress.SetBack {
 	planned := w.advance
 	w.EndAt(through)
@@ -73,7 +74,7 @@ func (w *work) endAt(through int64) progress.SetBack {
 	w.plan(math.MaxInt)
 	s := progress.SetBack{To: w.advance.To, Through: through, Marks: w.advance.Marks}
 	if planned.Effects != nil {
-		s.Effects = w.effectsThrough(through)
+		s.Effects = w.deliveredThrough(through)
 	}
 	for _, o := range w.from.Open {
 		if slices.Contains(planned.Gone, o.ID) && !slices.Contains(w.advance.Gone, o.ID) {

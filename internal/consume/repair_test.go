@@ -16,9 +16,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// After a repair, the events that were handled are behind the consumer and all
-// others are before it: above the checkpoint, or open.
-func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
+// After a repair, the handled events are behind the consumer. All others are before it:
+// above the checkpoint, or open.
+func TestRepairKeepsUnhandledEvents(t *testing.T) {
 	tier.Checks(t, 5_000, 100_000)
 	seen := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -67,20 +67,20 @@ func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
 	}
 }
 
-func wasOpen(d drawnLook, position int64) bool {
+func wasOpen(d drawnRead, position int64) bool {
 	return slices.ContainsFunc(d.open, func(o progress.OpenRange) bool { return o.First <= position && position <= o.Last })
 }
 
-func countOpen(d drawnLook) (n int) {
+func countOpen(d drawnRead) (n int) {
 	for _, o := range d.open {
 		n += int(o.Count())
 	}
 	return n
 }
 
-// openAfterRepair are the positions in the open ranges that the batch left
-// alone, and in those that the repair writes.
-func openAfterRepair(d drawnLook, a progress.Advance, m progress.Repair) map[int64]bool {
+// openAfterRepair returns the positions in the open ranges that the batch kept and that the
+// repair writes.
+func openAfterRepair(d drawnRead, a progress.Advance, m progress.Repair) map[int64]bool {
 	open := map[int64]bool{}
 	add := func(first, last int64) {
 		for p := first; p <= last; p++ {
@@ -100,9 +100,9 @@ func openAfterRepair(d drawnLook, a progress.Advance, m progress.Repair) map[int
 	return open
 }
 
-// checkVoid looks for events among the positions that are audited as void,
-// where these are not a sum.
-func checkVoid(t *rapid.T, d drawnLook, m progress.Repair) {
+// checkVoid fails if a position that is audited as void has an event, where the audit names
+// positions.
+func checkVoid(t *rapid.T, d drawnRead, m progress.Repair) {
 	for _, mark := range m.Marks {
 		if mark.State != progress.Void || mark.Missing != mark.Last-mark.First+1 {
 			continue
@@ -119,13 +119,13 @@ func rowVersion(revision int64, row, author, written string) progress.Version {
 	return progress.Version{Revision: revision, Row: row, Author: author, Written: written}
 }
 
-// workFrom is work on a row in an incarnation.
+// workFrom returns work on a row in an incarnation.
 func workFrom(row progress.Version, token string) work {
 	return work{from: progress.State{Version: row}, advance: progress.Advance{Token: token}}
 }
 
-// What a batch's last row says of its handler.
-func TestRowTellsWhatTheHandlerDid(t *testing.T) {
+// The row after a batch shows what the batch's handler did.
+func TestVerdictFromCheckpointRow(t *testing.T) {
 	before, after, other := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8"), rowVersion(2, "(0,2)", "702", "9")
 	again := rowVersion(2, "(0,2)", "701", "9")
 	for _, c := range []struct {
@@ -133,17 +133,17 @@ func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 		end         ending
 		seen        bool
 		now         progress.Version
-		want, crash verdict // crash: in another incarnation
+		want, crash verdict // crash: the verdict in another incarnation
 	}{
-		{"failed", abandoned, false, before, innocent, innocent},
+		{"failed", abandoned, false, before, txIntact, txIntact},
 		{"failed, and is committed", abandoned, false, after, handlerCommitted, handlerCommitted},
-		{"failed, and another worker's batch has the same transaction after a crash", abandoned, false, again, innocent, innocent},
-		{"failed, and another worker's batch has the same place and revision", abandoned, false, other, innocent, innocent},
-		{"committed", done, false, after, innocent, innocent},
-		{"committed, and nothing has happened", done, false, before, handlerChained, innocent},
-		{"committed, and another worker went on", done, false, other, innocent, innocent},
-		{"commit of unknown outcome, that did not happen", unsure, false, before, innocent, innocent},
-		{"commit of unknown outcome, that happened", unsure, false, after, innocent, innocent},
+		{"failed, and another worker's batch has the same transaction after a crash", abandoned, false, again, txIntact, txIntact},
+		{"failed, and another worker's batch has the same place and revision", abandoned, false, other, txIntact, txIntact},
+		{"committed", done, false, after, txIntact, txIntact},
+		{"committed, and nothing has happened", done, false, before, handlerChained, txIntact},
+		{"committed, and another worker went on", done, false, other, txIntact, txIntact},
+		{"commit of unknown outcome, that did not happen", unsure, false, before, txIntact, txIntact},
+		{"commit of unknown outcome, that happened", unsure, false, after, txIntact, txIntact},
 		{"seen to have ended, committed", abandoned, true, after, handlerCommitted, handlerCommitted},
 		{"seen to have ended, rolled back", abandoned, true, before, handlerRolledBack, handlerRolledBack},
 		{"seen to have ended, another worker went on", abandoned, true, other, handlerUnknown, handlerUnknown},
@@ -155,39 +155,39 @@ func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 			}
 		}
 	}
-	if v := (*lastBatch)(nil).judge(&progress.State{}); v != innocent {
+	if v := (*lastBatch)(nil).judge(&progress.State{}); v != txIntact {
 		t.Errorf("without a batch: verdict %d", v)
 	}
 }
 
-// A row that another server shows, or the same after a crash, settles nothing:
-// the next one that counts may still show what the handler did.
-func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
+// A row of another server, or of the same server after a crash, is no verdict. The next
+// valid row may still show what the handler did.
+func TestRowOfAnotherIncarnationIsNoVerdict(t *testing.T) {
 	before, after := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8")
 	b := &lastBatch{work: workFrom(before, "t"), after: after}
 	if b.compare(&progress.State{Version: before, Token: "u"}) || !b.isOpen() {
-		t.Errorf("after a look at another incarnation: %+v", b)
+		t.Errorf("after a read of another incarnation: %+v", b)
 	}
 	if !b.compare(&progress.State{Version: after, Token: "t"}) || b.isOpen() {
-		t.Errorf("after a look at the handler's commit: %+v", b)
+		t.Errorf("after a read of the handler's commit: %+v", b)
 	}
 }
 
-// While another server answers than the frontier's, nobody says what became of a
-// batch. When the frontier finds the same, the row as the batch left it is proof.
-func TestInquiryThatAnotherServerAnswers(t *testing.T) {
+// While another server than the frontier's answers, the outcome of a batch stays unknown.
+// When the frontier has the same incarnation, the row as the batch left it is proof.
+func TestOutcomeLookupOnAnotherServer(t *testing.T) {
 	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	h.handle(t)
 	h.loop.last.end, h.loop.last.seen = abandoned, true // as if its handler had committed it
 	before := h.frontier.Value().Token
 	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
-	if v, _, err := h.loop.inquire(t.Context()); !errors.Is(err, store.ErrIncarnation) {
+	if v, _, err := h.loop.lookupOutcome(t.Context()); !errors.Is(err, store.ErrIncarnation) {
 		t.Errorf("another server answers: verdict %d, %v", v, err)
 	}
-	h.look(t, "the other incarnation", func(v *frontier.Value) bool { return v.Token != before })
-	if v, _, err := h.loop.inquire(t.Context()); v != handlerCommitted || err != nil {
+	h.stepFrontier(t, "the other incarnation", func(v *frontier.Value) bool { return v.Token != before })
+	if v, _, err := h.loop.lookupOutcome(t.Context()); v != handlerCommitted || err != nil {
 		t.Errorf("the frontier has found the same server: verdict %d, %v", v, err)
 	}
 	if p, err := h.checkpoints.Load(t.Context(), d.DB, "all"); err != nil || p.Position != 0 {
@@ -195,7 +195,7 @@ func TestInquiryThatAnotherServerAnswers(t *testing.T) {
 	}
 }
 
-// The letter of a retry that its handler committed is back, to be tried again.
+// The dead letter of a retry that its handler committed is restored, to be tried again.
 func TestRepairPutsADeadLetterBack(t *testing.T) {
 	r := &progress.Retry{Position: 7, Attempts: 3}
 	e := store.PersistedEvent{GlobalPosition: 7, AggregateType: "Order", AggregateID: "a", EventID: uuid.New(), EventType: "Happened"}

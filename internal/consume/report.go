@@ -18,13 +18,14 @@ import (
 // source names this worker in events.
 func (w *Worker) source() observe.Worker { return observe.Worker{Kind: observe.KindEvents, ID: w.id} }
 
-// Tasks that fail at each attempt while the database is away, which other events report.
+// Tasks that fail at each attempt while the database is away. Other events report that
+// outage.
 const (
 	taskWatch    = "watch checkpoints"
 	taskAnnounce = "announce progress"
 )
 
-// taskFailed reports err, unless it is nil or due to the end of ctx.
+// taskFailed reports err, unless err is nil or ctx has ended.
 func (w *Worker) taskFailed(ctx context.Context, task, consumer string, err error) {
 	if err != nil && ctx.Err() == nil {
 		w.observers.Notify(observe.TaskFailed{Worker: w.source(), Task: task, Consumer: consumer, Err: errtext.Of(explain(err)),
@@ -39,23 +40,24 @@ func (w *Worker) skipped(consumer string, marks []progress.Mark) {
 	}
 }
 
-// deadLettered reports the dead letters of a committed batch that have failed.
+// deadLettered reports the events of a committed batch that have failed and become dead
+// letters.
 func (w *Worker) deadLettered(consumer string, deadLetters []progress.DeadLetter) {
 	for _, l := range deadLetters {
 		if l.Replay {
-			continue // it waits for a replay, and has not failed
+			continue // the event waits behind another dead letter, and has not failed
 		}
 		w.observers.Notify(observe.DeadLettered{DeadLetter: observe.DeadLetter{
 			Consumer: consumer, AggregateType: l.Type, AggregateID: l.ID, Position: l.Position, EventID: l.EventID, EventType: l.EventType, Attempts: l.Attempts, Error: l.Error}})
 	}
 }
 
-// about is a condition of the loop's consumer.
+// about returns the subject of a condition of the loop's unit.
 func (c *consumerLoop) about(condition observe.Condition) runtime.Subject {
 	return runtime.Subject{Condition: condition, Consumer: c.unit.name}
 }
 
-// aboutBatch is a condition of a batch: of new events, or of a dead letter.
+// aboutBatch returns the subject of a condition of new events, or of a dead letter.
 func (c *consumerLoop) aboutBatch(condition observe.Condition, r *progress.Retry) runtime.Subject {
 	s := c.about(condition)
 	if r != nil {
@@ -64,17 +66,17 @@ func (c *consumerLoop) aboutBatch(condition observe.Condition, r *progress.Retry
 	return s
 }
 
-// forgetConditions drops the conditions of a consumer whose loop has ended: the worker that runs the
-// consumer next meets them, or does not. The loop does not have ConditionUnowned and
-// ConditionStart.
+// forgetConditions drops the conditions of a consumer whose loop has ended. The worker that
+// runs the consumer next begins its own. It keeps ConditionUnowned and ConditionStart,
+// which are not the loop's.
 func (w *Worker) forgetConditions(consumer string) {
 	w.observers.Forget(func(s runtime.Subject) bool {
 		return s.Consumer == consumer && s.Condition != observe.ConditionUnowned && s.Condition != observe.ConditionStart
 	})
 }
 
-// observeFrontier makes the frontier report its conditions. Where its connection has died, others
-// have.
+// observeFrontier makes the frontier report its conditions. If the frontier's connection
+// dies, the frontier wakes the sweep: other connections may be dead, too.
 func (w *Worker) observeFrontier(f *frontier.Config) {
 	blocked := func(h frontier.Holder) runtime.Subject {
 		return runtime.Subject{Condition: observe.ConditionTransaction, Detail: cmp.Or(h.GID, "pid "+strconv.Itoa(h.PID)) + ", virtual transaction " + h.VirtualTransaction}
@@ -93,8 +95,8 @@ func (w *Worker) observeFrontier(f *frontier.Config) {
 	f.OnFree = func(h frontier.Holder) { w.observers.End(blocked(h)) }
 }
 
-// observeCoordination makes the coordination report its conditions. What only the leader knows is
-// reported by the leader.
+// observeCoordination makes the coordination report its conditions. Only the leader reports
+// what only the leader knows.
 func (w *Worker) observeCoordination(c *coord.Config) {
 	unowned := func(consumer string) runtime.Subject {
 		return runtime.Subject{Condition: observe.ConditionUnowned, Consumer: consumer}

@@ -12,14 +12,14 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// What pgx says of a server that is away has three lines.
+// pgx's error about an unreachable server has three lines.
 func TestErrorsOfEventsAreOneLine(t *testing.T) {
-	var told error
-	w := &Worker{sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(e observe.FrontierFailed) { told = e.Err })})}
+	var reported error
+	w := &Worker{sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(e observe.FrontierFailed) { reported = e.Err })})}
 	var f frontier.Config
 	w.observeFrontier(&f)
 	f.OnFailure(fmt.Errorf("failed to connect:\n\t%w", io.EOF))
-	if !errors.Is(told, io.EOF) || told.Error() != "failed to connect: EOF" {
-		t.Errorf("told %q", told)
+	if !errors.Is(reported, io.EOF) || reported.Error() != "failed to connect: EOF" {
+		t.Errorf("reported %q", reported)
 	}
 }

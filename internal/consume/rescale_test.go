@@ -20,30 +20,29 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// A part that has handled an event, and one that watches its position and has not
-// looked since, stand at one position and are not one: merged, they would handle
-// the event again.
-func TestMergeLeavesWhatHasAppeared(t *testing.T) {
+// One part has handled an event, and another part at the same position still watches the
+// event's position. They cannot be merged. Merged, they would handle the event again.
+func TestMergeRefusesAppearedEvent(t *testing.T) {
 	t.Parallel()
 	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "a")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	halve(t, d, 1)
 	d.Exec(t, openRange, "all#000-7ff", 1)
 	if r, err := h.merge(t.Context()); r != nil || err != nil {
 		t.Fatalf("they are merged: %+v, %v", r, err)
 	}
-	d.Exec(t, `UPDATE consumer_gap_skips SET state = 'late', closed_at = now()`) // it has looked
+	d.Exec(t, `UPDATE consumer_gap_skips SET state = 'late', closed_at = now()`) // the late event was read
 	if r, err := h.merge(t.Context()); r == nil || err != nil {
 		t.Errorf("they are not merged: %v", err)
 	}
 }
 
-// A batch may be in hand when its unit is to be replaced, of an owner from before.
-// Who splits or merges waits for it, and goes by what it has left.
+// A batch of an earlier owner may be in flight when its unit is to be replaced. The split
+// or merge waits for the batch, and uses the row that it left.
 func TestRescalingWaitsForABatch(t *testing.T) {
 	t.Parallel()
-	// beside runs a split or a merge that meets a batch.
+	// beside runs a split or a merge while a batch is in flight.
 	beside := func(t *testing.T, d *pgtest.Database, batch []string, rescale func(ctx context.Context) (*progress.Rescaled, error)) (r *progress.Rescaled) {
 		t.Helper()
 		tx, err := d.DB.BeginTx(t.Context(), nil)
@@ -95,12 +94,12 @@ func TestRescalingWaitsForABatch(t *testing.T) {
 			}
 		}
 	})
-	// The batch delivers an event that both parts watch. The other one has not looked.
+	// The batch delivers an event that both parts watch. The other part has not read it.
 	t.Run("merge", func(t *testing.T) {
 		t.Parallel()
 		d, h := newLedgerStepper(t)
 		appendOne(t, d.DB, "a")
-		h.lookUpTo(t, 1)
+		h.stepFrontierTo(t, 1)
 		halve(t, d, 1)
 		d.Exec(t, openRange, "all#000-7ff", 1)
 		d.Exec(t, openRange, "all#800-fff", 1)
@@ -114,8 +113,8 @@ func TestRescalingWaitsForABatch(t *testing.T) {
 	})
 }
 
-// halve makes two units of the consumer "all", at position 1. It is to have as many as
-// wanted.
+// halve splits the consumer "all" into two units at position 1. wanted is its wanted number
+// of units.
 func halve(t *testing.T, d *pgtest.Database, wanted int) {
 	t.Helper()
 	d.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now()`)
@@ -123,26 +122,26 @@ func halve(t *testing.T, d *pgtest.Database, wanted int) {
 	d.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id, partitions) SELECT unnest(ARRAY['all#000-7ff', 'all#800-fff']), worker_id, $1::int FROM consumer_assignments`, wanted)
 }
 
-// openRange lets a unit watch a position.
+// openRange makes a unit watch a position.
 const openRange = `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
 	SELECT consumer_name, worker_id, $2::bigint, $2::bigint, 1, 'open', 1, 1 FROM consumer_assignments WHERE consumer_name = $1::text`
 
-// merge makes one unit of the halves.
+// merge merges the halves into one unit.
 func (h *stepper) merge(ctx context.Context) (*progress.Rescaled, error) {
 	return h.rescaleUpper(ctx, func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error) {
 		return c.merge(ctx, tx, "all", partition.All, []string{"all#000-7ff", "all#800-fff"}, 1)
 	})
 }
 
-// split makes two units of the upper half.
+// split splits the upper half into two units.
 func (h *stepper) split(ctx context.Context) (*progress.Rescaled, error) {
 	return h.rescaleUpper(ctx, func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error) {
 		return c.split(ctx, tx, c.unit.slots.Children(4), 4)
 	})
 }
 
-// rescaleUpper lets the loop of the upper half, which has loaded it at position 1,
-// split or merge.
+// rescaleUpper lets the loop of the upper half, which has loaded it at position 1, split or
+// merge.
 func (h *stepper) rescaleUpper(ctx context.Context, replace func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error)) (r *progress.Rescaled, err error) {
 	loop := h.newLoop(h.unit("all#800-fff"))
 	defer loop.reader.Close()
@@ -154,9 +153,9 @@ func (h *stepper) rescaleUpper(ctx context.Context, replace func(ctx context.Con
 	return r, err
 }
 
-// Units are merged if they have all keys of the one that they are to become, stand at
-// one position, are this worker's, and run.
-func TestWhatMayBeMerged(t *testing.T) {
+// Units are merged if they cover the target's slots, are at one position, belong to this
+// worker, and run.
+func TestCanMerge(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(parts []progress.Part) []progress.Part
 		want   bool
@@ -182,8 +181,8 @@ func TestWhatMayBeMerged(t *testing.T) {
 	}
 }
 
-// A unit whose dead letter has a key of another unit stays as it is: as its child's, nobody
-// would find the letter again.
+// A unit whose dead letter has a key of another unit is not split. In a child, the dead
+// letter would never be found again.
 func TestNoSplitWithADeadLetterOfAnotherKey(t *testing.T) {
 	t.Parallel()
 	d, h := newLedgerStepper(t)
@@ -193,10 +192,10 @@ func TestNoSplitWithADeadLetterOfAnotherKey(t *testing.T) {
 	if r, err := h.split(t.Context()); r != nil || err == nil || !strings.Contains(err.Error(), "position 1 has a key of another unit") {
 		t.Errorf("%+v, %v", r, err)
 	}
-	var units, letters int
+	var units, deadLetters int
 	if err := d.DB.QueryRow(`SELECT count(*), (SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'all#800-fff')
-		FROM consumer_checkpoints WHERE split_at IS NULL`).Scan(&units, &letters); err != nil || units != 2 || letters != 1 {
-		t.Errorf("%d units, and %d dead letters of the one: %v", units, letters, err)
+		FROM consumer_checkpoints WHERE split_at IS NULL`).Scan(&units, &deadLetters); err != nil || units != 2 || deadLetters != 1 {
+		t.Errorf("%d units, and %d dead letters of the lower one: %v", units, deadLetters, err)
 	}
 }
 
@@ -207,8 +206,8 @@ func (keyed) Partitions() consumer.Partitions {
 	return consumer.Partitions{Count: 1, Key: consumer.ByKey("owner", func(e store.PersistedEvent) string { return "owner of " + e.AggregateID })}
 }
 
-// A dead letter goes with the key of its event. If that is gone, it goes with the
-// aggregate, and not with whatever event comes next.
+// A dead letter goes with the key of its event. If the event is gone, it goes with the
+// aggregate, and not with the next event.
 func TestSlotOfADeadLetter(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -218,11 +217,11 @@ func TestSlotOfADeadLetter(t *testing.T) {
 		appendOne(t, d.DB, aggregate)
 	}
 	d.Exec(t, `DELETE FROM events WHERE global_position <> 2`)
-	h.lookUpTo(t, 2)
+	h.stepFrontierTo(t, 2)
 	slotOf := func(position int64, want int) {
 		t.Helper()
 		key := string(rune('a' + position - 1))
-		if slot, err := h.loop.slotOfLetter(t.Context(), d.DB, h.frontier.Value().Token, progress.KeyedDeadLetter{Position: position, Key: key}); err != nil || slot != want {
+		if slot, err := h.loop.slotOfDeadLetter(t.Context(), d.DB, h.frontier.Value().Token, progress.KeyedDeadLetter{Position: position, Key: key}); err != nil || slot != want {
 			t.Errorf("position %d is in slot %03x, %v; want %03x", position, slot, err, want)
 		}
 	}
@@ -230,23 +229,23 @@ func TestSlotOfADeadLetter(t *testing.T) {
 	slotOf(2, partition.Slot("owner of b"))
 	slotOf(3, partition.Slot("c"))
 	h.loop.unit.slots = partition.Range{First: 7, Last: 7}
-	slotOf(1, 7) // of a unit that has not the slot of its key
+	slotOf(1, 7) // of a unit that lacks the slot of its key
 }
 
-// A split that has failed is not tried again, nor waited for, when nothing is wanted any more.
-func TestNothingIsWantedAnyMore(t *testing.T) {
+// A failed split is neither retried nor waited for when no partitions are wanted any more.
+func TestRescaleForgetsFailuresWithoutDemand(t *testing.T) {
 	c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, coord: coord.New(coord.Config{})}, unit: &unit{name: "c"}}
 	c.rescaling = rescaling{wanted: 4, failures: 1, due: time.Now().Add(-time.Second)}
 	if c.rescale(t.Context()) {
 		t.Error("it goes on at once")
 	}
-	if at, ok := c.nextLook(); ok {
-		t.Errorf("it looks again at %v", at)
+	if at, ok := c.nextCheck(); ok {
+		t.Errorf("the next check is at %v", at)
 	}
 }
 
-// What was polled within a bound is not all that there is beyond it.
-func TestABoundThatMoves(t *testing.T) {
+// A page that was polled within a bound does not cover the positions beyond it.
+func TestNewBoundPollsAgain(t *testing.T) {
 	c := &consumerLoop{}
 	for i, step := range []struct {
 		bounded bool
@@ -255,24 +254,24 @@ func TestABoundThatMoves(t *testing.T) {
 	}{{true, 5, true}, {true, 5, false}, {true, 7, true}, {false, 0, true}, {false, 0, false}} {
 		c.polled = &frontier.Value{}
 		if news := c.bound(step.bounded, step.upTo); news != step.news || (c.polled == nil) != step.news {
-			t.Errorf("step %d is news: %v, and forgets what was polled: %v; want %v", i, news, c.polled == nil, step.news)
+			t.Errorf("step %d is new: %v, and polls again: %v; want %v", i, news, c.polled == nil, step.news)
 		}
 	}
 }
 
-// Nobody waits for a part that is paused, or that does not get on.
-func TestWhoIsNotReadyToMeet(t *testing.T) {
+// No part waits for a part that is paused or does not progress.
+func TestUnready(t *testing.T) {
 	for name, trouble := range map[string]func(c *consumerLoop){
 		"a pause":               func(c *consumerLoop) { c.progress.Paused = &progress.Pause{} },
 		"a handler that fails":  func(c *consumerLoop) { c.tally.failures = 1 },
 		"a database that fails": func(c *consumerLoop) { c.tally.disturbed = 1 },
 		"a failing event":       func(c *consumerLoop) { c.tally.bisect.until = 12 },
 		"a poison event":        func(c *consumerLoop) { c.poison = &poison{} },
-		"too many doubts":       func(c *consumerLoop) { c.crowded = true },
+		"too many doubts":       func(c *consumerLoop) { c.atOpenRangeLimit = true },
 	} {
 		c := &consumerLoop{progress: &progress.State{}}
 		if c.unready() {
-			t.Fatal("without troubles it is not ready")
+			t.Fatal("it is not ready without a failure")
 		}
 		if trouble(c); !c.unready() {
 			t.Errorf("it is ready with %s", name)
@@ -280,14 +279,14 @@ func TestWhoIsNotReadyToMeet(t *testing.T) {
 	}
 }
 
-// The pause after failures is for what has failed, and ends when something else is wanted.
-func TestAnotherNumberIsWanted(t *testing.T) {
+// The pause after failures ends when another number of partitions is wanted.
+func TestNewDemandEndsPause(t *testing.T) {
 	due := time.Now().Add(time.Minute)
 	r := rescaling{wanted: 8, failures: 7, due: due}
-	if r.want(8); r.failures != 7 || r.due != due {
+	if r.setWanted(8); r.failures != 7 || r.due != due {
 		t.Errorf("the same number: %+v", r)
 	}
-	if r.want(4); r.failures != 0 || !r.due.IsZero() {
+	if r.setWanted(4); r.failures != 0 || !r.due.IsZero() {
 		t.Errorf("another number: %+v", r)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 )
 
-// retain deletes audit rows that were closed longer than GapSkipRetention
-// ago, on the leader.
+// retain deletes, on the leader, the audit rows that were closed longer than
+// GapSkipRetention ago.
 func (w *Worker) retain(ctx context.Context) {
 	keep := w.cfg.GapSkipRetention
 	if keep == 0 {

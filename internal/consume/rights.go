@@ -14,9 +14,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// checkRights reports with ErrPrivileges all that this worker's role needs and
-// may not do. Some statements run for the first time after weeks, and would then
-// fail for ever.
+// checkRights returns ErrPrivileges with every privilege that the worker's role lacks. Some
+// statements run for the first time after weeks. Without the check they would fail only
+// then.
 func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 	conn, err := w.db.Conn(ctx)
 	if err != nil {
@@ -28,7 +28,7 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 		return fmt.Errorf("worker: %w", err)
 	}
 	needs := rights.Worker(t, w.cfg.LeaderStrategy == LeaderStrategyLease, rescales)
-	denied := w.deniesReads(ctx, conn)
+	denied := w.checkReads(ctx, conn)
 	log, named := w.log.(store.SequenceNamer)
 	if named {
 		table, column := log.PositionColumn()
@@ -45,17 +45,18 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 		return fmt.Errorf("worker: %w (cmd/migrate-gen -grants prints all of them): %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	if named {
-		w.mentionHidden(ctx, conn, log)
+		w.reportHiddenRoles(ctx, conn, log)
 	}
 	return nil
 }
 
-// rescales reports whether this worker may have to split or to merge: one of its consumers
-// says that it may be in partitions, or is split, or an operator has fixed a number.
+// rescales reports whether this worker may have to split or merge units. It may if a
+// consumer is partitioned or already split, or if an operator has fixed a number of
+// partitions.
 func (w *Worker) rescales(ctx context.Context, conn *sql.Conn, t tables.Tables) (does bool, err error) {
 	var names []string
 	for _, u := range w.units {
-		names, does = append(names, u.name), does || u.inTurn == nil
+		names, does = append(names, u.name), does || u.exclusive == nil
 	}
 	if does {
 		return true, nil
@@ -63,23 +64,23 @@ func (w *Worker) rescales(ctx context.Context, conn *sql.Conn, t tables.Tables) 
 	err = conn.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM `+t.Checkpoints.SQL()+`
 WHERE consumer_name = ANY (string_to_array($1::text, E'\n')) AND (split_at IS NOT NULL OR partitions > 1))`, strings.Join(names, "\n")).Scan(&does)
 	if pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege || pgdriver.IsUndefined(err) {
-		return false, nil // which others report, with the remedy
+		return false, nil // other checks report it, with the remedy
 	}
 	return does, err
 }
 
-// deniesReads returns the error if the role may not read what the event store
-// reads: which columns those are, only the store knows.
-func (w *Worker) deniesReads(ctx context.Context, conn *sql.Conn) error {
+// checkReads returns an error if the role lacks a privilege for the event store's reads.
+// Only the store knows which columns it reads.
+func (w *Worker) checkReads(ctx context.Context, conn *sql.Conn) error {
 	if _, err := w.log.ReadEvents(ctx, conn, math.MaxInt64, 1); pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege {
 		return err
 	}
-	return nil // whatever else is wrong, others report
+	return nil // other checks report any other error
 }
 
-// mentionHidden says whose transactions cannot be judged: nothing is lost, but
-// what they may own stays in doubt for as long as they are open.
-func (w *Worker) mentionHidden(ctx context.Context, conn *sql.Conn, log store.SequenceNamer) {
+// reportHiddenRoles reports the roles whose transactions this role cannot inspect. No event is
+// lost, but their positions stay in doubt for as long as those transactions are open.
+func (w *Worker) reportHiddenRoles(ctx context.Context, conn *sql.Conn, log store.SequenceNamer) {
 	table, _ := log.PositionColumn()
 	roles, err := rights.HiddenAppenders(ctx, conn, table)
 	if err == nil && roles != "" {

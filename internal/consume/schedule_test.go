@@ -22,26 +22,26 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// mood is how a handler meets an event, each time it is given it.
+// mood is how a handler treats an event, at each try.
 type mood string
 
 const (
 	fine      mood = "fine"
 	fails     mood = "fails"
 	panics    mood = "panics"
-	hangs     mood = "hangs"      // until the batch's time is over
-	swallows  mood = "swallows"   // an error of a statement, which aborts the transaction
-	breaksOff mood = "breaks off" // the connection
+	hangs     mood = "hangs"      // until BatchTimeout has passed
+	swallows  mood = "swallows"   // the error of a statement, which aborts the transaction
+	breaksOff mood = "breaks off" // closes the connection
 	deferred  mood = "deferred"   // fails in the commit
 )
 
 var moods = []mood{fails, fails, fails, fails, panics, panics, hangs, swallows, swallows, deferred, deferred}
 
-// moody is a consumer that acts a schedule.
+// moody is a consumer that acts a schedule of failures.
 type moody struct {
 	name  string
-	moods map[int64][]mood // of positions, each for one try; then it is fine
-	names bool             // the event that fails, when it handles in bulk
+	moods map[int64][]mood // by position, one for each try; later tries succeed
+	names bool             // the error names the failing event of a whole batch
 }
 
 func (m *moody) Name() string { return m.name }
@@ -73,7 +73,7 @@ func (m *moody) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) 
 	return err
 }
 
-// moodyBulk is one that handles in bulk.
+// moodyBulk is a moody consumer that handles whole batches.
 type moodyBulk struct{ *moody }
 
 func (m moodyBulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
@@ -87,9 +87,9 @@ func (m moodyBulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.P
 	return nil
 }
 
-// Whatever handlers do, and whatever the policy makes of it: every event is
-// handled once, in order within its aggregate, and in order altogether unless
-// it was a dead letter. A longer search:
+// For any failures of handlers and any policy: every event is handled once, in order within
+// its aggregate. The events are also in order altogether, except dead deadLetters. A longer
+// search:
 //
 //	go test -run TestSchedulesOfFailures . -rapid.checks=10000 -timeout 2h
 func TestSchedulesOfFailures(t *testing.T) {
@@ -118,11 +118,11 @@ func TestSchedulesOfFailures(t *testing.T) {
 	rapid.Check(t, s.check)
 }
 
-// scheduled is what all schedules share: a log, and a frontier over it.
+// scheduled is shared by all schedules: a log, and a frontier over it.
 type scheduled struct {
 	db       *sql.DB
 	ops      *ops.Operator
-	frontier *Worker // whose frontier it is
+	frontier *Worker // the worker of the shared frontier
 	n        int
 }
 
@@ -148,7 +148,7 @@ func (s *scheduled) check(t *rapid.T) {
 	head := s.append(t, after, rapid.IntRange(1, 12).Draw(t, "events"))
 	for p := after + 1; p <= head; p++ {
 		if rapid.IntRange(0, 2).Draw(t, "calm") == 0 {
-			if rapid.IntRange(0, 30).Draw(t, "cut") == 0 { // takes long to recover from
+			if rapid.IntRange(0, 30).Draw(t, "cut") == 0 { // the recovery takes long
 				m.moods[p] = []mood{breaksOff}
 				continue
 			}
@@ -169,7 +169,7 @@ func (s *scheduled) check(t *rapid.T) {
 	s.judge(t, m, after, head, policy != FailDeadLetter)
 }
 
-// begin registers a consumer that starts at the head, and returns that.
+// begin registers a consumer that starts at the head, and returns the head.
 func (s *scheduled) begin(t *rapid.T, m *moody) (head int64) {
 	if err := s.db.QueryRow(`
 WITH placed AS (
@@ -183,7 +183,7 @@ SELECT last_position FROM placed`, m.name, s.frontier.id.String()).Scan(&head); 
 	return head
 }
 
-// append appends events to two aggregates, and waits until they are safe.
+// append appends events to two aggregates, and waits until Safe includes them.
 func (s *scheduled) append(t *rapid.T, after int64, n int) (head int64) {
 	es := storepostgres.NewStore(nil)
 	for range n {
@@ -216,13 +216,13 @@ func (s *scheduled) append(t *rapid.T, after int64, n int) (head int64) {
 	}
 }
 
-// run lets workers run the consumer, one after the other when they stop, until
-// it has come to the head and no dead letter is left.
+// run runs the consumer in one worker after another, until it is at the head and no dead
+// letter is left.
 func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []option) {
 	ctx, cancel := context.WithTimeout(context.Background(), pgtest.Patience)
 	defer cancel()
 	by := ops.By{Operator: "test", Reason: "as scheduled"}
-	var story []string // the calls come one after the other
+	var story []string // the calls are sequential
 	for {
 		intake, stop := context.WithCancel(ctx)
 		w := s.worker(t, c.Name(), append(opts, func(c *Config) {
@@ -232,8 +232,8 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []opti
 			}),
 				observe.On(func(b observe.BatchDone) {
 					story = append(story, fmt.Sprintf("%+v", b))
-					// A commit that takes too long may yet happen: then there is
-					// nothing left to be told about.
+					// A commit that exceeds its time may still happen. Then no further
+					// report follows.
 					if b.Err == nil && !b.Overtaken && b.To >= head || b.Err != nil && b.Commit > 0 {
 						stop()
 					}
@@ -246,7 +246,7 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []opti
 		}
 		loop := w.newLoop(u)
 		loop.status = &unitStatus{}
-		// An error is FailStop's: the next round is the next process.
+		// The error is FailStop's, and the next round acts as the next process.
 		err = loop.run(ctx, intake)
 		stop()
 		if ctx.Err() != nil {
@@ -255,11 +255,11 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []opti
 		if err := s.ops.Resume(ctx, c.Name(), by); err != nil && !errors.Is(err, ops.ErrNotPaused) {
 			t.Fatal(err)
 		}
-		letters, err := s.ops.DeadLetters(ctx, c.Name())
+		deadLetters, err := s.ops.DeadLetters(ctx, c.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range letters {
+		for _, l := range deadLetters {
 			if err := s.ops.RetryDeadLetters(ctx, c.Name(), l.Position, by); err != nil {
 				t.Fatal(err)
 			}
@@ -268,7 +268,7 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []opti
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Position == head && len(letters) == 0 {
+		if p.Position == head && len(deadLetters) == 0 {
 			return
 		}
 	}

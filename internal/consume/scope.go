@@ -13,18 +13,18 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// widenLimit bounds the wait of a start for the batch that a consumer has in hand.
+// widenLimit limits how long a start waits for the batch in flight of a consumer.
 const widenLimit = 2 * time.Second
 
 const taskScope = "record what a consumer selects"
 
-// widen records this build's scope for each consumer whose recorded scope is smaller. From
-// then on no batch of the other build commits, whatever the assignments are, and the leader
-// assigns the consumer to this build. A batch in flight ends first. A scope that cannot be
-// recorded now is recorded when the consumer is assigned to this worker.
+// widen records this build's scope for each consumer whose recorded scope is smaller.
+// Afterwards no batch of the other build commits, whatever the assignments are, and the
+// leader assigns the consumer to this build. A batch in flight ends first. A scope that
+// cannot be recorded now is recorded when the consumer is assigned to this worker.
 func (w *Worker) widen(ctx context.Context) {
 	whole := ctx
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.HeartbeatTimeout/2) // Run sends no heartbeat yet
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.HeartbeatTimeout/2) // coord.Run does not send heartbeats yet
 	defer cancel()
 	var names []string
 	for _, u := range w.units {
@@ -44,7 +44,7 @@ func (w *Worker) widen(ctx context.Context) {
 		err := w.bounded(ctx, widenLimit, func(ctx context.Context) error {
 			d, ok, err := w.checkpoints.Rescope(ctx, w.db, r, u.scope, "", rescoped(r.Scope, u.scope))
 			if ok {
-				w.tellRescoped(r.Unit, d)
+				w.reportRescoped(r.Unit, d)
 			}
 			return err
 		})
@@ -52,7 +52,8 @@ func (w *Worker) widen(ctx context.Context) {
 	}
 }
 
-// rescoped returns the reason that the table of operations keeps with a change of the scope.
+// rescoped returns the reason that the table of operations records for a change of the
+// scope.
 func rescoped(from *scope.Scope, to scope.Scope) string {
 	if from == nil {
 		return ""
@@ -60,7 +61,7 @@ func rescoped(from *scope.Scope, to scope.Scope) string {
 	return fmt.Sprintf("the code selects %s, and selected %s", to.Words(), from.Words())
 }
 
-func (w *Worker) tellRescoped(unit string, d progress.Rescoped) {
+func (w *Worker) reportRescoped(unit string, d progress.Rescoped) {
 	if d.From == nil {
 		return
 	}
@@ -70,21 +71,21 @@ func (w *Worker) tellRescoped(unit string, d progress.Rescoped) {
 	w.observers.Notify(c)
 }
 
-// precedence is what a loop knows of builds that select something else.
+// precedence is a loop's state of other builds that select something else.
 type precedence struct {
-	waiting   bool      // another build goes first, and that was told
-	alone     time.Time // since when all workers that go first seem dead; zero: they do not
-	confirmed bool      // the row has this scope, and no worker that goes first lived after that was recorded
+	waiting   bool      // another build has precedence, and the observers know
+	alone     time.Time // since when all workers with precedence seem dead; zero: one seems alive
+	confirmed bool      // the row has this scope, and no worker with precedence was alive after the scope was recorded
 }
 
-// rescope makes sure that the row records what this code selects. done is false if this call
-// has changed the row, which is to be loaded again. While a worker lives whose code goes
-// first, the loop waits: the leader gives the unit to that worker.
+// rescope makes the row record this build's scope. done is false if this call has changed
+// the row, which must be loaded again. While a worker whose build has precedence is alive,
+// the loop waits: the leader assigns the unit to that worker.
 func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result, done bool) {
 	is := c.progress.Recorded
 	recorded := is.Scope != nil && is.Scope.Compare(c.unit.scope) == 0
 	if recorded && c.precedence.confirmed {
-		c.outranked(nil)
+		c.setOutranked(nil)
 		return result{outcome: again}, true
 	}
 	changed := false
@@ -106,38 +107,40 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 		c.forget()
 		return result{outcome: again}, false
 	case recorded && c.precedence.confirmed:
-		c.outranked(nil)
+		c.setOutranked(nil)
 		return result{outcome: again}, true
 	}
 	return result{outcome: overtaken}, true
 }
 
-// record records in the row that the unit is run by code that selects to.
+// record records in the row that the unit is run by code with the scope to.
 func (c *consumerLoop) record(ctx context.Context, conn *sql.Conn, to scope.Scope) (ok bool, err error) {
 	is := c.progress.Recorded
 	d, ok, err := c.w.checkpoints.Rescope(ctx, conn, is, to, c.progress.Token, rescoped(is.Scope, to))
 	if ok {
 		c.precedence.confirmed = false
-		c.w.tellRescoped(c.unit.name, d)
+		c.w.reportRescoped(c.unit.name, d)
 	}
 	return ok, err
 }
 
-// takeOver takes the unit from code that goes first, unless a worker with such code lives.
+// takeOver takes the unit from a build with precedence, unless a worker of such a build is
+// alive.
 func (c *consumerLoop) takeOver(ctx context.Context, conn *sql.Conn) (taken bool, err error) {
-	first, err := c.first(ctx, conn)
+	first, err := c.findOutranking(ctx, conn)
 	if first != nil || err != nil {
-		c.outranks(first)
+		c.recordOutranking(first)
 		return false, err
 	}
 	return c.record(ctx, conn, c.unit.scope)
 }
 
-// confirm looks once more, now that the row has this scope, whether a worker lives whose code
-// goes first: it may have registered before the row was changed, and its start has then read
-// its own scope there, and relies on it. Such a worker gets the unit back.
+// confirm checks again, now that the row has this scope, whether a worker with precedence
+// is alive. Such a worker may have registered before the row was changed. Its start has
+// then read its own scope in the row, and relies on it. confirm gives the unit back to such
+// a worker.
 func (c *consumerLoop) confirm(ctx context.Context, conn *sql.Conn) (back bool, err error) {
-	first, err := c.first(ctx, conn)
+	first, err := c.findOutranking(ctx, conn)
 	switch {
 	case err != nil:
 		return false, err
@@ -145,33 +148,34 @@ func (c *consumerLoop) confirm(ctx context.Context, conn *sql.Conn) (back bool, 
 		c.precedence.confirmed, c.precedence.alone = true, time.Time{}
 		return false, nil
 	case !first.lives:
-		c.outranks(first)
+		c.recordOutranking(first)
 		return false, nil
 	}
 	return c.record(ctx, conn, first.Scope)
 }
 
-// watched runs statements that may wait for the row of the unit, and watches them as a guard
-// is watched: the status names the blocker, and the batch of a dead worker is ended.
+// watched runs statements that may wait for the row of the unit, with the watch of a guard.
+// The status names the blocker, and the batch of a dead worker is ended.
 func (c *consumerLoop) watched(intake context.Context, conn *sql.Conn, do func(ctx context.Context) error) error {
 	inner, giveUp := context.WithCancelCause(intake)
 	defer giveUp(nil)
 	end := c.watchGuard(inner, giveUp, conn)
 	err := do(inner)
 	end(err)
-	return why(inner, intake, err)
+	return withCause(inner, intake, err)
 }
 
-// ahead is another worker whose code goes first.
+// ahead is another worker whose build has precedence.
 type ahead struct {
 	progress.Selecting
-	lives bool // false: it seems dead, and one look is not enough to tell
+	lives bool // false: the worker seems dead, which needs a second check
 }
 
-// first returns the worker whose code goes first, nil if there is none, or none that is not
-// dead. For a part, only workers with the key of its partitions count.
-func (c *consumerLoop) first(ctx context.Context, conn *sql.Conn) (*ahead, error) {
-	others, err := c.w.checkpoints.Selecting(ctx, conn, c.unit.title)
+// findOutranking returns the worker whose build has precedence. It returns nil if there is
+// none, or if all of them are dead. For a part, only workers with the same partition key
+// count.
+func (c *consumerLoop) findOutranking(ctx context.Context, conn *sql.Conn) (*ahead, error) {
+	others, err := c.w.checkpoints.Selecting(ctx, conn, c.unit.consumerName)
 	if err != nil {
 		return nil, err
 	}
@@ -200,15 +204,16 @@ func (c *consumerLoop) first(ctx context.Context, conn *sql.Conn) (*ahead, error
 	return first, nil
 }
 
-// outranks records that the unit waits for another worker's build to run it; nil: nothing new.
-func (c *consumerLoop) outranks(first *ahead) {
+// recordOutranking records that the unit waits for another worker's build. A nil worker changes
+// nothing.
+func (c *consumerLoop) recordOutranking(first *ahead) {
 	if first != nil {
-		c.outranked(errOutranked{c.unit.name, c.unit.scope, first.Selecting})
+		c.setOutranked(errOutranked{c.unit.name, c.unit.scope, first.Selecting})
 	}
 }
 
-// outranked records why the unit waits for another build to run it; nil: it does not wait.
-func (c *consumerLoop) outranked(why error) {
+// setOutranked records why the unit waits for another build. nil ends the wait.
+func (c *consumerLoop) setOutranked(why error) {
 	if why == nil {
 		if c.precedence.waiting {
 			c.status.recovered()
@@ -217,7 +222,7 @@ func (c *consumerLoop) outranked(why error) {
 		c.w.observers.End(c.about(observe.ConditionScope))
 		return
 	}
-	c.status.disturbed(why)
+	c.status.setError(why)
 	if !c.precedence.waiting {
 		c.precedence.waiting = true
 		c.w.observers.Notify(observe.ConsumerWaiting{Consumer: c.unit.name, Condition: observe.ConditionScope, Err: why})
@@ -225,7 +230,7 @@ func (c *consumerLoop) outranked(why error) {
 	c.w.observers.Begin(c.about(observe.ConditionScope), why)
 }
 
-// errOutranked makes a unit wait.
+// errOutranked is the reason why a unit waits for another build.
 type errOutranked struct {
 	unit  string
 	mine  scope.Scope

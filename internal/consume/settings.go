@@ -22,7 +22,7 @@ type (
 	Decoder    = func(ctx context.Context, e store.PersistedEvent) (store.PersistedEvent, error)
 )
 
-// The values of each. The first is the default.
+// The values of each type. The first is the default.
 const (
 	DispatcherStrategyPoll   DispatcherStrategy = "poll"
 	DispatcherStrategyNotify DispatcherStrategy = "notify"
@@ -43,8 +43,8 @@ var assignmentStrategies = []AssignmentStrategy{AssignRoundRobin, AssignSticky}
 var gapPolicies = []GapPolicy{GapSkipStale, GapWait}
 var failurePolicies = []FailurePolicy{FailStop, FailPause, FailDeadLetter}
 
-// Config is what the options of package worker set, which document each field. Start refuses
-// values out of range, see optionTable.
+// Config is the configuration that the options of package worker set. They document each
+// field. Start refuses values out of range, see optionTable.
 type Config struct {
 	BatchSize              int
 	BatchPause             time.Duration

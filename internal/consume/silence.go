@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// pollSessionEvery is the pause between two looks at a session.
+	// pollSessionEvery is the pause between two polls of a session.
 	pollSessionEvery = time.Second
-	// pollSessionLimit bounds such a look. It is on another connection, which may be
-	// dead, too.
+	// pollSessionLimit is the time limit of such a poll. It uses another connection, which
+	// may be dead, too.
 	pollSessionLimit = 2 * time.Second
 )
 
-// sessionState is the statement that shows what session $1 does, and whose
-// locks it waits for. No row: it has ended. Its state is hidden where the
-// server does not track activities; then it counts as busy.
+// sessionState is the statement that returns whether session $1 is busy, and whose locks it
+// waits for. Without a row the session has ended. Where the server does not track
+// activities, the state is hidden, and the session counts as busy.
 const sessionState = `
 SELECT coalesce(a.state, '') NOT LIKE 'idle%', coalesce((
 	SELECT json_agg(json_build_object(
@@ -43,12 +43,12 @@ FROM pg_stat_activity AS a WHERE a.pid = $1::bigint`
 
 // session is what the server does for a connection that waits for an answer.
 type session struct {
-	busy     bool // with a statement; or waiting for a lock
+	busy     bool // runs a statement or waits for a lock
 	blockers []blocker
-	prepared progress.Prepared // that holds the consumer's row; one of blockers, if these are known
+	prepared progress.Prepared // holds the consumer's row; one of blockers, if those are known
 }
 
-// blocker is a session whose lock another one waits for.
+// blocker is a session whose lock another session waits for.
 type blocker struct {
 	PID         int     `json:"pid"` // 0: a prepared transaction
 	Application string  `json:"application"`
@@ -56,7 +56,7 @@ type blocker struct {
 	Age         float64 `json:"age"`   // of the state, in seconds
 }
 
-// querySession returns what the session with that pid does.
+// querySession returns what the session with a pid does.
 func querySession(ctx context.Context, q store.Querier, pid int64) (s session, err error) {
 	var blockers string
 	err = q.QueryRowContext(ctx, sessionState, pid).Scan(&s.busy, &blockers)
@@ -69,14 +69,14 @@ func querySession(ctx context.Context, q store.Querier, pid int64) (s session, e
 	return s, err
 }
 
-// whom names the sessions that hold the lock, and says what to do about them.
-func (s session) whom() string {
+// blockedBy describes the sessions that hold the lock, each with its remedy.
+func (s session) blockedBy() string {
 	var all []string
 	for _, b := range s.blockers {
 		remedy := frontier.Holder{PID: b.PID}.Remedy()
 		switch {
 		case b.PID == 0 && s.prepared != (progress.Prepared{}):
-			continue // it is named below
+			continue // described below
 		case b.PID == 0:
 			all = append(all, "a prepared transaction (see pg_prepared_xacts): COMMIT PREPARED or ROLLBACK PREPARED it")
 		case b.State == "":
@@ -95,8 +95,8 @@ func (s session) whom() string {
 // waits reports whether the session is known to wait for a lock.
 func (s session) waits() bool { return len(s.blockers) > 0 || s.prepared != (progress.Prepared{}) }
 
-// sessionOf returns the pid of the server's process behind conn, 0 if it is
-// not known: lib/pq does not tell, and proxies make it up.
+// sessionOf returns the pid of the server process behind conn, or 0 if it is unknown.
+// lib/pq does not expose the pid, and proxies return one of their own.
 func (w *Worker) sessionOf(conn *sql.Conn) int64 {
 	if !w.pooling.PIDKnown {
 		return 0
@@ -104,14 +104,14 @@ func (w *Worker) sessionOf(conn *sql.Conn) int64 {
 	return pgdriver.PID(conn)
 }
 
-// meanwhile calls look after patience and then every lookApart, until the
-// returned function is called. That waits for it.
-func meanwhile(ctx context.Context, patience time.Duration, look func(ctx context.Context)) (end func()) {
+// pollAfter calls poll after patience and then every pollSessionEvery, until end is called.
+// end waits for a running poll.
+func pollAfter(ctx context.Context, patience time.Duration, poll func(ctx context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	timer := time.AfterFunc(patience, func() {
 		defer close(done)
-		for look(ctx); backoff.Sleep(ctx, pollSessionEvery); look(ctx) {
+		for poll(ctx); backoff.Sleep(ctx, pollSessionEvery); poll(ctx) {
 		}
 	})
 	return func() {
@@ -122,17 +122,16 @@ func meanwhile(ctx context.Context, patience time.Duration, look func(ctx contex
 	}
 }
 
-// vigil judges a connection that does not answer by what the server says of
-// its session. The zero value has seen nothing.
-type vigil struct {
-	silent int       // looks in a row that found the session without work
-	proof  time.Time // of the last look that found it at work
+// staleness decides whether a connection without an answer is dead. The zero value has no
+// evidence.
+type staleness struct {
+	silent int       // polls in a row that found the session idle
+	proof  time.Time // time of the last poll that found the session busy
 }
 
-// dead reports whether the connection is dead. One look is not enough: the
-// statement, or its answer, may be under way. Where nobody can look, limit
-// decides.
-func (v *vigil) dead(s session, known bool, now time.Time, limit time.Duration) bool {
+// dead reports whether the connection is dead. A single idle poll is not enough: the
+// statement or its answer may be in transit. Where no poll succeeds, limit decides.
+func (v *staleness) dead(s session, known bool, now time.Time, limit time.Duration) bool {
 	switch {
 	case known && (s.busy || len(s.blockers) > 0):
 		v.silent, v.proof = 0, now
@@ -142,22 +141,23 @@ func (v *vigil) dead(s session, known bool, now time.Time, limit time.Duration) 
 	return v.silent >= 2 || now.Sub(v.proof) >= limit
 }
 
-// errSilent is what a statement fails with whose session has nothing to do.
+// errSilent is the error of a statement whose session is idle.
 var errSilent = errors.New("the connection is dead: the server's session waits for a statement, or has ended")
 
-// reading bounds a read in a session, whose pid is 0 while it is not known. It
-// ends soon if the server does not work on it: then there will be no answer.
+// reading runs a read of the loop with Worker.reading.
 func (c *consumerLoop) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error) error {
 	return c.w.reading(ctx, session, read, c.unit.name)
 }
 
-// reading does the same. consumer is who reads; empty: several do.
+// reading runs a read within limits.read. session returns the read's pid, or 0 while it is
+// unknown. The read ends early if the server's session is idle, because then no answer will
+// come. consumer is the reading consumer, or empty if several read.
 func (w *Worker) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error, consumer string) error {
 	return w.bounded(ctx, w.limits.read, func(around context.Context) error {
 		ctx, giveUp := context.WithCancelCause(around)
 		defer giveUp(nil)
-		v := vigil{proof: time.Now()}
-		defer meanwhile(ctx, w.limits.quick, func(ctx context.Context) {
+		v := staleness{proof: time.Now()}
+		defer pollAfter(ctx, w.limits.quick, func(ctx context.Context) {
 			pid := session()
 			if pid == 0 {
 				return
@@ -167,11 +167,11 @@ func (w *Worker) reading(ctx context.Context, session func() int64, read func(ct
 				giveUp(errSilent)
 			}
 		})()
-		return why(ctx, around, read(ctx))
+		return withCause(ctx, around, read(ctx))
 	})
 }
 
-// pollSession asks on another connection what a session does.
+// pollSession returns what a session does, as read on another connection.
 func (w *Worker) pollSession(ctx context.Context, pid int64, consumer string) (s session, known bool) {
 	limited, cancel := context.WithTimeout(ctx, pollSessionLimit)
 	defer cancel()
@@ -180,15 +180,16 @@ func (w *Worker) pollSession(ctx context.Context, pid int64, consumer string) (s
 	return s, err == nil
 }
 
-// watchGuard watches a guard on conn, which may wait long for another's lock
-// and must not wait for an answer that never comes: then giveUp ends it. The
-// function that it returns ends the watch, with what became of the guard. If a time limit
-// of the role ended the wait, the row's holder is looked for once more: the limit may be
-// shorter than the time to the first look.
+// watchGuard watches a guard on conn. The guard may wait long for another session's lock,
+// and must not wait for an answer that never comes. In that case watchGuard calls giveUp.
+//
+// The caller calls end with the guard's error. If a time limit of the role ended the wait,
+// end searches for a dead holder of the row once more. The limit may be shorter than the
+// time to the first poll.
 func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCauseFunc, conn *sql.Conn) (end func(err error)) {
-	g := &guardWatch{c: c, session: c.w.sessionOf(conn), giveUp: giveUp, vigil: vigil{proof: time.Now()}}
+	g := &guardWatch{c: c, session: c.w.sessionOf(conn), giveUp: giveUp, staleness: staleness{proof: time.Now()}}
 	g.endZombies = c.endZombies(g.session)
-	stop := meanwhile(ctx, c.w.limits.lock, g.poll)
+	stop := pollAfter(ctx, c.w.limits.lock, g.poll)
 	return func(err error) {
 		stop()
 		switch {
@@ -199,7 +200,7 @@ func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCaus
 			defer cancel()
 			c.w.taskFailed(ctx, "end dead batch", c.unit.name, g.endZombies(limited))
 		}
-		c.status.lasts(nil, 0)
+		c.status.setOngoing(nil, 0)
 		c.w.observers.End(c.about(observe.ConditionLock))
 	}
 }
@@ -207,11 +208,11 @@ func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCaus
 // guardWatch watches one guard.
 type guardWatch struct {
 	c          *consumerLoop
-	session    int64 // of the guard; 0: not known
+	session    int64 // pid of the guard's session; 0: unknown
 	giveUp     context.CancelCauseFunc
 	endZombies func(ctx context.Context) error
-	vigil
-	waits int // looks in a row that found it waiting for a lock
+	staleness
+	waits int // polls in a row that found the guard waiting for a lock
 }
 
 func (g *guardWatch) poll(ctx context.Context) {
@@ -231,9 +232,9 @@ func (g *guardWatch) poll(ctx context.Context) {
 	g.c.w.taskFailed(ctx, "end dead batch", g.c.unit.name, g.endZombies(ctx))
 }
 
-// pollBoth asks what the guard's session does, and whether a prepared
-// transaction holds the consumer's row. Where the session is not known, that is
-// all there is to know, and proof enough that the guard waits.
+// pollBoth reads what the guard's session does, and whether a prepared transaction holds
+// the consumer's row. If the session is unknown, such a prepared transaction is the only
+// evidence, and proves that the guard waits.
 func (g *guardWatch) pollBoth(ctx context.Context) (s session, known bool) {
 	if g.session != 0 {
 		s, known = g.c.w.pollSession(ctx, g.session, g.c.unit.name)
@@ -251,22 +252,22 @@ func (g *guardWatch) pollBoth(ctx context.Context) (s session, known bool) {
 	return s, known
 }
 
-// guardLimit bounds a guard while nobody can say what it waits for: longer than
+// guardLimit is the time limit of a guard while its blocker is unknown. It is longer than
 // another worker's batch.
 func (c *consumerLoop) guardLimit() time.Duration { return 2*c.w.cfg.BatchTimeout + c.w.limits.guard }
 
-// show tells whose lock the guard waits for: the status while it does, the log
-// after growing pauses.
+// show reports whose lock the guard waits for: in the status for as long as it waits, and
+// to the observers after growing pauses.
 func (g *guardWatch) show(ctx context.Context, s session) {
 	if !s.waits() {
 		g.waits = 0
-		g.c.status.lasts(nil, 0)
+		g.c.status.setOngoing(nil, 0)
 		g.c.w.observers.End(g.c.about(observe.ConditionLock))
 		return
 	}
 	g.waits++
-	err := fmt.Errorf("worker: a batch of consumer %q waits for a lock of %s", g.c.unit.name, s.whom())
-	g.c.status.lasts(err, 0)
+	err := fmt.Errorf("worker: a batch of consumer %q waits for a lock of %s", g.c.unit.name, s.blockedBy())
+	g.c.status.setOngoing(err, 0)
 	g.c.w.observers.Begin(g.c.about(observe.ConditionLock), err)
 	if g.waits&(g.waits-1) == 0 {
 		g.c.w.observers.Notify(observe.ConsumerWaiting{Consumer: g.c.unit.name, Condition: observe.ConditionLock, Err: err})

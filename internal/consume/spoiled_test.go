@@ -11,9 +11,8 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// A session in which a statement of the worker fails leaves the pool, whether the
-// loop has it in hand or reads ahead on it. Otherwise it would be taken again and
-// again.
+// A session in which a statement of the worker fails leaves the pool, both from the loop
+// and from read-ahead. Otherwise it would be taken again and again.
 func TestSpoiledSessionLeavesThePool(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
@@ -23,7 +22,7 @@ func TestSpoiledSessionLeavesThePool(t *testing.T) {
 	db := d.OpenPQ(t)
 	h := newStepper(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	db.SetMaxIdleConns(1)
 	for what, fails := range map[string]func() error{
 		"a step": func() error {

@@ -18,11 +18,11 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// minPool is what a worker needs of the pool: one batch beside the reserve.
+// minPool is the smallest pool that a worker can use: one batch beside the reserve.
 const minPool = reserve + 1
 
-// prepare checks everything that can be checked before anything runs, and
-// makes the worker's parts.
+// prepare checks everything that can be checked before anything runs, and makes the
+// worker's parts.
 func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.validate(); err != nil {
 		return fmt.Errorf("worker: %w: %w", ErrInvalidConfig, err)
@@ -47,7 +47,7 @@ func (w *Worker) check(ctx context.Context) error {
 	}
 	w.loopConns = newBudget(w.db.Stats().MaxOpenConnections)
 	if w.loopConns != nil {
-		w.inquiryConns = make(budget, 1)
+		w.lookupConns = make(budget, 1)
 	}
 	if t, err = w.bind(ctx, t); err != nil {
 		return err
@@ -60,20 +60,20 @@ func (w *Worker) check(ctx context.Context) error {
 			return fmt.Errorf("worker: %w", err)
 		}
 	}
-	f := w.cfg.frontier(w.db.DB, w.bound, t, w.noticeNews)
+	f := w.cfg.frontier(w.db.DB, w.bound, t, w.onChangeNotification)
 	w.observeFrontier(&f)
 	w.frontier = frontier.New(f)
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{w}, aheadBytes)
 	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.heartbeatStatus)
-	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.isElsewhere
+	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.isOtherIncarnation
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
 	return nil
 }
 
-// bind finds every table once, on one connection, and returns their qualified
-// names: a search path that a handler leaves behind in a session then leads to
-// no other table. It also checks the log, and ties its reads to the server.
+// bind resolves every table once, on one connection, and returns the qualified names. So a
+// search path that a handler leaves in a session does not change the worker's tables. bind
+// also checks the log, and binds its reads to the server's incarnation.
 func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, error) {
 	conn, err := w.db.Conn(ctx)
 	if err != nil {
@@ -105,7 +105,8 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 	return t, nil
 }
 
-// refused adds to a fault of the database the error by which Start tells faults of that kind apart.
+// refused adds the sentinel error of a database's fault, by which callers of Start
+// distinguish faults.
 func refused(err error) error {
 	switch {
 	case errors.Is(err, frontier.ErrInRecovery):
@@ -116,7 +117,7 @@ func refused(err error) error {
 	return err
 }
 
-// validate checks what New was given, without the database.
+// validate checks the arguments of New without the database.
 func (w *Worker) validate() error {
 	var all []error
 	if w.db.DB == nil {

@@ -12,22 +12,21 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// unitStatus is what a loop lets others see.
+// unitStatus is the state of a loop that other goroutines read.
 type unitStatus struct {
-	mu      sync.Mutex
-	s       observe.ConsumerStatus
-	known   bool  // Position is this run's
-	kept    int64 // up to where a part has passed others' events beyond Position
-	oldest  *oldest
-	began   time.Time // the run
-	moved   time.Time // when Position was last another one
-	waits   time.Time // the first look since that found an event above Position; zero: none has
-	lasting error     // what holds the batch in hand up; nil: nothing
-	held    int64     // the event of that; 0: none that is known
+	mu           sync.Mutex
+	s            observe.ConsumerStatus
+	known        bool  // Position is of this run
+	deferredTo   int64 // the end of a part's deferred move, above Position
+	oldest       *oldest
+	began        time.Time // when the run began
+	movedAt      time.Time // when Position last changed
+	waitingSince time.Time // when a poll since then first found an event above Position; zero: none found one
+	ongoing      error     // the error that holds up the batch in flight; nil: none
+	ongoingAt    int64     // the event of ongoing; 0: unknown
 }
 
-// at returns how far the consumer has been in this worker, -1 if it has not run
-// here.
+// at returns the consumer's position in this worker, or -1 if it has not run here.
 func (u *unitStatus) at() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -49,39 +48,39 @@ func (u *unitStatus) change(f func(*observe.ConsumerStatus)) {
 	f(&u.s)
 }
 
-// snapshot shows the consumer. safe and head are how far the log is, nil if
-// that is not known.
+// snapshot returns the consumer's status. safe and head are the log's positions, or nil if
+// unknown.
 func (u *unitStatus) snapshot(safe, head *int64) observe.ConsumerStatus {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	s, now := u.s, time.Now()
-	if u.lasting != nil {
-		s.LastError, s.Stuck = u.lasting, cmp.Or(u.held, s.Stuck)
+	if u.ongoing != nil {
+		s.LastError, s.Stuck = u.ongoing, cmp.Or(u.ongoingAt, s.Stuck)
 	}
 	if s.Assigned && u.known {
 		at := u.passedTo()
 		s.Lag, s.HeadLag = behind(safe, at), behind(head, at)
 		s.OldestAge = u.oldest.age(at, head, now)
-		s.Still = min(now.Sub(u.moved), u.waited(s.OldestAge, head, now))
+		s.Still = min(now.Sub(u.movedAt), u.waited(s.OldestAge, head, now))
 	} else if s.Assigned {
 		s.Still = now.Sub(u.began)
 	}
 	return s
 }
 
-// waited returns for how long an event has been waiting at least. Its age alone would not
-// do: a writer may give an event any time, also one that is to come.
+// waited returns how long an event has been waiting at least. The event's age alone is not
+// reliable: a writer may give an event any time, even a future one.
 func (u *unitStatus) waited(age *time.Duration, head *int64, now time.Time) (d time.Duration) {
 	if age != nil {
 		d = *age
 	}
-	if !u.waits.IsZero() && (head == nil || u.passedTo() < *head) {
-		d = max(d, now.Sub(u.waits))
+	if !u.waitingSince.IsZero() && (head == nil || u.passedTo() < *head) {
+		d = max(d, now.Sub(u.waitingSince))
 	}
 	return d
 }
 
-// behind counts the positions above one, up to another.
+// behind returns how far a position is below upTo.
 func behind(upTo *int64, position int64) *int64 {
 	if upTo == nil {
 		return nil
@@ -94,45 +93,45 @@ func (u *unitStatus) assigned(yes bool) {
 	u.change(func(s *observe.ConsumerStatus) { s.Assigned = yes })
 }
 
-// begin takes note that a loop begins: other workers have moved the consumer
-// since the last one ended.
+// begin records that a loop begins. Other workers have moved the consumer since this
+// worker's last loop ended.
 func (u *unitStatus) begin() {
 	u.change(func(s *observe.ConsumerStatus) {
-		u.known, u.kept, u.oldest, u.began, u.waits, s.Paused = false, 0, nil, time.Now(), time.Time{}, nil
+		u.known, u.deferredTo, u.oldest, u.began, u.waitingSince, s.Paused = false, 0, nil, time.Now(), time.Time{}, nil
 	})
 }
 
-// loaded records the progress. The error of an event that an operator has skipped is over.
+// loaded records the loaded progress. It clears the error of an event that an operator has
+// skipped.
 func (u *unitStatus) loaded(p *progress.State) {
 	u.change(func(s *observe.ConsumerStatus) {
 		if s.Position < s.Stuck && p.Position >= s.Stuck { // a late event is below both
 			s.LastError, s.Failures, s.Stuck = nil, 0, 0
 		}
 		u.moveTo(p.Position)
-		u.kept = 0
+		u.deferredTo = 0
 		s.Paused, s.DeadLetters, s.OpenRanges, u.known = (*observe.Pause)(p.Paused), p.DeadLetters, len(p.Open), true
 	})
 }
 
 func (u *unitStatus) moveTo(position int64) {
-	if u.moved.IsZero() || position != u.s.Position {
-		u.s.Position, u.moved, u.waits = position, time.Now(), time.Time{}
+	if u.movedAt.IsZero() || position != u.s.Position {
+		u.s.Position, u.movedAt, u.waitingSince = position, time.Now(), time.Time{}
 	}
 }
 
-// passed records that a part has passed events of other parts up to a position, and not
-// committed that.
+// passed records the end of a part's deferred move.
 func (u *unitStatus) passed(upTo int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.kept, u.moved, u.waits = upTo, time.Now(), time.Time{}
+	u.deferredTo, u.movedAt, u.waitingSince = upTo, time.Now(), time.Time{}
 }
 
-// passedTo returns up to where nothing waits for the consumer.
-func (u *unitStatus) passedTo() int64 { return max(u.s.Position, u.kept) }
+// passedTo returns the position up to which no event waits for the consumer.
+func (u *unitStatus) passedTo() int64 { return max(u.s.Position, u.deferredTo) }
 
-// advanced takes note of a committed batch. While a failing event is narrowed
-// down, the failures still stand.
+// advanced records a committed batch. The failures remain while a failing event is narrowed
+// down.
 func (u *unitStatus) advanced(position int64, events, failures int) {
 	u.change(func(s *observe.ConsumerStatus) {
 		u.moveTo(position)
@@ -147,15 +146,15 @@ func (u *unitStatus) failed(err *observe.ConsumerError, failures int) {
 	u.change(func(s *observe.ConsumerStatus) { s.LastError, s.Failures, s.Stuck = err, failures, err.Position })
 }
 
-// lasts shows an error until it is called with nil. held is the event that it is about, 0 if it
-// is about none.
-func (u *unitStatus) lasts(err error, held int64) {
+// setOngoing shows an error until the next call with nil. at is the event that the error
+// concerns, or 0.
+func (u *unitStatus) setOngoing(err error, at int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.lasting, u.held = err, held
+	u.ongoing, u.ongoingAt = err, at
 }
 
-// recovered takes note that trouble with the database is over.
+// recovered records that a failure of the database is over.
 func (u *unitStatus) recovered() {
 	u.change(func(s *observe.ConsumerStatus) {
 		if s.Failures == 0 {
@@ -164,7 +163,7 @@ func (u *unitStatus) recovered() {
 	})
 }
 
-func (u *unitStatus) disturbed(err error) {
+func (u *unitStatus) setError(err error) {
 	u.change(func(s *observe.ConsumerStatus) { s.LastError = err })
 }
 
@@ -193,7 +192,7 @@ func (w *Worker) Status() observe.Status {
 	s.Head = max(s.Head, s.Safe, w.ages.headOf(v.Token))
 	s.SafeStill = w.ages.still(v.Token, s.Safe, s.Head, time.Now())
 	for _, whole := range w.units {
-		units := w.partsOf(whole.declared)
+		units := w.partsOf(whole.spec)
 		if len(units) == 0 {
 			units = []*unit{whole}
 		}
@@ -204,8 +203,8 @@ func (w *Worker) Status() observe.Status {
 	return s
 }
 
-// heartbeatStatus is what a heartbeat leaves in the table of workers: the
-// Status without the consumers that are others' affair.
+// heartbeatStatus returns the status that a heartbeat stores in the table of workers. It
+// omits consumers that are not assigned to this worker.
 func (w *Worker) heartbeatStatus() ([]byte, error) {
 	s := w.Status()
 	s.Consumers = slices.DeleteFunc(s.Consumers, func(c observe.ConsumerStatus) bool { return !c.Assigned })

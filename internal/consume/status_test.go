@@ -6,7 +6,7 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 )
 
-// A consumer that another worker has moved has no lag until it was loaded again.
+// A consumer that another worker has moved has no lag until it is loaded again.
 func TestLagWaitsForTheLoad(t *testing.T) {
 	var u unitStatus
 	safe := int64(7)

@@ -12,7 +12,7 @@ func (s *stage) cut(who, _ int) {
 		return
 	}
 	w := s.workers[who%len(s.workers)]
-	s.tell(w.name, "", history.FaultInjected, history.Injection{Fault: workerCut})
+	s.record(w.name, "", history.FaultInjected, history.Injection{Fault: workerCut})
 	s.end(`application_name = $1::text`, w.name)
 	s.outlive(w)
 	s.faults++
@@ -26,12 +26,12 @@ func (s *stage) crash(_, what int) {
 	}
 }
 
-// interrupt kills the server and starts it again, or kills a backend only, of a
-// writer if there is one: the server then ends all others too, and recovers,
-// but is the same server to those who ask when it was started.
+// interrupt kills the server and starts it again, or kills only a backend, preferably a
+// writer's. After the death of a backend the server ends all other backends and recovers.
+// Its start time stays the same.
 func (s *stage) interrupt(onlyBackend bool) {
 	if !onlyBackend {
-		s.tell("", "", history.FaultInjected, history.Injection{Fault: serverCrash})
+		s.record("", "", history.FaultInjected, history.Injection{Fault: serverCrash})
 		s.must(s.server.crash())
 		s.saw("crash")
 		s.recover()
@@ -41,16 +41,16 @@ func (s *stage) interrupt(onlyBackend bool) {
 	if w := s.begun(0); w != nil {
 		who, backend = s.name(w), w.pid
 	}
-	s.tell(who, "", history.FaultInjected, history.Injection{Fault: backendKill})
+	s.record(who, "", history.FaultInjected, history.Injection{Fault: backendKill})
 	s.must(s.server.crashOf(backend))
 	s.saw("kill")
 	s.recover()
 }
 
-// crashBetween crashes the server between two statements of a frontier, most
-// likely after it has published something, and of a loop. What they have just
-// seen is taken back, and its positions are drawn again: by a transaction that
-// stays open, and by others. Then everybody goes on from where they were, the
+// crashBetween crashes the server between two statements of a frontier and of a loop. The
+// frontier has preferably just published a value. The crash loses rows that the frontier
+// and the loop have just read. The positions of these rows are drawn again, by a
+// transaction that stays open and by others. Then all continue from their old state, the
 // loops perhaps before the frontiers notice.
 func (s *stage) crashBetween(who, what int) {
 	if s.script.calm {
@@ -84,15 +84,15 @@ func (s *stage) crashBetween(who, what int) {
 		s.goOn(s.loops()...)
 	}
 	for i := range 2 * len(s.workers) {
-		s.look(w+i, 0)
+		s.pollFrontier(w+i, 0)
 	}
 	s.goOn(s.loops()...)
 }
 
-// crashBehind crashes the server behind the back of a loop that has just made
-// batches, and takes them back. Then the other worker makes as many of the
-// consumer, but longer ones: so its row looks as the first loop knows it, and
-// stands elsewhere.
+// crashBehind lets a loop commit batches, and then crashes the server, which loses these
+// batches. The loop does not notice the crash. The other worker then commits as many
+// batches of the consumer, with more events in each. So the row has the revision that the
+// first loop knows, at another position.
 func (s *stage) crashBehind(who, what int) {
 	if s.script.calm {
 		return
@@ -102,12 +102,12 @@ func (s *stage) crashBehind(who, what int) {
 	follow := func(w, batches, supplies int) {
 		l := s.workers[w].loops[consumer]
 		s.give(l)
-		s.goOn(l) // it notices where it is
+		s.goOn(l) // it notices the position
 		for range batches {
 			for range supplies {
 				s.supply(pick(6))
 			}
-			s.look(w, 0)
+			s.pollFrontier(w, 0)
 			s.goOn(l)
 		}
 	}
@@ -117,13 +117,13 @@ func (s *stage) crashBehind(who, what int) {
 	follow(w, batches, 1)
 	s.interrupt(pick(2) == 0)
 	for i := range 2 * len(s.workers) {
-		s.look(i, 0)
+		s.pollFrontier(i, 0)
 	}
 	follow(1-w, batches, 2)
 	follow(w, 1, 1)
 }
 
-// goOn lets loops finish their steps, or make one.
+// goOn makes loops finish their steps, or make one.
 func (s *stage) goOn(loops ...*loop) {
 	for _, l := range loops {
 		s.advance(l, true)
@@ -131,11 +131,11 @@ func (s *stage) goOn(loops ...*loop) {
 	}
 }
 
-// checkpoint writes to disk all that was committed: no crash undoes it any
-// more, and the next one gives out again just the positions drawn since.
+// checkpoint makes all commits durable. No later crash loses them, and the next crash
+// repeats only the positions drawn since.
 func (s *stage) checkpoint(int, int) { s.exec(`CHECKPOINT`) }
 
-// recover goes on after a crash.
+// recover continues after a crash.
 func (s *stage) recover() {
 	for i := range s.writers {
 		if s.writers[i].tx != nil {
@@ -150,19 +150,19 @@ func (s *stage) recover() {
 	}
 	s.faults++
 	s.settle()
-	s.pass(0, 0) // long enough for the pools to look whether what they have is still
-	s.pass(0, 0) // connected: so a loop may notice nothing of the crash
+	s.pass(0, 0) // The idle time exceeds the pools' limit, so they check that their connections are alive.
+	s.pass(0, 0) // A loop may then notice nothing of the crash.
 	left := s.number(`SELECT count(*) FROM events`)
 	if left < s.committed {
 		s.saw("commits undone")
 	}
-	s.tell("", "", recovered, fmt.Sprintf("%d of %d events are left", left, s.committed))
+	s.record("", "", recovered, fmt.Sprintf("%d of %d events are left", left, s.committed))
 	s.committed = left
 	for _, l := range s.loops() {
 		if s.number(`SELECT count(*) FROM consumer_assignments WHERE consumer_name = $1::text AND worker_id = $2::uuid`,
 			l.unit(), l.c.w.id.String()) > 0 {
 			s.owner[l.unit()] = l.c.w
-			s.tell(l.worker, l.unit(), assigned, nil)
+			s.record(l.worker, l.unit(), assigned, nil)
 		}
 	}
 }

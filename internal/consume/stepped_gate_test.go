@@ -21,19 +21,19 @@ import (
 // thread is a goroutine of a loop.
 type thread struct {
 	stops chan *stop
-	at    *stop           // nil: it runs, or has nothing to do
-	done  <-chan struct{} // closed when its work is done; nil: it has none
+	at    *stop           // nil: it runs, or is idle
+	done  <-chan struct{} // closed when its work is done; nil: it has no work
 	notes notes
-	asked bool // where to stop, before it took a connection
+	asked bool // it has stopped once before it took a connection
 
-	ahead *readers        // who read ahead for it; nil: it is one of them
-	works *reader.Stretch // what it reads; nil: it does not read ahead
-	read  bool            // that, but for what is missing
+	ahead *readers        // the readers that read ahead for it; nil: it is one of them
+	works *reader.Stretch // the stretch that it reads; nil: it does not read ahead
+	read  bool            // the stretch's rows were read, without its missing positions
 }
 
-// stop is where a thread waits to be told to go on.
+// stop is a point at which a thread waits to be resumed.
 type stop struct {
-	before string // what it is about to do
+	before string // the statement that it is about to run
 	by     *thread
 	conn   *pgx.Conn
 	resume chan struct{}
@@ -41,7 +41,7 @@ type stop struct {
 
 type threadKey struct{}
 
-// halt stops the thread until it is told to go on.
+// halt stops the thread until it is resumed.
 func (t *thread) halt(ctx context.Context, before string, conn *pgx.Conn) {
 	s := &stop{before, t, conn, make(chan struct{})}
 	select {
@@ -54,7 +54,7 @@ func (t *thread) halt(ctx context.Context, before string, conn *pgx.Conn) {
 	}
 }
 
-// gate stops threads, and writes down every statement of a worker.
+// gate stops threads, and records every statement of a worker.
 type gate struct {
 	s *stage
 	w *steppedWorker
@@ -79,18 +79,18 @@ func (g gate) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryEn
 	name, _ := ctx.Value(statementKey{}).(string)
 	o := operation{Statement: name, Outcome: q.CommandTag.String()}
 	if q.Err != nil {
-		o.Outcome = inWords(q.Err)
+		o.Outcome = errorText(q.Err)
 	}
 	if t, ok := ctx.Value(threadKey{}).(*thread); ok {
 		o.Ahead = t.ahead == nil
 		t.notes.add(statementRan, o)
 		return
 	}
-	g.s.tell(g.w.name, "", statementRan, o)
+	g.s.record(g.w.name, "", statementRan, o)
 }
 
-// stopsBefore names the statements that are steps of their own. The others run
-// together with the one before.
+// stopsBefore returns the name of a statement that is a step of its own. Other statements
+// run together with the one before.
 func stopsBefore(sql string) string {
 	sql = strings.TrimSpace(sql)
 	switch {
@@ -98,33 +98,32 @@ func stopsBefore(sql string) string {
 		return "commit"
 	case strings.HasPrefix(sql, "WITH limits"):
 		return "guard"
-	case strings.HasPrefix(sql, "SELECT coalesce((SELECT token"): // belongs to the read before it
+	case strings.HasPrefix(sql, "SELECT coalesce((SELECT token"): // part of the read before it
 		return ""
 	case strings.HasPrefix(sql, "SELECT last_position"):
 		return "load"
 	case strings.HasPrefix(sql, "SELECT"), strings.HasPrefix(sql, "WITH"):
 		return "read"
-	default: // begin, rollback, and what the handlers do
+	default: // BEGIN, ROLLBACK, and the handlers' statements
 		return ""
 	}
 }
 
-// line is a connection of a worker. It can lose an answer. If it is pooled, it
-// behaves like one to a proxy that gives each transaction a session of its own:
-// the server may go away between two transactions and nobody notices.
+// line is a connection of a worker that can lose an answer. If it is pooled, it behaves
+// like a connection to a proxy that gives each transaction its own session. The server may
+// then go away unnoticed between two transactions.
 type line struct {
 	net.Conn
 	lose    atomic.Bool
-	gone    atomic.Bool // the session, and another one takes its place
+	gone    atomic.Bool // the session has ended, and another one replaces it
 	session func() (*pgconn.HijackedConn, error)
 	backend uint32 // 0: the first
 
-	mu   sync.Mutex // pgx reads on from what it gives up
-	tail []byte     // what was read last
+	mu   sync.Mutex // pgx continues to read a connection that it has given up
+	tail []byte     // the last bytes that were read
 }
 
-// ready is what the server says at the end of a statement outside of a
-// transaction.
+// ready is the server's message at the end of a statement outside a transaction.
 var ready = []byte{'Z', 0, 0, 0, 5, 'I'}
 
 func (c *line) Read(b []byte) (int, error) {
@@ -143,7 +142,7 @@ func (c *line) remember(read []byte) {
 	c.tail = c.tail[max(0, len(c.tail)-len(ready)):]
 }
 
-// free tells that the connection is not in a transaction.
+// free reports whether the connection is outside a transaction.
 func (c *line) free() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,8 +196,8 @@ func (s *stage) lines(w *steppedWorker, cfg *pgx.ConnConfig) {
 	}
 }
 
-// outlive lets a worker's connections go on after their sessions have ended, if
-// they go through a proxy and no transaction was open.
+// outlive lets a worker's connections survive their sessions, if they are pooled and no
+// transaction was open.
 func (s *stage) outlive(w *steppedWorker) {
 	if !s.script.pooled {
 		return
@@ -213,9 +212,9 @@ func (s *stage) outlive(w *steppedWorker) {
 	}
 }
 
-// steppedLog tells apart who reads: a loop reads from its connection, and ahead
-// from the pool, where it stops before it takes a connection. Otherwise a loop
-// that takes one at the same time might get this one or that.
+// steppedLog distinguishes the readers. A loop reads on its own connection. Read-ahead uses
+// the pool, and stops before it takes a connection. Otherwise the order in which concurrent
+// loops take connections would depend on chance.
 type steppedLog struct{ *storepostgres.Store }
 
 func (l steppedLog) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {

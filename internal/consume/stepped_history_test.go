@@ -19,13 +19,12 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// What only scripts write down. Nothing in it depends on chance, so that a
-// script that is played again gives the same history byte for byte: no
-// process, no transaction id, no time but the bubble's, and the lives of the
-// server by number.
+// The events that only scripts record. They contain nothing that depends on chance, so a
+// repeated script gives the same history byte for byte. They have no process ids,
+// transaction ids or times except the bubble's, and number the server's incarnations.
 const (
 	drawnScript  history.Kind = "script"    // settings
-	deedBegun    history.Kind = "deed"      // deed
+	actionBegun  history.Kind = "deed"      // deed
 	statementRan history.Kind = "statement" // operation
 	guardWaits   history.Kind = "waits"     // for another batch of its consumer
 	eventHandled history.Kind = "handled"   // handled
@@ -39,7 +38,7 @@ const (
 	undone       history.Kind = "rollback to savepoint"
 	drew         history.Kind = "draw"
 	nudged       history.Kind = "nudged"
-	judged       history.Kind = "verdict" // what is wrong; empty if nothing is
+	judged       history.Kind = "verdict" // the violation; empty: none
 )
 
 // The faults that only scripts know.
@@ -70,16 +69,15 @@ type (
 		Who  int    `json:"who"`
 		What int    `json:"what"`
 	}
-	// operation is a statement and how it ended: what PostgreSQL says, or why
-	// it failed.
+	// operation is a statement and its result: PostgreSQL's command tag, or the error.
 	operation struct {
 		Statement string `json:"statement"`
-		Ahead     bool   `json:"ahead,omitempty"` // to read the next page meanwhile
+		Ahead     bool   `json:"ahead,omitempty"` // reads the next page ahead
 		Outcome   string `json:"outcome"`
 	}
-	// draw is what a writer has drawn from the sequence.
+	// draw is a position that a writer has drawn from the sequence.
 	draw struct {
-		Aggregate string         `json:"aggregate,omitempty"` // empty: nobody will use it
+		Aggregate string         `json:"aggregate,omitempty"` // empty: no event will use it
 		Positions []history.Span `json:"positions"`
 		Appended  bool           `json:"appended,omitempty"`
 	}
@@ -88,28 +86,28 @@ type (
 		Late     bool  `json:"late,omitempty"`
 	}
 	view struct {
-		Life    int            `json:"life"` // of the server, by its token; 0: none yet
+		Life    int            `json:"life"` // the incarnation, numbered by its token; 0: none yet
 		Settled int64          `json:"settled"`
 		Safe    int64          `json:"safe"`
 		Doubts  []history.Span `json:"doubts,omitempty"`
 	}
 )
 
-// tell writes down what happened, and says it where rapid shows a failure.
-func (s *stage) tell(who, consumer string, kind history.Kind, about any) {
+// tell records an event, and logs it where rapid shows a failure.
+func (s *stage) record(who, consumer string, kind history.Kind, about any) {
 	s.history.Add(who, consumer, kind, about)
 	s.t.Logf("%s %s: %s %+v", who, consumer, kind, about)
 }
 
-// wrong ends the script: what has happened must not.
+// wrong ends the script with a violation.
 func (s *stage) wrong(format string, args ...any) {
 	s.t.Helper()
 	what := fmt.Sprintf(format, args...)
-	s.tell("", "", judged, []string{what})
+	s.record("", "", judged, []string{what})
 	s.t.Fatal(what)
 }
 
-// viewOf is what a frontier has published.
+// viewOf returns the view that a frontier has published.
 func (s *stage) viewOf(v *frontier.Value) view {
 	if !slices.Contains(s.lives, v.Token) {
 		s.lives = append(s.lives, v.Token)
@@ -121,8 +119,8 @@ func (s *stage) viewOf(v *frontier.Value) view {
 	return seen
 }
 
-// notes are what a thread has to tell when it has stopped: two may run at the
-// same time.
+// notes are the events of a stopped thread that are not recorded yet. Two threads may run
+// at the same time.
 type notes struct {
 	mu  sync.Mutex
 	all []note
@@ -147,20 +145,20 @@ func (n *notes) take() []note {
 	return all
 }
 
-// tellNotes tells what the thread of a loop has done.
-func (s *stage) tellNotes(l *loop, t *thread) {
+// tellNotes records the notes of a loop's thread.
+func (s *stage) recordNotes(l *loop, t *thread) {
 	for _, n := range t.notes.take() {
-		s.tell(l.worker, l.unit(), n.kind, n.about)
+		s.record(l.worker, l.unit(), n.kind, n.about)
 	}
 }
 
-// observer passes on what a worker says of its batches.
+// observer records a worker's events about batches.
 func (s *stage) observer(w *steppedWorker) observe.Observer {
 	return func(e observe.Event) {
 		switch e := e.(type) {
 		case observe.BatchDone:
 			ended := history.Batch{Outcome: history.BatchCommitted, Attempt: e.Attempt, Events: e.Events, Late: e.Late,
-				From: e.From, To: e.To, First: e.First, Last: e.Last, Error: inWords(e.Err)}
+				From: e.From, To: e.To, First: e.First, Last: e.Last, Error: errorText(e.Err)}
 			switch {
 			case e.Overtaken:
 				ended.Outcome = history.BatchOvertaken
@@ -190,9 +188,9 @@ func (s *stage) holder(b observe.BlockingTransaction) string {
 	return b.ApplicationName
 }
 
-// inWords says why something failed, without anything that depends on chance:
-// which of several errors a client gets whose server dies does.
-func inWords(err error) string {
+// errorText returns the text of an error without anything that depends on chance. It depends
+// on chance which of several errors a client gets when its server dies.
+func errorText(err error) string {
 	var setup *frontier.SetupError
 	switch {
 	case err == nil:
@@ -211,7 +209,7 @@ func inWords(err error) string {
 	return err.Error()
 }
 
-// statementNames are those of the statements, by what they contain.
+// statementNames are names of the statements, by a substring.
 var statementNames = []struct{ has, name string }{
 	{"guard AS (", "guard"},
 	{"SELECT last_position, revision", "load"},
@@ -231,7 +229,7 @@ var statementNames = []struct{ has, name string }{
 	{"begin", "begin"},
 }
 
-// statementName is what a statement is called in a history.
+// statementName returns a statement's name in a history.
 func statementName(sql string) string {
 	for _, s := range statementNames {
 		if strings.Contains(sql, s.has) {
@@ -244,8 +242,8 @@ func statementName(sql string) string {
 
 var historyFile = flag.String("stepped.history", "", "stepped scripts: write the history of the script that was played last to this `file`")
 
-// failures begins the names of the directories where rapid keeps scripts that
-// failed; it plays them before any other.
+// failures is the prefix of the directories in which rapid keeps failed scripts. It plays
+// them first.
 const (
 	failures      = "testdata/rapid/TestStepped"
 	failedHistory = failures + "/history.jsonl"

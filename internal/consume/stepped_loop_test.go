@@ -8,22 +8,22 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// loop is the loop of a consumer. Its threads stop before each statement that
-// notices others or that others may notice.
+// loop is the loop of a consumer. Its threads stop before each statement that depends on
+// others or that others may observe.
 type loop struct {
-	c      *consumerLoop
-	worker string
-	main   *thread
-	ahead  *readers // read stretches meanwhile
-	waits  uint32   // the backend of main's guard while that waits for another batch
-	reads  int      // statements of main's step that read events, and what was read ahead before
-	told   bool     // that it waits
-	result          // of the latest step
+	c            *consumerLoop
+	worker       string
+	main         *thread
+	ahead        *readers // the threads that read stretches ahead
+	waits        uint32   // the backend of main's guard while the guard waits for another batch
+	reads        int      // statements of main's step that read events, and stretches that were read ahead before
+	waitRecorded bool     // its wait was recorded
+	result                // of the latest step
 }
 
-// readers are the threads that read ahead, for all loops that share what is read.
+// readers are the threads that read ahead, for all loops that share the stretches.
 type readers struct {
-	stops   chan *stop // where they stop
+	stops   chan *stop // the points at which they stop
 	threads []*thread
 }
 
@@ -31,8 +31,8 @@ func (l *loop) unit() string { return l.c.unit.name }
 func (l *loop) idle() bool   { return l.main.done == nil }
 func (l *loop) busy() bool   { return !l.idle() }
 
-// loops are those of both workers. Half of their number apart are the two of
-// one consumer.
+// loops returns the loops of both workers. The two loops of one consumer are half of the
+// length apart.
 func (s *stage) loops() (all []*loop) {
 	for _, w := range s.workers {
 		all = append(all, w.loops...)
@@ -40,7 +40,7 @@ func (s *stage) loops() (all []*loop) {
 	return all
 }
 
-// choose prefers the loops of those who own the consumer.
+// choose prefers the loops of the consumers' owners.
 func (s *stage) choose(n int) *loop {
 	loops := s.loops()
 	l := loops[n%len(loops)]
@@ -50,10 +50,10 @@ func (s *stage) choose(n int) *loop {
 	return l
 }
 
-// stepLoop lets a loop run to its next stop.
+// stepLoop runs a loop to its next stop.
 func (s *stage) stepLoop(who, what int) { s.advance(s.choose(who), what%2 == 0) }
 
-// stepBatch lets a loop finish its step, or make one.
+// stepBatch makes a loop finish its step, or make one.
 func (s *stage) stepBatch(who, _ int) {
 	l := s.choose(who)
 	if l.idle() {
@@ -62,14 +62,14 @@ func (s *stage) stepBatch(who, _ int) {
 	s.finishStep(l)
 }
 
-// fail lets a handler fail.
+// fail makes a handler fail.
 func (s *stage) fail(who, _ int) {
 	l := s.choose(who)
 	l.c.unit.consumer.(steppedConsumer).fails.Store(true)
-	s.tell(l.worker, l.unit(), history.FaultInjected, history.Injection{Fault: handlerFault})
+	s.record(l.worker, l.unit(), history.FaultInjected, history.Injection{Fault: handlerFault})
 }
 
-// lose lets a loop make a batch, commit it and lose the answer.
+// lose makes a loop commit a batch and lose the answer.
 func (s *stage) lose(who, _ int) {
 	l := s.choose(who)
 	if s.script.calm {
@@ -80,7 +80,7 @@ func (s *stage) lose(who, _ int) {
 		s.advance(l, false)
 	}
 	if l.before("commit") {
-		s.tell(l.worker, l.unit(), history.FaultInjected, history.Injection{Fault: answerLost})
+		s.record(l.worker, l.unit(), history.FaultInjected, history.Injection{Fault: answerLost})
 		lineOf(l.main.at.conn).lose.Store(true)
 		s.faults++
 		s.saw("lost")
@@ -88,14 +88,14 @@ func (s *stage) lose(who, _ int) {
 	}
 }
 
-// before tells what a loop is about to do.
+// before reports whether a loop is about to run a statement.
 func (l *loop) before(statement string) bool {
 	return l.main.at != nil && l.main.at.before == statement
 }
 
-// finishStep lets a loop go on to the end of its step, or to where it waits. An inquiry
-// after a crash tries again until the frontier knows the server, which in a worker runs
-// beside it: here the frontier goes on after so many statements.
+// finishStep runs a loop to the end of its step, or to its wait. An outcome lookup after a
+// crash retries until the frontier knows the server. In a worker the frontier runs
+// concurrently. Here it runs after a number of statements.
 func (s *stage) finishStep(l *loop) {
 	const many = 50
 	for n := 1; !l.idle() && l.waits == 0; n++ {
@@ -106,8 +106,8 @@ func (s *stage) finishStep(l *loop) {
 	}
 }
 
-// advance lets one thread of a loop go on. An idle loop would wait for what is
-// being read ahead.
+// advance runs one thread of a loop to its next stop. An idle loop would wait for the
+// read-ahead.
 func (s *stage) advance(l *loop, ahead bool) {
 	reader := slices.IndexFunc(l.ahead.threads, (*thread).stopped)
 	switch {
@@ -123,7 +123,7 @@ func (s *stage) advance(l *loop, ahead bool) {
 			l.reads++
 		}
 		ctx := context.WithValue(s.ctx, threadKey{}, l.main)
-		l.c.stop = s.ctx // as run does
+		l.c.stop = s.ctx // as run sets it
 		go func() {
 			defer close(done)
 			var fatal error
@@ -152,17 +152,17 @@ func (s *stage) resume(l *loop, t *thread) {
 	close(at.resume)
 	if t.read {
 		s.awaitAhead(l)
-		s.tellNotes(l, at.by)
+		s.recordNotes(l, at.by)
 		return
 	}
 	s.await(l)
 	if free && l.before("commit") && s.owner[l.unit()] != l.c.w {
 		s.wrong("%s, %s: a batch began though the consumer is assigned to the other worker", l.worker, l.unit())
 	}
-	s.settle() // or who got its lock would run beside what comes next
+	s.settle() // a thread that gets its lock must not run beside the next step
 }
 
-// locked tells that another batch of the loop's consumer has passed its guard.
+// locked reports whether another batch of the loop's consumer has passed its guard.
 func (s *stage) locked(l *loop) bool {
 	for _, other := range s.loops() {
 		if other != l && other.unit() == l.unit() && other.before("commit") {
@@ -172,14 +172,14 @@ func (s *stage) locked(l *loop) bool {
 	return false
 }
 
-// await waits until main stops, ends its step, or waits for a lock, and until
-// what it has begun to read ahead stops too.
+// await waits until main stops, ends its step, or waits for a lock, and until its
+// read-ahead stops too.
 func (s *stage) await(l *loop) {
 	for l.waits != 0 && !l.main.arrived() {
 		if s.number(`SELECT count(*) FROM pg_locks WHERE pid = $1::int AND NOT granted`, l.waits) > 0 {
-			if !l.told {
-				l.told = true
-				s.tell(l.worker, l.unit(), guardWaits, nil)
+			if !l.waitRecorded {
+				l.waitRecorded = true
+				s.record(l.worker, l.unit(), guardWaits, nil)
 				s.saw("guard waits")
 			}
 			return
@@ -188,16 +188,16 @@ func (s *stage) await(l *loop) {
 	if l.waits == 0 {
 		l.main.await()
 	}
-	l.waits, l.told = 0, false
-	s.tellNotes(l, l.main)
+	l.waits, l.waitRecorded = 0, false
+	s.recordNotes(l, l.main)
 	s.awaitAhead(l)
 	if l.idle() {
 		s.check(l)
 	}
 }
 
-// awaitAhead waits until all who read ahead have stopped, or have ended. One that
-// ends may have begun another.
+// awaitAhead waits until all readers have stopped or ended. A reader that ends may have
+// begun another one.
 func (s *stage) awaitAhead(l *loop) {
 	for {
 		s.meetAhead(l)
@@ -215,8 +215,7 @@ func (s *stage) awaitAhead(l *loop) {
 	}
 }
 
-// meetAhead finds those who have begun to read ahead, and forgets those who have
-// ended.
+// meetAhead adds new readers and removes those that have ended.
 func (s *stage) meetAhead(l *loop) {
 	l.ahead.threads = slices.DeleteFunc(l.ahead.threads, func(t *thread) bool { return t.done == nil })
 	for _, reading := range l.c.reader.Reading() {
@@ -227,13 +226,13 @@ func (s *stage) meetAhead(l *loop) {
 	}
 }
 
-// stopped reports whether one of them stops before a statement.
+// stopped reports whether a reader is stopped before a statement.
 func (r *readers) stopped() bool { return slices.ContainsFunc(r.threads, (*thread).stopped) }
 
 func (t *thread) stopped() bool { return t.at != nil }
 
-// reader is who stopped: only one runs of those that have read their stretch,
-// and one of the others.
+// reader returns the thread of a stop. Of the readers that have read their stretch, at most
+// one runs at a time. The same holds for the other readers.
 func (r *readers) reader(at *stop) *thread {
 	i := slices.IndexFunc(r.threads, func(t *thread) bool { return t.at == nil && t.read == (at.before == "count") })
 	return r.threads[i]
@@ -258,7 +257,7 @@ func (t *thread) arrived() bool {
 	return true
 }
 
-// settle looks whether those who waited for a lock have got it.
+// settle checks whether waiting loops have got their locks.
 func (s *stage) settle() {
 	for _, l := range s.loops() {
 		if l.waits != 0 {
@@ -267,7 +266,7 @@ func (s *stage) settle() {
 	}
 }
 
-// check looks at what a step ended with.
+// check checks the result of a step.
 func (s *stage) check(l *loop) {
 	ofBatch := l.work != nil && l.failed()
 	blamed, scripted := ofBatch && l.outcome == handlerFailed, ofBatch && errors.Is(l.err, errScripted)
@@ -284,7 +283,7 @@ func (s *stage) check(l *loop) {
 	case s.faults == 0:
 		s.wrong("%s, %s: without any fault: %v", l.worker, l.unit(), l.err)
 	}
-	if !ofBatch { // or the batch says so
-		s.tell(l.worker, l.unit(), stepFailed, inWords(l.err))
+	if !ofBatch { // or the batch reports it
+		s.record(l.worker, l.unit(), stepFailed, errorText(l.err))
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// steppedServer is a server that scripts kill. What takes real time is done by
-// a goroutine of its own, outside of the scripts' bubbles.
+// steppedServer is a server that scripts kill. A goroutine outside the scripts' bubbles
+// does everything that takes real time.
 type steppedServer struct {
 	*embedded.Server
 	errands   chan func() error
@@ -32,8 +32,8 @@ func newSteppedServer(t *testing.T) *steppedServer {
 		Server: pgtest.OwnServer(t, map[string]string{
 			"max_prepared_transactions": "64",
 			"autovacuum":                "off",
-			// Nothing happens by itself, at a time of its own: it could decide
-			// what a crash undoes, or look like a transaction.
+			// Nothing may run at a time of its own. It could decide what a crash loses, or
+			// look like a transaction.
 			"bgwriter_lru_maxpages":           "0",
 			"checkpoint_timeout":              "1d",
 			"max_wal_size":                    "10GB",
@@ -63,13 +63,13 @@ func newSteppedServer(t *testing.T) *steppedServer {
 	if err := s.freeze(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(s.walWriter, syscall.SIGCONT) }) // or the server could not stop
+	t.Cleanup(func() { _ = syscall.Kill(s.walWriter, syscall.SIGCONT) }) // so that the server can stop
 	return s
 }
 
-// freeze stops the process that would write to disk, sooner or later, what was
-// committed asynchronously: so it is certain what a crash undoes. It is stopped
-// while it sleeps: awake it may hold a lock that every commit needs.
+// freeze stops the process that would write asynchronous commits to disk at some time. So
+// it is certain what a crash loses. The process is stopped while it sleeps: awake it may
+// hold a lock that every commit needs.
 func (s *steppedServer) freeze(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.URL(""))
 	if err != nil {
@@ -102,7 +102,7 @@ SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE backend_type = 'walwrit
 	}
 }
 
-// outside does something outside of the bubble.
+// outside runs do outside the bubble.
 func (s *steppedServer) outside(do func() error) error {
 	s.errands <- do
 	return <-s.results
@@ -117,8 +117,8 @@ func (s *steppedServer) crash() error {
 	})
 }
 
-// crashOf kills one backend, upon which the server ends all others too, and
-// returns when it is back.
+// crashOf kills one backend, after which the server ends all others. It returns when the
+// server is back.
 func (s *steppedServer) crashOf(backend int) error {
 	return s.outside(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -127,7 +127,7 @@ func (s *steppedServer) crashOf(backend int) error {
 		if err != nil {
 			return err
 		}
-		for _, pid := range []int{backend, s.walWriter} { // stopped, that would not hear that it must end
+		for _, pid := range []int{backend, s.walWriter} { // the stopped WAL writer would not receive the server's signal to end
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func (s *steppedServer) crashOf(backend int) error {
 			if err == nil || ctx.Err() != nil {
 				return err
 			}
-			time.Sleep(time.Millisecond) // it recovers
+			time.Sleep(time.Millisecond) // the server is recovering
 		}
 	})
 }
@@ -146,17 +146,16 @@ func (s *steppedServer) crashOf(backend int) error {
 const createLedger = `CREATE TABLE ledger (
 	id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`
 
-// createLater makes a clock by which every transaction began long ago, for those
-// who look there first.
+// createLater creates a clock in the search path by which every transaction began long ago.
 const createLater = `;
 CREATE SCHEMA later;
 CREATE FUNCTION later.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '1 day' $$`
 
-// steppedConsumer writes down what it is given.
+// steppedConsumer writes its events into the ledger.
 type steppedConsumer struct {
 	name  string
 	types []string
-	fails *atomic.Bool // the next time
+	fails *atomic.Bool // fails the next time
 }
 
 var errScripted = errors.New("as the script says")

@@ -17,34 +17,34 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// quantum is how far the clock moves in one step: whatever a frontier waits
-// for between two statements is due then. It is far longer than a script takes
-// to be played, so that the server's clock, which runs on, decides nothing.
+// quantum is the move of the clock in one step. After it, everything is due that a frontier
+// waits for between two statements. It is far longer than a script takes, so the server's
+// running clock decides nothing.
 const quantum = time.Minute
 
-// stage is where a script is played.
+// stage is the environment in which a script is played.
 type stage struct {
 	t      *rapid.T
 	ctx    context.Context
 	server *steppedServer
 	script script
-	seen   map[string]int // how often what happened, in all scripts
+	seen   map[string]int // number of occurrences by name, in all scripts
 
 	history *history.History
-	lives   []string // tokens, by first appearance
+	lives   []string // tokens of the incarnations, by first appearance
 
-	own      *sql.DB // the script's own statements, and the writers'
+	own      *sql.DB // for the script's own statements and the writers'
 	writers  [3]writer
 	prepared []*writer
 	gids     int
-	txs      int // begun
+	txs      int // transactions begun
 	workers  [2]*steppedWorker
-	owner    map[string]*Worker // of each consumer
+	owner    map[string]*Worker // by consumer
 
-	published []*frontier.Value // all of this life of the server
+	published []*frontier.Value // all values of this incarnation
 	committed int64             // events in the log
-	events    uint32            // ever made
-	faults    int               // after which statements may fail
+	events    uint32            // events ever made
+	faults    int               // faults after which statements may fail
 	resets    map[string]int
 }
 
@@ -53,8 +53,8 @@ func newStage(t *rapid.T, server *steppedServer, script script, seen map[string]
 	t.Cleanup(cancel)
 	s := &stage{t: t, ctx: ctx, server: server, script: script, seen: seen, history: history.New(time.Now()),
 		lives: []string{""}, owner: map[string]*Worker{}, resets: map[string]int{}}
-	s.tell("", "", history.RunBegan, history.Header{Workers: len(s.workers), Writers: len(s.writers), Consumers: []string{"all", "some"}})
-	s.tell("", "", drawnScript, script.settings())
+	s.record("", "", history.RunBegan, history.Header{Workers: len(s.workers), Writers: len(s.writers), Consumers: []string{"all", "some"}})
+	s.record("", "", drawnScript, script.settings())
 	s.openOwn()
 	s.end(`pid <> pg_backend_pid() AND backend_type = 'client backend'`) // of earlier scripts
 	t.Cleanup(func() { s.own.Close() })
@@ -63,15 +63,15 @@ func newStage(t *rapid.T, server *steppedServer, script script, seen map[string]
 	}
 	s.prepareTables()
 	for i := range s.workers {
-		for range 4 { // it opens, plants a token, and finds it
+		for range 4 { // it opens, writes a token, and reads it
 			s.stepFrontier(i, 0)
 		}
 	}
 	return s
 }
 
-// prepareTables takes away what an earlier script has left and gives all
-// consumers to the first worker. It commits synchronously: no crash undoes it.
+// prepareTables removes the state of earlier scripts and assigns all consumers to the first
+// worker. It commits synchronously, so no crash loses it.
 func (s *stage) prepareTables() {
 	conn, err := pgx.Connect(s.ctx, s.server.URL(""))
 	s.must(err)
@@ -109,8 +109,8 @@ func (s *stage) config(name, lockTimeout string) *pgx.ConnConfig {
 	return cfg
 }
 
-// keptConns is enough for a pool to keep every connection that it ever opens: to
-// open one takes longer than most statements.
+// keptConns is enough for a pool to keep every connection that it ever opens. Opening a
+// connection takes longer than most statements.
 const keptConns = 8
 
 func (s *stage) openOwn() {
@@ -149,11 +149,11 @@ func (s *stage) end(which string, args ...any) {
 	}
 }
 
-// saw counts what is worth it that it happens.
+// saw counts an occurrence that the scripts must include.
 func (s *stage) saw(what string) { s.seen[what]++ }
 
-// takeOver gives a consumer to the worker that does not have it, which may
-// begin at once.
+// takeOver assigns a consumer to the worker that does not own it. The worker may begin at
+// once.
 func (s *stage) takeOver(who, what int) {
 	loops := s.loops()
 	l := loops[who%len(loops)]
@@ -173,11 +173,11 @@ func (s *stage) give(l *loop) {
 	s.exec(`UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`,
 		l.unit(), l.c.w.id.String())
 	s.owner[l.unit()] = l.c.w
-	s.tell(l.worker, l.unit(), assigned, nil)
+	s.record(l.worker, l.unit(), assigned, nil)
 }
 
-// reset sets a consumer back, as operators do, and its ledger with it, unless a
-// batch holds its checkpoint.
+// reset sets a consumer and its ledger back, as operators do, unless a batch locks its
+// checkpoint.
 func (s *stage) reset(who, what int) {
 	loops := s.workers[0].loops
 	unit := loops[who%len(loops)].unit()
@@ -193,22 +193,21 @@ func (s *stage) reset(who, what int) {
 	s.exec(`DELETE FROM ledger WHERE consumer = $1::text AND position > $2::bigint`, unit, to)
 	s.resets[unit]++
 	s.saw("reset")
-	s.tell("", unit, wasReset, to)
+	s.record("", unit, wasReset, to)
 }
 
-// keepUp lets a worker's consumers handle at once what is appended, twice: so
-// they are served what the frontier has read for all of them, unless something
-// is missing.
+// keepUp makes a worker's consumers handle new events at once, twice. So the consumers
+// share the frontier's read of new events, unless a position is missing.
 func (s *stage) keepUp(who, what int) {
 	for i := range s.writers {
 		if w := &s.writers[i]; what%3 > 0 && w.tx != nil && w.reserved == 0 {
 			s.endWriter(w, true)
 		}
 	}
-	s.look(who, what)
+	s.pollFrontier(who, what)
 	for range 2 {
 		s.supply(what)
-		s.look(who, what)
+		s.pollFrontier(who, what)
 		for _, l := range s.workers[who%len(s.workers)].loops {
 			if s.owner[l.unit()] == l.c.w {
 				s.exhaust(l)
@@ -217,7 +216,7 @@ func (s *stage) keepUp(who, what int) {
 	}
 }
 
-// supply makes something new.
+// supply commits new events, unless their writer holds a reserved position.
 func (s *stage) supply(what int) {
 	s.append(2, what)
 	if w := s.writer(2); w.tx != nil && w.reserved == 0 {

@@ -17,13 +17,12 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
-// script is everything about one run that can be decided beforehand. Played
-// twice, it does the same twice, except that after a crash the server may
-// issue other positions.
+// script holds all decisions of one run. Played twice, it does the same twice, except that
+// after a crash the server may issue other positions.
 type script struct {
 	calm      bool // no faults of server and network
-	async     bool // synchronous_commit=off: a crash undoes commits
-	pooled    bool // the workers' sessions outlive the server, as through a proxy
+	async     bool // synchronous_commit=off: a crash loses commits
+	pooled    bool // the workers' sessions survive the server, as through a proxy
 	named     bool // the log names its sequence
 	old       bool // every transaction began long before it is first seen
 	policy    GapPolicy
@@ -32,29 +31,29 @@ type script struct {
 	batchSize int
 	maxOpen   int
 	steps     [][]step
-	commits   []bool // what becomes of the transactions that are open at the end
+	commits   []bool // whether the transactions that are open at the end commit
 }
 
 func (s script) settings() settings {
 	return settings{s.calm, s.async, s.pooled, s.named, s.old, string(s.policy), s.stale.String(), s.harborLag, s.batchSize, s.maxOpen}
 }
 
-// step is one deed. Who does it, and to what, is counted among those who can
-// when its turn comes.
+// step is one action. Its actor and its object are indexes among the possible ones at that
+// time.
 type step struct {
-	do        int // index of deeds
+	do        int // index of actions
 	who, what int
 }
 
-func (s step) GoString() string { return fmt.Sprintf("%s(%d,%d)", deeds[s.do].name, s.who, s.what) }
+func (s step) GoString() string { return fmt.Sprintf("%s(%d,%d)", actions[s.do].name, s.who, s.what) }
 
-// deeds are what a script is made of, and how often each of them comes.
-var deeds = []struct {
+// actions are the actions of scripts, with their weights.
+var actions = []struct {
 	name   string
 	weight int
 	do     func(s *stage, who, what int)
 }{
-	{"nothing", 1, func(*stage, int, int) {}}, // what others shrink to
+	{"nothing", 1, func(*stage, int, int) {}}, // rapid shrinks other actions to this one
 	{"append", 32, (*stage).append},
 	{"reserve", 10, (*stage).reserve},
 	{"burn", 3, (*stage).burn},
@@ -69,7 +68,7 @@ var deeds = []struct {
 	{"roll back prepared", 2, (*stage).rollbackPrepared},
 	{"terminate", 1, (*stage).terminate},
 	{"frontier", 28, (*stage).stepFrontier},
-	{"look", 16, (*stage).look},
+	{"look", 16, (*stage).pollFrontier},
 	{"go past", 8, (*stage).goPast},
 	{"keep up", 8, (*stage).keepUp},
 	{"time", 6, (*stage).pass},
@@ -106,14 +105,14 @@ func drawScript(t *rapid.T) script {
 	one := rapid.Custom(func(t *rapid.T) step {
 		return step{weighted.Draw(t, "do"), uniform(12).Draw(t, "who"), uniform(1<<20).Draw(t, "what")}
 	})
-	// Nested, since a drawn slice is short.
+	// Nested, because rapid draws short slices.
 	s.steps = rapid.SliceOfN(rapid.SliceOfN(one, 6, 30), 6, 60).Draw(t, "steps")
 	s.commits = rapid.SliceOfN(rapid.Bool(), 4, 4).Draw(t, "commits")
 	return s
 }
 
-// uniform draws 0 to n-1, each about as often. The ranges and samples of rapid
-// prefer their ends.
+// uniform draws 0 to n-1 with about equal frequency. The ranges and samples of rapid prefer
+// their ends.
 func uniform(n int) *rapid.Generator[int] {
 	fine := bits.Len(uint(n-1)) + 4
 	return rapid.Custom(func(t *rapid.T) int {
@@ -128,7 +127,7 @@ func uniform(n int) *rapid.Generator[int] {
 	})
 }
 
-// choices takes a drawn number apart: each call takes one of n from it.
+// choices splits a drawn number: each call takes one of n from it.
 func choices(drawn int) func(n int) int {
 	return func(n int) int {
 		choice := drawn % n
@@ -137,34 +136,32 @@ func choices(drawn int) func(n int) int {
 	}
 }
 
-// weighted draws a deed.
+// weighted draws an action.
 var weighted = func() *rapid.Generator[int] {
 	var hat []int
-	for i, d := range deeds {
+	for i, d := range actions {
 		hat = append(hat, slices.Repeat([]int{i}, d.weight)...)
 	}
 	return rapid.Map(uniform(len(hat)), func(i int) int { return hat[i] })
 }()
 
-// TestStepped plays random scripts on a real server, one statement of one of
-// those involved after the other: writers that append, roll back, prepare and
-// die, two workers whose frontiers look and whose loops both believe to own the
-// consumers, operators who set consumers back, and a server that crashes. In
-// the end all that the log holds must have been handled exactly once and in
-// order, and all that it lacks must have been audited. A longer search, and one
-// seed alone, whose history is written to stepped.jsonl:
+// TestStepped plays random scripts on a real server, one statement of one actor at a time.
+// Writers append, roll back, prepare and die. Two workers have frontiers that poll, and
+// loops that both believe to own the consumers. Operators set consumers back, and the
+// server crashes. In the end every event of the log must have been handled exactly once and
+// in order, and every other position must have been audited. A longer search, and a single
+// seed, whose history is written to stepped.jsonl:
 //
 //	make stepped
 //	make stepped SEED=7
 //
-// A script that fails is made smaller for half a minute; what is left of it is
-// printed, with the command that plays it again and the name of the file that
-// has its history.
+// A failing script is shrunk for half a minute. The test prints the result, with the
+// command that plays it again and the file of its history.
 func TestStepped(t *testing.T) {
 	tier.Checks(t, 6, 100) // of each part
 	parts := 2
 	if flag.Lookup("rapid.seed").Value.String() != "0" || flag.Lookup("rapid.failfile").Value.String() != "" {
-		parts = 1 // which plays the scripts of that seed; another would play the same
+		parts = 1 // the part that plays the scripts of the seed; another part would play the same
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -176,7 +173,7 @@ func TestStepped(t *testing.T) {
 	t.Run("parts", func(t *testing.T) {
 		for part := range parts {
 			t.Run(strconv.Itoa(part), func(t *testing.T) {
-				t.Parallel() // a script waits for its server most of the time
+				t.Parallel() // a script mostly waits for its server
 				played, saw := playMany(t)
 				mu.Lock()
 				defer mu.Unlock()
@@ -195,31 +192,31 @@ func TestStepped(t *testing.T) {
 	}
 }
 
-// playMany plays scripts on a server of their own, and returns how many, and
-// what they came to.
+// playMany plays scripts on a server of their own. It returns their number and the number
+// of occurrences by name.
 func playMany(t *testing.T) (scripts int, seen map[string]int) {
 	server := newSteppedServer(t)
 	seen = map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScript(t)
 		scripts++
-		// The clock is the bubble's: it stands still while anybody waits for
-		// the server, and moves when the script says so.
+		// The clock is the bubble's. It stands still while a goroutine waits for the
+		// server, and moves when the script moves it.
 		rapid.SyncTest(t, func(t *rapid.T) { play(t, server, s, seen) })
 	})
 	return scripts, seen
 }
 
-// mustSee is what scripts are for, and in how many of them it cannot be missed
-// by chance.
+// mustSee are the occurrences that the scripts exist for. The number is of scripts after
+// which an occurrence cannot be missing by chance.
 var mustSee = map[string]int{
 	"doubts": 40, "late": 40, "void": 40, "reserved": 40, "prepared": 40, "promises": 40, "overtaken": 40,
 	"read ahead": 40, "shared": 40, "reset": 40, "failed": 40, "crash": 40, "kill": 40, "outlived": 40,
 	"guard waits": 200, "terminated": 200, "cut": 200, "lost": 200, "commits undone": 40,
 }
 
-// TestSteppedTwice plays scripts twice: the histories are the same, byte for
-// byte. So what a script finds, it finds again.
+// TestSteppedTwice plays scripts twice. The histories are the same, byte for byte, so a
+// failing script fails again.
 func TestSteppedTwice(t *testing.T) {
 	tier.Checks(t, 2, 50)
 	server := newSteppedServer(t)
@@ -239,7 +236,7 @@ func TestSteppedTwice(t *testing.T) {
 	})
 }
 
-// firstDifference shows where two histories part, and what came before.
+// firstDifference returns where two histories differ, and the lines before.
 func firstDifference(one, other string) string {
 	if one == other {
 		return ""
@@ -253,18 +250,18 @@ func firstDifference(one, other string) string {
 	return fmt.Sprintf("after\n%s\nthe first time came\n%s\nand the second time\n%s", strings.Join(a[max(0, n-12):n], "\n"), shown(a), shown(b))
 }
 
-// play plays a script to its end, lets everybody finish, and judges.
+// play plays a script to its end, lets all actors finish, and judges.
 func play(t *rapid.T, server *steppedServer, script script, seen map[string]int) *stage {
 	s := newStage(t, server, script, seen)
 	ended := false
 	defer func() {
 		if !ended || t.Failed() {
-			s.keep(failedHistory) // the last that rapid plays is the smallest
+			s.keep(failedHistory) // rapid plays the smallest script last
 		}
 	}()
 	for _, step := range slices.Concat(script.steps...) {
-		s.tell("", "", deedBegun, deed{deeds[step.do].name, step.who, step.what})
-		deeds[step.do].do(s, step.who, step.what)
+		s.record("", "", actionBegun, deed{actions[step.do].name, step.who, step.what})
+		actions[step.do].do(s, step.who, step.what)
 		s.settle()
 	}
 	s.finish()

@@ -6,14 +6,12 @@ import (
 	"strings"
 )
 
-// rounds is how often everybody may go on in the end before they are taken to
-// be stuck.
+// rounds is how often all actors may continue in the end before they count as stuck.
 const rounds = 60
 
-// finish ends all writers and lets the workers go on until nothing is left to
-// do.
+// finish ends all writers and runs the workers until nothing is left to do.
 func (s *stage) finish() {
-	s.tell("", "", deedBegun, deed{Deed: "the end"})
+	s.record("", "", actionBegun, deed{Deed: "the end"})
 	commits := s.script.commits
 	for i := range s.writers {
 		if s.writers[i].tx != nil {
@@ -49,10 +47,10 @@ SELECT format('%s is at %s of %s, with %s open ranges', consumer_name, last_posi
 FROM consumer_checkpoints AS c`))
 }
 
-// exhaust lets a loop go on for as long as it finds something.
+// exhaust runs a loop for as long as it finds work.
 func (s *stage) exhaust(l *loop) {
 	for range 1000 { // more than any script has events
-		for l.idle() && l.ahead.stopped() { // for others, too: the loop's turn comes after them
+		for l.idle() && l.ahead.stopped() { // for other loops, too: this loop's turn comes after them
 			s.advance(l, true)
 		}
 		s.advance(l, true)
@@ -63,15 +61,15 @@ func (s *stage) exhaust(l *loop) {
 	}
 }
 
-// done tells that all consumers are at the head and watch nothing any more.
+// done reports whether all consumers are at the head and watch no open position.
 func (s *stage) done() bool {
 	return s.number(`
 SELECT (SELECT count(*) FROM consumer_checkpoints WHERE last_position <> (SELECT coalesce(max(global_position), 0) FROM events))
 	+ (SELECT count(*) FROM consumer_gap_skips WHERE state = 'open')`) == 0
 }
 
-// wanted are the events of a consumer, missing the positions without an event,
-// and voids the ranges in which some were audited.
+// wanted are the events of a consumer, missing the positions without an event, and voids
+// the audited ranges that contain some.
 const views = `
 WITH wanted AS (
 	SELECT c.consumer_name AS consumer, e.* FROM consumer_checkpoints AS c CROSS JOIN events AS e
@@ -84,10 +82,10 @@ WITH wanted AS (
 	SELECT consumer_name AS consumer, * FROM consumer_gap_skips
 )`
 
-// verdicts are what must not be, each a query for what is.
+// verdicts are queries that return violations.
 var verdicts = []struct {
 	name, query string
-	unset       bool // means something only if the consumer was never reset
+	unset       bool // valid only if the consumer was never reset
 }{
 	{"lost", `
 SELECT format('%s: position %s', consumer, global_position) FROM wanted AS w
@@ -121,7 +119,7 @@ WHERE late <> audited AND consumer_name = 'all' AND consumer_name <> ALL ($1::te
 	{"closed without a time", `SELECT format('%s: %s', consumer, state) FROM audit WHERE closed_at IS NULL`, false},
 }
 
-// judge looks for what must not be when all is done.
+// judge fails if a verdict finds a violation after all is done.
 func (s *stage) judge() {
 	reset := slices.Sorted(maps.Keys(s.resets))
 	verdict := []string{}
@@ -134,7 +132,7 @@ func (s *stage) judge() {
 			verdict = append(verdict, v.name+": "+found)
 		}
 	}
-	s.tell("", "", judged, verdict)
+	s.record("", "", judged, verdict)
 	for _, v := range verdict {
 		s.t.Error(v)
 	}
@@ -142,7 +140,7 @@ func (s *stage) judge() {
 	s.seen["late"] += int(s.number(`SELECT count(*) FROM ledger WHERE late`))
 }
 
-// show joins the answer of a query that returns texts.
+// show joins the rows of a query that returns texts.
 func (s *stage) show(query string, args ...any) string {
 	rows, err := s.own.QueryContext(s.ctx, query, args...)
 	s.must(err)

@@ -16,20 +16,20 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// steppedWorker is a worker without coordination: the script assigns, and
-// moves its frontier and its loops.
+// steppedWorker is a worker without coordination. The script assigns its consumers, and
+// runs its frontier and its loops.
 type steppedWorker struct {
 	*Worker
 	name    string
 	session *frontier.Session // nil: to be opened
 	shown   *frontier.Value   // the latest
 	loops   []*loop
-	// blockers are the transactions that became stale in the latest statement
-	// of the frontier.
+	// blockers are the transactions that became stale in the latest statement of the
+	// frontier.
 	blockers []string
 
 	mu    sync.Mutex
-	lines []*line // ever made
+	lines []*line // all lines
 }
 
 func (w *steppedWorker) loop(consumer string) *loop {
@@ -41,11 +41,11 @@ func (w *steppedWorker) loop(consumer string) *loop {
 	return nil
 }
 
-// barestLog can do nothing but what every log must.
+// barestLog implements only the methods that every log must have.
 type barestLog struct{ store.Log }
 
 func (s *stage) newWorker(name string) *steppedWorker {
-	cfg := s.config(name, "20s") // waiting that long for a lock is waiting for ever
+	cfg := s.config(name, "20s") // a wait of 20 s for a lock counts as endless
 	sw := &steppedWorker{name: name}
 	cfg.Tracer = gate{s, sw}
 	s.lines(sw, cfg)
@@ -59,12 +59,12 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	consumers := []consumer.Consumer{steppedConsumer{"all", nil, new(atomic.Bool)}, steppedConsumer{"some", []string{"A"}, new(atomic.Bool)}}
 	w := newWorker(db, log, consumers,
 		func(c *Config) { c.Observers = append(c.Observers, s.observer(sw)) },
-		func(c *Config) { c.LeaderStrategy = LeaderStrategyLease }, // so that nobody looks for a dead worker's batch
+		func(c *Config) { c.LeaderStrategy = LeaderStrategyLease }, // so that no worker ends the batch of a dead worker
 		func(c *Config) { c.BatchSize = s.script.batchSize }, func(c *Config) { c.BatchTimeout = 24 * time.Hour }, func(c *Config) { c.MaxOpenRanges = s.script.maxOpen },
 		func(c *Config) { c.GapPolicy = s.script.policy }, func(c *Config) { c.StaleGapThreshold = s.script.stale }, func(c *Config) { c.StaleGapHarborLag = s.script.harborLag })
 	s.must(w.prepare(s.ctx))
-	// A script may let any statement wait. Nobody looks meanwhile: how often that
-	// would be, the script does not say.
+	// A script may delay any statement. The polls meanwhile are switched off, because their
+	// number would depend on chance.
 	w.limits = limits{quick: time.Hour, read: time.Hour, lock: 1000 * time.Hour, leave: usualLimits.leave, share: 1}
 	w.pooling.PIDKnown = false
 	sw.Worker = w
@@ -72,7 +72,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	for _, u := range w.units {
 		ahead := &readers{stops: make(chan *stop)}
 		if len(sw.loops) > 0 && !s.script.named {
-			ahead = sw.loops[0].ahead // the log filters nothing, so the loops share what is read
+			ahead = sw.loops[0].ahead // the log filters nothing, so the loops share the read-ahead
 		}
 		sw.loops = append(sw.loops, &loop{
 			c:      w.newLoop(u),
@@ -96,8 +96,8 @@ func (w *steppedWorker) closeSession() {
 	}
 }
 
-// stepFrontier runs the next statement of a frontier, due or not, sometimes
-// after a notification.
+// stepFrontier runs the next statement of a frontier, due or not, sometimes after a
+// notification.
 func (s *stage) stepFrontier(who, what int) {
 	w := s.workers[who%len(s.workers)]
 	if w.session != nil && what%2 == 1 {
@@ -112,7 +112,7 @@ func (s *stage) stepFrontier(who, what int) {
 	}
 	slices.Sort(w.blockers)
 	for _, b := range w.blockers {
-		s.tell(w.name, "", history.FrontierBlocked, history.Blocker{Holder: b})
+		s.record(w.name, "", history.FrontierBlocked, history.Blocker{Holder: b})
 	}
 	w.blockers = nil
 	v := w.frontier.Value()
@@ -122,28 +122,28 @@ func (s *stage) stepFrontier(who, what int) {
 	case err != nil && s.faults == 0:
 		s.wrong("%s: frontier, without any fault: %v", w.name, err)
 	case err != nil:
-		s.tell(w.name, "", sessionEnded, inWords(err))
+		s.record(w.name, "", sessionEnded, errorText(err))
 	case v != w.shown:
 		w.shown = v
 		s.published = append(s.published, v)
-		s.tell(w.name, "", published, s.viewOf(v))
+		s.record(w.name, "", published, s.viewOf(v))
 		if len(v.Doubts) > 0 {
 			s.saw("doubts")
 		}
 	}
 }
 
-// look lets a frontier look once more.
-func (s *stage) look(who, _ int) {
+// pollFrontier makes a frontier poll once.
+func (s *stage) pollFrontier(who, _ int) {
 	s.pass(0, 0)
 	for range 3 {
 		s.stepFrontier(who, 0)
 	}
 }
 
-// goPast makes the first writer stale: events are committed above its own, a
-// frontier looks until it stays open for too long, and the worker's consumers go
-// past it, or only the first of them.
+// goPast makes the first writer stale. Events are committed above its own, and a frontier
+// polls until the writer counts as stale. Then the worker's consumers pass it, or only the
+// first of them.
 func (s *stage) goPast(who, what int) {
 	s.append(0, what)
 	s.append(1, what+1)
@@ -151,7 +151,7 @@ func (s *stage) goPast(who, what int) {
 		s.endWriter(w, true)
 	}
 	for range 5 {
-		s.look(who, 0)
+		s.pollFrontier(who, 0)
 	}
 	if what%3 == 0 {
 		s.handOnMeanwhile(who, what/3)
@@ -165,7 +165,7 @@ func (s *stage) goPast(who, what int) {
 	}
 }
 
-// pass lets time pass. It cannot while somebody waits for the server.
+// pass lets time pass. It must not be called while a goroutine waits for the server.
 func (s *stage) pass(int, int) {
 	for _, l := range s.loops() {
 		if l.waits != 0 {
@@ -175,8 +175,8 @@ func (s *stage) pass(int, int) {
 	time.Sleep(quantum)
 }
 
-// watch looks whether somebody has moved the progress of consumers, as every
-// worker does now and then.
+// watch checks whether another worker or an operator has moved the progress of consumers,
+// as every worker does regularly.
 func (s *stage) watch(who, _ int) {
 	w := s.workers[who%len(s.workers)]
 	if _, err := w.signalMoved(s.ctx, w.units, []string{"all", "some"}); err != nil && s.faults == 0 {
@@ -187,7 +187,7 @@ func (s *stage) watch(who, _ int) {
 			select {
 			case <-l.c.unit.reload.c:
 				l.c.forget()
-				s.tell(l.worker, l.unit(), nudged, nil)
+				s.record(l.worker, l.unit(), nudged, nil)
 			default:
 			}
 		}

@@ -14,28 +14,28 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// aggregates are what the writers append to; the first letter is the type.
+// aggregates are the writers' aggregates. The first letter is the type.
 var aggregates = []string{"A1", "B1", "A2", "B2", "A3"}
 
 // writer is a transaction that appends.
 type writer struct {
 	tx    *sql.Tx // nil: none
-	n     int     // of all transactions
+	n     int     // number among all transactions
 	pid   int     // of its backend
 	gid   string  // if it is prepared
 	holds map[string]bool
 	// drawn are the positions of its events.
 	drawn []int64
-	saves []int // how many there were at its savepoints
-	// reserved is a position that it has drawn for an aggregate before it
-	// locked that, as other stores than ours do.
+	saves []int // length of drawn at its savepoints
+	// reserved is a position that it has drawn for an aggregate before it locked the
+	// aggregate, as some other stores do.
 	reserved  int64
 	aggregate string
 }
 
 func (s *stage) writer(n int) *writer { return &s.writers[n%len(s.writers)] }
 
-// begun returns the n-th of the writers in a transaction, nil if there is none.
+// begun returns the n-th of the writers in a transaction, or nil if there is none.
 func (s *stage) begun(n int) *writer {
 	var all []*writer
 	for i := range s.writers {
@@ -49,15 +49,14 @@ func (s *stage) begun(n int) *writer {
 	return all[n%len(all)]
 }
 
-// eventID is another one each time, and the same when the script is played
-// again.
+// eventID returns a new id, and the same one when the script is played again.
 func (s *stage) eventID() (id uuid.UUID) {
 	s.events++
 	binary.BigEndian.PutUint32(id[:], s.events)
 	return id
 }
 
-// free returns the aggregates that nobody else keeps w from appending to.
+// free returns the aggregates to which w can append without waiting.
 func (s *stage) free(w *writer) (free []string) {
 	for _, a := range aggregates {
 		taken := false
@@ -71,7 +70,7 @@ func (s *stage) free(w *writer) (free []string) {
 	return free
 }
 
-// transactions are all that are open, prepared ones included.
+// transactions returns all open transactions, including prepared ones.
 func (s *stage) transactions() (all []*writer) {
 	for i := range s.writers {
 		all = append(all, &s.writers[i])
@@ -88,12 +87,12 @@ func (s *stage) begin(w *writer) {
 	s.txs++
 	*w = writer{tx: tx, n: s.txs, holds: map[string]bool{}}
 	s.must(tx.QueryRowContext(s.ctx, `SELECT pg_backend_pid()`).Scan(&w.pid))
-	s.tell(s.name(w), "", history.Begin, history.Transaction{Tx: w.n})
+	s.record(s.name(w), "", history.Begin, history.Transaction{Tx: w.n})
 }
 
-// tellEnd tells how a transaction has ended.
-func (s *stage) tellEnd(who string, w *writer, kind history.Kind) {
-	s.tell(who, "", kind, history.Transaction{Tx: w.n, Positions: history.Spans(w.drawn)})
+// tellEnd records how a transaction has ended.
+func (s *stage) recordEnd(who string, w *writer, kind history.Kind) {
+	s.record(who, "", kind, history.Transaction{Tx: w.n, Positions: history.Spans(w.drawn)})
 }
 
 // in runs a statement of a writer.
@@ -102,7 +101,7 @@ func (s *stage) in(w *writer, statement string) {
 	s.must(err)
 }
 
-// append appends one or two events to an aggregate that nobody else holds.
+// append appends one or two events to an aggregate that no other transaction holds.
 func (s *stage) append(who, what int) {
 	w := s.writer(who)
 	free := s.free(w)
@@ -123,11 +122,11 @@ func (s *stage) append(who, what int) {
 	s.must(err)
 	w.holds[to] = true
 	w.drawn = append(w.drawn, result.GlobalPositions...)
-	s.tell(s.name(w), "", drew, draw{to, history.Spans(result.GlobalPositions), true})
+	s.record(s.name(w), "", drew, draw{to, history.Spans(result.GlobalPositions), true})
 }
 
-// reserve draws a position for an aggregate that another transaction has
-// locked. Until it is used, nobody else gets in between.
+// reserve draws a position for an aggregate that another transaction has locked. Until the
+// position is used, no other transaction appends to the aggregate.
 func (s *stage) reserve(who, what int) {
 	w := s.writer(who)
 	if w.reserved != 0 {
@@ -154,7 +153,7 @@ func (s *stage) reserve(who, what int) {
 	s.begin(w)
 	w.aggregate = locked[what%len(locked)]
 	s.must(w.tx.QueryRowContext(s.ctx, `SELECT nextval('events_global_position_seq')`).Scan(&w.reserved))
-	s.tell(s.name(w), "", drew, draw{w.aggregate, history.Spans([]int64{w.reserved}), false})
+	s.record(s.name(w), "", drew, draw{w.aggregate, history.Spans([]int64{w.reserved}), false})
 }
 
 func (s *stage) appendReserved(w *writer, free []string) {
@@ -171,14 +170,14 @@ INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_ver
 SELECT $3::bigint, $1::text, $2::text, aggregate_version, $4::uuid, 'happened', '' FROM head`,
 		w.aggregate[:1], w.aggregate, w.reserved, s.eventID().String())
 	s.must(err)
-	s.tell(s.name(w), "", drew, draw{w.aggregate, history.Spans([]int64{w.reserved}), true})
+	s.record(s.name(w), "", drew, draw{w.aggregate, history.Spans([]int64{w.reserved}), true})
 	s.saw("reserved")
 	w.holds[w.aggregate] = true
 	w.drawn = append(w.drawn, w.reserved)
 	w.reserved, w.aggregate = 0, ""
 }
 
-// burn draws many positions that nobody will use.
+// burn draws many positions that no event will use.
 func (s *stage) burn(who, what int) {
 	w := s.writer(who)
 	if w.reserved != 0 {
@@ -189,10 +188,10 @@ func (s *stage) burn(who, what int) {
 	s.must(w.tx.QueryRowContext(s.ctx, `
 SELECT min(p), max(p) FROM (SELECT nextval('events_global_position_seq') AS p FROM generate_series(1, $1::int)) AS drawn`,
 		10*(1+what%4)).Scan(&all.First, &all.Last))
-	s.tell(s.name(w), "", drew, draw{Positions: []history.Span{all}})
+	s.record(s.name(w), "", drew, draw{Positions: []history.Span{all}})
 }
 
-// handOn commits a transaction for whose lock another waits, which then appends
+// handOn commits a transaction for whose lock another one waits. The other one then appends
 // and commits at once.
 func (s *stage) handOn(who, _ int) {
 	for i := range s.writers {
@@ -215,8 +214,8 @@ func (s *stage) handOn(who, _ int) {
 	}
 }
 
-// handOnMeanwhile does so while a loop is in the middle of a step, between two
-// reads for one.
+// handOnMeanwhile calls handOn while a loop is in the middle of a step, for example between
+// two reads.
 func (s *stage) handOnMeanwhile(who, what int) {
 	l := s.choose(who)
 	for range 1 + what%4 {
@@ -229,7 +228,7 @@ func (s *stage) savepoint(who, _ int) {
 	if w := s.begun(who); w != nil {
 		s.in(w, fmt.Sprintf("SAVEPOINT s%d", len(w.saves)))
 		w.saves = append(w.saves, len(w.drawn))
-		s.tell(s.name(w), "", savepointSet, nil)
+		s.record(s.name(w), "", savepointSet, nil)
 	}
 }
 
@@ -241,14 +240,13 @@ func (s *stage) rollbackTo(who, _ int) {
 	last := len(w.saves) - 1
 	s.in(w, fmt.Sprintf("ROLLBACK TO SAVEPOINT s%d", last))
 	w.drawn, w.saves = w.drawn[:w.saves[last]], w.saves[:last]
-	s.tell(s.name(w), "", undone, nil)
+	s.record(s.name(w), "", undone, nil)
 }
 
 func (s *stage) commit(who, what int)   { s.endSome(who, what, true) }
 func (s *stage) rollback(who, what int) { s.endSome(who, what, false) }
 
-// endSome ends a transaction. The first writer takes its time, until it is
-// stale.
+// endSome ends a transaction. The first writer stays open until it is stale.
 func (s *stage) endSome(who, what int, commit bool) {
 	w := s.begun(who)
 	if w != nil && (w != &s.writers[0] || what%2 == 0) {
@@ -260,10 +258,10 @@ func (s *stage) endWriter(w *writer, commit bool) {
 	if commit {
 		s.appear(w)
 		s.must(w.tx.Commit())
-		s.tellEnd(s.name(w), w, history.Committed)
+		s.recordEnd(s.name(w), w, history.Committed)
 	} else {
 		s.must(w.tx.Rollback())
-		s.tellEnd(s.name(w), w, history.RolledBack)
+		s.recordEnd(s.name(w), w, history.RolledBack)
 	}
 	*w = writer{}
 }
@@ -276,8 +274,8 @@ func (s *stage) prepare(who, _ int) {
 	s.gids++
 	w.gid = fmt.Sprintf("g%d", s.gids)
 	s.in(w, "PREPARE TRANSACTION '"+w.gid+"'")
-	_ = w.tx.Rollback() // there is none any more: it gives the connection back
-	s.tellEnd(s.name(w), w, history.PreparedToEnd)
+	_ = w.tx.Rollback() // the transaction has ended already: Rollback returns the connection
+	s.recordEnd(s.name(w), w, history.PreparedToEnd)
 	s.saw("prepared")
 	w.tx = nil
 	gone := *w
@@ -300,31 +298,31 @@ func (s *stage) endPrepared(n int, commit bool) {
 		s.appear(w)
 	}
 	s.exec(fmt.Sprintf("%s '%s'", how, w.gid))
-	s.tellEnd(w.gid, w, ended)
+	s.recordEnd(w.gid, w, ended)
 	s.prepared = slices.Delete(s.prepared, n, n+1)
 }
 
 // terminate ends the backend of a writer.
 func (s *stage) terminate(who, _ int) {
 	if w := s.begun(who); w != nil {
-		s.tell(s.name(w), "", history.FaultInjected, history.Injection{Fault: writerEnded})
+		s.record(s.name(w), "", history.FaultInjected, history.Injection{Fault: writerEnded})
 		s.end(`pid = $1::int`, w.pid)
 		s.forget(w)
 		s.saw("terminated")
 	}
 }
 
-// forget gives up a writer whose backend is gone.
+// forget drops a writer whose backend is gone.
 func (s *stage) forget(w *writer) {
-	s.tellEnd(s.name(w), w, history.RolledBack)
-	_ = w.tx.Rollback() // gives the broken connection back
+	s.recordEnd(s.name(w), w, history.RolledBack)
+	_ = w.tx.Rollback() // returns the broken connection
 	*w = writer{}
 }
 
-// appear is called when the events of a transaction are about to be seen for
-// the first time: nobody may have declared them void before. What a frontier
-// publishes under the token of an earlier life promises nothing: it may read
-// rows in this one before it notices, and no guard lets them pass.
+// appear is called when the events of a transaction are about to become visible. No
+// frontier may have declared them void before. A value under the token of an earlier
+// incarnation does not count. A frontier may read rows of this incarnation before it
+// notices, and no guard accepts such a value.
 func (s *stage) appear(w *writer) {
 	s.committed += int64(len(w.drawn))
 	today := s.token()
@@ -341,14 +339,14 @@ func (s *stage) appear(w *writer) {
 	}
 }
 
-// token is the random part of this incarnation, empty before there is one.
+// token returns the random part of this incarnation, or "" before there is one.
 func (s *stage) token() (token string) {
 	err := s.own.QueryRowContext(s.ctx, `SELECT coalesce((SELECT token::text FROM consumer_checkpoints_token), '')`).Scan(&token)
 	s.must(err)
 	return token
 }
 
-// name is what a writer is called in the account of a run.
+// name returns a writer's name in the history.
 func (s *stage) name(w *writer) string {
 	for i := range s.writers {
 		if w == &s.writers[i] {

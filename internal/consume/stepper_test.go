@@ -15,16 +15,16 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// stepper is a worker with one consumer whose parts a test moves by hand:
-// nothing runs by itself.
+// stepper is a worker with one consumer that a test runs step by step. Nothing runs by
+// itself.
 type stepper struct {
 	*Worker
 	session *frontier.Session
 	loop    *consumerLoop
 }
 
-// newLedgerStepper makes a log, and a worker whose consumer writes all of it into
-// the ledger.
+// newLedgerStepper makes a log, and a worker whose consumer writes all of it into the
+// ledger.
 func newLedgerStepper(t *testing.T, opts ...option) (*pgtest.Database, *stepper) {
 	t.Helper()
 	d := pgtest.New(t)
@@ -32,7 +32,7 @@ func newLedgerStepper(t *testing.T, opts ...option) (*pgtest.Database, *stepper)
 	return d, newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, opts...)
 }
 
-// newStepper makes a worker and gives it the consumer.
+// newStepper makes a worker and assigns the consumer to it.
 func newStepper(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, opts ...option) *stepper {
 	t.Helper()
 	w := newWorker(db, log, []consumer.Consumer{c}, opts...)
@@ -49,7 +49,7 @@ func newStepper(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, op
 	return h
 }
 
-// own gives the consumer to this worker.
+// own assigns the consumer to this worker.
 func (h *stepper) own(t *testing.T) {
 	t.Helper()
 	if _, err := h.db.Exec(`INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ($1::text, $2::uuid)
@@ -58,7 +58,7 @@ func (h *stepper) own(t *testing.T) {
 	}
 }
 
-// open begins a life of the frontier.
+// open opens a session of the frontier.
 func (h *stepper) open(t *testing.T) {
 	t.Helper()
 	s, err := h.frontier.Open(t.Context())
@@ -69,8 +69,8 @@ func (h *stepper) open(t *testing.T) {
 	h.session = s
 }
 
-// look steps the frontier until its value is as the test wants it.
-func (h *stepper) look(t *testing.T, what string, done func(v *frontier.Value) bool) {
+// stepFrontier steps the frontier until done accepts its value.
+func (h *stepper) stepFrontier(t *testing.T, what string, done func(v *frontier.Value) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(pgtest.Patience); !done(h.frontier.Value()); {
 		if time.Now().After(deadline) {
@@ -82,13 +82,13 @@ func (h *stepper) look(t *testing.T, what string, done func(v *frontier.Value) b
 	}
 }
 
-// lookUpTo steps the frontier until consumers may advance to a position.
-func (h *stepper) lookUpTo(t *testing.T, position int64) {
+// stepFrontierTo steps the frontier until consumers may read up to a position.
+func (h *stepper) stepFrontierTo(t *testing.T, position int64) {
 	t.Helper()
-	h.look(t, "the position to be safe", func(v *frontier.Value) bool { return v.Safe >= position })
+	h.stepFrontier(t, "the position to be safe", func(v *frontier.Value) bool { return v.Safe >= position })
 }
 
-// handle lets the loop make batches until there is nothing to do.
+// handle runs batches of the loop until there is nothing to do.
 func (h *stepper) handle(t *testing.T) {
 	t.Helper()
 	for {

@@ -11,12 +11,12 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// supervise runs the loops of the units that are assigned to this worker, until
-// intake ends, and returns when all have ended. One that fails for good ends the
-// intake by drain. At no time are there two loops of one unit.
+// supervise runs the loops of the units that are assigned to this worker, until intake
+// ends. It returns when all loops have ended. A loop with a fatal error ends the intake by
+// drain. A unit never has two loops at once.
 //
-// Handlers that still run when stopLimit has passed ignore their context.
-// supervise leaves them behind, each with its loop, and names them.
+// A handler that still runs after stopLimit ignores its context. supervise leaves such
+// handlers behind, each with its loop, and names them in its error.
 func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 	type end struct {
 		unit *unit
@@ -24,7 +24,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 	}
 	var (
 		ended    = make(chan end)
-		left     = make(chan struct{})             // nobody takes their ends any more
+		left     = make(chan struct{})             // closed when nobody receives the ends of loops any more
 		stop     = map[string]context.CancelFunc{} // of the loops that have not ended
 		draining = intake.Done()
 		overdue  <-chan time.Time
@@ -72,7 +72,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 				return fatal
 			}
 			select {
-			case <-w.unfinished: // handOver has not come to the last ones
+			case <-w.unfinished: // handOver has not received the last value
 			default:
 			}
 			w.unfinished <- slices.Collect(maps.Keys(stop))

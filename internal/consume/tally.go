@@ -7,86 +7,86 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// conflictsTolerated is how often in a row PostgreSQL may sacrifice one batch
-// (deadlock, serialization failure) before that counts as its handler's.
+// conflictsTolerated is how often in a row PostgreSQL may abort one batch before the abort
+// counts as its handler's failure. Such aborts are deadlocks and serialization failures.
 const conflictsTolerated = 5
 
-// lossesTolerated is how often in a row a batch may lose its connection at one
-// event, while all others keep theirs, before that counts as its handler's.
+// lossesTolerated is how often in a row a batch may lose its connection at one event before
+// the loss counts as its handler's failure. Only losses that other connections survive
+// count.
 const lossesTolerated = 1
 
-// tally counts what went wrong since a consumer last got on, and decides what
-// follows. It asks neither a clock nor the database. The zero value has seen
-// nothing go wrong.
+// tally counts the failures since the consumer last succeeded, and decides what follows. It
+// uses neither a clock nor the database. The zero value has no failure.
 //
-// The FailurePolicy never applies to a batch of several events of which nobody
-// knows which one fails: it is narrowed down first, and what failed until then
-// does not count for the event that is left. A target that is away for a moment
-// fails all events alike.
+// The FailurePolicy never applies to a batch of several events whose failing event is
+// unknown. The batch is narrowed down first, and failures until then do not count for the
+// event that is found. So an unavailable dependency, which fails all events alike, does not
+// use up an event's attempts.
 type tally struct {
-	retries  int           // of the batch in hand
+	retries  int           // of the batch in flight
 	failures int           // the handler's, in a row
 	poison   int64         // the event that is known to fail; 0: none, or a batch without events
 	tries    int           // failures at poison
-	bisect   bisection     // what a failed batch is narrowed down to
+	bisect   bisection     // narrows down a failed batch
 	owed     time.Duration // the pause before poison is tried again, see due
 
 	conflicts int   // in a row
 	lostAt    int64 // the event at which the connection was lost
-	losses    int   // there, in a row
+	losses    int   // losses at lostAt, in a row
 
-	disturbed int       // in a row, the database's
-	troubled  time.Time // when the first of them came
+	disturbed      int       // failures of the database in a row
+	disturbedSince time.Time // when the first of them happened
 }
 
-// failure is what a tally has to know of a step that failed.
+// failure describes a failed iteration.
 type failure struct {
 	outcome outcome
-	batch   bool                   // there was one
+	batch   bool                   // there was a batch
 	events  []store.PersistedEvent // of the batch
-	at      int                    // index of the event that was being handled, below 0: unknown
-	well    bool                   // other connections outlived it
+	at      int                    // index of the event that was being handled; below 0: unknown
+	well    bool                   // other connections survived the failure
 	many    bool                   // the batch had too many events for its time
 	now     time.Time
-	random  float64 // in [0, 1), spreads the pauses
+	random  float64 // in [0, 1), for the jitter of pauses
 }
 
 // decision is what follows from a failure.
 type decision struct {
 	byHandler bool
-	inARow    int // failures of this kind
-	tries     int // of them, the handler's at the event that is known to fail; 0: none is
+	inARow    int // failures of this kind in a row
+	tries     int // the handler's failures at the event that is known to fail; 0: none is known
 	pause     time.Duration
-	// exhausted: the FailurePolicy applies or, if it is not the handler's
-	// failure, RetryLimit has passed.
+	// exhausted: the FailurePolicy applies or, if the handler did not fail, RetryLimit has
+	// passed.
 	exhausted bool
 }
 
-// failed takes note of a failure.
+// failed records a failure and returns the decision.
 func (t *tally) failed(cfg *Config, f failure) decision {
 	if f.batch {
 		t.retries++
 	}
 	switch f.outcome {
 	case conflicted:
-		t.disturbed = 0 // the server has said so
+		t.disturbed = 0 // the server has answered
 		if t.conflicts++; t.conflicts <= conflictsTolerated {
 			return decision{inARow: t.conflicts, pause: backoff.Delay(t.conflicts, 10*time.Millisecond, time.Second, f.random)}
 		}
 	case lost:
 		if !t.lost(f) {
-			return t.trouble(cfg, f)
+			return t.databaseFailed(cfg, f)
 		}
 	case handlerFailed:
 	default:
-		return t.trouble(cfg, f)
+		return t.databaseFailed(cfg, f)
 	}
 	return t.byHandler(cfg, f)
 }
 
-// lost takes note of a lost connection, and reports whether that counts as the
-// handler's failure. What everybody loses never does. Once it counts it goes on
-// counting, wherever the batch is cut while it is narrowed down.
+// lost records a lost connection, and reports whether the loss counts as the handler's
+// failure. A loss of all connections never counts. Once a loss counts, later losses of the
+// batch count too, wherever the batch is cut while it is narrowed down.
 func (t *tally) lost(f failure) bool {
 	if !f.well {
 		return false
@@ -102,25 +102,25 @@ func (t *tally) lost(f failure) bool {
 	return t.losses > lossesTolerated
 }
 
-// trouble takes note that the database did not work.
-func (t *tally) trouble(cfg *Config, f failure) decision {
+// databaseFailed records that the database failed.
+func (t *tally) databaseFailed(cfg *Config, f failure) decision {
 	if t.disturbed++; t.disturbed == 1 {
-		t.troubled = f.now
+		t.disturbedSince = f.now
 	}
 	return decision{
 		inARow:    t.disturbed,
 		pause:     backoff.Infrastructure(t.disturbed),
-		exhausted: cfg.RetryLimit > 0 && f.now.Sub(t.troubled) > cfg.RetryLimit,
+		exhausted: cfg.RetryLimit > 0 && f.now.Sub(t.disturbedSince) > cfg.RetryLimit,
 	}
 }
 
-// byHandler takes note that the handler failed. While a batch is narrowed down
-// all pauses are like the first, and a known event is tried again after what
-// comes before it, which need not wait.
+// byHandler records that the handler failed. While a batch is narrowed down, each pause is
+// as long as the first. A known failing event is tried again after the events before it,
+// which do not wait for its pause.
 func (t *tally) byHandler(cfg *Config, f failure) decision {
 	t.disturbed, t.owed = 0, 0
 	t.failures++
-	if f.many { // the next batch has fewer
+	if f.many { // the next batch has fewer events
 		return decision{byHandler: true, inARow: t.failures, pause: backoff.Delay(1, cfg.PollInterval, cfg.MaxPollInterval, f.random)}
 	}
 	t.bisect = t.bisect.failed(f.events, f.at)
@@ -145,34 +145,34 @@ func (t *tally) byHandler(cfg *Config, f failure) decision {
 		v.pause, t.owed = 0, v.pause
 	}
 	if !v.exhausted && t.tries >= cfg.MaxConsecutiveFailures {
-		v.pause, t.owed = 0, 0 // the policy waits for the event's failure alone, and nothing waits for the policy
+		v.pause, t.owed = 0, 0 // the event is tried alone next, without a pause: if it fails, the policy applies
 	}
 	return v
 }
 
-// worked takes note that a step got through to the database, also if there was
-// nothing to do, and reports whether that ends a trouble.
+// worked records that an iteration reached the database, even without work. It reports
+// whether that ends a failure of the database.
 func (t *tally) worked() (over bool) {
 	over, t.disturbed = t.disturbed > 0, 0
 	return over
 }
 
-// passed takes note that there is nothing left to do up to a position. Once no
-// event is under suspicion, the failures are forgotten.
+// passed records that everything up to position is done. Once no event is suspected, the
+// failures are cleared.
 func (t *tally) passed(position int64) {
 	if t.bisect = t.bisect.passed(position); !t.bisect.active() {
 		t.reset()
 	}
 }
 
-// clean reports whether nothing has gone wrong with a batch since one got through.
+// clean reports whether no batch has failed since the last success.
 func (t *tally) clean() bool { return t.failures == 0 && t.conflicts == 0 && t.losses == 0 }
 
-// reset forgets the failures. Whether the database works is another matter.
-func (t *tally) reset() { *t = tally{disturbed: t.disturbed, troubled: t.troubled} }
+// reset clears the failures of batches. The failures of the database remain.
+func (t *tally) reset() { *t = tally{disturbed: t.disturbed, disturbedSince: t.disturbedSince} }
 
-// due returns the pause that comes before the next batch, once: that before an
-// event is tried again, when what came before it is done.
+// due returns, once, the pause before the next batch. It is the pause before a failing
+// event's next try, after the events before it are done.
 func (t *tally) due() (pause time.Duration) {
 	if t.bisect.bound == t.bisect.until {
 		pause, t.owed = t.owed, 0
@@ -180,5 +180,5 @@ func (t *tally) due() (pause time.Duration) {
 	return pause
 }
 
-// attempt is the number of the next try of the batch in hand, from 1.
+// attempt returns the number of the next try of the batch in flight, from 1.
 func (t *tally) attempt() int { return t.retries + 1 }

@@ -10,18 +10,18 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// simulated is a loop over a tally: it has events, some of which fail, and a
-// clock that only pauses move.
+// simulated is a loop over a tally. Some of its events fail, and only pauses move its
+// clock.
 type simulated struct {
 	tally
 	cfg      Config
 	events   []store.PersistedEvent
 	position int64
 	now      time.Time
-	away     time.Time     // until when the target is away, which fails every event
+	away     time.Time     // until when the dependency is down, which fails every event
 	poison   []int64       // positions of events that always fail
-	named    bool          // the consumer names the event that fails
-	shown    map[int64]int // how often an event was alone or named when it failed
+	named    bool          // the consumer names the failing event
+	shown    map[int64]int // how often an event was alone or named when it failed, by position
 }
 
 func drawSimulated(t *rapid.T) *simulated {
@@ -43,8 +43,8 @@ func drawSimulated(t *rapid.T) *simulated {
 	return s
 }
 
-// step makes a batch. It returns the decision if that failed, and the event that
-// was alone in it or was named.
+// step makes a batch. It returns the decision if the batch failed, and the event that was
+// alone or named.
 func (s *simulated) step(t *rapid.T) (v decision, known int64, failed bool) {
 	page, through := s.bisect.next(s.events, s.position, s.cfg.BatchSize)
 	at := slices.IndexFunc(page, func(e store.PersistedEvent) bool {
@@ -68,8 +68,8 @@ func (s *simulated) step(t *rapid.T) (v decision, known int64, failed bool) {
 	return v, known, true
 }
 
-// However many events fail: the policy applies to an event only when that has
-// failed by itself, or been named, as often as the option says, and to no other.
+// The policy applies to an event only after that event has failed alone or named as often
+// as the option says, however many events fail. It applies to no other event.
 func TestPolicyAppliesToThePoisonEvent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSimulated(t)
@@ -78,7 +78,7 @@ func TestPolicyAppliesToThePoisonEvent(t *testing.T) {
 				s.poison = append(s.poison, e.GlobalPosition)
 			}
 		}
-		most := max(s.cfg.MaxConsecutiveFailures, 2) // a named one is still to be alone once
+		most := max(s.cfg.MaxConsecutiveFailures, 2) // a named one is still to fail alone once
 		found := 0
 		for steps := 0; s.position < int64(len(s.events)); steps++ {
 			if steps > 3000 {
@@ -95,7 +95,7 @@ func TestPolicyAppliesToThePoisonEvent(t *testing.T) {
 			case known != s.poison[found] || s.shown[known] < s.cfg.MaxConsecutiveFailures || s.shown[known] > most || v.tries != s.shown[known]:
 				t.Fatalf("%+v for event %d, which has failed %d times; the poison events are %v", v, known, s.shown[known], s.poison)
 			}
-			found++ // goes to the dead letters, say
+			found++ // as if it became a dead letter
 			s.poison[found-1] = 0
 		}
 		if found != len(s.poison) {
@@ -104,10 +104,9 @@ func TestPolicyAppliesToThePoisonEvent(t *testing.T) {
 	})
 }
 
-// A target that is away for a moment, however many events that fails, is waited
-// for: a second where a batch has to be narrowed down, half a second for each
-// try otherwise.
-func TestTargetThatIsAwayForAMoment(t *testing.T) {
+// A short outage of a dependency is survived, however many events it fails. It may last a
+// second if the batch must be narrowed down, and otherwise half a second for each try.
+func TestRetriesOutlastShortOutage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSimulated(t)
 		survives := time.Second
@@ -126,9 +125,9 @@ func TestTargetThatIsAwayForAMoment(t *testing.T) {
 	})
 }
 
-// What comes before an event that is known to fail is not held up; the event
-// itself is tried again after a pause.
-func TestPauseComesBeforeTheEventThatFails(t *testing.T) {
+// The events before a known failing event are not delayed. The failing event is tried again
+// after a pause.
+func TestPauseOnlyBeforeFailingEvent(t *testing.T) {
 	s := &simulated{cfg: DefaultConfig(), events: make([]store.PersistedEvent, 5), shown: map[int64]int{}}
 	for i := range s.events {
 		s.events[i].GlobalPosition = int64(i + 1)
@@ -152,7 +151,7 @@ func TestPauseComesBeforeTheEventThatFails(t *testing.T) {
 	}
 }
 
-// A failure that nobody can put down to an event counts by itself.
+// A failure that belongs to no event counts by itself.
 func TestPolicyAppliesToABatchWithoutEvents(t *testing.T) {
 	cfg := DefaultConfig()
 	var c tally
@@ -163,9 +162,9 @@ func TestPolicyAppliesToABatchWithoutEvents(t *testing.T) {
 	}
 }
 
-// What all connections lose is never the handler's failure, however often. What
-// one alone loses is, from the second time at the same event on.
-func TestLossesAreTheHandlersIfNobodyElseHasThem(t *testing.T) {
+// A loss of all connections is never the handler's failure, however often it happens. A
+// loss of one connection alone is, from the second time at the same event on.
+func TestRepeatedLossCountsIfOthersSurvive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := DefaultConfig()
 		events := []store.PersistedEvent{{GlobalPosition: 1}, {GlobalPosition: 2}, {GlobalPosition: 3}}
@@ -200,8 +199,8 @@ func TestLossesAtSeveralEvents(t *testing.T) {
 	}
 }
 
-// A COMMIT names no event. Its losses count on while the batch is narrowed down.
-func TestLossesCountWhileABatchIsNarrowedDown(t *testing.T) {
+// A COMMIT names no event. Its losses keep counting while the batch is narrowed down.
+func TestLossesCountDuringBisection(t *testing.T) {
 	cfg := DefaultConfig()
 	e := []store.PersistedEvent{{GlobalPosition: 1}, {GlobalPosition: 2}, {GlobalPosition: 3}}
 	var c tally
@@ -235,18 +234,18 @@ func TestConflictsCountFromTheSixthOn(t *testing.T) {
 	}
 }
 
-// RetryLimit is about a trouble that lasts: what is over does not add up.
-func TestTroubleEndsWithAStepThatWorks(t *testing.T) {
+// RetryLimit limits a lasting failure: failures that have ended do not add up.
+func TestRetryLimitRestartsAfterSuccess(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := DefaultConfig()
 		cfg.RetryLimit = time.Minute
 		var c tally
-		now, began := time.Unix(0, 0), time.Time{} // of the trouble
+		now, began := time.Unix(0, 0), time.Time{} // of the failure
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(40*time.Second)).Draw(t, "later")))
 			if rapid.Bool().Draw(t, "works") {
 				if over := c.worked(); over != !began.IsZero() {
-					t.Fatalf("it says %v, trouble since %v", over, began)
+					t.Fatalf("over is %v, failing since %v", over, began)
 				}
 				began = time.Time{}
 				continue
@@ -262,10 +261,9 @@ func TestTroubleEndsWithAStepThatWorks(t *testing.T) {
 	})
 }
 
-// What the server answers ends a trouble, also if the answer is that the handler
-// has failed, or a conflict. A batch that is through leaves it to the step to
-// say so.
-func TestTroubleEndsWithAnAnswer(t *testing.T) {
+// An answer of the server ends a failure of the database, also if the answer is a handler's
+// failure or a conflict. After a committed batch, the step reports the end.
+func TestServerAnswerEndsDatabaseFailure(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.RetryLimit = time.Minute
 	now := time.Unix(0, 0)
@@ -274,12 +272,12 @@ func TestTroubleEndsWithAnAnswer(t *testing.T) {
 		c.failed(&cfg, failure{outcome: disturbed, now: now})
 		c.failed(&cfg, failure{outcome: answer, batch: true, at: -1, now: now.Add(time.Second)})
 		if v := c.failed(&cfg, failure{outcome: disturbed, now: now.Add(time.Hour)}); v.exhausted || v.inARow != 1 {
-			t.Errorf("after outcome %d, a new trouble is %+v", answer, v)
+			t.Errorf("after outcome %d, a new failure is %+v", answer, v)
 		}
 	}
 	var c tally
 	c.failed(&cfg, failure{outcome: disturbed, now: now})
 	if c.passed(1); !c.worked() {
-		t.Error("a trouble is forgotten before anybody says that it is over")
+		t.Error("a failure is cleared before a step reports its end")
 	}
 }

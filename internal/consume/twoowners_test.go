@@ -14,8 +14,8 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// hold lets a test stop somebody once: it announces itself and waits to be let
-// go.
+// hold lets a test stop a goroutine once. The goroutine announces itself and waits to be
+// released.
 type hold struct {
 	armed       atomic.Bool
 	here, letGo chan struct{}
@@ -57,7 +57,7 @@ func (c heldConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedE
 	return c.steppedConsumer.Handle(ctx, tx, e)
 }
 
-// heldLog can be stopped when it has read late events.
+// heldLog can be stopped after it has read late events.
 type heldLog struct {
 	rangeLog
 	hasRead *hold
@@ -69,13 +69,13 @@ func (l heldLog) ReadRanges(ctx context.Context, q store.Querier, ranges []store
 	return events, err
 }
 
-// twoOwners are two workers who know of an open position, which has just
-// appeared, and who both believe to own the consumer. The assignment says that
-// it is the first one's, who can be stopped.
+// twoOwners are two workers that know an open position with a new event, and that both
+// believe to own the consumer. The consumer is assigned to the first one, which can be
+// stopped.
 type twoOwners struct {
 	db            *sql.DB
 	first, second *stepper
-	before        progress.State // as both know it
+	before        progress.State // the progress that both know
 
 	inHandler, hasRead *hold
 }
@@ -91,7 +91,7 @@ func newTwoOwners(t *testing.T) *twoOwners {
 	o.second = newStepper(t, d.DB, storepostgres.NewStore(nil), c, patience)
 	o.first = newStepper(t, d.DB, heldLog{newRangeLog(), o.hasRead}, heldConsumer{c, o.inHandler}, patience)
 	for _, w := range []*stepper{o.first, o.second} {
-		w.look(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 2 && len(v.Doubts) == 1 })
+		w.stepFrontier(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 2 && len(v.Doubts) == 1 })
 		w.handle(t)
 	}
 	o.before = *o.second.loop.progress
@@ -103,12 +103,12 @@ func newTwoOwners(t *testing.T) *twoOwners {
 		t.Fatal(err)
 	}
 	for _, w := range []*stepper{o.first, o.second} {
-		w.look(t, "the doubt to end", func(v *frontier.Value) bool { return len(v.Doubts) == 0 })
+		w.stepFrontier(t, "the doubt to end", func(v *frontier.Value) bool { return len(v.Doubts) == 0 })
 	}
 	return o
 }
 
-// judge lets both go on, each as the owner, and looks at what has been done.
+// judge runs both workers on, each as the owner, and checks the ledger.
 func (o *twoOwners) judge(t *testing.T) {
 	t.Helper()
 	for _, w := range []*stepper{o.first, o.second} {
@@ -125,8 +125,8 @@ func (o *twoOwners) judge(t *testing.T) {
 	}
 }
 
-// Delivering a late event leaves the position where it was. Only the revision
-// tells the other owner, who waits for the same row, that it has been done.
+// Delivering a late event does not move the position. Another owner waits for the same row.
+// Only the revision shows that owner that the event was delivered.
 func TestLateEventWhileAnotherOwnerDeliversIt(t *testing.T) {
 	o := newTwoOwners(t)
 	o.inHandler.armed.Store(true)
@@ -141,9 +141,8 @@ func TestLateEventWhileAnotherOwnerDeliversIt(t *testing.T) {
 	o.judge(t)
 }
 
-// An owner reads the late event and is held up. It goes on when another owner
-// has delivered it, and as if nothing had happened meanwhile: the consumer is
-// assigned to it again.
+// An owner reads the late event and is stopped. Another owner delivers the event, and the
+// consumer is assigned to the first owner again. Then the first owner continues.
 func TestLateEventAfterAnotherOwnerDeliveredIt(t *testing.T) {
 	o := newTwoOwners(t)
 	o.hasRead.armed.Store(true)

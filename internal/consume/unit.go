@@ -19,52 +19,50 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// maxType is the longest aggregate type, in bytes: the key of an event's index
-// holds no more.
+// maxType is the longest aggregate type in bytes that fits the key of an event's index.
 const maxType = 2_704
 
-// unit is what is assigned, checkpointed and shown: a consumer, or a part of one
-// that is split, see package partition.
+// unit has one assignment, one checkpoint and one status. It is a consumer, or a part of a
+// split consumer, see package partition.
 type unit struct {
 	name  string
 	slots partition.Range
-	*declared
+	*spec
 	status *unitStatus
 	reload *reloadSignal
 	voids  voidRows
-	log    string // the incarnation in which its checkpoint was last sound
-	// handled is the last event that this worker has handled and committed for it, or the one
-	// at the checkpoint that it has loaded.
+	log    string // the incarnation in which its checkpoint last belonged to the log
+	// handled is the last event that this worker has handled and committed for the unit, or
+	// the event at the loaded checkpoint.
 	handled struct {
 		position int64 // 0: none
 		is       reader.Fingerprint
 	}
 }
 
-// declared is what a consumer says of itself.
-type declared struct {
-	title    string // its name; that of its units has their slots
-	consumer consumer.Consumer
-	bulk     consumer.BatchConsumer // the same, if it takes whole batches
-	forgets  consumer.Forgetter     // the same, if it forgets aggregates
-	types    []string               // none: all
-	start    consumer.Start
-	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
+// spec is a consumer's specification.
+type spec struct {
+	consumerName string // the consumer's name; the name of a part adds its slots
+	consumer     consumer.Consumer
+	bulk         consumer.BatchConsumer // the consumer, if it handles whole batches
+	forgets      consumer.Forgetter     // the consumer, if it forgets aggregates
+	types        []string               // none: all types
+	start        consumer.Start
+	placed       chan struct{} // closed after the first checkpoint was placed; nil if it existed at the start
 
 	scope  scope.Scope // of types, version and start
 	demand coord.Demand
 	key    consumer.Key
-	// inTurn has room for the one part that runs, of a consumer that is split by
-	// other builds and does not say that its events may be handled at the same
-	// time. It is nil if it says so.
-	inTurn chan struct{}
+	// exclusive has room for one running part. It is for a consumer that other builds split
+	// although its events must not be handled at the same time. It is nil if they may be.
+	exclusive chan struct{}
 }
 
 // unit makes the unit of some of the consumer's slots.
-func (d *declared) unit(slots partition.Range) *unit {
-	u := &unit{name: partition.Name(d.title, slots), slots: slots, declared: d, reload: newReloadSignal()}
-	u.status = &unitStatus{s: observe.ConsumerStatus{Name: u.name, Consumer: d.title, Partition: slots.String()}}
-	u.voids.n.Store(voidsKept) // due with the first row: earlier owners may have left some
+func (d *spec) unit(slots partition.Range) *unit {
+	u := &unit{name: partition.Name(d.consumerName, slots), slots: slots, spec: d, reload: newReloadSignal()}
+	u.status = &unitStatus{s: observe.ConsumerStatus{Name: u.name, Consumer: d.consumerName, Partition: slots.String()}}
+	u.voids.n.Store(voidsKept) // the first row starts a compaction, since earlier owners may have left rows
 	return u
 }
 
@@ -73,10 +71,10 @@ func (u *unit) started(batchSize int) observe.ConsumerStarted {
 	return observe.ConsumerStarted{Consumer: u.name, Types: slices.Clone(u.scope.Types), Start: u.scope.Start, BatchSize: batchSize, Partitions: u.demand.Count}
 }
 
-// isPart reports whether the unit is one of a consumer that is split.
+// isPart reports whether the unit is a part of a split consumer.
 func (u *unit) isPart() bool { return u.slots != partition.All }
 
-// unitsOf checks the consumers and sorts them by name.
+// unitsOf checks the consumers and returns their units in order of name.
 func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
 	if len(consumers) == 0 {
 		return nil, errors.New("consumers is empty: a worker needs at least one")
@@ -101,7 +99,7 @@ func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
 	return units, errtext.Join(all...)
 }
 
-// unitOf asks a consumer for what it says of itself.
+// unitOf returns the unit of a consumer, or an error about its specification.
 func unitOf(c consumer.Consumer) (_ *unit, err error) {
 	if isNil(c) {
 		return nil, errors.New("is nil")
@@ -111,7 +109,7 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 			err = fmt.Errorf("a %T panicked when asked for its name, types, version, start or partitions: %s", c, errtext.Panic(v))
 		}
 	}()
-	d := &declared{title: c.Name(), consumer: c, demand: coord.Single}
+	d := &spec{consumerName: c.Name(), consumer: c, demand: coord.Single}
 	if s, ok := c.(consumer.ScopedConsumer); ok {
 		d.types = slices.Clone(s.AggregateTypes())
 	}
@@ -146,12 +144,12 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 	return u, nil
 }
 
-// selects asks a consumer for the version of its code, and says what that selects.
-func (d *declared) selects() (s scope.Scope, err error) {
+// selects calls the consumer's Version and returns its scope.
+func (d *spec) selects() (s scope.Scope, err error) {
 	version, start := 0, ""
 	if v, ok := d.consumer.(consumer.Versioned); ok {
 		if version = v.Version(); version < 0 {
-			return s, fmt.Errorf("%q: Version gives %d, which is below 0", d.title, version)
+			return s, fmt.Errorf("%q: Version gives %d, which is below 0", d.consumerName, version)
 		}
 	}
 	switch after, atHead := d.start.Position(); {
@@ -163,22 +161,22 @@ func (d *declared) selects() (s scope.Scope, err error) {
 	return scope.Of(d.types, version, start), nil
 }
 
-// partitions asks a consumer for its partitions.
-func (d *declared) partitions() error {
+// partitions reads a consumer's partitions.
+func (d *spec) partitions() error {
 	c, ok := d.consumer.(consumer.Partitioned)
 	if !ok {
-		d.inTurn = make(chan struct{}, 1)
+		d.exclusive = make(chan struct{}, 1)
 		return nil
 	}
 	p := c.Partitions()
 	if err := p.Check(); err != nil {
-		return fmt.Errorf("%q: Partitions: %w", d.title, err)
+		return fmt.Errorf("%q: Partitions: %w", d.consumerName, err)
 	}
 	d.demand, d.key = coord.Demand{Count: p.Count, Key: p.Key.Name()}, p.Key
 	return nil
 }
 
-// checkType refuses a type that no event can have.
+// checkType returns an error for a type that no event can have.
 func checkType(t string) error {
 	switch {
 	case t == "":
@@ -191,7 +189,7 @@ func checkType(t string) error {
 	return nil
 }
 
-// isNil also finds a nil pointer inside an interface.
+// isNil reports whether v is nil, or is an interface with a nil pointer.
 func isNil(v any) bool {
 	if v == nil {
 		return true

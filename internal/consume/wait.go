@@ -17,15 +17,15 @@ import (
 )
 
 var (
-	errNeverBegan  = errors.New("this worker has ended before it could begin: the error of its Start says why")
-	errNotLooked   = errors.New("nobody has looked yet how far it is")
+	errNeverBegan  = errors.New("this worker ended before it could begin: the error of its Start says why")
+	errNotPolled   = errors.New("the checkpoint was not read yet")
 	errOtherServer = errors.New("the server that answered is not the one that the worker reads: it was restarted just now, or several servers answer the connection string")
 )
 
-// pollAgain is the least pause between two looks for parts of one consumer.
-const pollAgain = 5 * time.Millisecond
+// partPoll is the shortest pause between two polls for parts of one consumer.
+const partPoll = 5 * time.Millisecond
 
-// WaitFor waits until a consumer has handled the event at a position, in whatever worker.
+// WaitFor waits until a consumer has handled the event at a position, in any worker.
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
 	if err := checkWhole(consumer); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	return w.waits.until(ctx, consumer, position)
 }
 
-// checkWhole refuses the name of a part.
+// checkWhole returns an error for the name of a part.
 func checkWhole(consumer string) error {
 	if whole := partition.Consumer(consumer); whole != consumer {
 		return fmt.Errorf("%w: %s is a unit's name, which may be gone at any time: wait for %s", ErrNoConsumer, errtext.Value(consumer), errtext.Value(whole))
@@ -53,20 +53,21 @@ func checkWhole(consumer string) error {
 	return nil
 }
 
-// waits are how a Worker or a Waiter waits for consumers.
+// waits are the settings and functions with which a Worker or a Waiter waits for consumers.
 type waits struct {
-	awaited *awaited // which says that a consumer is there
-	// Looks of one caller have a pause of first between them, then twice that, up to every.
+	awaited *awaited // signals that a consumer has reached a position
+	// The polls of one caller have a pause of first between them. It doubles with each
+	// poll, up to every.
 	first, every time.Duration
-	looks        looks
-	// arrived reads how far a consumer is. Its error is final, unless nobody answers.
+	reads        arrivalReads
+	// arrived reads how far a consumer is. Its error is final, unless isUnanswered.
 	arrived func(ctx context.Context, consumer string, position int64) (progress.Arrival, error)
-	ask     func(ctx context.Context, consumer string, position int64, split bool) // the workers that run the consumer; nil: nobody would hear the answer
+	ask     func(ctx context.Context, consumer string, position int64, split bool) // ask requests a notification from the workers that run the consumer; nil: no notification would be received
 }
 
 // until waits until a consumer has handled a position.
 func (w *waits) until(ctx context.Context, consumer string, position int64) error {
-	why, pause := errNotLooked, w.first
+	why, pause := errNotPolled, w.first
 	for ask := true; ; {
 		there, forget := w.awaited.wait(consumer, position)
 		handled, err := w.poll(ctx, consumer, position, ask, &why)
@@ -75,7 +76,7 @@ func (w *waits) until(ctx context.Context, consumer string, position int64) erro
 		}
 		if !handled && err == nil {
 			if !ask {
-				backoff.Sleep(ctx, pollAgain) // a part is there, and others are not
+				backoff.Sleep(ctx, partPoll) // one part has reached the position, and others have not
 			}
 			ask = w.pauseUntil(ctx, there, consumer, position, &pause, &why)
 		}
@@ -86,8 +87,9 @@ func (w *waits) until(ctx context.Context, consumer string, position int64) erro
 	}
 }
 
-// poll looks whether a consumer has handled a position, and if not, asks the
-// worker that runs it to say when. No answer of the database is no error.
+// poll reads whether a consumer has handled a position. If it has not, and ask is true,
+// poll requests a notification. A missing answer of the database is recorded in why, and is
+// no error.
 func (w *waits) poll(ctx context.Context, consumer string, position int64, ask bool, why *error) (handled bool, err error) {
 	now, err := w.arrived(ctx, consumer, position)
 	switch {
@@ -109,15 +111,15 @@ func (w *waits) poll(ctx context.Context, consumer string, position int64, ask b
 	return false, nil
 }
 
-// isUnanswered reports whether an error says nothing of a consumer: the database will answer, or
-// another server will. A standby breaks off what conflicts with what it replays.
+// isUnanswered reports whether an error says nothing about the consumer, so the next poll
+// may succeed. A standby cancels statements that conflict with its replay.
 func isUnanswered(err error) bool {
 	return errors.Is(err, errNoAnswer) || pgdriver.IsConnectionLoss(err) || pgdriver.IsStandby(err) || pgdriver.IsConflict(err)
 }
 
-// pauseUntil waits for there. Meanwhile it looks now and then how far the consumer is, together with
-// all who wait for that consumer, and reports true if it is time to ask again: the consumer is at
-// the position, or somebody has to see what is wrong.
+// pauseUntil waits for there. Meanwhile it polls the consumer's position with reads shared
+// by all callers that wait for that consumer. It reports true if the caller is to poll by
+// itself: the position is reached, the consumer is unknown, or the read failed.
 func (w *waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer string, position int64, pause *time.Duration, why *error) (again bool) {
 	for {
 		timer := time.NewTimer(*pause)
@@ -130,14 +132,14 @@ func (w *waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer 
 			return false
 		case <-timer.C:
 		}
-		now, err := w.looks.at(ctx, consumer, *pause, w.lookHowFar)
+		now, err := w.reads.at(ctx, consumer, *pause, w.readArrival)
 		*pause = min(2**pause, w.every)
 		switch {
 		case ctx.Err() != nil:
 		case isUnanswered(err):
 			*why = err
 		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), pgdriver.IsTimeLimit(err):
-			// The time of another caller was over, whose read it was.
+			// The read was another caller's, whose deadline has passed.
 		case err != nil || now.Unknown || now.Position >= position:
 			return true
 		default:
@@ -146,34 +148,34 @@ func (w *waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer 
 	}
 }
 
-// lookHowFar reads how far a consumer is.
-func (w *waits) lookHowFar(ctx context.Context, consumer string) (progress.Arrival, error) {
+// readArrival reads how far a consumer is.
+func (w *waits) readArrival(ctx context.Context, consumer string) (progress.Arrival, error) {
 	return w.arrived(ctx, consumer, math.MaxInt64)
 }
 
-// looks are what is known of how far consumers are. Those who wait for the same consumer share
-// them, however many they are.
-type looks struct {
+// arrivalReads are the latest reads of how far consumers are. All callers that wait for one
+// consumer share its reads.
+type arrivalReads struct {
 	mu sync.Mutex
-	of map[string]*look // the latest, by consumer
+	of map[string]*arrivalRead // the latest, by consumer
 }
 
-type look struct {
+type arrivalRead struct {
 	began time.Time
-	done  chan struct{} // closed when the rest is known
+	done  chan struct{} // closed when now and err are set
 	now   progress.Arrival
 	err   error
 }
 
-// at returns what a look shows that began less than an interval ago, or makes one.
-func (l *looks) at(ctx context.Context, consumer string, interval time.Duration, read func(context.Context, string) (progress.Arrival, error)) (progress.Arrival, error) {
+// at returns the result of a read that began less than interval ago, or reads.
+func (l *arrivalReads) at(ctx context.Context, consumer string, interval time.Duration, read func(context.Context, string) (progress.Arrival, error)) (progress.Arrival, error) {
 	l.mu.Lock()
 	latest := l.of[consumer]
 	shared := latest != nil && time.Since(latest.began) < interval
 	if !shared {
-		latest = &look{began: time.Now(), done: make(chan struct{})}
+		latest = &arrivalRead{began: time.Now(), done: make(chan struct{})}
 		if l.of == nil {
-			l.of = map[string]*look{}
+			l.of = map[string]*arrivalRead{}
 		}
 		l.of[consumer] = latest
 	}
@@ -190,15 +192,15 @@ func (l *looks) at(ctx context.Context, consumer string, interval time.Duration,
 	}
 }
 
-// askFor asks the worker that runs a consumer to say when it is at a position.
+// askFor asks the worker that runs a consumer for a notification at a position.
 func (w *Worker) askFor(ctx context.Context, consumer string, position int64, _ bool) {
 	if u := w.unit(consumer); w.waitChannel != "" && !(u != nil && u.status.isAssigned()) {
-		w.say(ctx, word{Consumer: consumer, Position: position})
+		w.broadcast(ctx, message{Consumer: consumer, Position: position})
 	}
 }
 
-// arrived reads how far a consumer is, where the worker works: an abandoned
-// primary may be ahead of the one that was promoted.
+// arrived reads how far a consumer is, in the incarnation that the worker reads. An
+// abandoned primary may be ahead of the promoted one.
 func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
 	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
 		conn := &pooled{w: w}
@@ -212,7 +214,7 @@ func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (
 		switch {
 		case err != nil:
 			return err
-		case known != "" && at != known: // at is empty on a server that has no token, as after its crash
+		case known != "" && at != known: // at is empty on a server without a token, as after a crash
 			return store.ErrIncarnation
 		case a.Unknown && w.unit(consumer) != nil:
 			return nil
@@ -222,8 +224,8 @@ func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (
 	return a, err
 }
 
-// checkArrival returns why a position will not be handled: its event is a dead letter, or no
-// worker has registered code for the consumer.
+// checkArrival returns an error if a position will not be handled: its event is a dead
+// letter, or no worker has registered code for the consumer.
 func checkArrival(ctx context.Context, c *progress.Checkpoints, q store.Querier, a progress.Arrival, consumer string, position int64) error {
 	switch {
 	case a.DeadLetter:

@@ -20,24 +20,24 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Waiter waits for consumers in a process that runs none of them.
+// Waiter waits for consumers in a process that runs none.
 type Waiter struct {
 	db    pgdriver.Pool
 	cfg   Config
 	waits waits
-	found atomic.Pointer[waiterTables] // nil: the tables were not looked for yet
+	found atomic.Pointer[waiterTables] // nil: the tables were not resolved yet
 }
 
-// waiterTables are the tables of the workers that a Waiter has found.
+// waiterTables are the workers' tables that a Waiter has resolved.
 type waiterTables struct {
 	checkpoints progress.Checkpoints
 	changes     ident.Table
 }
 
-// NewWaiter makes a Waiter. It does nothing yet: WaitFor checks what it was given.
+// NewWaiter makes a Waiter. It does no I/O: WaitFor checks the arguments.
 func NewWaiter(db *sql.DB, c Config) *Waiter {
 	w := &Waiter{db: pgdriver.NewPool(db), cfg: c}
-	w.waits = waits{awaited: newAwaited(), first: pollAgain, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.ask}
+	w.waits = waits{awaited: newAwaited(), first: partPoll, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.ask}
 	return w
 }
 
@@ -72,12 +72,12 @@ func (w *Waiter) arrived(ctx context.Context, consumer string, position int64) (
 	return a, err
 }
 
-// ask tells the workers of a consumer in partitions that a position is waited for: their
-// checkpoints may be behind what they have passed. A standby cannot tell anybody. Whether they
-// hear or not, the waiter polls.
+// ask asks the workers of a split consumer for a notification at a position. Their
+// checkpoints may be behind what they have passed. A standby cannot send notifications. The
+// waiter polls in any case.
 func (w *Waiter) ask(ctx context.Context, consumer string, position int64, split bool) {
 	t := w.found.Load()
-	text, err := json.Marshal(word{Consumer: consumer, Position: position})
+	text, err := json.Marshal(message{Consumer: consumer, Position: position})
 	if !split || t == nil || err != nil {
 		return
 	}
@@ -86,8 +86,8 @@ func (w *Waiter) ask(ctx context.Context, consumer string, position int64, split
 	})
 }
 
-// connected calls do with a connection, within the limit of a short statement, or of those that
-// look for the tables.
+// connected calls do with a connection, within the limit of a quick statement, or within
+// that of a resolve.
 func (w *Waiter) connected(ctx context.Context, do func(context.Context, *sql.Conn) error) (err error) {
 	limit := usualLimits.quick
 	if w.found.Load() == nil {
@@ -97,7 +97,7 @@ func (w *Waiter) connected(ctx context.Context, do func(context.Context, *sql.Co
 	defer cancel()
 	defer func() {
 		awaitDeadline(bound, err)
-		err = why(bound, ctx, err)
+		err = withCause(bound, ctx, err)
 	}()
 	conn, err := w.db.Conn(bound)
 	if err != nil {
@@ -113,7 +113,7 @@ func (w *Waiter) connected(ctx context.Context, do func(context.Context, *sql.Co
 	return do(bound, conn)
 }
 
-// find looks for the tables, once.
+// find resolves the tables once.
 func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*waiterTables, error) {
 	if found := w.found.Load(); found != nil {
 		return found, nil

@@ -11,14 +11,14 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 )
 
-// However many wait for one consumer, each looks by itself when it comes and when the consumer is
-// there. Between, they look together: often at first, so that a short wait is short, and every
-// interval later on.
-func TestWaitsGrowRare(t *testing.T) {
+// However many callers wait for one consumer, each polls by itself when it begins and when
+// the position is reached. In between they share reads. The reads are frequent at first, so
+// that a short wait is short, and later once in each interval.
+func TestWaitForPollsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers, interval = 500, 200 * time.Millisecond
 		var at, own, shared atomic.Int64
-		w := waits{awaited: newAwaited(), first: pollAgain, every: interval, arrived: func(_ context.Context, _ string, position int64) (progress.Arrival, error) {
+		w := waits{awaited: newAwaited(), first: partPoll, every: interval, arrived: func(_ context.Context, _ string, position int64) (progress.Arrival, error) {
 			if position < 1000 {
 				own.Add(1)
 			} else {
@@ -39,12 +39,12 @@ func TestWaitsGrowRare(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if n := shared.Load(); own.Load() != callers || n < 50 || n > 60 {
-			t.Errorf("%d looks of %d callers and %d shared ones in 10 s", own.Load(), callers, n)
+			t.Errorf("%d reads of %d callers and %d shared ones in 10 s", own.Load(), callers, n)
 		}
 		at.Store(7)
 		all.Wait()
 		if own.Load() != 2*callers {
-			t.Errorf("%d looks of %d callers that came and went", own.Load(), callers)
+			t.Errorf("%d reads of %d callers that came and went", own.Load(), callers)
 		}
 		at.Store(6)
 		time.AfterFunc(20*time.Millisecond, func() { at.Store(7) })

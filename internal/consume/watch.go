@@ -9,9 +9,10 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 )
 
-// reloadSignal tells a loop that somebody else has moved its consumer's progress.
+// reloadSignal tells a loop that another worker or an operator has moved its consumer's
+// progress.
 type reloadSignal struct {
-	revision atomic.Int64 // as the loop knows it, noRevision while it has none
+	revision atomic.Int64 // the revision that the loop knows; noRevision: none
 	c        chan struct{}
 }
 
@@ -23,7 +24,7 @@ func newReloadSignal() *reloadSignal {
 	return n
 }
 
-// signal makes the loop load the progress again before it next waits.
+// signal makes the loop load the progress again before its next wait.
 func (r *reloadSignal) signal() {
 	select {
 	case r.c <- struct{}{}:
@@ -31,11 +32,10 @@ func (r *reloadSignal) signal() {
 	}
 }
 
-// watchProgress looks, for all consumers of the worker in one statement,
-// whether somebody else has moved an idle consumer's progress: an operator who
-// resets it, for one. Then it looks how old the events are that wait. It looks at once
-// when there is news, and now and then by itself, slowing down to MaxPollInterval while
-// nothing is found.
+// watchProgress checks, for all consumers of the worker in one statement, whether another
+// worker or an operator has moved an idle consumer's progress. An operator's reset is an
+// example. Then it reads the ages of waiting events. It checks at once after watchNow. By
+// itself it checks at growing pauses up to MaxPollInterval, until it finds a move.
 func (w *Worker) watchProgress(ctx context.Context) {
 	for quiet := 1; ; quiet++ {
 		w.watched.Set(time.Now())
@@ -49,7 +49,7 @@ func (w *Worker) watchProgress(ctx context.Context) {
 			case u.reload.revision.Load() != noRevision:
 				busy = append(busy, u.name)
 			case u.status.isAssigned():
-				u.reload.signal() // its loop may be loading what was before the news
+				u.reload.signal() // its loop may be loading a state from before the change
 			}
 		}
 		if len(busy) == 0 {
@@ -80,7 +80,7 @@ func (w *Worker) signalMoved(ctx context.Context, units []*unit, names []string)
 		return false, err
 	}
 	for _, u := range units {
-		if now, ok := revisions[u.name]; ok && isNews(before[u.name], u.reload.revision.Load(), now) {
+		if now, ok := revisions[u.name]; ok && movedByOthers(before[u.name], u.reload.revision.Load(), now) {
 			found = true
 			u.reload.signal()
 		}
@@ -88,16 +88,16 @@ func (w *Worker) signalMoved(ctx context.Context, units []*unit, names []string)
 	return found, nil
 }
 
-// isNews reports whether somebody else has moved a consumer that has the revision now. Its
-// loop knew before when that was asked for, and knows known.
-func isNews(before, known, now int64) bool {
+// movedByOthers reports whether another worker or an operator has moved a consumer whose
+// revision is now. before is the loop's revision before the read, and known is its current
+// one.
+func movedByOthers(before, known, now int64) bool {
 	switch {
 	case known == noRevision || now == known:
 		return false
 	case known == before:
-		return true // also if it fell: a backup was restored
+		return true // also after a lower revision: a backup was restored
 	}
-	// The loop has moved or loaded the consumer meanwhile, perhaps before somebody else moved
-	// it for the last time.
+	// The loop has moved or loaded the consumer meanwhile. The read may be older than that.
 	return now > known
 }

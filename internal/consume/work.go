@@ -11,39 +11,39 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// work is one batch: what was read, and what going over it does to the
-// consumer's progress. A loop reads it, plans it, runs it, and settles it.
+// work is one batch: the page that was read, and its changes of the consumer's progress. A
+// loop reads it, plans it, runs it, and settles it.
 type work struct {
 	reader.Page
 	under   *frontier.Value // published before the read
-	from    progress.State  // that it goes on from
-	head    int64           // highest visible position, as far as this worker has seen
-	retried *progress.Retry // the dead letter that Events consists of; nil: it does not
+	from    progress.State  // the progress before the batch
+	head    int64           // highest visible position that this worker has seen
+	retried *progress.Retry // the dead letter whose event Events is; nil: new and late events
 
-	orders          map[int64]progress.Order // of Events, by position; nil: none can go to the dead letters
-	haveDeadLetters map[progress.Order]bool  // of those; nil: none has, and none gets one
-	replayed        map[progress.Order]bool  // of these
+	orders          map[int64]progress.Order // of Events, by position; nil: none can become a dead letter
+	haveDeadLetters map[progress.Order]bool  // the orders with dead letters; nil: none has any, and none gets any
+	replayed        map[progress.Order]bool  // the orders whose dead letters are replayed
 
 	advance     progress.Advance
-	deadLetters []progress.DeadLetter // events that go there
-	joined      int                   // aggregates, or keys, that had none before
+	deadLetters []progress.DeadLetter // events that become dead letters
+	joined      int                   // aggregates or keys without dead letters before
 	shortened   bool                  // the batch ended before its last event, since its time was short
 
-	last struct { // of Events, before a handler may change it
+	last struct { // the last of Events, copied before a handler may change it
 		position int64
 		is       reader.Fingerprint
 	}
 }
 
-// noteLast records the last event.
-func (w *work) noteLast() {
+// recordLast records the last event.
+func (w *work) recordLast() {
 	if n := len(w.Events); n > 0 {
 		w.last.position, w.last.is = w.Events[n-1].GlobalPosition, reader.FingerprintOf(&w.Events[n-1])
 	}
 }
 
-// plan decides what going over the page means, in at most maxOpen open ranges.
-// If there is no room for a range, it shortens the page, and blocked is true.
+// plan decides what passing the page changes, with at most maxOpen open ranges. If there is
+// no room for a range, plan shortens the page and returns blocked.
 func (w *work) plan(maxOpen int) (blocked bool) {
 	crossing, blocked := w.Cross(w.under, maxOpen)
 	a := progress.Advance{To: crossing.To, Head: w.head, Token: w.under.Token}
@@ -66,8 +66,8 @@ func (w *work) plan(maxOpen int) (blocked bool) {
 	return blocked
 }
 
-// setAside takes those events out that go to the dead letters: the poison event,
-// and all of an aggregate, or of a key, that has some there already.
+// setAside moves the events that become dead letters out of Events. These are the poison
+// event, and every event whose aggregate or key already has dead letters.
 func (w *work) setAside(p *poison, text func(error) string) {
 	have := w.haveDeadLetters
 	if have == nil {
@@ -94,8 +94,8 @@ func (w *work) setAside(p *poison, text func(error) string) {
 	w.Events = kept
 }
 
-// takeEffects decides what the batch changes of the effects that the consumer has had.
-func (w *work) takeEffects() {
+// planDelivered decides how the batch changes the delivered ranges of the consumer.
+func (w *work) planDelivered() {
 	var retried, aside []store.Range
 	if w.retried != nil && w.retried.Err == nil {
 		retried = append(retried, at(w.retried.Position))
@@ -106,12 +106,12 @@ func (w *work) takeEffects() {
 	w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)
 }
 
-// effectsThrough returns what has become of the effects if the work was done up to a
-// position only. A dead letter that was retried was not handled.
-func (w *work) effectsThrough(through int64) *delivered.Borders {
+// deliveredThrough returns the delivered ranges if the work ends at through. A retried dead
+// letter does not count as handled.
+func (w *work) deliveredThrough(through int64) *delivered.Borders {
 	if w.retried == nil {
 		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > through })
-		w.takeEffects()
+		w.planDelivered()
 		if w.advance.Effects != nil {
 			return w.advance.Effects
 		}
@@ -132,12 +132,12 @@ func (w *work) late() (n int) {
 	return n
 }
 
-// release drops what is needed no longer once the batch is committed.
+// release drops the data that is not needed after the commit.
 func (w *work) release() {
 	w.Page, w.orders, w.deadLetters, w.from.Open = reader.Page{}, nil, nil, nil
 }
 
-// index returns where an event of the batch is, below 0 if it is none.
+// index returns the index of an event in the batch, or below 0 if the batch lacks it.
 func (w *work) index(at *store.PersistedEvent) int {
 	if at == nil {
 		return -1
@@ -145,7 +145,7 @@ func (w *work) index(at *store.PersistedEvent) int {
 	return slices.IndexFunc(w.Events, func(e store.PersistedEvent) bool { return e.GlobalPosition == at.GlobalPosition })
 }
 
-// errTooManyOpen makes a consumer wait.
+// errTooManyOpen is the reason why a unit waits for open ranges to close.
 type errTooManyOpen struct {
 	unit string
 	max  int

@@ -36,33 +36,34 @@ type Worker struct {
 	life  runtime.Life
 	ended chan struct{} // closed when Start returns
 
-	state atomic.Value // State
+	state atomic.Value // observe.State
 
-	// What prepare makes; others than Start may look once ready is closed.
-	ready        chan struct{}
-	units        []*unit // whole consumers, in order of name
-	parts        parts
-	meetings     meetings
-	loopConns    budget
-	inquiryConns budget // of the reserve
-	incarnation  string // of the server, as an SQL expression
-	checkpoints  progress.Checkpoints
-	bound        store.BoundLog
-	pooling      pgdriver.Pooling
-	lent         bool // the pool has its connections from another one
-	limits       limits
-	frontier     *frontier.Frontier
-	ahead        *reader.Ahead
-	coord        *coord.Coordinator
-	ascii        bool   // the database's encoding does not hold every text: it is given escapes
-	channel      string // of the news beside the log, for DispatcherStrategyNotify
-	waitChannel  string // of who waits for which consumer, likewise
-	awaited      *awaited
-	waits        waits // of WaitFor
+	// The fields up to waits are set by prepare. Other goroutines may read them once ready
+	// is closed.
+	ready       chan struct{}
+	units       []*unit // whole consumers, in order of name
+	parts       parts
+	barriers    mergeBarriers
+	loopConns   budget
+	lookupConns budget // of the reserve
+	incarnation string // of the server, as an SQL expression
+	checkpoints progress.Checkpoints
+	bound       store.BoundLog
+	pooling     pgdriver.Pooling
+	nestedPool  bool // the pool takes its connections from another pool
+	limits      limits
+	frontier    *frontier.Frontier
+	ahead       *reader.Ahead
+	coord       *coord.Coordinator
+	ascii       bool   // the database's encoding lacks characters, so texts are escaped to ASCII
+	channel     string // for changes outside the log, with DispatcherStrategyNotify
+	waitChannel string // for requests and reports of awaited positions, with DispatcherStrategyNotify
+	awaited     *awaited
+	waits       waits // of WaitFor
 
 	ages       *ages
-	unfinished chan []string   // of a worker that drains: the units whose loops have not ended, the latest only
-	watched    watchdog.Moment // when watchProgress last began a turn
+	unfinished chan []string   // of a draining worker: the units whose loops have not ended, the latest value only
+	watched    watchdog.Moment // when the last iteration of watchProgress began
 	watchNow   *wakeup.Signal  // wakes watchProgress
 	sweepNow   *wakeup.Signal  // wakes sweep
 	compactNow *wakeup.Signal  // wakes compact
@@ -71,7 +72,7 @@ type Worker struct {
 	listener  listener // for DispatcherStrategyNotify
 }
 
-// New makes a Worker. It does nothing yet: Start checks what it was given.
+// New makes a Worker. It does no I/O: Start checks the arguments.
 func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Config) *Worker {
 	w := &Worker{
 		id:         uuid.New(),
@@ -105,7 +106,8 @@ func (w *Worker) ID() uuid.UUID { return w.id }
 // Stop asks the worker to finish the batches in flight and end.
 func (w *Worker) Stop() { w.life.Ask() }
 
-// Start runs the worker until ctx ends, Stop is called, or an error that no retry mends.
+// Start runs the worker until ctx ends, Stop is called, or an error occurs that no retry
+// can end.
 func (w *Worker) Start(ctx context.Context) error {
 	return w.life.Start(ctx, func(p *runtime.Phases) error { return explain(w.begin(p.Intake)) }, w.run, w.leave)
 }
@@ -126,7 +128,7 @@ func (w *Worker) isReady() bool {
 	}
 }
 
-// begin does what comes before anything runs.
+// begin does all that comes before the loops and the background goroutines.
 func (w *Worker) begin(ctx context.Context) error {
 	if err := w.reach(ctx, w.prepare); err != nil {
 		return err
@@ -138,11 +140,11 @@ func (w *Worker) begin(ctx context.Context) error {
 	if err := w.reach(ctx, w.coord.Register); err != nil {
 		return err
 	}
-	w.widen(ctx) // the others see by now that this worker lives
+	w.widen(ctx) // from now on the other workers see that this worker is alive
 	return nil
 }
 
-// reach makes a step of the start, and repeats it while the database cannot be reached.
+// reach runs a step of the start, and repeats it while the database cannot be reached.
 func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
 	away := runtime.Subject{Condition: observe.ConditionDatabase}
 	err := pgdriver.Reach(ctx, "worker", w.cfg.RetryLimit, func(err error) {
@@ -158,7 +160,7 @@ func (w *Worker) reach(ctx context.Context, step func(context.Context) error) er
 	return err
 }
 
-// runBackground runs everything but the consumers.
+// runBackground runs all goroutines except the consumers' loops.
 func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { return w.frontier.Run(running) })
 	g.Run(func() error { return w.coord.Run(running) })
@@ -179,15 +181,15 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	}
 }
 
-// noticeEvents wakes whoever looks for events.
-func (w *Worker) noticeEvents() {
+// onEventsNotification wakes the frontier after a notification about new events.
+func (w *Worker) onEventsNotification() {
 	w.observers.Notify(observe.Woken{Source: observe.WakeupEvents})
 	w.frontier.Wake()
 }
 
-// noticeNews wakes whoever looks for what does not show in the log: workers
-// that come and go, assignments, the doings of operators.
-func (w *Worker) noticeNews() {
+// onChangeNotification wakes the coordinator and the progress watcher after a join, a leave
+// or an operation.
+func (w *Worker) onChangeNotification() {
 	w.observers.Notify(observe.Woken{Source: observe.WakeupChanges})
 	w.coord.Wake()
 	w.watchNow.Send()
@@ -225,7 +227,7 @@ func (w *Worker) abandon(p *runtime.Phases) {
 	p.Halt()
 }
 
-// boundOutage ends the worker when no heartbeat has arrived for too long.
+// boundOutage ends the worker if no heartbeat has succeeded for RetryLimit.
 func (w *Worker) boundOutage(ctx context.Context) error {
 	for limit := w.cfg.RetryLimit; limit > 0; {
 		s := w.coord.Status()
@@ -240,8 +242,8 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 	return nil
 }
 
-// leave hands the consumers back and takes the worker off the list. If the
-// database does not answer, the others notice by themselves.
+// leave hands the consumers back and removes the worker from the list. If the database does
+// not answer, the other workers take over after HeartbeatTimeout.
 func (w *Worker) leave(p *runtime.Phases, err error) {
 	defer close(w.ended)
 	if !w.isReady() {

@@ -8,18 +8,18 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// endZombies returns what looks for the batch that holds the consumer's row,
-// and ends it if two looks in a row find that its worker is dead. The batch
-// would keep its consumer until the server ends it for being idle.
+// endZombies returns a function that finds the batch that holds the consumer's row. The
+// function ends that batch if two polls in a row find that its worker is dead. Otherwise
+// the batch would keep its consumer until the server ends its idle session.
 //
-// It does not need the session of the guard that waits: the locks of a batch
-// say whose it is, also through a proxy that makes up its clients' sessions.
+// The function does not need the session of the waiting guard. The locks of a batch name
+// its worker, also through a proxy that makes up pids.
 //
-// What a look has found outlives the guard: a statement_timeout may end each guard
-// before the second look.
-func (c *consumerLoop) endZombies(session int64) (look func(ctx context.Context) error) {
+// A suspicion outlives the guard: a statement_timeout may end each guard before the second
+// poll.
+func (c *consumerLoop) endZombies(session int64) (end func(ctx context.Context) error) {
 	if c.w.cfg.LeaderStrategy != LeaderStrategyAdvisory {
-		return func(context.Context) error { return nil } // a session may be many workers'
+		return func(context.Context) error { return nil } // several workers may share a session
 	}
 	return func(ctx context.Context) error {
 		z, err := c.findZombie(ctx, session)
@@ -30,13 +30,14 @@ func (c *consumerLoop) endZombies(session int64) (look func(ctx context.Context)
 	}
 }
 
-// suspicion is the batch that each look since a time has found.
+// suspicion is the batch that every poll since a time has found.
 type suspicion struct {
 	progress.OpenBatch
 	since time.Time
 }
 
-// confirms reports whether the looks find the same batch for a while.
+// confirms reports whether the polls have found the same batch for at least
+// pollSessionEvery.
 func (s *suspicion) confirms(z progress.OpenBatch, now time.Time) bool {
 	if z != s.OpenBatch {
 		*s = suspicion{z, now}
@@ -44,8 +45,8 @@ func (s *suspicion) confirms(z progress.OpenBatch, now time.Time) bool {
 	return z != (progress.OpenBatch{}) && now.Sub(s.since) >= pollSessionEvery
 }
 
-// findZombie returns the batch that holds the consumer's row, if its worker
-// is dead. One of this worker is given up: the loop has begun another.
+// findZombie returns the batch that holds the consumer's row if its worker is dead. A batch
+// of this worker is an abandoned one: the loop has begun another.
 func (c *consumerLoop) findZombie(ctx context.Context, session int64) (progress.OpenBatch, error) {
 	z, err := c.w.checkpoints.OpenBatch(ctx, c.w.db, c.unit.name, session)
 	if err != nil || z == (progress.OpenBatch{}) || z.Signature == progress.Signature(c.w.id) {
@@ -58,8 +59,8 @@ func (c *consumerLoop) findZombie(ctx context.Context, session int64) (progress.
 	return z, nil
 }
 
-// endZombie lasts longer than ctx, which ends with the guard's wait: as soon as
-// the batch is gone, and before the answer is here.
+// endZombie continues after ctx ends. The guard's wait, and with it ctx, ends as soon as
+// the batch is gone, before the answer of this statement arrives.
 func (c *consumerLoop) endZombie(ctx context.Context, z progress.OpenBatch) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollSessionLimit)
 	defer cancel()

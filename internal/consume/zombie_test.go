@@ -22,32 +22,31 @@ type idler struct{}
 func (idler) Name() string                                                { return "c" }
 func (idler) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return nil }
 
-// waiter is whose guard waits for the row of a consumer.
+// waiter is a worker whose guard waits for the row of a consumer.
 type waiter struct {
-	open func(t *testing.T, d *pgtest.Database) *sql.DB // nil: with pgx, straight
+	open func(t *testing.T, d *pgtest.Database) *sql.DB // opens its pool; nil: pgx without a proxy
 	opts []option
-	same bool // it is the worker whose batch holds the row
+	same bool // the same worker's batch holds the row
 }
 
-// behindSessionPooler opens a pool on a database through a proxy that makes up
-// the pids of sessions.
+// behindSessionPooler opens a pool on a database through a proxy that makes up the pids of
+// sessions.
 func behindSessionPooler(t *testing.T, d *pgtest.Database) *sql.DB {
 	return d.Bounced(t, map[string]string{"pool_mode": "session"}).DB
 }
 
 func withPQ(t *testing.T, d *pgtest.Database) *sql.DB { return d.OpenPQ(t) }
 
-// hostage is a consumer whose row somebody holds, while the guard of its new
-// owner waits.
+// hostage is a consumer whose row is locked, while the guard of its new owner waits.
 type hostage struct {
 	progresstest.Guarded
 	loop    *consumerLoop
-	session int64 // that waits
+	session int64 // of the waiting guard
 	guard   chan bool
 }
 
-// takeHostage has hold lock the row in a transaction of its own, which is
-// returned, then makes the guard of a registered worker wait for it.
+// takeHostage calls hold to lock the row in its own transaction, and then makes the guard
+// of a registered worker wait for it. It returns that transaction too.
 func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)) (h hostage, holder *sql.Tx) {
 	h.Guarded = progresstest.New(t)
 	holder = h.Begin(t)
@@ -114,8 +113,8 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// batchOf begins a batch of a worker whose last heartbeat is so old; negative:
-// that has no row.
+// batchOf begins a batch of a worker whose last heartbeat was silence ago. A negative
+// silence means that the worker has no row.
 func batchOf(silence time.Duration) func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
 	return func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
 		g.Assign(t, g.Worker)
@@ -129,8 +128,8 @@ func batchOf(silence time.Duration) func(t *testing.T, g progresstest.Guarded, t
 	}
 }
 
-// batchOfUnlocked begins a batch of a worker that has sent its heartbeat and then
-// lost its lock.
+// batchOfUnlocked begins a batch of a worker that has sent its heartbeat and then lost its
+// lock.
 func batchOfUnlocked(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
 	batchOf(0)(t, g, tx)
 	g.Exec(t, `UPDATE worker_nodes SET protocol = 2`)
@@ -148,11 +147,11 @@ func lockedBy(locks string) func(t *testing.T, g progresstest.Guarded, tx *sql.T
 	}
 }
 
-// awaitGuard waits for the guard while it looks for a dead worker's batch.
+// awaitGuard waits for the guard while the watch searches for a dead worker's batch.
 func (h hostage) awaitGuard(t *testing.T) {
 	t.Helper()
 	look := h.loop.endZombies(h.session)
-	end := meanwhile(t.Context(), 0, func(ctx context.Context) {
+	end := pollAfter(t.Context(), 0, func(ctx context.Context) {
 		if err := look(ctx); err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
@@ -169,8 +168,8 @@ func (h hostage) awaitGuard(t *testing.T) {
 	}
 }
 
-// The batch of a dead worker is ended, and the guard that waited goes on: also
-// where the driver does not know the session of the guard.
+// The batch of a dead worker is ended, and the waiting guard continues, also if the driver
+// does not know the guard's session.
 func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 	for name, test := range map[string]struct {
 		waiter
@@ -193,8 +192,8 @@ func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 	}
 }
 
-// A worker that seems dead for a moment, or another one each time, is spared.
-func TestOneLookIsNotEnough(t *testing.T) {
+// A batch is ended only if two polls find the same dead worker.
+func TestZombieNeedsTwoSightings(t *testing.T) {
 	nobody, one, other := progress.OpenBatch{}, progress.OpenBatch{Session: 1, Signature: 7}, progress.OpenBatch{Session: 1, Signature: 8}
 	for apart, want := range map[time.Duration][]int{pollSessionEvery: {9, 10}, pollSessionEvery / 2: {10}} {
 		var s suspicion
@@ -205,13 +204,13 @@ func TestOneLookIsNotEnough(t *testing.T) {
 			}
 		}
 		if !slices.Equal(confirmed, want) {
-			t.Errorf("looks %v apart confirmed %v, not only %v: what was found by looks in a row for %v", apart, confirmed, want, pollSessionEvery)
+			t.Errorf("polls %v apart confirmed %v, want only %v: found by polls in a row for %v", apart, confirmed, want, pollSessionEvery)
 		}
 	}
 }
 
-// Nobody else's transaction is ended.
-func TestOthersAreNotEnded(t *testing.T) {
+// Foreign transactions are not ended.
+func TestForeignTransactionsAreNotEnded(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		waiter
@@ -219,10 +218,10 @@ func TestOthersAreNotEnded(t *testing.T) {
 	}{
 		"the batch of a living worker":                   {hold: batchOf(0)},
 		"the batch of one without a lock":                {hold: batchOfUnlocked},
-		"somebody with a lock":                           {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared($1::bigint)`)},
-		"somebody with several locks":                    {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared(n + $1::bigint) FROM generate_series(0, 9) AS n`)},
-		"somebody with a lock like that":                 {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared(hashtextextended('c', $1::bigint))`)},
-		"somebody without any such locks":                {hold: lockedBy(`SELECT $1::bigint`)},
+		"a transaction with a lock":                      {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared($1::bigint)`)},
+		"a transaction with several locks":               {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared(n + $1::bigint) FROM generate_series(0, 9) AS n`)},
+		"a transaction with a lock like that":            {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared(hashtextextended('c', $1::bigint))`)},
+		"a transaction without any such locks":           {hold: lockedBy(`SELECT $1::bigint`)},
 		"this worker's own, where it may be the guard's": {waiter{open: withPQ, same: true}, batchOf(-1)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -237,8 +236,8 @@ func TestOthersAreNotEnded(t *testing.T) {
 	}
 }
 
-// With the lease, a session may be many workers'.
-func TestNobodyIsEndedWithTheLease(t *testing.T) {
+// With the lease, several workers may share a session, so no batch is ended.
+func TestZombiesAreNotEndedWithLease(t *testing.T) {
 	h, holder := takeHostage(t, waiter{opts: []option{func(c *Config) { c.LeaderStrategy = LeaderStrategyLease }}}, batchOf(-1))
 	look := h.loop.endZombies(h.session)
 	for range 3 {
@@ -251,8 +250,8 @@ func TestNobodyIsEndedWithTheLease(t *testing.T) {
 	}
 }
 
-// What has ended between the looks and the end is left alone.
-func TestOnlyWhatWasSeenIsEnded(t *testing.T) {
+// A batch that has ended between the polls and the end is ignored.
+func TestVanishedZombieIsIgnored(t *testing.T) {
 	h, holder := takeHostage(t, waiter{}, batchOf(-1))
 	z, err := h.loop.findZombie(t.Context(), h.session)
 	if err != nil || z.Session == 0 || z.Signature != progress.Signature(h.Worker) || z.Worker != uuid.Nil {
@@ -271,9 +270,9 @@ func TestOnlyWhatWasSeenIsEnded(t *testing.T) {
 	}
 }
 
-// The pid of a session is known only where the driver is told the server's. A
-// proxy makes up others, half of which no PostgreSQL would take for one.
-func TestWhoseSessionIsKnown(t *testing.T) {
+// The pid of a session is known only if the driver exposes it. A proxy makes up pids, and
+// half of them are out of PostgreSQL's range.
+func TestSessionPid(t *testing.T) {
 	for name, test := range map[string]struct {
 		open func(t *testing.T, d *pgtest.Database) *sql.DB
 		want bool
@@ -311,8 +310,8 @@ func TestWhoseSessionIsKnown(t *testing.T) {
 	}
 }
 
-// The batch of a dead worker is ended also if a time limit of the role ends each guard
-// before the watch has looked at all.
+// The batch of a dead worker is ended even if a time limit of the role ends each guard
+// before the first poll.
 func TestBatchOfADeadWorkerIsEndedUnderTimeLimitsOfTheRole(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"lock_timeout", "statement_timeout"} {
@@ -331,7 +330,7 @@ func TestBatchOfADeadWorkerIsEndedUnderTimeLimitsOfTheRole(t *testing.T) {
 				var at int64
 				return g.DB.QueryRow(`SELECT last_position FROM consumer_checkpoints`).Scan(&at) == nil && at == 31
 			})
-			if lasted := time.Since(began); lasted > 50*time.Second { // a minute is the time-out of the dead worker's batch
+			if lasted := time.Since(began); lasted > 50*time.Second { // the batch of a dead worker would time out after a minute
 				t.Errorf("after %v", lasted)
 			}
 			w.Stop()

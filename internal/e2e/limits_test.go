@@ -13,7 +13,7 @@ import (
 // not wait for minutes, so it reaches into the worker.
 
 // setTurn sets after what time a loop hangs.
-func setTurn(w *worker.Worker, d time.Duration) { *field[time.Duration](w, "limits", "turn") = d }
+func setTurn(w *worker.Worker, d time.Duration) { *field[time.Duration](w, "limits", "watchdog") = d }
 
 // setLeave bounds the last statements when the worker stops.
 func setLeave(w *worker.Worker, d time.Duration) { *field[time.Duration](w, "limits", "leave") = d }

@@ -184,5 +184,5 @@ func TestHandlerThatCommitsAndIsOvertaken(t *testing.T) {
 		return errRefused
 	})
 	err := start(t, d.OpenPQ(t), []consumer.Consumer{c}).result(t)
-	expectation{checkpoint: 6, says: "the batch was committed, and somebody has moved the consumer since: compare what the handler wrote with the events from position 1 to 6"}.check(t, d, err)
+	expectation{checkpoint: 6, says: "the batch was committed, and the consumer was moved since: compare what the handler wrote with the events from position 1 to 6"}.check(t, d, err)
 }

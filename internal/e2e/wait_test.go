@@ -103,7 +103,7 @@ func TestWaitForSaysWhatIsKnown(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 { // whatever a select draws
-		if err := w.WaitFor(over, "c", 100); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "nobody has looked yet") {
+		if err := w.WaitFor(over, "c", 100); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "the checkpoint was not read yet") {
 			t.Fatalf("with a context that has ended: %v", err)
 		}
 	}

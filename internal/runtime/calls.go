@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// calls are those of observers and hooks that have not returned. The zero value has none.
+// calls are the calls of observers and hooks that have not returned. The zero value has
+// none.
 type calls struct {
 	mu  sync.Mutex
 	all map[*call]struct{}
@@ -16,7 +17,7 @@ type call struct {
 	began time.Time
 }
 
-// begin records a call until its end.
+// begin records a call until end is called.
 func (c *calls) begin(hook string) (end func()) {
 	one := &call{hook, time.Now()}
 	c.mu.Lock()
@@ -32,8 +33,8 @@ func (c *calls) begin(hook string) (end func()) {
 	}
 }
 
-// Longest returns the hook that was called first of those that still run, and for how long it has
-// been running. The name is empty if none runs.
+// Longest returns the running call that began first, and how long it has been running. The
+// name is empty if no call runs.
 func (c *calls) Longest() (hook string, lasts time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,18 +8,18 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Subject is what a condition is about. There is one condition of each Subject at a time.
+// Subject identifies a condition. Each Subject has at most one condition at a time.
 type Subject struct {
 	Condition observe.Condition
 	Consumer  string
 	Queue     string
-	Detail    string // tells conditions of one kind apart
+	Detail    string // distinguishes conditions of one kind
 }
 
-// conditions are those that were reported and have not ended. So the end of each is reported once,
-// however often the condition was.
+// conditions are the reported conditions that have not ended. So the end of each condition
+// is reported once, however often the condition was reported.
 type conditions struct {
-	n   atomic.Int64 // of all: most calls of End find none, in each batch
+	n   atomic.Int64 // number of conditions; usually 0, so that End in each batch takes no lock
 	mu  sync.Mutex
 	all map[Subject]episode
 }
@@ -29,7 +29,8 @@ type episode struct {
 	err   error
 }
 
-// Begin records that a condition was reported, perhaps not for the first time.
+// Begin records that a condition was reported. It may be called again for the same
+// condition.
 func (c *conditions) Begin(s Subject, err error) { c.begin(s, err, time.Now()) }
 
 func (c *conditions) begin(s Subject, err error, now time.Time) {
@@ -47,7 +48,7 @@ func (c *conditions) begin(s Subject, err error, now time.Time) {
 	c.all[s] = e
 }
 
-// end removes a condition, and reports whether it was there.
+// end removes a condition, and reports whether it existed.
 func (c *conditions) end(s Subject) (e episode, was bool) {
 	if c.n.Load() == 0 {
 		return episode{}, false
@@ -61,8 +62,8 @@ func (c *conditions) end(s Subject) (e episode, was bool) {
 	return e, was
 }
 
-// Forget drops conditions, and does not report that they have ended: another worker meets them, or
-// does not.
+// Forget drops conditions without reporting their end. The next worker reports them again,
+// if they last.
 func (c *conditions) Forget(which func(Subject) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// However often a condition is reported, its end is reported once, with when it began and what it
-// was in the end.
+// A condition's end is reported once, however often the condition was reported. The report
+// has the time since the first report and the latest error.
 func TestConditionEndsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all conditions

@@ -1,5 +1,6 @@
-// Package runtime has what every worker does, whatever work it has: it reports events, and calls
-// functions of the program that uses the library. Whatever these do, the worker goes on.
+// Package runtime has the parts that all kinds of workers share: it notifies observers, and
+// calls functions of the program that uses the library. The worker continues whatever these
+// functions do.
 package runtime
 
 import (
@@ -13,13 +14,13 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Observers passes the events of a worker on to all its observers.
+// Observers passes the events of a worker to all its observers.
 type Observers struct {
-	calls      // of observers and hooks
-	conditions // that were reported and have not ended
+	calls      // running calls of observers and hooks
+	conditions // reported conditions that have not ended
 	worker     observe.Worker
 	all        []observe.Observer
-	unlogged   bool     // none of them logs: warnings and errors go to slog.Default
+	unlogged   bool     // no observer logs: warnings and errors go to slog.Default
 	panicked   sync.Map // an *atomic.Bool by hook
 }
 
@@ -45,9 +46,9 @@ func (o *Observers) notify(observer observe.Observer, e observe.Event) {
 	o.Call(hook, func() { observer(e) })
 }
 
-// Call calls a function of the program's, which no job or batch is to blame for. It reports whether
-// the function has returned: it may panic, or call runtime.Goexit, which ends no goroutine of the
-// worker. The first such end of each hook is reported.
+// Call calls a function of the program that no job or batch is to blame for. It reports
+// whether the function has returned. The function may panic or call runtime.Goexit: neither
+// ends a goroutine of the worker. The first such end of each hook is reported.
 func (o *Observers) Call(hook string, f func()) (returned bool) {
 	panicked := false
 	exited := !Aside(func() {
@@ -73,8 +74,8 @@ func (o *Observers) report(hook, value string, stack []string) {
 	}
 }
 
-// Aside calls f in a goroutine of its own, and waits for it. It reports whether f has returned, and
-// did not call runtime.Goexit or panic.
+// Aside calls f in its own goroutine, and waits for f. It reports whether f returned
+// without a panic or runtime.Goexit.
 func Aside(f func()) (returned bool) {
 	ended := make(chan bool, 1)
 	go func() {

@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// An observer that panics, or ends its goroutine, keeps no other from its events, and is reported
-// once for each type of event.
+// An observer that panics or ends its goroutine does not keep events from other observers.
+// It is reported once for each type of event.
 func TestObserversSurvive(t *testing.T) {
 	var seen, reported []string
 	o := NewObservers(observe.Worker{Kind: observe.KindJobs}, []observe.Observer{func(observe.Event) {}}, []observe.Observer{
@@ -44,12 +44,12 @@ func TestObserverOfPanicsThatPanics(t *testing.T) {
 	calls := 0
 	o := NewObservers(observe.Worker{}, []observe.Observer{func(observe.Event) { calls++; panic("always") }}, nil)
 	o.Notify(observe.ConsumerStarted{})
-	if calls != 3 { // the event, its panic, and the panic of that report
+	if calls != 3 { // the event, its panic, and the panic during that report
 		t.Errorf("%d calls", calls)
 	}
 }
 
-// Without a logger, warnings and errors go to slog.Default, as it is at that time.
+// Without a logger, warnings and errors go to the slog.Default of the moment.
 func TestUnloggedWarningsGoToSlogDefault(t *testing.T) {
 	usual := slog.Default()
 	defer slog.SetDefault(usual)

@@ -65,7 +65,7 @@ var guardMutants = []Mutant{
 	{
 		Name:    "checkpoint-apart",
 		Mistake: "the checkpoint is committed before the handlers run, to keep its row's lock short",
-		Edits: []Edit{{"internal/consume/batch.go", `	// Waiting for the guard is no fault of the handler: its clock starts now.`, `	if err := tx.Commit(); err != nil {
+		Edits: []Edit{{"internal/consume/batch.go", `	// The wait for the guard is not the handler's fault: BatchTimeout starts after it.`, `	if err := tx.Commit(); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
 	if tx, err = conn.BeginTx(ctx, nil); err != nil {
@@ -181,7 +181,7 @@ var contractMutants = []Mutant{
 	{
 		Name:    "no-repair",
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
-		Edits:   []Edit{{"internal/consume/inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
+		Edits:   []Edit{{"internal/consume/outcome.go", `repaired, err = c.w.checkpoints.Repair(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
 		Faults:  calm + ",contract=4",
 	},
 	{
@@ -199,7 +199,7 @@ var contractMutants = []Mutant{
 	{
 		Name:    "row-only",
 		Mistake: "a row that others have moved on says nothing of a batch, so its handler did nothing",
-		Edits:   []Edit{{"internal/consume/inquiry.go", `case b.end == abandoned && b.movedOn(now):`, `case false:`}},
+		Edits:   []Edit{{"internal/consume/outcome.go", `case b.end == abandoned && b.movedOn(now):`, `case false:`}},
 		Test:    Test{"./internal/e2e", "TestHandlerThatCommitsAndIsOvertaken"},
 	},
 }

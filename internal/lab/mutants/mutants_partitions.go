@@ -32,7 +32,7 @@ var partitionMutants = []Mutant{
 		Mistake: "a merge goes on from the lowest position of its parts",
 		Edits: []Edit{
 			{"internal/consume/rescale.go", `|| p.Position != parts[0].Position`, ``},
-			{"internal/consume/meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+			{"internal/consume/barrier.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
 			{rescaleFile, `max(revision, p.Revision)`, `max(revision, p.Revision); parts[0].Position = min(parts[0].Position, p.Position)`},
 		},
 		Faults: rescaling,
@@ -42,7 +42,7 @@ var partitionMutants = []Mutant{
 		Mistake: "a merge goes on from the highest position of its parts",
 		Edits: []Edit{
 			{"internal/consume/rescale.go", `|| p.Position != parts[0].Position`, ``},
-			{"internal/consume/meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+			{"internal/consume/barrier.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
 			{rescaleFile, `max(revision, p.Revision)`, `max(revision, p.Revision); parts[0].Position = max(parts[0].Position, p.Position)`},
 		},
 		Faults: rescaling,
@@ -51,13 +51,13 @@ var partitionMutants = []Mutant{
 		Name:    "merge-blind",
 		Mistake: "equal positions are equal states: the open ranges of all parts are united without a look at the log",
 		Edits:   []Edit{{"internal/consume/rescale.go", `if appeared || err != nil {`, `if appeared && err != nil || err != nil {`}},
-		Test:    Test{"./internal/consume", "TestMergeLeavesWhatHasAppeared"},
+		Test:    Test{"./internal/consume", "TestMergeRefusesAppearedEvent"},
 	},
 	{
 		Name:    "merge-keeps-common-doubts",
 		Mistake: "the merged unit keeps the open ranges that all its parts have: who has another has only not looked yet",
 		Edits:   []Edit{{rescaleFile, `all = unite(found)`, `all = slices.DeleteFunc(unite(found), func(w Watched) bool { return w.by < len(units) })`}},
-		Test:    Test{"./internal/consume", "TestMergeLeavesWhatHasAppeared"},
+		Test:    Test{"./internal/consume", "TestMergeRefusesAppearedEvent"},
 	},
 	{
 		Name:    "merge-looks-before-lock",
@@ -161,7 +161,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "parts-in-turn",
 		Mistake: "parts of one consumer in one worker take turns, as those of a consumer do that is not safe for more",
-		Edits:   []Edit{{"internal/consume/unit.go", `Key: p.Key.Name()}, p.Key`, `Key: p.Key.Name()}, p.Key; d.inTurn = make(chan struct{}, 1)`}},
+		Edits:   []Edit{{"internal/consume/unit.go", `Key: p.Key.Name()}, p.Key`, `Key: p.Key.Name()}, p.Key; d.exclusive = make(chan struct{}, 1)`}},
 		Test:    Test{"./internal/e2e", "TestPartsHandleAtTheSameTime"},
 	},
 	{
@@ -193,7 +193,7 @@ var partitionMutants = []Mutant{
 			{"internal/consume/rescale.go", `|| p.Paused ||`, `||`},
 			{"internal/consume/rescale.go", `return c.progress.Paused != nil || t.failures`, `return t.failures`},
 		},
-		Test: Test{"./internal/consume", "TestWhatMayBeMerged"},
+		Test: Test{"./internal/consume", "TestCanMerge"},
 	},
 	{
 		Name:    "slot-of-a-position",
@@ -208,8 +208,8 @@ var partitionMutants = []Mutant{
 		Mistake: "the hash has a salt, so that nobody can make keys of one slot: each worker has its own",
 		Edits: []Edit{
 			{"internal/consume/unit.go", `	"reflect"`, "	\"math/rand/v2\"\n	\"reflect\""},
-			{"internal/consume/unit.go", `type declared struct {`, "type declared struct {\n	salt uint64"},
-			{"internal/consume/unit.go", `d := &declared{`, `d := &declared{salt: rand.Uint64(), `},
+			{"internal/consume/unit.go", `type spec struct {`, "type spec struct {\n	salt uint64"},
+			{"internal/consume/unit.go", `d := &spec{`, `d := &spec{salt: rand.Uint64(), `},
 			{"internal/consume/keys.go", `return partition.Slot(e.AggregateID), nil`, `return partition.Slot(fmt.Sprint(d.salt, e.AggregateID)), nil`},
 		},
 		Faults: rescaling,
@@ -225,15 +225,15 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "lazy-over-doubts",
 		Mistake: "what has no event of the part's own needs no batch, whatever is missing in it",
-		Edits:   []Edit{{"internal/consume/lazy.go", `len(w.Events)+len(w.deadLetters)+len(a.Marks)+len(a.Gone)+len(w.from.Open) > 0`, `len(w.Events)+len(w.deadLetters)+len(a.Gone)+len(w.from.Open) > 0`}},
-		Test:    Test{"./internal/consume", "TestWhatAPartPassesLazily"},
+		Edits:   []Edit{{"internal/consume/deferred.go", `len(w.Events)+len(w.deadLetters)+len(a.Marks)+len(a.Gone)+len(w.from.Open) > 0`, `len(w.Events)+len(w.deadLetters)+len(a.Gone)+len(w.from.Open) > 0`}},
+		Test:    Test{"./internal/consume", "TestDeferredCommitConditions"},
 	},
 	{
 		Name:    "reader-keeps-place",
 		Mistake: "the reader knows where its consumer stands, and a batch that was rolled back has changed nothing: the next page follows",
 		Edits: []Edit{
 			{"internal/reader/ahead.go", "	w.at[r] = at\n", "	at = w.at[r]\n"},
-			{"internal/consume/consumer_loop.go", `		c.forget() // whether anything happened, the database knows`, `		if c.polled = nil; r.outcome != handlerFailed || c.progress == nil {
+			{"internal/consume/consumer_loop.go", `		c.forget() // the database knows whether anything was committed`, `		if c.polled = nil; r.outcome != handlerFailed || c.progress == nil {
 			c.forget()
 		}`},
 		},
@@ -266,7 +266,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "old-build-goes-on",
 		Mistake: "a build that selects less goes on until the leader gives its consumers to another",
-		Edits: []Edit{{"internal/consume/worker.go", `	w.widen(ctx) // the others see by now that this worker lives
+		Edits: []Edit{{"internal/consume/worker.go", `	w.widen(ctx) // from now on the other workers see that this worker is alive
 `, ``}},
 		Test: Test{"./internal/e2e", "TestBuildsThatDifferDoNotRunSideBySide"},
 	},

@@ -74,7 +74,7 @@ var serverMutants = []Mutant{
 		Name:    "misled-kept",
 		Mistake: "a connection that leads to another server goes back to the pool, as after any error",
 		Edits:   []Edit{{"internal/consume/bounds.go", `if gone || ours {`, `if gone {`}},
-		Test:    Test{"./internal/consume", "TestGiveClosesWhatLeadsElsewhere"},
+		Test:    Test{"./internal/consume", "TestGiveClosesConnectionToAnotherServer"},
 	},
 }
 

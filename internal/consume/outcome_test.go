@@ -21,11 +21,11 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// door lets nobody through to a server while it is closed.
+// door is a proxy to a server that refuses connections while it is closed.
 type door struct {
 	driver.Connector
 	closed atomic.Bool
-	turned atomic.Int32 // away
+	turned atomic.Int32 // number of refused connections
 }
 
 func (g *door) Connect(ctx context.Context) (driver.Conn, error) {
@@ -36,8 +36,8 @@ func (g *door) Connect(ctx context.Context) (driver.Conn, error) {
 	return g.Connector.Connect(ctx)
 }
 
-// committedUnseen makes a batch that its handler has committed, as far as the
-// database knows, and that has failed, as far as the worker does.
+// committedUnseen makes a batch that its handler has committed in the database, and that
+// has failed for the worker.
 func committedUnseen(t *testing.T) (h *stepper, d *pgtest.Database, g *door) {
 	t.Helper()
 	d = pgtest.New(t)
@@ -52,7 +52,7 @@ func committedUnseen(t *testing.T) (h *stepper, d *pgtest.Database, g *door) {
 	h = newStepper(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
 	h.loop.stop = t.Context()
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	h.handle(t)
 	b := h.loop.last
 	b.end, b.intact, b.err = abandoned, false, driver.ErrBadConn
@@ -68,36 +68,36 @@ func (h *stepper) position(t *testing.T, d *pgtest.Database) int64 {
 	return p.Position
 }
 
-// While handlers hold every connection that the loops may have, the last look
-// at a batch has one of its own.
-func TestInquiryDoesNotWaitForHandlers(t *testing.T) {
+// An outcome lookup has a connection of its own, even while handlers hold every connection
+// of the loops.
+func TestOutcomeLookupDoesNotWaitForHandlers(t *testing.T) {
 	h, d, _ := committedUnseen(t)
-	h.loopConns, h.inquiryConns = make(budget, 1), make(budget, 1)
+	h.loopConns, h.lookupConns = make(budget, 1), make(budget, 1)
 	h.loopConns <- struct{}{}
 	if err := h.loop.close(t.Context(), nil); !errors.Is(err, ErrTransactionEnded) || h.position(t, d) != 0 {
 		t.Errorf("the loop ended with %v, the checkpoint is at %d", err, h.position(t, d))
 	}
-	if n := len(h.inquiryConns); n != 0 {
+	if n := len(h.lookupConns); n != 0 {
 		t.Errorf("%d inquiries are still counted", n)
 	}
 }
 
-// A look at the row after a batch that failed gives its connection back: there
-// is one for all loops.
-func TestLookAtABatchGivesItsConnectionBack(t *testing.T) {
+// An outcome lookup after a failed batch returns its connection: one connection serves all
+// loops.
+func TestOutcomeLookupReturnsConnection(t *testing.T) {
 	h, _, _ := committedUnseen(t)
-	h.inquiryConns = make(budget, 1)
+	h.lookupConns = make(budget, 1)
 	inUse := h.db.Stats().InUse
-	if !h.loop.rowTells(t.Context(), driver.ErrBadConn) {
+	if !h.loop.checkpointMismatch(t.Context(), driver.ErrBadConn) {
 		t.Error("the row does not tell that the handler has committed")
 	}
-	if n := len(h.inquiryConns); n != 0 || h.db.Stats().InUse != inUse {
-		t.Errorf("%d looks are still counted, %d connections are in use, before it were %d", n, h.db.Stats().InUse, inUse)
+	if n := len(h.lookupConns); n != 0 || h.db.Stats().InUse != inUse {
+		t.Errorf("%d lookups are still counted, %d connections are in use, %d were before", n, h.db.Stats().InUse, inUse)
 	}
 }
 
-// A repair whose answer was lost is not made twice, nor is it unknown.
-func TestInquiryAfterALostAnswer(t *testing.T) {
+// A repair whose answer was lost is neither repeated nor unknown.
+func TestRepairAfterLostAnswer(t *testing.T) {
 	h, d, _ := committedUnseen(t)
 	if ok, err := h.checkpoints.Repair(t.Context(), d.DB, "all", h.loop.last.left(), h.loop.last.repair()); err != nil || !ok {
 		t.Fatal(ok, err)
@@ -112,9 +112,9 @@ func TestInquiryAfterALostAnswer(t *testing.T) {
 	}
 }
 
-// A loop whose consumer goes to another worker knows alone what its last batch
-// was. It keeps asking while the database is away, longer than a stop may take.
-func TestLoopThatLosesItsConsumerInAnOutage(t *testing.T) {
+// Only the loop whose consumer goes to another worker knows its last batch. It keeps asking
+// while the database is away, longer than a stop may take.
+func TestOutcomeLookupOutlastsReassignment(t *testing.T) {
 	t.Parallel()
 	h, d, g := committedUnseen(t)
 	h.limits.leave = time.Second
@@ -132,16 +132,16 @@ func TestLoopThatLosesItsConsumerInAnOutage(t *testing.T) {
 	}
 }
 
-// What became of a batch shows in its transaction, also when others have moved
-// the consumer since.
-func TestFateOfABatch(t *testing.T) {
+// The transaction's status shows the outcome of a batch, even after others have moved the
+// consumer.
+func TestTransactionVerdict(t *testing.T) {
 	for name, c := range map[string]struct {
 		commit, seen bool
 		want         verdict
 	}{
 		"committed":                  {true, false, handlerOvertaken},
 		"committed, and seen":        {true, true, handlerOvertaken},
-		"rolled back":                {false, false, innocent},
+		"rolled back":                {false, false, txIntact},
 		"rolled back by its handler": {false, true, handlerRolledBack},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -166,8 +166,8 @@ func TestFateOfABatch(t *testing.T) {
 			if !b.movedOn(now) {
 				t.Fatalf("the row is %+v", now.Version)
 			}
-			loop := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, checkpoints: g.Checkpoints}, unit: (&declared{title: "c"}).unit(partition.All), last: b}
-			if got, err := loop.fate(t.Context(), g.DB, b.judge(now)); err != nil || got != c.want {
+			loop := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, checkpoints: g.Checkpoints}, unit: (&spec{consumerName: "c"}).unit(partition.All), last: b}
+			if got, err := loop.transactionVerdict(t.Context(), g.DB, b.judge(now)); err != nil || got != c.want {
 				t.Errorf("verdict %d, %v; want %d", got, err, c.want)
 			}
 		})

@@ -12,9 +12,10 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// The event at a checkpoint need not be read: an operator has skipped it, perhaps, as it cannot be.
-// Whatever may be over soon is tried again, or a log that is the same would not be known.
-func TestReadsThatNobodyNeeds(t *testing.T) {
+// The event at a checkpoint may be unreadable, and an operator may have skipped it: its
+// read is optional. A temporary failure is retried. Otherwise an unchanged log would not be
+// recognized.
+func TestOptionalReads(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	of := func(code string) error { return fmt.Errorf("read: %w", &pgconn.PgError{Code: code}) }

@@ -15,9 +15,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// A part passes without a batch only what leaves no trace: nothing of its own, and
-// nothing missing.
-func TestWhatAPartPassesLazily(t *testing.T) {
+// A part defers a commit only if the page has neither an event of its own nor a missing
+// position.
+func TestDeferredCommitConditions(t *testing.T) {
 	void := progress.Mark{Range: store.Range{First: 11, Last: 11}, Missing: 1, State: progress.Void}
 	for name, c := range map[string]struct {
 		change func(c *consumerLoop, w *work)
@@ -34,40 +34,40 @@ func TestWhatAPartPassesLazily(t *testing.T) {
 		"a failing event":           {func(c *consumerLoop, _ *work) { c.tally.bisect.until = 12 }, false},
 		"a poison event":            {func(c *consumerLoop, _ *work) { c.poison = &poison{} }, false},
 		"parts that meet":           {func(c *consumerLoop, _ *work) { c.rescaling.target = "c" }, false},
-		"somebody waits for it":     {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 12) }, false},
-		"another process waits":     {func(c *consumerLoop, _ *work) { c.w.awaited.ask("c", 11, func() int64 { return 10 }) }, false},
+		"a caller waits":            {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 12) }, false},
+		"another process waits":     {func(c *consumerLoop, _ *work) { c.w.awaited.request("c", 11, func() int64 { return 10 }) }, false},
 		"a wait is for later":       {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 13) }, true},
 		"a wait is for earlier":     {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 10) }, true},
-		"for a moment":              {func(c *consumerLoop, _ *work) { c.lazily = lazily{11, time.Now()} }, true},
+		"for a moment":              {func(c *consumerLoop, _ *work) { c.deferred = deferredMove{11, time.Now()} }, true},
 		"for what many parts may": {func(c *consumerLoop, _ *work) {
 			c.unit = c.unit.unit(partition.Cut(64)[0])
-			c.lazily = lazily{11, time.Now().Add(-leastDefer)}
+			c.deferred = deferredMove{11, time.Now().Add(-leastDefer)}
 		}, true},
 
-		"for long": {func(c *consumerLoop, _ *work) { c.lazily = lazily{11, time.Now().Add(-leastDefer)} }, false},
+		"for long": {func(c *consumerLoop, _ *work) { c.deferred = deferredMove{11, time.Now().Add(-leastDefer)} }, false},
 	} {
-		unit := (&declared{title: "c"}).unit(partition.Cut(2)[0])
+		unit := (&spec{consumerName: "c"}).unit(partition.Cut(2)[0])
 		loop := &consumerLoop{status: unit.status, w: &Worker{observers: &runtime.Observers{}, awaited: newAwaited()}, unit: unit, progress: &progress.State{Position: 10}}
 		w := &work{Page: reader.Page{}, advance: progress.Advance{To: 12}}
 		c.change(loop, w)
-		if got := loop.passesLazily(w); got != c.want {
+		if got := loop.deferCommit(w); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 		if c.want && (loop.at() != 12 || loop.progress.Position != 10) {
 			t.Errorf("%s: it goes on at %d, from %d", name, loop.at(), loop.progress.Position)
 		}
-		if loop.forget(); loop.lazily != (lazily{}) {
-			t.Errorf("%s: what was passed outlasts the progress", name)
+		if loop.forget(); loop.deferred != (deferredMove{}) {
+			t.Errorf("%s: the deferred move outlasts the progress", name)
 		}
 	}
 }
 
-// However many parts a consumer has, those without events of their own commit 40 times a second
-// at most, all together. The parts of a consumer with few take 100 ms.
+// However many parts a consumer has, its parts without events make at most 40 deferred
+// commits a second in total. With few parts, each part defers for 100 ms.
 func TestDeferLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		parts := partition.Cut(rapid.IntRange(1, partition.MaxCount).Draw(t, "parts"))
-		commits := 0.0 // a second
+		commits := 0.0 // per second
 		for _, slots := range parts {
 			limit := deferLimit(slots)
 			if limit < 100*time.Millisecond || len(parts) <= 4 && limit > 103*time.Millisecond {
@@ -81,30 +81,30 @@ func TestDeferLimit(t *testing.T) {
 	})
 }
 
-// A part that has deferred a commit makes it as soon as somebody waits for what it has passed,
-// and not for who waits for more.
+// A part commits its deferred move as soon as a caller waits for a position in it. A caller
+// for a later position changes nothing.
 func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		unit := (&declared{title: "c"}).unit(partition.Cut(64)[0])
+		unit := (&spec{consumerName: "c"}).unit(partition.Cut(64)[0])
 		c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, awaited: newAwaited()}, unit: unit, status: unit.status, progress: &progress.State{Position: 10}}
-		c.lazily = lazily{upTo: 12, since: time.Now()}
+		c.deferred = deferredMove{upTo: 12, since: time.Now()}
 		wait := func(position int64) (after time.Duration) {
-			began, n := time.Now(), news{joined: c.w.awaited.joined("c")}
+			began, n := time.Now(), signals{callers: c.w.awaited.joined("c")}
 			time.AfterFunc(time.Millisecond, func() { c.w.awaited.wait("c", position) })
 			c.await(t.Context(), n)
 			return time.Since(began)
 		}
-		if after := wait(13); after != time.Millisecond || c.lazyDue() {
-			t.Errorf("a wait for a position beyond: woken after %v, and the commit is due: %v", after, c.lazyDue())
+		if after := wait(13); after != time.Millisecond || c.deferredDue() {
+			t.Errorf("a wait for a position beyond: woken after %v, and the commit is due: %v", after, c.deferredDue())
 		}
-		if after := wait(12); after != time.Millisecond || !c.lazyDue() {
-			t.Errorf("a wait for the position: woken after %v, and the commit is due: %v", after, c.lazyDue())
+		if after := wait(12); after != time.Millisecond || !c.deferredDue() {
+			t.Errorf("a wait for the position: woken after %v, and the commit is due: %v", after, c.deferredDue())
 		}
 		c.progress.Position = 12
-		if c.lazyDue() {
+		if c.deferredDue() {
 			t.Error("the commit is due again")
 		}
-		c.lazily = lazily{} // nothing is deferred: who waits wakes nobody
+		c.deferred = deferredMove{} // nothing is deferred, so a new caller does not wake the loop
 		time.AfterFunc(time.Second, c.unit.reload.signal)
 		if after := wait(14); after != time.Second {
 			t.Errorf("a part that has deferred nothing is woken after %v", after)
@@ -112,21 +112,22 @@ func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
 	})
 }
 
-// What a part has passed does not wait for it, though its checkpoint is behind.
-func TestStatusOfAPartCountsWhatItHasPassed(t *testing.T) {
+// Positions in a deferred move do not count as waiting, although the checkpoint is behind
+// them.
+func TestStatusCountsDeferredPositions(t *testing.T) {
 	u := &unitStatus{}
 	u.assigned(true)
 	u.begin()
 	u.loaded(&progress.State{Position: 10})
 	u.passed(12)
-	u.sawOldest(oldest{Waiting: store.Waiting{Position: 11, Age: time.Hour}, at: time.Now()})
+	u.recordOldest(oldest{Waiting: store.Waiting{Position: 11, Age: time.Hour}, at: time.Now()})
 	head := int64(12)
 	s := u.snapshot(&head, &head)
-	if _, waits := u.waitsAt(head); waits || s.Position != 10 || *s.Lag != 0 || *s.HeadLag != 0 || *s.OldestAge != 0 || s.Still != 0 {
+	if _, waits := u.behindAt(head); waits || s.Position != 10 || *s.Lag != 0 || *s.HeadLag != 0 || *s.OldestAge != 0 || s.Still != 0 {
 		t.Errorf("a part that has passed the head: waits %v, %+v", waits, s)
 	}
 	u.loaded(&progress.State{Position: 10})
-	if at, waits := u.waitsAt(head); !waits || at != 10 || *u.snapshot(&head, &head).Lag != 2 {
+	if at, waits := u.behindAt(head); !waits || at != 10 || *u.snapshot(&head, &head).Lag != 2 {
 		t.Errorf("a part that has loaded its progress again: at %d, waits %v", at, waits)
 	}
 }

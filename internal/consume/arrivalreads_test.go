@@ -12,12 +12,12 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 )
 
-// However many wait for a consumer, one look in each interval shows them all how far it is. One
-// whose look was cut off by its own caller costs the others an interval.
-func TestLooksAreShared(t *testing.T) {
+// However many callers wait for a consumer, they share one read in each interval. A read
+// that its own caller has canceled costs the others an interval.
+func TestArrivalReadsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const interval = 100 * time.Millisecond
-		var l looks
+		var l arrivalReads
 		var reads atomic.Int64
 		read := func(ctx context.Context, consumer string) (progress.Arrival, error) {
 			n := reads.Add(1)
@@ -31,7 +31,7 @@ func TestLooksAreShared(t *testing.T) {
 		cut, end := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer end()
 		if _, err := l.at(cut, "c", interval, read); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a look that was cut off returned %v", err)
+			t.Errorf("a canceled read returned %v", err)
 		}
 		time.Sleep(interval)
 		var all sync.WaitGroup
@@ -53,7 +53,7 @@ func TestLooksAreShared(t *testing.T) {
 			t.Errorf("%d reads in 10 intervals and one that was cut off", n)
 		}
 		if _, err := l.at(t.Context(), "d", interval, read); err != nil || reads.Load() != 12 {
-			t.Errorf("another consumer is not looked at: %v", err)
+			t.Errorf("another consumer is not read: %v", err)
 		}
 	})
 }

@@ -15,11 +15,11 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// A crash takes back a batch that was committed asynchronously, and a reset
-// counts the revision up to where it was. A loop that has noticed neither
-// knows the revision of today's row and where it lies, but not its position: it
-// must not go on from its own under the new life's token.
-func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
+// A crash loses a batch that was committed asynchronously, and a reset counts the revision
+// up to the same value. A loop that has noticed neither knows the current row's revision
+// and place, but not its position. It must not continue from its own position under the new
+// incarnation's token.
+func TestProgressReloadsAfterCrash(t *testing.T) {
 	t.Parallel()
 	server := newSteppedServer(t)
 	events, err := sql.Open("pgx", server.URL(""))
@@ -32,14 +32,14 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer batches.Close()
-	batches.SetMaxIdleConns(0) // so that no broken connection tells of the crash
+	batches.SetMaxIdleConns(0) // so that no broken connection reveals the crash
 	events.SetMaxIdleConns(0)
 
 	c := steppedConsumer{"all", nil, new(atomic.Bool)}
 	h := newStepper(t, batches, storepostgres.NewStore(nil), c)
 	appendOne(t, events, "1")
-	appendOne(t, events, "1") // commits synchronously, and with it all that came before
-	h.lookUpTo(t, 2)
+	appendOne(t, events, "1") // commits synchronously, which also makes all earlier commits durable
+	h.stepFrontierTo(t, 2)
 	h.handle(t)
 	before := *h.loop.progress
 	h.session.Close()
@@ -55,7 +55,7 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 		return p
 	}
 	if p := stored(); p.Position != 0 || p.Revision >= before.Revision {
-		t.Fatalf("the crash took nothing back: the progress is %+v, it was %+v", p, before)
+		t.Fatalf("the crash lost nothing: the progress is %+v, it was %+v", p, before)
 	}
 	for stored().Revision < before.Revision {
 		if _, err := events.ExecContext(t.Context(), `UPDATE consumer_checkpoints SET last_position = 0, revision = revision + 1`); err != nil {
@@ -65,9 +65,9 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 	appendOne(t, events, "1")
 	h.own(t)
 	h.open(t)
-	h.look(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before.Token && v.Safe >= 3 })
+	h.stepFrontier(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before.Token && v.Safe >= 3 })
 	if p, now := h.loop.progress, stored(); p == nil || p.Revision != now.Revision || p.Row != now.Row || p.Position == now.Position {
-		t.Fatalf("the loop knows %+v, which today's progress %+v does not resemble", p, stored())
+		t.Fatalf("the loop knows %+v, which differs from the current progress %+v", p, stored())
 	}
 	h.handle(t)
 	var handled int
@@ -76,9 +76,9 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 	}
 }
 
-// Nobody would put a first checkpoint back: it lasts also where commits are
-// asynchronous.
-func TestFirstCheckpointOutlastsACrash(t *testing.T) {
+// A lost first checkpoint would never be written again. So it survives a crash even if
+// commits are asynchronous.
+func TestFirstCheckpointSurvivesCrash(t *testing.T) {
 	t.Parallel()
 	server := newSteppedServer(t)
 	db, err := sql.Open("pgx", server.URL("")+"&synchronous_commit=off")
@@ -97,9 +97,9 @@ func TestFirstCheckpointOutlastsACrash(t *testing.T) {
 	}
 }
 
-// A consumer begins at the head that was read in this life of the server: after
-// a crash, positions up to that of another may be issued again.
-func TestHeadOfAnotherLifeIsNoPlace(t *testing.T) {
+// A consumer begins at a head that was read in the current incarnation. After a crash,
+// positions up to an earlier incarnation's head may be issued again.
+func TestPlaceRejectsHeadOfAnotherIncarnation(t *testing.T) {
 	d := pgtest.New(t)
 	if err := migrations.Apply(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
@@ -134,12 +134,12 @@ type headConsumer struct{ steppedConsumer }
 
 func (headConsumer) StartAt() consumer.Start { return consumer.AtHead() }
 
-// How far a consumer is counts where the worker works only: a primary that was
-// abandoned may be ahead of the one that was promoted.
-func TestArrivalOnAnotherServer(t *testing.T) {
+// The consumer's position counts only on the server where the worker works. An abandoned
+// primary may be ahead of the promoted one.
+func TestWaitForIgnoresAnotherServer(t *testing.T) {
 	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
-	h.lookUpTo(t, 1)
+	h.stepFrontierTo(t, 1)
 	h.handle(t)
 	if a, err := h.arrived(t.Context(), "all", 1); err != nil || !a.Handled {
 		t.Errorf("where the worker works: %+v, %v", a, err)
