@@ -8,7 +8,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// strayed makes the database say that a worker runs a job that it knows nothing of.
+// strayed inserts a job that the database says the worker runs, and that the worker does not know.
 func (s *stage) strayed(w *jobs.Worker) (id int64) {
 	s.t.Helper()
 	id = s.add(task{}, jobs.In(time.Hour))
@@ -16,9 +16,9 @@ func (s *stage) strayed(w *jobs.Worker) (id int64) {
 	return id
 }
 
-// A job that the database says a worker runs is run by it, under the claim that it
-// has, though nothing else is in hand that the worker would look after.
-func TestStrayedJob(t *testing.T) {
+// A worker adopts and runs a job that the database says it runs, under the claim in the row. It
+// does so even with no other job in flight.
+func TestLostClaimIsAdopted(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
@@ -29,8 +29,8 @@ func TestStrayedJob(t *testing.T) {
 	}
 }
 
-// A worker that stops gives such a job back, and ends.
-func TestStrayedJobAtAStop(t *testing.T) {
+// A worker that stops releases an adopted job, and ends.
+func TestAdoptedJobIsReleasedAtAStop(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})

@@ -9,7 +9,8 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
-// start runs jobs that have slots, those of a handler of batches together.
+// start calls the handlers of runs that hold slots. The runs of one batch handler share a call, up
+// to BatchSize.
 func (l *loop) start(runs []*run) {
 	if len(runs) == 0 {
 		return
@@ -17,13 +18,13 @@ func (l *loop) start(runs []*run) {
 	l.mu.Lock()
 	l.running += len(runs)
 	l.mu.Unlock()
-	l.w.hand.enter(running, runs...)
+	l.w.inFlight.enter(running, runs...)
 	if before := l.w.cfg.hooks.BeforeHandle; before != nil {
 		for _, r := range runs {
 			l.w.observers.Call("BeforeHandle", func() { before(l.w.handling, r.header) })
 		}
 	}
-	l.w.hand.call(time.Now(), runs)
+	l.w.inFlight.call(time.Now(), runs)
 	calls := make([][]*run, 0, len(runs))
 	type group struct {
 		h    *handler
@@ -47,14 +48,14 @@ func (l *loop) start(runs []*run) {
 	l.w.runners.run(calls)
 }
 
-// startGathers reports whether slots should gather before prefetched jobs start:
-// others started a moment ago, and less than half are free.
+// startGathers reports whether prefetched jobs should wait for more free slots. They wait while
+// fewer than half of the slots are free and the last start was at most [gather] ago.
 func (l *loop) startGathers(now time.Time) bool {
 	return now.Before(l.startAt) && l.free() < min(len(l.ready), (l.capacity+1)/2)
 }
 
-// startReady starts prefetched jobs as far as there are slots. Those of a claim that
-// was not answered may have been started by it.
+// startReady starts as many prefetched jobs as there are free slots. If the answer of a claim was
+// lost, the claim may have started its jobs already.
 func (l *loop) startReady(ctx context.Context) {
 	if len(l.ready) == 0 || l.startGathers(time.Now()) {
 		return
@@ -77,7 +78,7 @@ func (l *loop) startReady(ctx context.Context) {
 			r.row.Started = true
 			start = append(start, r)
 		} else {
-			l.unclaim(r) // cancelled, expired, or lost: the settler is told which
+			l.unclaim(r) // cancelled, expired or lost: the settler's statement finds out which
 		}
 	}
 	l.w.slots.give(n - len(start))
@@ -86,8 +87,8 @@ func (l *loop) startReady(ctx context.Context) {
 	l.start(start)
 }
 
-// mayStart marks the runs as started that have not started, and returns which of
-// them may.
+// mayStart marks runs as started and returns the IDs of the jobs that may start. It skips runs that
+// have started already.
 func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, err error) {
 	var runs []queue.Run
 	for _, r := range all {
@@ -110,13 +111,13 @@ func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, er
 	return may, err
 }
 
-// unclaim gives a job back that did not begin.
+// unclaim releases a job that has not started.
 func (l *loop) unclaim(r *run) {
-	l.w.hand.enter(settling, r)
+	l.w.inFlight.enter(settling, r)
 	l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released}})
 }
 
-// giveBack gives prefetched jobs back.
+// giveBack releases all prefetched jobs.
 func (l *loop) giveBack() {
 	for _, r := range l.ready {
 		l.unclaim(r)

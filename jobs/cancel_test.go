@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// A job is cancelled before it runs, or while it runs, if its handler heeds that. A
-// handler that returns nil has done its work.
+// A job can be cancelled before it runs. It can be cancelled while it runs if its handler returns
+// an error. If the handler returns nil, the job has completed.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -27,15 +27,15 @@ func TestCancel(t *testing.T) {
 		return ctx.Err()
 	})
 	waits := s.add(task{}, jobs.In(time.Hour))
-	heeds, ignores := s.add(task{0}), s.add(task{1})
+	obeys, ignores := s.add(task{0}), s.add(task{1})
 	s.run(jobs.WithNotifyConnectionString(s.d.URL), jobs.WithHeartbeatInterval(10*time.Second), jobs.WithHeartbeatTimeout(30*time.Second))
 	s.until("two jobs to run", func() bool { return len(s.notes()) == 2 })
-	for id, want := range map[int64]jobs.State{waits: jobs.StateAvailable, heeds: jobs.StateRunning, ignores: jobs.StateRunning} {
+	for id, want := range map[int64]jobs.State{waits: jobs.StateAvailable, obeys: jobs.StateRunning, ignores: jobs.StateRunning} {
 		if was, err := s.Cancel(t.Context(), nil, id); err != nil || was != want {
 			t.Errorf("it was %q, %v, want %q", was, err, want)
 		}
 	}
-	for id, want := range map[int64]jobs.State{waits: jobs.StateCancelled, heeds: jobs.StateCancelled, ignores: jobs.StateCompleted} {
+	for id, want := range map[int64]jobs.State{waits: jobs.StateCancelled, obeys: jobs.StateCancelled, ignores: jobs.StateCompleted} {
 		if i := s.ended(id); i.State != want || i.Failures != 0 {
 			t.Errorf("job %d is %s, %d failures, want %s", id, i.State, i.Failures, want)
 		}
@@ -48,7 +48,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// A job whose id the history has cannot be cancelled: the error says what to do, and the job stays.
+// A job whose ID the history already has cannot be cancelled. The error names the remedy, and the
+// job stays.
 func TestCancelOfAJobWhoseIDIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -65,8 +66,8 @@ func TestCancelOfAJobWhoseIDIsTaken(t *testing.T) {
 	}
 }
 
-// A handler that runs too long loses its context. One that ignores that loses its
-// job, but not its slot.
+// The context of a handler that runs too long ends. A handler that ignores this loses its job, but
+// keeps its slot.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -79,12 +80,12 @@ func TestTimeout(t *testing.T) {
 		<-release
 		return nil
 	}, jobs.Timeout(20*time.Millisecond), jobs.MaxAttempts(1))
-	heeds, ignores := s.add(task{0}), s.add(task{1})
+	obeys, ignores := s.add(task{0}), s.add(task{1})
 	w := jobs.NewWorker(s.d.DB, s.Handlers, quick()...)
 	jobs.SetGrace(w, 50*time.Millisecond)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Start(t.Context()) }()
-	for _, id := range []int64{heeds, ignores} {
+	for _, id := range []int64{obeys, ignores} {
 		if i := s.ended(id); i.State != jobs.StateFailed || i.Code != jobs.CodeTimeout {
 			t.Errorf("the job is %s, %s: %s", i.State, i.Code, i.Error)
 		}
@@ -96,13 +97,13 @@ func TestTimeout(t *testing.T) {
 	}
 	var how string
 	if err := s.d.DB.QueryRowContext(t.Context(), `SELECT how FROM jobs_past_workers`).Scan(&how); err != nil || how != "failed" {
-		t.Errorf("the worker is told as %s, %v", how, err)
+		t.Errorf("the outcome is %s, %v", how, err)
 	}
 	close(release)
 }
 
-// A stop waits for what runs, and gives back what has not begun. After the time-out
-// it gives back what runs, uncounted.
+// A stop waits for running jobs and releases jobs that have not started. After the time-out it
+// releases running jobs without counting a failure.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	for name, timeout := range map[string]time.Duration{"waits": 0, "ends": 50 * time.Millisecond} {

@@ -13,9 +13,10 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-var somebody = ops.By{Operator: "somebody", Reason: "a test"}
+var operator = ops.By{Operator: "somebody", Reason: "a test"}
 
-// countRunning has a trigger count the jobs that run, in each transaction that changes that.
+// countRunning creates a trigger that counts the running jobs, in each transaction that changes the
+// number.
 func (s *stage) countRunning() {
 	s.t.Helper()
 	s.d.Exec(s.t, `CREATE TABLE most (n bigint)`)
@@ -27,7 +28,7 @@ END $$`)
 	s.d.Exec(s.t, `CREATE TRIGGER count_running AFTER UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION count_running()`)
 }
 
-// mostRunning returns how many jobs have run at once, at most, since countRunning.
+// mostRunning returns the highest number of running jobs since countRunning.
 func (s *stage) mostRunning() (n int) {
 	s.t.Helper()
 	if err := s.d.DB.QueryRow(`SELECT max(n) FROM most`).Scan(&n); err != nil {
@@ -36,8 +37,7 @@ func (s *stage) mostRunning() (n int) {
 	return n
 }
 
-// Under a cap no more jobs run at once than it allows, however many workers there
-// are.
+// A cap bounds how many jobs run at once, however many workers there are.
 func TestCap(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -46,13 +46,13 @@ func TestCap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.SetCap(t.Context(), "default", 5, somebody); err != nil {
+	if err := o.SetCap(t.Context(), "default", 5, operator); err != nil {
 		t.Fatal(err)
 	}
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
-	var entries []jobs.Entry
+	var entries []jobs.EnqueueParams
 	for n := range tier.Amount(100, 300) {
-		entries = append(entries, jobs.Entry{Args: task{n}})
+		entries = append(entries, jobs.EnqueueParams{Args: task{n}})
 	}
 	all, err := s.EnqueueMany(t.Context(), nil, entries)
 	if err != nil {
@@ -69,8 +69,8 @@ func TestCap(t *testing.T) {
 	}
 }
 
-// Also where transactions are stricter than read committed by default: claims from several
-// queues have no row in common but that of the cap, so no conflict would stop them.
+// The cap holds if the default isolation is stricter than read committed. Claims from several
+// queues share only the row of the cap, so no conflict would stop them.
 func TestCapOverAllQueuesUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"repeatable read", "serializable"} {
@@ -81,7 +81,7 @@ func TestCapOverAllQueuesUnderStrictIsolation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := o.SetCap(t.Context(), ops.AllQueues, 1, somebody); err != nil {
+			if err := o.SetCap(t.Context(), ops.AllQueues, 1, operator); err != nil {
 				t.Fatal(err)
 			}
 			var over atomic.Int64
@@ -93,9 +93,9 @@ func TestCapOverAllQueuesUnderStrictIsolation(t *testing.T) {
 				}
 				return err
 			})
-			var entries []jobs.Entry
+			var entries []jobs.EnqueueParams
 			for n := range 100 {
-				entries = append(entries, jobs.Entry{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Queue(fmt.Sprint("q", n%4))}})
+				entries = append(entries, jobs.EnqueueParams{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Queue(fmt.Sprint("q", n%4))}})
 			}
 			all, err := s.EnqueueMany(t.Context(), nil, entries)
 			if err != nil {
@@ -114,7 +114,7 @@ func TestCapOverAllQueuesUnderStrictIsolation(t *testing.T) {
 	}
 }
 
-// A cap binds claims with a condition, and the worker shows it.
+// A cap applies to claims with a condition, and the status of the worker shows the cap.
 func TestCapBindsConditions(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -122,21 +122,21 @@ func TestCapBindsConditions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.SetCap(t.Context(), "default", 2, somebody); err != nil {
+	if err := o.SetCap(t.Context(), "default", 2, operator); err != nil {
 		t.Fatal(err)
 	}
 	s.countRunning()
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
-	var entries []jobs.Entry
+	var entries []jobs.EnqueueParams
 	for n := range 50 {
-		entries = append(entries, jobs.Entry{Args: task{n}})
+		entries = append(entries, jobs.EnqueueParams{Args: task{n}})
 	}
 	all, err := s.EnqueueMany(t.Context(), nil, entries)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := s.run(jobs.WithQueue("default", 40), jobs.WithHooks(jobs.Hooks{BeforeClaim: func(context.Context, string) jobs.Claim {
-		return jobs.Claim{Condition: "(args->>'N')::int >= $1", Args: []any{0}}
+	w := s.run(jobs.WithQueue("default", 40), jobs.WithHooks(jobs.Hooks{BeforeClaim: func(context.Context, string) jobs.ClaimFilter {
+		return jobs.ClaimFilter{Condition: "(args->>'N')::int >= $1", Args: []any{0}}
 	}}))
 	for _, e := range all {
 		s.ended(e.ID)
@@ -149,9 +149,9 @@ func TestCapBindsConditions(t *testing.T) {
 	}
 }
 
-// Without a cap nothing runs of a queue that is paused. What an operator sets binds
-// workers that run.
-func TestPauseAndCapBindWhoRuns(t *testing.T) {
+// No job of a paused queue runs, even without a cap. Settings of an operator apply to running
+// workers.
+func TestPauseAndCapApplyToRunningWorkers(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	var now, most atomic.Int64
@@ -160,7 +160,7 @@ func TestPauseAndCapBindWhoRuns(t *testing.T) {
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 			continue
 		}
-		time.Sleep(time.Millisecond) // that is the job
+		time.Sleep(time.Millisecond) // the work of the job
 		now.Add(-1)
 		return nil
 	})
@@ -170,7 +170,7 @@ func TestPauseAndCapBindWhoRuns(t *testing.T) {
 	}
 	w := s.run(jobs.WithQueue("default", 10))
 	s.ended(s.add(task{}))
-	if err := o.PauseQueue(t.Context(), "default", somebody); err != nil {
+	if err := o.PauseQueue(t.Context(), "default", operator); err != nil {
 		t.Fatal(err)
 	}
 	var ids []int64
@@ -181,11 +181,11 @@ func TestPauseAndCapBindWhoRuns(t *testing.T) {
 	if i, err := s.Get(t.Context(), ids[0]); err != nil || i.State != jobs.StateAvailable {
 		t.Errorf("a job of a paused queue is %s, %v", i.State, err)
 	}
-	if err := o.SetCap(t.Context(), "default", 1, somebody); err != nil {
+	if err := o.SetCap(t.Context(), "default", 1, operator); err != nil {
 		t.Fatal(err)
 	}
 	most.Store(0)
-	if err := o.ResumeQueue(t.Context(), "default", somebody); err != nil {
+	if err := o.ResumeQueue(t.Context(), "default", operator); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range ids {
@@ -197,8 +197,8 @@ func TestPauseAndCapBindWhoRuns(t *testing.T) {
 	s.until("the worker to see the cap", func() bool { return w.Status().Queues[0].Capped })
 }
 
-// The bound of a worker holds for all its queues together, and jobs of a smaller
-// priority run first.
+// The bound of a worker covers all its queues together. Jobs with a smaller priority number run
+// first.
 func TestConcurrencyAndOrder(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -241,9 +241,10 @@ func TestConcurrencyAndOrder(t *testing.T) {
 	}
 }
 
-// A worker that was stopped may hold the lock of a cap for a while. Who waited for it
-// looks below its floors soon again: what becomes visible late is not overtaken for long.
-func TestWaitForACapPutsOffNoLowWalk(t *testing.T) {
+// A worker that stands still may hold the lock of a cap for a while. A worker that has waited for
+// the lock claims below its floors soon. So jobs that become visible late are not overtaken for
+// long.
+func TestWaitForACapDelaysNoLowWalk(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
@@ -251,7 +252,7 @@ func TestWaitForACapPutsOffNoLowWalk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.SetCap(t.Context(), "default", 5, somebody); err != nil {
+	if err := o.SetCap(t.Context(), "default", 5, operator); err != nil {
 		t.Fatal(err)
 	}
 	s.run()
@@ -283,8 +284,8 @@ func TestWaitForACapPutsOffNoLowWalk(t *testing.T) {
 	t.Error("80 jobs in turn overtook one that was visible late")
 }
 
-// Workers that start at once, where transactions are stricter than read committed by default:
-// a statement that waits for the same of another worker is sacrificed, and made again.
+// Workers start at once, with a default isolation stricter than read committed. PostgreSQL aborts a
+// statement that waits for another worker's, and the worker retries it.
 func TestStartUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"repeatable read", "serializable"} {
@@ -311,8 +312,8 @@ func TestStartUnderStrictIsolation(t *testing.T) {
 	}
 }
 
-// A client whose statement PostgreSQL sacrifices for that of a worker, where transactions are
-// stricter than read committed by default, waits on.
+// PostgreSQL aborts a client's statement for a worker's, with a default isolation stricter than
+// read committed. The client goes on waiting.
 func TestWaitUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"repeatable read", "serializable"} {

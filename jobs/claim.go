@@ -16,16 +16,16 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// claim claims up to want jobs, and starts those that have slots.
+// claim claims up to want jobs, and starts the jobs that have slots.
 func (l *loop) claim(ctx context.Context, want int) {
 	condition, skip := l.beforeClaim(ctx)
 	if skip {
-		l.hungry, l.pollAt = false, time.Now().Add(l.polls.first)
+		l.claimable, l.pollAt = false, time.Now().Add(l.polls.first)
 		return
 	}
 	slots := l.w.slots.take(l.seat, min(want, l.free()))
 	want = l.w.slots.allot(pgdriver.RoundLimit(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready)))))
-	if want == 0 { // another queue was faster; what is given back nudges
+	if want == 0 { // another queue was faster; give wakes this loop
 		l.w.slots.give(slots)
 		return
 	}
@@ -41,7 +41,7 @@ func (l *loop) claim(ctx context.Context, want int) {
 	l.failed(err)
 	if err != nil {
 		l.doubt = time.Now().Add(l.w.limit)
-		l.lookAt = earlier(l.lookAt, time.Now().Add(l.w.cfg.heartbeat))
+		l.reconcileAt = earlier(l.reconcileAt, time.Now().Add(l.w.cfg.heartbeat))
 		return
 	}
 	l.admit(jobs)
@@ -51,9 +51,9 @@ func (l *loop) claim(ctx context.Context, want int) {
 	l.idle(ctx, len(jobs))
 }
 
-// claimOnce claims above the floors, or from the bottom if that is due, or the user
-// has a condition.
-func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) (jobs []queue.Job, err error) {
+// claimOnce sends one claim. The claim begins above the floors of the lanes. It begins at the
+// bottom if a low claim is due, or if the user's filter has a condition.
+func (l *loop) claimOnce(ctx context.Context, want, slots int, condition ClaimFilter) (jobs []queue.Job, err error) {
 	begin := time.Now()
 	l.low = condition.Condition != "" || !begin.Before(l.lanes.lowDue)
 	d := queue.Demand{
@@ -77,7 +77,7 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 		return nil, err
 	}
 	if limit == 0 {
-		l.walkAt = begin // it would have taken nothing
+		l.walkAt = begin // a claim without room takes nothing
 	} else {
 		l.lanes.claimed(jobs, limit, l.low, condition.Condition != "", l.walkAt, l.walkedAt)
 	}
@@ -94,8 +94,8 @@ func (l *loop) capped() bool {
 	return l.s.Capped
 }
 
-// claimCapped claims under the caps, whose lock it holds until the claim is
-// committed. room is for how many jobs there was room; without any it claims nothing.
+// claimCapped claims under the caps. It holds the caps' lock until the claim is committed. room is
+// how many jobs the caps allow; if room is 0, claimCapped claims nothing.
 func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, room int, err error) {
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
@@ -115,8 +115,8 @@ func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) 
 	return jobs, room, nil
 }
 
-// walk sends a claim. The time that it takes is its own: it includes no wait for a
-// connection, nor for the lock of a cap, which a worker that was stopped may hold.
+// walk sends a claim and measures its time. The time includes no wait for a connection. It includes
+// no wait for the lock of a cap either: a worker that stands still may hold the lock.
 func (l *loop) walk(ctx context.Context, conn *sql.Conn, on Querier, d queue.Demand) ([]queue.Job, error) {
 	l.walkAt = time.Now()
 	d.Lanes = l.lanes.next(l.low, l.walkAt)
@@ -125,7 +125,7 @@ func (l *loop) walk(ctx context.Context, conn *sql.Conn, on Querier, d queue.Dem
 	return jobs, err
 }
 
-// failed takes note of whether a statement of the loop has failed.
+// failed records whether a statement of the loop has failed.
 func (l *loop) failed(err error) {
 	err = errtext.Of(err)
 	l.change(func(s *QueueStatus) { s.LastError = err })
@@ -140,23 +140,23 @@ func (l *loop) failed(err error) {
 	l.w.observers.Notify(observe.QueueFailed{Queue: l.name, Err: err})
 }
 
-// conditionOffset is how many parameters a claim has before those of a condition.
+// conditionOffset is how many parameters a claim has before the parameters of a condition.
 const conditionOffset = 7
 
-// beforeClaim asks the user's hook.
-func (l *loop) beforeClaim(ctx context.Context) (c Claim, skip bool) {
+// beforeClaim calls the user's BeforeClaim hook. skip reports whether to leave out this claim.
+func (l *loop) beforeClaim(ctx context.Context) (c ClaimFilter, skip bool) {
 	hook := l.w.cfg.hooks.BeforeClaim
 	if hook == nil {
 		return c, false
 	}
 	if !l.w.observers.Call("BeforeClaim", func() { c = hook(ctx, l.name) }) {
-		return Claim{}, true
+		return ClaimFilter{}, true
 	}
 	c.Condition = pgdriver.ShiftParameters(c.Condition, conditionOffset)
 	return c, c.Skip
 }
 
-// admit takes claimed jobs in, in the order in which they are to run.
+// admit adds claimed jobs to the jobs in flight, in the order in which they are to run.
 func (l *loop) admit(jobs []queue.Job) {
 	slices.SortFunc(jobs, func(a, b queue.Job) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.RunAt.Compare(b.RunAt), cmp.Compare(a.ID, b.ID))
@@ -166,7 +166,7 @@ func (l *loop) admit(jobs []queue.Job) {
 	for _, j := range jobs {
 		bytes += len(j.Args)
 		r := l.newRun(j)
-		if older := l.w.hand.add(r); older != nil {
+		if older := l.w.inFlight.add(r); older != nil {
 			older.end(ErrClaimLost)
 		}
 		if j.Started {

@@ -17,14 +17,14 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// Client enqueues jobs and looks what becomes of them. Any number of goroutines may
-// use it. It owns nothing: there is no need to close it.
+// Client enqueues, reads, cancels and awaits jobs. Any number of goroutines may use a client. A
+// client owns no resources, so there is no need to close it.
 type Client struct {
 	db     pgdriver.Pool
 	table  string
 	queue  *queue.Queue
 	tables tables.Jobs
-	err    error // of its options, told by every call
+	err    error // of its options; every call returns it
 	ends   awaited.Ends
 }
 
@@ -44,8 +44,8 @@ type table string
 func (t table) applyClient(c *clientConfig) { c.table = string(t) }
 func (t table) apply(c *config)             { c.table = string(t) }
 
-// WithTable names the table of jobs, "jobs" by default, or "schema.jobs". All
-// other tables stand beside it and are named after it. Migrations know it as
+// WithTable names the table of jobs: "jobs" by default, or "schema.jobs". All other tables are in
+// the same schema and are named after this one. In package migrations the option is called
 // JobsTable.
 func WithTable(name string) CommonOption { return table(name) }
 
@@ -54,12 +54,12 @@ type notifyString string
 func (s notifyString) applyClient(c *clientConfig) { c.notify = string(s) }
 func (s notifyString) apply(c *config)             { c.notify = string(s) }
 
-// WithNotifyConnectionString is a direct connection to the database, on which the
-// worker listens for new jobs, and a client for the ends of jobs that Wait awaits.
-// Without one both poll. It must not go through a proxy that pools transactions.
+// WithNotifyConnectionString is a direct connection string to the database. On this connection a
+// worker listens for new jobs, and a client for the ends of jobs that Wait awaits. Without the
+// option, both poll. The connection must not go through a proxy that pools transactions.
 func WithNotifyConnectionString(s string) CommonOption { return notifyString(s) }
 
-// NewClient makes a client. What is wrong with its options, each call returns.
+// NewClient makes a client. If an option is invalid, each call of the client returns the error.
 func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 	var cfg clientConfig
 	for _, o := range opts {
@@ -90,15 +90,14 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 // Table returns the name of the table of jobs.
 func (c *Client) Table() string { return c.table }
 
-// Cancel ends a job that does not run. Of one that runs it ends the context, with
-// [ErrCancelled], as soon as its worker looks: at once if that listens, or else
-// within its HeartbeatInterval. A handler that then returns an error is cancelled;
-// one that returns nil has completed its job.
+// Cancel cancels a job. A job that does not run ends at once. For a job that runs, the worker ends
+// the context of the handler with [ErrCancelled]. A worker that listens does so at once, any other
+// within its HeartbeatInterval. If the handler then returns an error, the job is cancelled. If the
+// handler returns nil, the job has completed.
 //
-// It returns the state in which it found the job: of an unfinished one, what it was
-// before; a finished one stays as it is. The row of the job is locked until the end of tx. If the job ends meanwhile,
-// what became of it is stored after that. If tx is nil or a *sql.DB, Cancel has a transaction
-// of its own.
+// Cancel returns the state of the job before the call. A finished job stays as it is. Cancel locks
+// the row of the job until tx ends. If the run ends meanwhile, the worker stores the outcome after
+// tx. If tx is nil or a *sql.DB, Cancel uses a transaction of its own.
 func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, err error) {
 	if c.err != nil {
 		return "", c.err
@@ -121,7 +120,7 @@ func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, e
 	return was, errtext.Of(err)
 }
 
-// isNil reports a nil interface, and a nil pointer in one.
+// isNil reports whether v is a nil interface or holds a nil pointer, map, slice, func or chan.
 func isNil(v any) bool {
 	if v == nil {
 		return true

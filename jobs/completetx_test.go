@@ -14,9 +14,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// CompleteTx ties the job to a transaction of the handler's own. Whatever the
-// handler makes of that: what is committed does not run again, and what is not has
-// failed.
+// CompleteTx ties the job to a transaction of the handler's own. If the transaction commits, the
+// job does not run again. If it does not commit, the run has failed.
 func TestCompleteTx(t *testing.T) {
 	t.Parallel()
 	elsewhere := newStage(t)
@@ -112,7 +111,7 @@ func TestCompleteTx(t *testing.T) {
 				t.Errorf("the job is %s after %d runs: %s", i.State, len(s.notes()), i.Error)
 			}
 			if d := <-done; d.State != string(test.want) || (d.Err == nil) != (test.want == jobs.StateCompleted) || d.Failed == (d.Err == nil) {
-				t.Errorf("told is %s, failed %t, %v", d.State, d.Failed, d.Err)
+				t.Errorf("the outcome is %s, failed %t, %v", d.State, d.Failed, d.Err)
 			}
 			var effects int
 			if err := s.d.DB.QueryRow(`SELECT count(*) FROM effects`).Scan(&effects); err != nil || effects != test.effects {
@@ -125,7 +124,7 @@ func TestCompleteTx(t *testing.T) {
 	}
 }
 
-// The handler of RegisterTx is told that it needs no CompleteTx.
+// CompleteTx returns an error in a handler of RegisterTx.
 func TestCompleteTxInATransactionOfTheWorker(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -134,9 +133,9 @@ func TestCompleteTxInATransactionOfTheWorker(t *testing.T) {
 		_ = j.CompleteTx(ctx, tx)
 		return nil
 	})
-	told, ignored := s.add(task{}), s.add(other{})
+	reported, ignored := s.add(task{}), s.add(other{})
 	s.run()
-	if i := s.ended(told); i.State != jobs.StateFailed || !strings.Contains(i.Error, "return nil") {
+	if i := s.ended(reported); i.State != jobs.StateFailed || !strings.Contains(i.Error, "return nil") {
 		t.Errorf("the job is %s: %s", i.State, i.Error)
 	}
 	if i := s.ended(ignored); i.State != jobs.StateCompleted {
@@ -144,7 +143,7 @@ func TestCompleteTxInATransactionOfTheWorker(t *testing.T) {
 	}
 }
 
-// A handler may go on as a role that may not write the tables of jobs.
+// A handler may set a role that may not write the tables of jobs.
 func TestRegisterTxAsAnotherRole(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// config is what options set.
+// config holds what the options set.
 type config struct {
 	table            string
 	notify           string
@@ -43,7 +43,7 @@ type config struct {
 	hooks            Hooks
 	middleware       []Middleware
 	events           tables.Names
-	companions       []jobflow.Companion
+	extensions       []jobflow.Extension
 }
 
 type queueConfig struct {
@@ -56,7 +56,7 @@ type queuePriority struct {
 	priority int
 }
 
-// mediumPriority is that of a queue that was given none.
+// mediumPriority is the priority of a queue without a WithQueuePriority.
 const mediumPriority = 5
 
 func (c *config) priorityOf(queue string) int {
@@ -76,12 +76,12 @@ func defaults() config {
 	}
 }
 
-// hostname is of the environment, or else of the system.
+// hostname returns $HOSTNAME or, without one, the name that the system gives.
 func hostname() string {
 	if h := os.Getenv("HOSTNAME"); h != "" {
 		return h
 	}
-	h, _ := os.Hostname() // it is for people's eyes
+	h, _ := os.Hostname() // the name only informs people
 	return h
 }
 
@@ -92,167 +92,174 @@ type option func(*config)
 
 func (o option) apply(c *config) { o(c) }
 
-// LeaderStrategy is how workers agree on who does what one of them must do.
+// LeaderStrategy is how workers elect a leader. The leader does the work that one worker does for
+// all.
 type LeaderStrategy string
 
 const (
-	// LeaderStrategyAdvisory holds session advisory locks. That a process has ended,
-	// the others notice at once.
+	// LeaderStrategyAdvisory holds session advisory locks. If a process ends, the others notice at
+	// once.
 	LeaderStrategyAdvisory LeaderStrategy = "advisory"
-	// LeaderStrategyLease holds a row for a limited time. It works behind a
-	// transaction-pooling proxy; who is dead shows by missing heartbeats only.
+	// LeaderStrategyLease holds a row for a limited time. It works behind a proxy that pools
+	// transactions. A dead process shows only by missing heartbeats.
 	LeaderStrategyLease LeaderStrategy = "lease"
 )
 
-// WithQueue makes the worker run jobs of a queue, so many at once. Without it, it
-// runs ten of [DefaultQueue]. Give it once for each queue.
+// WithQueue makes the worker run jobs of a queue, up to concurrency at once. Without the option,
+// the worker runs ten jobs of [DefaultQueue] at once. Give the option once for each queue.
 func WithQueue(name string, concurrency int) Option {
 	return option(func(c *config) { c.queues = append(c.queues, queueConfig{name, concurrency}) })
 }
 
-// WithConcurrency bounds how many jobs run at once, of all queues together. By
-// default the queues' own bounds are all.
+// WithConcurrency bounds how many jobs of all queues run at once. By default only the bounds of the
+// queues apply.
 func WithConcurrency(total int) Option { return option(func(c *config) { c.concurrency = total }) }
 
-// WithQueuePriority sets which queues get the slots of [WithConcurrency] first: 1 to 9, 1 first,
-// 5 by default. While jobs of a queue are due and its own slots are not full, no job of a queue
-// with a higher number starts. So a queue that always has work may keep the others from
-// running. The jobs that run already are not stopped. A queue is seen to have work when the
-// worker polls it, or is notified. Queues of the same number share as they come. Without
-// WithConcurrency it has no effect.
+// WithQueuePriority sets which queues get the slots of [WithConcurrency] first. The priority is 1
+// to 9, where 1 is first; the default is 5. While a queue has due jobs and free slots of its own,
+// no job of a queue with a higher number starts. A queue that always has work may keep the other
+// queues from running. Jobs that already run are not stopped. The worker sees that a queue has work
+// when it polls the queue or is notified. Among queues of the same number, the first that asks gets
+// the slot. Without WithConcurrency the option has no effect.
 func WithQueuePriority(queue string, priority int) Option {
 	return option(func(c *config) { c.priorities = append(c.priorities, queuePriority{queue, priority}) })
 }
 
 // WithClaimBatch bounds how many jobs of a queue one claim takes: 1 to 10,000. While slots are
-// left, the next claim follows at once, so other workers get their share of a short queue. By
-// default, 0, a claim takes as many jobs as there are free slots, and WithPrefetch more.
+// left, the next claim follows at once. So other workers get their share of a short queue. By
+// default, 0, a claim takes as many jobs as there are free slots, plus the jobs of WithPrefetch.
 func WithClaimBatch(n int) Option { return option(func(c *config) { c.claimBatch = n }) }
 
-// WithPrefetch makes the worker claim up to so many jobs of each queue before it has
-// slots for them. That is worth it for jobs of a millisecond. What is claimed and
-// has not started is nobody else's meanwhile; a stop gives it back. 0 by default.
+// WithPrefetch makes the worker claim up to n jobs of each queue before there are slots for them.
+// This helps with jobs that take about a millisecond. Other workers cannot run a prefetched job. A
+// stop releases the prefetched jobs. The default is 0.
 func WithPrefetch(n int) Option { return option(func(c *config) { c.prefetch = n }) }
 
-// WithPollInterval is how often a worker polls a queue that has fewer jobs than slots, a second
-// by default: the first pause, see [WithMaxPollInterval]. A random quarter is left out. Jobs that
-// become due are started at their time.
+// WithPollInterval sets how often a worker polls a queue that has fewer jobs than slots: 1 second
+// by default. The interval is the first pause, see [WithMaxPollInterval]. Each pause is shortened
+// by a random part of up to a quarter. The worker starts jobs that become due at their time,
+// without waiting for a poll.
 func WithPollInterval(d time.Duration) Option {
 	return option(func(c *config) { c.pollInterval = d })
 }
 
-// WithMaxPollInterval lets the pause between two polls double while nothing is found, up to d:
-// PollInterval, the default, to 24h. What the worker knows of is on time for all that: jobs
-// that are due later, and those that wait for a cap. With [WithNotifyConnectionString] it hears of
-// all that this library enqueues and gives back, so 30 s is a good value there. A job
-// that is told nobody, such as one of plain SQL, starts within d. While notifications
-// are seen not to arrive, the pause is PollInterval.
+// WithMaxPollInterval lets the pause between two polls double while the polls find nothing. The
+// pause grows up to d, from PollInterval, the default, to 24h. Jobs that the worker knows of are on
+// time all the same: jobs that are due later, and jobs that wait for a cap.
+//
+// With [WithNotifyConnectionString] the worker is notified of every job that this library enqueues
+// or releases. Then 30 s is a good value. A job without a notification, such as one of plain SQL,
+// starts within d. While the worker detects that notifications do not arrive, the pause is
+// PollInterval.
 func WithMaxPollInterval(d time.Duration) Option {
 	return option(func(c *config) { c.maxPollInterval = d })
 }
 
-// WithHeartbeatInterval is how often the worker shows that it lives, and looks
-// whether its jobs are still its own: every 5 s by default.
+// WithHeartbeatInterval sets how often the worker sends a heartbeat and reconciles its jobs in
+// flight with the database: every 5 s by default.
 func WithHeartbeatInterval(d time.Duration) Option {
 	return option(func(c *config) { c.heartbeat = d })
 }
 
-// WithHeartbeatTimeout is after what silence this worker counts as dead if its session
-// seems to live, 30 s by default.
+// WithHeartbeatTimeout sets after how long without a heartbeat this worker counts as dead, although
+// its session seems to live: 30 s by default.
 func WithHeartbeatTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.heartbeatTimeout = d })
 }
 
-// WithLeaderStrategy is LeaderStrategyAdvisory by default.
+// WithLeaderStrategy sets how workers elect a leader: LeaderStrategyAdvisory by default.
 func WithLeaderStrategy(s LeaderStrategy) Option { return option(func(c *config) { c.leader = s }) }
 
-// WithRescueDelay is for how long a worker must seem dead before its jobs are given
-// to others, 5 s by default. One that has only lost its connection is back sooner.
+// WithRescueDelay sets for how long a worker must seem dead before others get its jobs: 5 s by
+// default. A worker that has only lost its connection is back sooner.
 func WithRescueDelay(d time.Duration) Option { return option(func(c *config) { c.rescueDelay = d }) }
 
-// WithShutdownTimeout is how long a stop waits for the jobs that run. Then their
-// contexts end, and what has not completed is given back uncounted. By default it
-// waits for as long as they take.
+// WithShutdownTimeout sets how long a stop waits for the jobs that run. Then the contexts of their
+// handlers end. The worker releases the jobs that have not completed, and no attempt is counted as
+// a failure. By default a stop waits for as long as the jobs take.
 func WithShutdownTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.shutdownTimeout = d })
 }
 
-// WithStartLimit sets for how long Start tries again while the database cannot be reached: 10ms
-// to a year. The default, 0, is for ever. Each try that fails is told to TaskFailed.
+// WithStartLimit sets for how long Start retries while the database cannot be reached: 10ms to a
+// year. By default, 0, Start retries for ever. Each failed try is notified as [observe.TaskFailed].
 func WithStartLimit(d time.Duration) Option { return option(func(c *config) { c.startLimit = d }) }
 
-// WithRetention is for how long finished jobs are kept, with their attempts and
-// logs: a week by default, 0 for ever. Package ops sets it for a queue. The leader
-// removes them.
+// WithRetention sets for how long finished jobs are kept, with their attempts and logs: a week by
+// default, 0 for ever. Package ops sets the retention of a single queue. The leader removes the
+// jobs.
 func WithRetention(d time.Duration) Option { return option(func(c *config) { c.retention = d }) }
 
-// WithHostname names the machine in the table of workers. By default it is
-// $HOSTNAME, or else what the system says. It has at most 200 bytes. Several workers may have one
-// name: their IDs tell them apart.
+// WithHostname names the machine in the table of workers. The default is $HOSTNAME or, without one,
+// the name that the system gives. A name has at most 200 bytes. Several workers may have the same
+// name: their IDs differ.
 func WithHostname(name string) Option { return option(func(c *config) { c.hostname = name }) }
 
-// WithStopAfterJobs ends the worker, as Stop does, once it has started so many jobs. Each
-// attempt counts, and nothing that was only prefetched.
+// WithStopAfterJobs ends the worker, as Stop does, once it has started n jobs. Each attempt counts.
+// A job that was only prefetched does not count.
 func WithStopAfterJobs(n int) Option { return option(func(c *config) { c.stopAfterJobs = n }) }
 
-// WithStopAfter ends the worker, as Stop does, when it has run for so long.
+// WithStopAfter ends the worker, as Stop does, when it has run for d.
 func WithStopAfter(d time.Duration) Option { return option(func(c *config) { c.stopAfter = d }) }
 
-// WithObserver adds observers of what happens.
+// WithObserver adds observers of the worker's events.
 func WithObserver(o ...observe.Observer) Option {
 	return option(func(c *config) { c.observers = append(c.observers, o...) })
 }
 
-// WithLogger logs what happens, as [observe.Log] does. By default warnings and errors go to
-// [slog.Default]; slog.New(slog.DiscardHandler) keeps the worker silent.
+// WithLogger logs the worker's events, as [observe.Log] does. By default warnings and errors go to
+// [slog.Default]. To silence the worker, give slog.New(slog.DiscardHandler).
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) { c.loggers = append(c.loggers, observe.Log(l)) })
 }
 
-// WithCheckpointsTable names the consumer checkpoints of package worker in this
-// database, "consumer_checkpoints" by default, and their audit of gaps. From them
-// the leader sees which notes of [Client.EnqueueFor] can go. Where there are no such
-// tables, or no such consumer, nothing is removed, and TaskFailed tells.
+// WithCheckpointsTable names the tables of package worker in this database: the consumer
+// checkpoints, "consumer_checkpoints" by default, and the audit of gaps. From these tables the
+// leader learns which keys of [Client.EnqueueFor] it may remove. Without the tables, or without the
+// consumer, it removes no keys and notifies [observe.TaskFailed].
 func WithCheckpointsTable(checkpoints, gapSkips string) Option {
 	return option(func(c *config) { c.events.ConsumerCheckpoints, c.events.ConsumerGapSkips = checkpoints, gapSkips })
 }
 
-// Hooks are called around jobs, by the worker's own goroutines. Every field may be
-// nil. A panic of one is reported as [observe.HookPanicked]. After one of BeforeClaim
-// nothing is claimed, as with Skip.
+// Hooks are called around jobs, by the worker's own goroutines. Every field may be nil. A panic of
+// a hook is notified as [observe.HookPanicked]. After a panic of BeforeClaim nothing is claimed, as
+// with Skip.
 type Hooks struct {
-	// BeforeClaim is called before jobs of a queue are claimed. It may leave the
-	// claim out this time, or say which jobs it wants.
-	BeforeClaim func(ctx context.Context, queue string) Claim
-	// BeforeHandle is called before a job's handler, by the goroutine that claims:
-	// jobs of a queue one after the other. Return soon.
+	// BeforeClaim is called before jobs of a queue are claimed. It may skip this claim, or filter
+	// the jobs to claim.
+	BeforeClaim func(ctx context.Context, queue string) ClaimFilter
+	// BeforeHandle is called before the handler of a job, by the goroutine that claims. The calls
+	// for jobs of one queue follow one another. The hook must return soon.
 	BeforeHandle func(ctx context.Context, job Header)
-	// AfterHandle is called once for each call of BeforeHandle, by the goroutine of the
-	// handler: after the handler has returned or was given up, and also if it could not be
-	// called, since no connection could be had for its transaction, or if its job could not
-	// be completed, since another transaction has locked the job's row. err is what the handler
-	// returned, or why the job runs again. What becomes of the job is not yet stored.
+	// AfterHandle is called once for each call of BeforeHandle, by the goroutine of the handler.
+	// The call comes after the handler has returned or was given up.
+	//
+	// The hook is also called if the handler could not be called, since its transaction got no
+	// connection. The hook is also called if another transaction has locked the row of the job, so
+	// that the job could not complete.
+	//
+	// err is what the handler returned, or why the job runs again. The outcome of the job is not
+	// stored yet.
 	AfterHandle func(ctx context.Context, job Header, err error)
 }
 
-// Claim is what BeforeClaim wants.
-type Claim struct {
-	// Skip leaves the claim out. The worker asks again after a PollInterval, and
-	// when a job of the queue has ended.
+// ClaimFilter is what BeforeClaim returns: whether to claim, and which jobs.
+type ClaimFilter struct {
+	// Skip leaves out the claim. The worker calls the hook again after a PollInterval, and when a
+	// job of the queue has ended.
 	Skip bool
-	// Condition is SQL on the columns of the table of jobs, such as
-	// "(args->>'megabytes')::int <= $1", with Args for its parameters. It must not
-	// have a $ in its texts. A claim with a condition walks over all jobs that do
-	// not meet it.
+	// Condition is SQL on the columns of the table of jobs, such as "(args->>'megabytes')::int <=
+	// $1". Args are the values of its parameters. String literals of the condition must not contain
+	// a $. A claim with a condition reads all jobs that do not meet the condition.
 	Condition string
 	Args      []any
 }
 
-// Middleware is called around each call of a handler, with the jobs that it is
-// given, one if it does not take batches. It must call next once, with ctx or a
-// context made of it, and return its error or another: nil does not undo an error.
-// Without a call of next it must return an error, such as that of Snooze.
-// [IsFailure] tells which errors are failures.
+// Middleware is called around each call of a handler. jobs are the jobs of the call: one, unless
+// the handler takes batches. The middleware must call next once, with ctx or a context derived from
+// ctx. It must return the error of next or another error: nil does not undo an error. If it does
+// not call next, it must return an error, such as the error of Snooze. [IsFailure] reports whether
+// an error is a failure.
 type Middleware func(ctx context.Context, jobs []Header, next func(context.Context) error) error
 
 // WithHooks sets the hooks.
@@ -265,7 +272,7 @@ func WithMiddleware(m ...Middleware) Option {
 
 const day = 24 * time.Hour
 
-// validate reports all that is out of range.
+// validate returns an error that lists every option out of range.
 func (c config) validate() error {
 	var all []error
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
@@ -328,7 +335,7 @@ func (c config) validate() error {
 	return errtext.Join(append(all, err, err2)...)
 }
 
-// checkPriorities reports what is wrong with WithQueuePriority.
+// checkPriorities returns the errors of the WithQueuePriority options.
 func (c *config) checkPriorities() (all []error) {
 	seen := map[string]bool{}
 	for _, q := range c.priorities {
@@ -346,7 +353,7 @@ func (c *config) checkPriorities() (all []error) {
 	return all
 }
 
-// served are the queues that were named, or the default one.
+// served returns the queues that were given, or the default queue.
 func (c *config) served() []queueConfig {
 	if len(c.queues) == 0 {
 		return []queueConfig{{DefaultQueue, 10}}
@@ -354,7 +361,7 @@ func (c *config) served() []queueConfig {
 	return c.queues
 }
 
-// maxConcurrency bounds what one statement claims, and starts.
+// maxConcurrency bounds how many jobs one statement claims or starts.
 const maxConcurrency = 10_000
 
 var errNoHandlers = errors.New("there are no handlers: add some with Register")

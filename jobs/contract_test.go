@@ -27,10 +27,10 @@ func statements(all ...string) func(ctx context.Context, tx *sql.Tx) error {
 	}
 }
 
-// breach is how a handler breaks the rules of its transaction.
+// breach is a way in which a handler breaks the rules of its transaction.
 type breach struct {
 	do      func(ctx context.Context, tx *sql.Tx) error
-	commits bool // what the handler wrote before
+	commits bool // the writes of the handler before the breach
 }
 
 var breaches = map[string]breach{
@@ -52,7 +52,7 @@ var sequels = map[string]func() error{
 	"panics":           func() error { panic(errRefused) },
 }
 
-// newEffects is a stage with a table for what handlers do.
+// newEffects returns a stage with a table for the writes of handlers.
 func newEffects(t *testing.T) *stage {
 	t.Helper()
 	s := newStage(t)
@@ -77,8 +77,8 @@ func (s *stage) effectsOf(n int) (count int) {
 	return count
 }
 
-// A handler that ends its transaction is not called again: what it wrote may stay.
-// The error says so. Other jobs of its batch did the same, and others are unharmed.
+// A handler that ends its transaction is not called again, since its writes may be committed. The
+// error says so. Jobs of other calls are unharmed.
 func TestHandlerThatEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	type ending struct{ how, then string }
@@ -137,7 +137,7 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// A batch whose transaction its handler has ended is not run again in parts.
+// A batch whose handler has ended its transaction is not split.
 func TestBatchThatEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	var all []string // the queues
@@ -196,7 +196,7 @@ func TestBatchThatEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// A handler that ignores an error of PostgreSQL is told: nothing can be committed.
+// A handler that ignores an error of PostgreSQL gets a failure: nothing can be committed.
 func TestHandlerThatIgnoresAnError(t *testing.T) {
 	t.Parallel()
 	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
@@ -226,8 +226,8 @@ func TestHandlerThatIgnoresAnError(t *testing.T) {
 	}
 }
 
-// What a handler leaves behind in its session does not stop the worker: the
-// session leaves the pool when a statement of the worker fails there.
+// Settings that a handler leaves in its session do not stop the worker. The session leaves the pool
+// when a statement of the worker fails in it.
 func TestSpoiledSessions(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]string{
@@ -265,8 +265,7 @@ func TestSpoiledSessions(t *testing.T) {
 	}
 }
 
-// A handler that kills its own session, or hangs in a statement, costs nobody else
-// anything.
+// A handler that kills its own session, or hangs in a statement, harms no other job.
 func TestHandlerThatLosesItsConnection(t *testing.T) {
 	t.Parallel()
 	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
@@ -302,12 +301,12 @@ func TestHandlerThatLosesItsConnection(t *testing.T) {
 	}
 }
 
-// A handler that hangs in a statement, with or without the context, loses its job,
-// and commits nothing when it comes back.
+// A handler that hangs in a statement loses its job, whether it passes the context or not. It
+// commits nothing when it returns.
 func TestHandlerThatHangsInAStatement(t *testing.T) {
 	t.Parallel()
 	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
-		for how, heeds := range map[string]bool{"heeds": true, "ignores": false} {
+		for how, obeys := range map[string]bool{"heeds": true, "ignores": false} {
 			t.Run(driver+" "+how, func(t *testing.T) {
 				t.Parallel()
 				s := newEffects(t)
@@ -316,7 +315,7 @@ func TestHandlerThatHangsInAStatement(t *testing.T) {
 					if j.Attempt > 1 {
 						return statements(`INSERT INTO effects VALUES (2)`)(ctx, tx)
 					}
-					if !heeds {
+					if !obeys {
 						ctx = context.Background()
 					}
 					return statements(`INSERT INTO effects VALUES (1)`, `SELECT pg_advisory_xact_lock(7)`)(ctx, tx)

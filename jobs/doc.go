@@ -16,24 +16,24 @@
 // A job has a kind, which names its handler, and arguments, a Go value that is stored
 // as JSON. It is in a queue, has a priority, and is due at a time.
 //
-// A worker claims jobs that are due: it takes as many as it has free slots, in one
-// statement, and runs their handlers. A claim is a random number. The statement that
-// ends a run must name it, so only the run that has the job can finish it. A run that
-// was taken for dead and comes back finishes nothing.
+// A worker claims due jobs: as many as it has free slots, in one statement. Then it runs their
+// handlers. A claim is identified by a random number. The statement that settles a run must name
+// this number, so only the run that has the job can finish it. A run that was taken for dead and
+// comes back finishes nothing.
 //
-// A run is what a worker does with a job that it has claimed. Attempt numbers the
-// claims of a job. A failure is a run whose handler returned an error. A reset is a run
-// that was lost with its worker. To settle a run is to store how it has ended.
+// A run is one execution of a job by a worker. Attempt is the number of claims of a job. A
+// failure is a run whose handler returned an error. A reset is a run that was lost with its
+// worker. To settle a run is to store its outcome.
 //
-// Unfinished jobs are in one table, finished ones in another. So the table that every
-// worker claims from stays small, however many jobs have finished.
+// Unfinished jobs are in one table, finished jobs in another. So the table from which every
+// worker claims stays small, however many jobs have finished.
 //
 // # Enqueueing
 //
-// [Client.Enqueue] takes a transaction, and the job is part of it: workers see it at
-// the commit, and after a rollback it was never enqueued. Without a transaction (nil)
-// the job is enqueued at once. [Client.EnqueueMany] enqueues thousands in few
-// statements: all or none.
+// [Client.Enqueue] takes a transaction, and the job is part of the transaction. Workers see the
+// job at the commit. After a rollback the job was never enqueued. Without a transaction (nil) the
+// job is enqueued at once. [Client.EnqueueMany] enqueues thousands of jobs in few statements: all
+// or none.
 //
 // The options of a job:
 //
@@ -45,16 +45,16 @@
 //   - [Unique], [UniqueUntilStart], [Once]: see "Keys";
 //   - [Meta]: anything beside the arguments, such as a trace.
 //
-// Arguments are bounded by [MaxArgs]. A rolling deployment runs old and new programs at
-// once: add fields, and give a new kind to arguments whose meaning changes.
+// [MaxArgs] bounds the size of arguments. A rolling deployment runs old and new programs at once.
+// So only add fields to arguments, and give arguments whose meaning changes a new kind.
 //
 // # Handlers and outcomes
 //
 // [Register], [RegisterTx], [RegisterBatch] and [RegisterBatchTx] add the handler of a
 // kind. The options of a registration: [Timeout], [MaxAttempts], [Retry], [Terminal],
-// [OnlyRetry], [BatchSize]. MaxAttempts of a job goes before that of its handler.
+// [OnlyRetry], [BatchSize]. MaxAttempts of a job overrides MaxAttempts of its handler.
 //
-// What becomes of a job:
+// The outcomes of a job:
 //
 //	the handler               the job                                code
 //	------------------------  -------------------------------------  ----------
@@ -82,158 +82,156 @@
 //	sets a result that        failed                                 RESULT
 //	  PostgreSQL refuses
 //
-// An error has a code if it, or one that it wraps, has a method Code() string. The code
-// is stored with the text of the error. If the error is the handler's own and its code is one of
-// the worker's, APP_ is put in front: see [CodePanic]. [Info.Attempts] has the latest hundred
-// runs that did not finish the job; of those a thousand are kept.
+// An error has a code if the error, or an error that it wraps, has a method Code() string. The
+// code is stored with the text of the error. If an error of the handler has a code of the worker,
+// the code is stored with APP_ in front: see [CodePanic]. [Info.Attempts] has the latest hundred
+// runs that did not finish the job. A thousand such runs are kept.
 //
-// [Exponential], the default, doubles the pause from 15 seconds to a day: 15 attempts
-// take about three days. [Steps] and [Fixed] are others, and any function of the number
-// of failures and the error will do.
+// [Exponential], the default, doubles the pause from 15 seconds to a day: 15 attempts take about
+// three days. [Steps] and [Fixed] are other policies. Any function of the number of failures and
+// the error is a policy.
 //
-// In a handler, [Job.SetResult] stores a result, and [Job.Log] keeps entries for
-// [Client.Logs]. The context ends when the run must: [context.Cause] tells
-// [ErrTimeout], [ErrCancelled] and [ErrClaimLost] apart. A handler of [Register] that
-// returns nil has completed its job, even then, unless the claim is lost. The transaction of
-// [RegisterTx] is gone with its context, so there the job has not completed.
+// In a handler, [Job.SetResult] stores a result, and [Job.Log] stores entries for [Client.Logs].
+// The context ends when the run must end. [context.Cause] then returns [ErrTimeout],
+// [ErrCancelled] or [ErrClaimLost]. If a handler of [Register] then returns nil, the job has
+// completed all the same, unless the claim is lost. The transaction of [RegisterTx] is rolled
+// back with its context, so its job has not completed.
 //
 // # Transactions
 //
-// The handler of [RegisterTx] is given a transaction. After it has returned nil, the
-// worker completes the job in that transaction and commits it. What the handler wrote
-// and the end of the job are one: they happen exactly once. After an error all of it is
-// rolled back. No lock of the job is held meanwhile, so it can be cancelled, and given
-// to another worker. Of two runs that come to the commit, one commits.
+// The handler of [RegisterTx] gets a transaction. After the handler has returned nil, the worker
+// completes the job in this transaction and commits. The writes of the handler and the end of the
+// job happen exactly once, together. After an error, both are rolled back. The handler runs
+// without a lock on the job, so the job can be cancelled, or given to another worker. Of two runs
+// that reach the commit, one commits.
 //
-// The rules are those of package worker's consumers. Run every statement through the
-// transaction. Do not end it: the job then fails with TX_ENDED, since what it wrote may
-// stay. Use SET LOCAL, not SET. Pass the context on. After SET LOCAL ROLE the worker itself sets
-// the role back before it completes the job. Before [Job.CompleteTx] set it back yourself.
+// The rules are the same as for consumers of package worker. Run every statement through the
+// transaction. Do not end the transaction: the job then fails with TX_ENDED, since the handler's
+// writes may be committed. Use SET LOCAL, not SET. Pass the context on. After SET LOCAL ROLE the
+// worker sets the role back before it completes the job. Before [Job.CompleteTx] the handler must
+// set the role back.
 //
-// A transaction that PostgreSQL sacrifices (deadlock, serialization failure) runs again
-// at once, up to three times, and is no failure. If somebody has locked the job's row, the
-// worker waits for five seconds. Then it rolls back, and the job runs again; that is no
-// failure either.
+// If PostgreSQL aborts a transaction for another one (deadlock, serialization failure), the
+// transaction runs again at once, up to three times. This is no failure. If the row of the job is
+// locked, the worker waits for five seconds. Then it rolls back, and the job runs again; this is
+// no failure either.
 //
-// [Job.CompleteTx] completes a job in a transaction of the handler's own, for a handler
-// that works first and writes last.
+// [Job.CompleteTx] completes a job in a transaction of the handler's own. Use it in a handler
+// that works for long and writes at the end.
 //
-// The effects of any other handler, and all effects elsewhere (mail, HTTP, another
-// database), happen at least once. Make them idempotent, by the job's ID for one.
+// The effects of any other handler, and all effects outside of the database (mail, HTTP, another
+// database), happen at least once. Make these effects idempotent, such as by the job's ID.
 //
 // # Batches
 //
-// A handler of [RegisterBatch] takes the jobs of its kind that one claim has brought,
-// up to BatchSize. A batch takes a slot for each job: to fill batches of 500, give the
-// queue 500 slots or more. What the handler returns is the outcome of all jobs but
-// those that it has given one with [Job.Settle].
+// A handler of [RegisterBatch] takes the jobs of its kind from one claim, up to BatchSize. A
+// batch takes a slot for each job: to fill batches of 500, give the queue 500 slots or more. The
+// returned error is the outcome of all jobs, except of jobs with an outcome from [Job.Settle].
 //
-// After an error or a panic, the jobs without an outcome of their own run again in two
-// halves, and so on, until the error is one job's. So a poison job counts its failures,
-// and its mates complete. What [Fail], [RetryAfter], [Snooze] and [Discard] make is the
-// outcome of all.
+// After an error or a panic, the jobs without an outcome of their own run again in two halves.
+// The halves are split again until the error belongs to one job. So a poison job counts its
+// failures, and the other jobs complete. An error of [Fail], [RetryAfter], [Snooze] or [Discard]
+// is the outcome of all jobs.
 //
-// The Timeout bounds each call, and is a failure of all its jobs. Jobs that have failed
-// run in batches of a quarter for each failure, so a job that makes every batch hang is
-// alone after a few. The context does not end when one of the jobs is cancelled: that
-// job ends with its batch.
+// The Timeout bounds each call, and is a failure of all its jobs. Each failure of a job divides
+// the size of its next batch by four. So a job that makes every batch hang is soon alone. The
+// context does not end when one of the jobs is cancelled: the cancelled job ends with its batch.
 //
 // # Queues, priorities, order
 //
-// [WithQueue] says which queues a worker serves, and with how many slots each. Without
-// it, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all together, and
-// [WithQueuePriority] says which of them get these slots first. [WithClaimBatch] bounds what one
-// claim takes. Each queue is claimed from by itself: a full one does not hold up others. A job of a
-// kind without a handler is left for another worker; [observe.UnknownKinds] and
-// [Status] name such kinds.
+// [WithQueue] names the queues that a worker serves, with the number of slots of each. Without
+// the option, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all queues
+// together, and [WithQueuePriority] sets which queues get the shared slots first.
+// [WithClaimBatch] bounds how many jobs one claim takes. Each queue has its own claims: a full
+// queue does not delay others. A job of a kind without a handler is left for another worker.
+// [observe.UnknownKinds] and [Status] name such kinds.
 //
-// Jobs of a queue start in order of priority (1 first), then of the time they are due,
-// then of ID. There is one exception. A job that becomes visible late, because its
-// transaction committed late or it was given back, may be overtaken for about a second,
-// or longer behind hundreds of thousands of jobs without a handler, or while a long
-// transaction keeps vacuum from removing dead rows.
-// Priorities are strict among jobs that nobody has claimed: while jobs of priority 1 are due,
-// no claim takes one of 2. With [WithPrefetch], what a worker has claimed ahead starts before
-// jobs of a higher priority that become due later. Jobs run side by side, so they end in any
-// order.
+// Jobs of a queue start in order of priority (1 first), then of due time, then of ID. There is
+// one exception. A job may become visible late, because its transaction committed late or the job
+// was released. Other jobs may overtake such a job for about a second. They may do so for longer
+// behind hundreds of thousands of jobs without a handler, or while a long transaction keeps
+// vacuum from removing dead rows.
 //
-// An idle worker looks for jobs each [WithPollInterval], a second by default, and
-// starts those with a later time at that time. [WithMaxPollInterval] lets it look more seldom while
-// it finds nothing. With [WithNotifyConnectionString] it is
-// told of new jobs, and of those that are given back, within milliseconds. Those who enqueue notify only while a worker
-// of the queue is idle: a notification costs every commit of the server.
+// Priorities are strict among unclaimed jobs: while jobs of priority 1 are due, no claim takes a
+// job of priority 2. With [WithPrefetch], prefetched jobs start before jobs of a higher priority
+// that become due later. Jobs run in parallel, so they end in any order.
 //
-// [WithPrefetch] claims more jobs than there are slots, for jobs that take a
-// millisecond. Leave it out where priorities matter more than that. A prefetched job that expires or is cancelled does not start, and a stop
-// gives it back.
+// An idle worker polls each [WithPollInterval], a second by default. It starts jobs with a later
+// due time at that time. With [WithMaxPollInterval] the worker polls more seldom while it finds
+// nothing. With [WithNotifyConnectionString] the worker is notified of new and released jobs
+// within milliseconds. Enqueueing notifies only while a worker of the queue is idle: a
+// notification costs every commit of the server.
+//
+// [WithPrefetch] claims more jobs than there are slots, for jobs that take about a millisecond.
+// Leave it out where priorities matter more than speed. A prefetched job that expires or is
+// cancelled does not start. A stop releases prefetched jobs.
 //
 // # Caps
 //
-// An operator caps how many jobs of a queue run at once in all workers together, or of
-// all queues: [github.com/pgfrontier/worker/ops.Jobs]. A cap is never exceeded by
-// claims, prefetched jobs included. Claims from a capped queue take turns, so it is
-// slower than others. A cap of 1 runs the jobs of a queue one after the other.
+// An operator can cap how many jobs of a queue, or of all queues, run at once in all workers
+// together: [github.com/pgfrontier/worker/ops.Jobs]. Claims never exceed a cap, prefetched jobs
+// included. Claims from a capped queue take turns, so the queue is slower than others. A cap of 1
+// runs the jobs of a queue one after the other.
 //
-// For limits of a process, such as memory, [Hooks.BeforeClaim] leaves a claim out or
-// adds an SQL condition, BeforeHandle takes of a budget, and AfterHandle gives back. They come
-// in pairs, also if the handler could not be called.
+// For limits of a process, such as memory, use [Hooks]. BeforeClaim skips a claim or adds an SQL
+// condition. BeforeHandle takes from a budget, and AfterHandle gives back. Both are called in
+// pairs, also if the handler could not be called.
 //
 // # When a worker dies
 //
-// Workers show that they live by a heartbeat, and by a lock of a database session that
-// is gone as soon as the process is. There is no lease on a job, and nothing is written
-// for a job that runs: it may take hours.
+// A worker shows that it is alive by heartbeats, and by a lock of a database session. The lock is
+// released as soon as the process ends. There is no lease on a job, and nothing is written for a
+// job while it runs: a job may take hours.
 //
-// One of the workers leads. It gives back the jobs of a worker that has seemed dead for
-// [WithRescueDelay], 5 seconds by default: one that has only lost its connection is
-// back sooner. A job that had started counts a reset, and waits for a random part of a
-// second, which doubles with each reset; one that was only claimed does neither. A job
-// that takes its worker along each time fails after MaxResets.
+// One of the workers leads. The leader resets the jobs of a worker that has seemed dead for
+// [WithRescueDelay], 5 seconds by default. A worker that has only lost its connection is back
+// sooner. A job that had started counts a reset, and waits for a random part of a second, which
+// doubles with each reset. A job that was only claimed counts no reset and does not wait. A job
+// that kills its worker each time fails after MaxResets.
 //
-// A process that stands still keeps its session: it seems dead after
-// [WithHeartbeatTimeout], 30 seconds by default. With [LeaderStrategyLease] that is so
-// for every process that died. When one comes back, the contexts of its handlers end
-// with [ErrClaimLost], and nothing that they return counts.
+// A process that is suspended keeps its session. It seems dead after [WithHeartbeatTimeout], 30
+// seconds by default. With [LeaderStrategyLease] this time applies to every dead process. If a
+// suspended process comes back, the contexts of its handlers end with [ErrClaimLost]. Then the
+// results of the handlers have no effect.
 //
-// While the database does not answer, no job fails because of it. Claims are tried
-// again at growing pauses, and what became of jobs is kept until it can be stored.
+// While the database does not answer, no job fails for this reason. Claims are retried with
+// growing pauses. Outcomes of jobs are kept until they can be stored.
 //
 // # Timeouts and stop
 //
-// A handler has a minute, unless [Timeout] says otherwise. Then its context ends. Ten
-// seconds later it is given up: its job is tried again, and the slot stays taken until
-// the handler returns. [observe.JobOverdue] and [observe.JobReturned] report it.
+// A handler may run for a minute, unless [Timeout] sets another time. Then its context ends. Ten
+// seconds later the handler is given up. Its job is retried, and its slot stays taken until the
+// handler returns. [observe.JobOverdue] and [observe.JobReturned] report this.
 //
-// [Worker.Start] runs until its context ends, [Worker.Stop] is called, or after
-// [WithStopAfterJobs] or [WithStopAfter]. Then it claims nothing more, gives prefetched
-// jobs back, and waits for those that run, for [WithShutdownTimeout] at most. Then
-// their contexts end, and they are given back uncounted. Give it less than the platform
-// does before SIGKILL.
+// [Worker.Start] runs until its context ends, until [Worker.Stop] is called, or until
+// [WithStopAfterJobs] or [WithStopAfter] applies. Then the worker claims no more jobs, releases
+// prefetched jobs, and waits for the running jobs. It waits for [WithShutdownTimeout] at most.
+// Then the contexts of the handlers end, and their jobs are released without a failure. Choose a
+// shutdown timeout that is shorter than the platform's time before SIGKILL.
 //
 // # Keys
 //
-// [Unique] keeps a key from being enqueued twice while an unfinished job has it. The
-// second Enqueue returns the first job, with [Enqueued.Existing]. [UniqueUntilStart]
-// frees the key when the job starts: choose it if the job reads what others change
-// meanwhile, such as a search index. A job that fails after its start does not take the
-// key back. [Once] keeps a key for a time, whatever becomes of its job: choose it for
-// requests that are sent again.
+// [Unique] allows one unfinished job for a key. A second Enqueue returns the first job, with
+// [Enqueued.Existing]. [UniqueUntilStart] frees the key when the job starts. Choose it if the job
+// reads data that others change meanwhile, such as for a search index. A job that fails after its
+// start does not take back the key. [Once] keeps a key for a time, whatever the outcome of its
+// job. Choose it for requests that are sent again.
 //
 // Two transactions that enqueue the same key wait for each other, until the first ends.
 //
 // # Waiting
 //
-// [Wait] waits for the end of a job and returns its result, or a [FailedError]. Wait
-// after the commit of the transaction that enqueued the job: before it, there is no
-// such job. [Client.Get] returns all that is known of a job. [Client.Cancel] ends one.
+// [Wait] waits for the end of a job and returns its result, or a [FailedError]. Call Wait after
+// the commit of the transaction that enqueued the job: before the commit, the job does not exist.
+// [Client.Get] returns the stored data of a job. [Client.Cancel] cancels a job.
 //
 // # From a consumer of events
 //
-// [Client.EnqueueFor] enqueues jobs in the Handle of a consumer of package worker. The
-// job and the checkpoint are one transaction. The event and the number of the call are
-// a key, so a consumer that is reset enqueues nothing twice, and an event that comes
-// late is not missed. Keys are removed once the consumer is past them;
-// [WithCheckpointsTable] tells where its tables are if they have other names.
+// [Client.EnqueueFor] enqueues jobs in the Handle of a consumer of package worker. The job and
+// the checkpoint are one transaction. The key of the job is the event and the number of the call.
+// So a consumer that is reset enqueues no job twice, and an event that comes late is not missed.
+// Keys are removed once the consumer has passed their events. [WithCheckpointsTable] names the
+// tables of the consumer if they have other names.
 //
 // # Schedules
 //
@@ -266,38 +264,38 @@
 //	jobs_past_workers     the workers that stopped, for 15 minutes
 //	jobs_schedules        the next tick of each schedule
 //	jobs_flows,           flows: their shapes, runs, steps,
-//	jobs_flow_runs,       and whose turn it is to look after them
+//	jobs_flow_runs,       and which worker advances them
 //	jobs_flow_steps, jobs_flow_sweep
 //	jobs_once             keys of Once
 //	jobs_emitted,         keys of EnqueueFor
 //	jobs_emitted_through
-//	jobs_operations       what operators have done
+//	jobs_operations       the operations of operators
 //	jobs_wanted,          the workers' own
 //	jobs_leader, jobs_token, jobs_changes, jobs_schema
 //
-// Enqueueing in plain SQL works: insert kind, args and what else differs from the
-// default. Nobody is notified then, so an idle worker finds the job at its next poll, within
+// Enqueueing in plain SQL works: insert kind, args and the columns that differ from their
+// defaults. No worker is notified then, so an idle worker finds the job at its next poll, within
 // WithMaxPollInterval.
 //
 // # Connections, drivers, PgBouncer
 //
-// A worker keeps one connection for its heartbeats. It needs one for each queue now and
-// then, for 32 queues at once at most, one to settle, and one for each job of RegisterTx that runs. A pool that is
-// limited must have four or more: transactions of handlers leave three alone and take
-// turns with the rest. Call SetMaxIdleConns with all of these together: database/sql
-// keeps two by default, and opens and closes the others again and again.
+// A worker keeps one connection for its heartbeats. At times it uses one connection for each queue, at most 32 at once. It uses one
+// connection to settle, and one for each running job of RegisterTx. A limited
+// pool must have four connections or more. Transactions of handlers leave three of them to the
+// worker and share the rest. Call SetMaxIdleConns with the sum of these connections. By default
+// database/sql keeps two idle connections, and opens and closes the others again and again.
 // [WithNotifyConnectionString] adds one connection outside of the pool.
 //
 // PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query
-// mode, or lib/pq. Behind PgBouncer nothing changes with session pooling. With
-// transaction pooling use [LeaderStrategyLease] and a driver that sends a statement and
-// its values in one go, such as pgx with default_query_exec_mode=exec; Start refuses
-// what cannot work. The connection that listens must not go through it.
+// mode, or lib/pq. Behind PgBouncer with session pooling, nothing changes. With transaction
+// pooling use [LeaderStrategyLease] and a driver that sends a statement and its values in one
+// message, such as pgx with default_query_exec_mode=exec. Start refuses a configuration that
+// cannot work. The connection that listens must not go through PgBouncer.
 //
 // # What is guaranteed
 //
 //   - No job that was committed is lost. It ends in a state, or waits.
-//   - One run finishes a job, whatever two workers believe.
+//   - One run finishes a job, even if two workers run it.
 //   - Effects in the transaction of RegisterTx, RegisterBatchTx and CompleteTx happen
 //     exactly once, if the job completes, and not at all otherwise.
 //   - All other effects happen at least once.
@@ -307,18 +305,18 @@
 //
 // What is not:
 //
-//   - that a job runs once: a worker that is taken for dead may still be running it;
+//   - that a job runs once: a worker that counts as dead may still be running it;
 //   - order across priorities, queues and workers, beyond what "Queues, priorities,
 //     order" says;
 //   - fairness between kinds, tenants or keys within a queue;
 //   - after a crash of a server with synchronous_commit off, or the promotion of a
-//     standby that lags, what their last commits were: the jobs of lost commits were
+//     standby that lags, the last commits: the jobs of lost commits were
 //     never enqueued, or run again.
 //
 // # What Start returns
 //
-// Start returns nil after a clean stop. Otherwise its error says what to mend, and can be told
-// apart, as [errors.Is] does:
+// Start returns nil after a clean stop. Otherwise its error names the remedy. [errors.Is]
+// distinguishes the errors:
 //
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
 //   - [ErrOutage]: the database could not be reached for [WithStartLimit];
@@ -330,7 +328,7 @@
 //   - [ErrStandby]: the server takes no writes;
 //   - [ErrHandlerOverdue]: a handler ignores the end of its context;
 //   - [ErrPoolClosed]: db was closed too early;
-//   - [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
+//   - [ErrUnsettled]: the database did not answer during the stop, and some jobs run again.
 //
 // [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby], [ErrTransactionPooling] and
 // [ErrPreparedStatements] are the same variables as those of packages worker, jobs/table and

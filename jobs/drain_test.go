@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// A worker that is drained claims no more, finishes the job in hand, and stays until the
-// program stops it.
+// A drained worker claims no more jobs, finishes the job in flight, and stays until the program
+// stops it.
 func TestDrainWorker(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -23,8 +23,8 @@ func TestDrainWorker(t *testing.T) {
 		}
 		return nil
 	})
-	inHand := s.add(task{1})
-	w, stop := s.runOn(s.d.DB, jobs.WithShutdownTimeout(0), jobs.WithPollInterval(time.Minute)) // no claim is in flight as it drains
+	running := s.add(task{1})
+	w, stop := s.runOn(s.d.DB, jobs.WithShutdownTimeout(0), jobs.WithPollInterval(time.Minute)) // no claim is under way when the worker drains
 	<-begun
 	o, err := ops.NewJobs(s.d.DB, nil)
 	if err != nil {
@@ -44,13 +44,13 @@ func TestDrainWorker(t *testing.T) {
 	left := s.add(task{2})
 	close(release)
 	s.until("the worker to be drained", func() bool { return w.Status().State == jobs.WorkerDrained })
-	if i := s.ended(inHand); i.State != jobs.StateCompleted {
-		t.Errorf("the job in hand is %s", i.State)
+	if i := s.ended(running); i.State != jobs.StateCompleted {
+		t.Errorf("the job in flight is %s", i.State)
 	}
 	if i, err := s.Get(t.Context(), left); err != nil || i.State != jobs.StateAvailable {
 		t.Errorf("the job that came later is %s, %v", i.State, err)
 	}
-	jobs.SetHangsAfter(w, -time.Hour) // a loop would hang by now: all have ended
+	jobs.SetHangsAfter(w, -time.Hour) // a running loop would count as hanging: all have ended
 	if err := w.Live(); err != nil {
 		t.Errorf("a drained worker is not live: %v", err)
 	}
@@ -61,7 +61,7 @@ func TestDrainWorker(t *testing.T) {
 		t.Errorf("of one that has left: %v", err)
 	}
 	if all, err := o.StoppedWorkers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].How != ops.WorkerDrained || all[0].StartedAt.IsZero() {
-		t.Errorf("told as stopped: %+v, %v", all, err)
+		t.Errorf("reported as stopped: %+v, %v", all, err)
 	}
 	if err := stop(); err != nil || w.Status().State != jobs.WorkerStopped {
 		t.Errorf("Start: %v, state %s", err, w.Status().State)

@@ -19,7 +19,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// The handlers of this test, a kind each.
+// The handlers of this test, one for each kind.
 type (
 	plainJob   struct{ N int }
 	txJob      struct{ N int }
@@ -74,8 +74,8 @@ func registerAll(s *stage) {
 	}, again)
 }
 
-// Everything works with each driver, in each way that it executes statements, and
-// where it can, behind a proxy that gives each transaction another session.
+// Jobs work with each driver and each of its query modes. Where possible, they also work behind a
+// proxy that pools transactions.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	quick := []string{"direct lib/pq", "pgbouncer pgx exec"}
@@ -119,14 +119,14 @@ func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 	s.expectNothingLeft(t)
 	s.d.Exec(t, `DO $$ BEGIN IF (SELECT count(*) || ' ' || count(DISTINCT n) FROM effects) <> '80 80' THEN RAISE 'effects'; END IF; END $$`)
 
-	// Waiting, with and without a connection that listens.
+	// Wait works with and without a connection that listens.
 	for _, c := range []*jobs.Client{s.Client, jobs.NewClient(db, jobs.WithNotifyConnectionString(s.d.URL))} {
 		id := s.add(plainJob{7})
 		if a, err := jobs.Wait[answer](t.Context(), c, id); err != nil || a != (answer{7, `"quoted" \ 'n ü`}) {
 			t.Errorf("the result is %+v, %v", a, err)
 		}
 	}
-	// Cancelling what runs.
+	// A running job can be cancelled.
 	id := s.add(slowJob{}, jobs.Queue("slow"))
 	s.until("the job to run", func() bool { return len(s.notes()) == 1 })
 	if was, err := s.Cancel(t.Context(), nil, id); err != nil || was != jobs.StateRunning {
@@ -135,7 +135,7 @@ func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 	if i := s.ended(id); i.State != jobs.StateCancelled || i.Failures != 0 {
 		t.Errorf("the job is %s: %s", i.State, i.Error)
 	}
-	// A claim's bounds.
+	// The worker has claimed and completed jobs without an error.
 	if q := w.Status().Queues[0]; q.Claimed == 0 || q.Completed == 0 || q.LastError != nil {
 		t.Errorf("the status is %+v", q)
 	}
@@ -144,7 +144,7 @@ func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 	}
 }
 
-// enqueueEverything enqueues with each option, and returns how the jobs are to end.
+// enqueueEverything enqueues jobs with each option, and returns their expected states.
 func (s *stage) enqueueEverything(t *testing.T, db *sql.DB) map[int64]jobs.State {
 	t.Helper()
 	ctx, ids := t.Context(), map[int64]jobs.State{}
@@ -215,7 +215,7 @@ func (s *stage) enqueueEverything(t *testing.T, db *sql.DB) map[int64]jobs.State
 
 func (s *stage) enqueueMany(t *testing.T, ids map[int64]jobs.State) {
 	t.Helper()
-	var entries []jobs.Entry
+	var entries []jobs.EnqueueParams
 	for n := range 2500 {
 		var args jobs.Args = batchJob{n}
 		switch {
@@ -226,7 +226,7 @@ func (s *stage) enqueueMany(t *testing.T, ids map[int64]jobs.State) {
 		case n < 120:
 			args = plainJob{n}
 		}
-		e := jobs.Entry{Args: args}
+		e := jobs.EnqueueParams{Args: args}
 		if n >= 100 && n < 120 {
 			e.Options = []jobs.EnqueueOption{jobs.Queue("capped"), jobs.Unique(fmt.Sprint("many ", n))}
 		}
@@ -258,7 +258,7 @@ func (s *stage) expectNothingLeft(t *testing.T) {
 	})
 }
 
-// What a proxy breaks is refused by Start, with the remedy.
+// Start refuses a proxy that cannot work, and names the remedy.
 func TestPgBouncerRefused(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -278,8 +278,8 @@ func TestPgBouncerRefused(t *testing.T) {
 	}
 }
 
-// The jobs of a worker that dies behind a proxy run on elsewhere, once its
-// heartbeats are missed.
+// The jobs of a worker that dies behind a proxy run on another worker, once the heartbeats are
+// missing.
 func TestDeadWorkerBehindPgBouncer(t *testing.T) {
 	for name, open := range pgtest.ThroughBouncer {
 		t.Run(name, func(t *testing.T) {
@@ -297,7 +297,7 @@ func TestDeadWorkerBehindPgBouncer(t *testing.T) {
 			lease := jobs.WithLeaderStrategy(jobs.LeaderStrategyLease)
 			w, _ := s.runOn(db, lease)
 			s.until("the job to run", func() bool { return len(s.notes()) == 1 })
-			// As good as dead: others take its row for that of a worker that is gone.
+			// The worker counts as dead: its row has another ID.
 			s.d.Exec(t, `UPDATE jobs SET claimed_by = gen_random_uuid(), claim = 1 WHERE claimed_by = '`+w.ID().String()+`'`)
 			s.runOn(db, lease)
 			if i := s.ended(id); i.State != jobs.StateCompleted || i.Resets != 1 || i.Failures != 0 {
@@ -307,7 +307,7 @@ func TestDeadWorkerBehindPgBouncer(t *testing.T) {
 	}
 }
 
-// What pgx cannot read under the settings of the role, it is not started with.
+// Start refuses settings of the role whose formats pgx cannot read.
 func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The session of the heartbeats and the pool are on two servers if both have looked since
-// the last failure, and the answers differ.
+// The session of the heartbeats and the pool are on two servers if both were read since the last
+// failure and the results differ.
 func TestHome(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h home
@@ -41,7 +41,8 @@ func TestHome(t *testing.T) {
 	})
 }
 
-// What was found before a session failed counts no more: the server may be another one.
+// The server that was found before a failure of the session does not count: the new session may be
+// on another server.
 func TestFailedSessionForgetsTheServer(t *testing.T) {
 	w := NewWorker(nil, NewHandlers())
 	w.home.found("1")

@@ -10,9 +10,8 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// EmitAs names who enqueues, for [Client.EnqueueFor]: the consumer, if it is not
-// given. A copy of a consumer that takes over from it, under another name, goes on
-// as the same emitter.
+// EmitAs names the emitter of [Client.EnqueueFor]. By default the emitter is the consumer. A copy
+// of a consumer under another name continues as the same emitter if both give the same name.
 func EmitAs(emitter string) EnqueueOption {
 	return enqueueOption(func(e *enqueueSpec) {
 		e.emitAs = emitter
@@ -22,21 +21,21 @@ func EmitAs(emitter string) EnqueueOption {
 	})
 }
 
-// EnqueueFor enqueues a job for an event, in the Handle of a consumer: with its
-// context, its transaction and the event. It does so once for each event and call,
-// also if the consumer is reset and handles the event again, and if the event comes
-// late. The calls of a handler for an event count in their order, those that return an
-// error as well: keep the order when the code changes. [Enqueued.Existing] reports that the job was enqueued before; its
-// ID is then not known.
+// EnqueueFor enqueues a job for an event, in the Handle of a consumer. Give it Handle's context,
+// transaction and event. The job is enqueued once for each event and call. A consumer that is reset
+// and handles the event again does not enqueue the job twice. Events that come late are covered
+// too. Jobs are deduplicated by the event and the number of the call in Handle. Calls that return
+// an error count as well. Do not reorder or insert calls in a deployed handler. [Enqueued.Existing]
+// reports that the job was enqueued before; its ID is then unknown.
 //
-// What an operator makes a consumer skip counts as enqueued. The job is part of the
-// transaction: if the batch is rolled back, it was never enqueued.
+// If an operator makes a consumer skip an event, its jobs count as enqueued. The job is part of the
+// transaction: if the batch is rolled back, the job was never enqueued.
 func (c *Client) EnqueueFor(ctx context.Context, tx Querier, event store.PersistedEvent, args Args, opts ...EnqueueOption) (Enqueued, error) {
 	if c.err != nil {
 		return Enqueued{}, c.err
 	}
 	n, ok := consumer.NextCall(ctx, event.GlobalPosition)
-	s, err := Entry{args, opts}.spec()
+	s, err := EnqueueParams{args, opts}.spec()
 	switch {
 	case err != nil:
 		return Enqueued{}, err

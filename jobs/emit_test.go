@@ -22,7 +22,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// mailer enqueues two jobs for each event. The first may be one that is refused.
+// mailer enqueues two jobs for each event. The first job may be refused.
 type mailer struct {
 	client  *jobs.Client
 	refused bool
@@ -45,8 +45,8 @@ func (m mailer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) 
 	return nil
 }
 
-// For an event a consumer enqueues each job once, also when it is reset and
-// handles the event again, and after the notes of settled events were removed.
+// A consumer enqueues each job of an event once. This holds if the consumer is reset and handles
+// the event again, and after keys of settled events were removed.
 func TestEnqueueFor(t *testing.T) {
 	t.Parallel()
 	e := newEmitting(t)
@@ -68,8 +68,8 @@ func TestEnqueueFor(t *testing.T) {
 	}
 }
 
-// Keys of a consumer that the tables of checkpoints do not have stay, and a worker tells so once.
-func TestKeysOfAnUnknownEmitterAreTold(t *testing.T) {
+// Keys of a consumer without a checkpoint stay, and a worker reports them once.
+func TestKeysOfAnUnknownEmitterAreReported(t *testing.T) {
 	t.Parallel()
 	e := newEmitting(t)
 	e.append(3)
@@ -79,16 +79,16 @@ func TestKeysOfAnUnknownEmitterAreTold(t *testing.T) {
 	s := &stage{Client: jobs.NewClient(e.d.DB), Handlers: jobs.NewHandlers(), t: t, d: e.d}
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	for _, names := range [][2]string{{"my_checkpoints", "my_gap_skips"}, {"no_checkpoints", "no_gap_skips"}} {
-		told := make(chan observe.TaskFailed, 100)
-		_, stop := s.runOn(e.d.DB, jobs.WithCheckpointsTable(names[0], names[1]), jobs.WithObserver(observe.On(func(f observe.TaskFailed) { told <- f })))
-		if f := <-told; !strings.Contains(f.Err.Error(), `consumer "mailer" in public.jobs_emitted`) || !strings.Contains(f.Err.Error(), names[0]) {
-			t.Errorf("told: %+v", f)
+		reported := make(chan observe.TaskFailed, 100)
+		_, stop := s.runOn(e.d.DB, jobs.WithCheckpointsTable(names[0], names[1]), jobs.WithObserver(observe.On(func(f observe.TaskFailed) { reported <- f })))
+		if f := <-reported; !strings.Contains(f.Err.Error(), `consumer "mailer" in public.jobs_emitted`) || !strings.Contains(f.Err.Error(), names[0]) {
+			t.Errorf("reported: %+v", f)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		if len(told) > 0 {
-			t.Errorf("told again: %+v", <-told)
+		if len(reported) > 0 {
+			t.Errorf("reported again: %+v", <-reported)
 		}
 	}
 	if n := e.count(`SELECT count(*) FROM jobs_emitted`); n != 6 {
@@ -101,8 +101,8 @@ func TestKeysOfAnUnknownEmitterAreTold(t *testing.T) {
 	}
 }
 
-// A call that is refused counts: when it is mended, and the consumer reset, its job is
-// enqueued, and that of the next call not again.
+// A refused call counts. After the call is mended and the consumer reset, its job is enqueued. The
+// job of the next call is not enqueued again.
 func TestEnqueueForOfARefusedCall(t *testing.T) {
 	e := newEmitting(t)
 	e.append(3)

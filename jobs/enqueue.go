@@ -20,11 +20,11 @@ import (
 // DefaultQueue is the queue of jobs that were enqueued without one.
 const DefaultQueue = "default"
 
-// enqueueSpec is a job in the making.
+// enqueueSpec is a job with the options of its enqueueing.
 type enqueueSpec struct {
 	job     queue.NewJob
 	delay   *time.Duration
-	unique  int // options that made it unique
+	unique  int // number of options that set a unique key
 	once    *queue.Once
 	meta    any
 	mostSet bool
@@ -39,9 +39,9 @@ type enqueueOption func(*enqueueSpec)
 
 func (o enqueueOption) applyEnqueue(e *enqueueSpec) { o(e) }
 
-// At makes the job due at a time, by the database's clock. The default is at once.
+// At sets when the job is due, by the database's clock. By default the job is due at once.
 func At(t time.Time) EnqueueOption {
-	t = t.UTC() // JSON knows no zone of a day, or of seconds
+	t = t.UTC() // JSON has no zone for a date, and none with seconds
 	return enqueueOption(func(e *enqueueSpec) { e.job.At = &t })
 }
 
@@ -60,8 +60,8 @@ func Queue(name string) EnqueueOption {
 	})
 }
 
-// Priority is 1 to 9, 5 by default. Of the jobs of a queue that are due, those of
-// a smaller one run first.
+// Priority sets the priority of the job: 1 to 9, 5 by default. Of the due jobs of a queue, the jobs
+// with the smallest number run first.
 func Priority(n int) EnqueueOption {
 	return enqueueOption(func(e *enqueueSpec) {
 		e.job.Priority = n
@@ -71,20 +71,21 @@ func Priority(n int) EnqueueOption {
 	})
 }
 
-// GoodUntil ends the job as expired if it has not started by then. The zero time is
-// refused: leave the option out for a job that does not expire.
+// GoodUntil expires the job if it has not started by t. The zero time is refused: leave out the
+// option for a job that does not expire.
 func GoodUntil(t time.Time) EnqueueOption {
 	t = t.UTC()
 	return enqueueOption(func(e *enqueueSpec) { e.job.GoodUntil = &t })
 }
 
-// Unique enqueues the job only while no unfinished job has the key. Otherwise the
-// one that has it is returned, [Enqueued.Existing]. Two transactions that enqueue
-// the same key wait for each other.
+// Unique enqueues the job only while no unfinished job has the key. Otherwise Enqueue returns the
+// job that has the key, with [Enqueued.Existing]. Two transactions that enqueue the same key wait
+// for each other.
 func Unique(key string) EnqueueOption { return unique("Unique", key, false) }
 
-// UniqueUntilStart is Unique, but the key is free once the job runs: what is
-// enqueued while it runs is not lost, if it may have read before the change.
+// UniqueUntilStart is Unique, but the key is free once the job starts. Use it if the job may read
+// data before the change that another enqueue announces: the other job is enqueued while the first
+// runs.
 func UniqueUntilStart(key string) EnqueueOption { return unique("UniqueUntilStart", key, true) }
 
 func unique(option, key string, untilStart bool) EnqueueOption {
@@ -97,9 +98,9 @@ func unique(option, key string, untilStart bool) EnqueueOption {
 	})
 }
 
-// Once enqueues one job under a key, whatever has become of it, for as long as the
-// key is kept; 0 is for good. A second call with the same kind and arguments
-// returns the first job; with others it returns [ErrKeyReused].
+// Once enqueues one job for a key, whatever the outcome of the job. The key is kept for keep; 0
+// keeps it for ever. A second call with the same kind and arguments returns the first job. A second
+// call with another kind or other arguments returns [ErrKeyReused].
 func Once(key string, keep time.Duration) EnqueueOption {
 	return enqueueOption(func(e *enqueueSpec) {
 		e.once = &queue.Once{Key: key, For: keep}
@@ -112,12 +113,12 @@ func Once(key string, keep time.Duration) EnqueueOption {
 	})
 }
 
-// Meta keeps something beside the arguments, anything that has a JSON form: who
-// has enqueued the job, a trace.
+// Meta stores a value beside the arguments, such as the enqueuing user or a trace. The value may be
+// anything that has a JSON form.
 func Meta(v any) EnqueueOption { return enqueueOption(func(e *enqueueSpec) { e.meta = v }) }
 
-// MaxResets bounds how many workers may be lost while they run the job, 5 by
-// default; then it has failed.
+// MaxResets bounds how many workers may be lost while they run the job: 5 by default. Then the job
+// has failed.
 func MaxResets(n int) EnqueueOption {
 	return enqueueOption(func(e *enqueueSpec) {
 		e.job.MaxResets = &n
@@ -127,20 +128,20 @@ func MaxResets(n int) EnqueueOption {
 	})
 }
 
-// Entry is a job of EnqueueMany.
-type Entry struct {
+// EnqueueParams is one job of [Client.EnqueueMany].
+type EnqueueParams struct {
 	Args    Args
 	Options []EnqueueOption
 }
 
-// Enqueued tells which job it is.
+// Enqueued identifies the job of an Enqueue call.
 type Enqueued struct {
 	ID       int64
-	Existing bool // another job has the key; ID is its own, 0 if that is not known
+	Existing bool // another job has the key; ID is the ID of that job, 0 if unknown
 }
 
-// spec makes a job of an entry.
-func (e Entry) spec() (s enqueueSpec, err error) {
+// spec checks the parameters and returns the job to enqueue.
+func (e EnqueueParams) spec() (s enqueueSpec, err error) {
 	if isNil(e.Args) {
 		return s, fmt.Errorf("%w: the arguments are nil", ErrInvalid)
 	}
@@ -160,7 +161,7 @@ func (e Entry) spec() (s enqueueSpec, err error) {
 		if s.job.Meta, err = encode(s.meta); err != nil {
 			fail(fmt.Errorf("Meta: %w", err))
 		}
-		if string(s.job.Meta) == "null" { // of a nil pointer: there is none
+		if string(s.job.Meta) == "null" { // v is a nil pointer: there is no Meta
 			s.job.Meta = nil
 		}
 	}
@@ -200,7 +201,8 @@ func (s *enqueueSpec) checkTimes(fail func(error)) {
 	}
 }
 
-// hashOf tells jobs of one key of Once apart.
+// hashOf returns a hash of kind and arguments. It distinguishes different jobs under one key of
+// Once.
 func hashOf(j queue.NewJob) string {
 	text, _ := json.Marshal([]any{j.Kind, j.Args})
 	sum := sha256.Sum256(text)
@@ -214,27 +216,26 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Enqueue enqueues a job, in the transaction tx, or at once if tx is nil. Workers
-// see it at the commit; what is rolled back was never enqueued.
+// Enqueue enqueues a job in the transaction tx, or at once if tx is nil. Workers see the job at the
+// commit. After a rollback the job was never enqueued.
 //
-// Bad arguments and options return [ErrInvalid], before anything is sent. [ErrKeyReused]
+// Invalid arguments or options return [ErrInvalid], before any statement is sent. [ErrKeyReused]
 // names the job that has the key.
 func (c *Client) Enqueue(ctx context.Context, tx Querier, args Args, opts ...EnqueueOption) (Enqueued, error) {
-	all, err := c.EnqueueMany(ctx, tx, []Entry{{args, opts}})
+	all, err := c.EnqueueMany(ctx, tx, []EnqueueParams{{args, opts}})
 	if err != nil {
 		return Enqueued{}, err
 	}
 	return all[0], nil
 }
 
-// EnqueueMany enqueues jobs as Enqueue does, in few statements, and returns them in
-// order. Without tx, or with a *sql.DB, it is one transaction of its own if there is more than
-// one entry: all are enqueued or none. With a *sql.Conn that is so only in a transaction that the
-// caller has begun on the connection.
+// EnqueueMany enqueues jobs as Enqueue does, in few statements, and returns them in order. Without
+// tx or with a *sql.DB, several jobs are enqueued in one transaction of their own: all or none.
+// With a *sql.Conn this holds only in a transaction that the caller has begun on the connection.
 //
-// If the entries take several statements, those with keys are enqueued in the order of the
-// keys, so that two calls with the same keys do not deadlock. The others keep their order.
-func (c *Client) EnqueueMany(ctx context.Context, tx Querier, entries []Entry) (all []Enqueued, err error) {
+// If the jobs take several statements, jobs with keys are enqueued in the order of their keys. So
+// two calls with the same keys do not deadlock. The other jobs keep their order.
+func (c *Client) EnqueueMany(ctx context.Context, tx Querier, entries []EnqueueParams) (all []Enqueued, err error) {
 	if c.err != nil {
 		return nil, c.err
 	}
@@ -254,8 +255,8 @@ func (c *Client) EnqueueMany(ctx context.Context, tx Querier, entries []Entry) (
 	return all, errtext.Of(err)
 }
 
-// checkKeys refuses a key of Once under which jobs of one call differ. The first of them
-// would be rolled back with the call, so the database could name no job that there is.
+// checkKeys refuses different jobs under one key of Once in the same call. The first of the jobs
+// would be rolled back with the call. So the database could not name an existing job in its error.
 func checkKeys(specs []enqueueSpec) error {
 	first := map[string]int{}
 	for i, s := range specs {
@@ -271,9 +272,9 @@ func checkKeys(specs []enqueueSpec) error {
 	return nil
 }
 
-// on calls f with tx, or without one with the pool or a transaction of its own. Where
-// transactions are stricter than read committed by default, the pool may find a conflict
-// that a transaction which names its isolation level does not.
+// on calls f with tx. Without tx, on calls f with the pool or with a transaction of its own. If the
+// default isolation is stricter than read committed, the pool may find a conflict. A transaction
+// that names its isolation level does not find that conflict.
 func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Querier) error) error {
 	switch {
 	case tx != nil && isNil(tx):
@@ -304,15 +305,15 @@ func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Que
 	return nil
 }
 
-// A statement takes up to so many jobs, and so many bytes of arguments and Meta.
+// A statement takes at most this many jobs, and this many bytes of arguments and Meta.
 const (
 	statementJobs  = 1000
 	statementBytes = 8 << 20
 )
 
-// insert enqueues specs, and returns what became of them in their order. Two calls with the same
-// keys must not wait for each other crosswise: if the keys take several statements, they come
-// in one order in every call, those of Once before the others.
+// insert enqueues specs and returns the outcomes in the order of specs. Two calls with the same
+// keys must not deadlock. If the keys take several statements, every call sorts the keys in the
+// same order. Keys of Once come before the others.
 func (c *Client) insert(ctx context.Context, on Querier, specs []enqueueSpec) ([]Enqueued, error) {
 	if !spreadsKeys(specs) {
 		return c.insertSorted(ctx, on, specs)
@@ -341,7 +342,7 @@ func (c *Client) insert(ctx context.Context, on Querier, specs []enqueueSpec) ([
 	return all, nil
 }
 
-// spreadsKeys reports whether the keys of specs take several statements. One statement sorts
+// spreadsKeys reports whether the keys of specs take several statements. A single statement sorts
 // its keys itself.
 func spreadsKeys(specs []enqueueSpec) bool {
 	keys, once, bytes := 0, 0, 0
@@ -364,7 +365,7 @@ func (s enqueueSpec) onceKey() string {
 	return s.once.Key
 }
 
-// insertSorted enqueues specs in order: those of a key of Once one by one.
+// insertSorted enqueues specs in order. Each job with a key of Once takes a statement of its own.
 func (c *Client) insertSorted(ctx context.Context, on Querier, specs []enqueueSpec) ([]Enqueued, error) {
 	all := make([]Enqueued, len(specs))
 	for from := 0; from < len(specs); {
@@ -390,12 +391,12 @@ func (c *Client) insertSorted(ctx context.Context, on Querier, specs []enqueueSp
 	return all, nil
 }
 
-// uniqueTries bounds how often a job is enqueued again whose key was free again
-// when its owner was looked up.
+// uniqueTries bounds how often a job with a key is enqueued again. A retry is needed if the key was
+// free again when its owner was read.
 const uniqueTries = 3
 
 func (c *Client) insertList(ctx context.Context, on Querier, specs []enqueueSpec, into []Enqueued) error {
-	rest := make([]int, len(specs)) // of specs, without an id so far
+	rest := make([]int, len(specs)) // indexes of specs without an ID so far
 	for i := range specs {
 		rest[i] = i
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// A unique key is free once its job has ended, or, if it says so, once it runs.
+// A unique key is free once its job has ended. With UniqueUntilStart the key is free once the job
+// runs.
 func TestUnique(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -57,7 +58,7 @@ func TestUnique(t *testing.T) {
 	if again := enqueue(jobs.Unique("a")); again.Existing {
 		t.Errorf("after its end the key is free: %+v", again)
 	}
-	all, err := s.EnqueueMany(t.Context(), nil, []jobs.Entry{
+	all, err := s.EnqueueMany(t.Context(), nil, []jobs.EnqueueParams{
 		{Args: task{1}, Options: []jobs.EnqueueOption{jobs.Unique("c"), jobs.In(time.Hour)}}, {Args: task{2}}, {Args: task{3}, Options: []jobs.EnqueueOption{jobs.Unique("c")}},
 	})
 	if err != nil || all[0].Existing || all[1].Existing || !all[2].Existing || all[2].ID != all[0].ID {
@@ -65,15 +66,15 @@ func TestUnique(t *testing.T) {
 	}
 }
 
-// many are entries under one key of Once, which the first arguments name.
-func many(all ...task) (entries []jobs.Entry) {
+// many returns parameters under one key of Once. The first arguments name the key.
+func many(all ...task) (entries []jobs.EnqueueParams) {
 	for _, a := range all {
-		entries = append(entries, jobs.Entry{Args: a, Options: []jobs.EnqueueOption{jobs.Once(fmt.Sprint("many ", all[0].N), 0)}})
+		entries = append(entries, jobs.EnqueueParams{Args: a, Options: []jobs.EnqueueOption{jobs.Once(fmt.Sprint("many ", all[0].N), 0)}})
 	}
 	return entries
 }
 
-// Once is once, whatever has become of the job; other arguments are an error.
+// A key of Once has one job, whatever the outcome of the job. Other arguments are an error.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -90,7 +91,7 @@ func TestOnce(t *testing.T) {
 	if all, err := s.EnqueueMany(t.Context(), nil, many(task{1}, task{1})); err != nil || all[0].Existing || !all[1].Existing || all[1].ID != all[0].ID {
 		t.Errorf("twice in one call: %+v, %v", all, err)
 	}
-	// The job of the first entry would be rolled back, so the error must not name it.
+	// The job of the first entry would be rolled back, so the error must not name the job.
 	if _, err := s.EnqueueMany(t.Context(), nil, many(task{3}, task{4})); !errors.Is(err, jobs.ErrKeyReused) || !strings.Contains(err.Error(), ": entries 0 and 1 of this call differ") {
 		t.Errorf("with other arguments in one call: %v", err)
 	}
@@ -101,8 +102,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// What is enqueued in a transaction is there once that is committed, and never if
-// it is rolled back.
+// A job enqueued in a transaction exists after the commit. After a rollback the job never existed.
 func TestEnqueueInTransaction(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -133,8 +133,8 @@ func TestEnqueueInTransaction(t *testing.T) {
 	}
 }
 
-// A job that has not started in time does not run, nor does one that has not been
-// claimed. Jobs that are due later run at their time.
+// Jobs that have not started by their GoodUntil do not run, claimed or not. Jobs that are due later
+// run at their time.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -156,8 +156,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// Calls with the same key at the same time have one job, also where transactions are
-// stricter than read committed by default.
+// Concurrent calls with the same key enqueue one job. This holds if the default isolation is
+// stricter than read committed.
 func TestKeysUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -187,7 +187,8 @@ func TestKeysUnderStrictIsolation(t *testing.T) {
 	}
 }
 
-// EnqueueMany waits for who has a key, and finds the job then, where transactions are stricter.
+// EnqueueMany waits for the transaction that holds a key, and then finds its job, with a stricter
+// isolation.
 func TestKeysOfManyUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -206,7 +207,7 @@ func TestKeysOfManyUnderStrictIsolation(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() {
 			var err error
-			all, err = c.EnqueueMany(t.Context(), nil, []jobs.Entry{{Args: task{1}, Options: []jobs.EnqueueOption{jobs.Unique(level)}}, {Args: task{2}}})
+			all, err = c.EnqueueMany(t.Context(), nil, []jobs.EnqueueParams{{Args: task{1}, Options: []jobs.EnqueueOption{jobs.Unique(level)}}, {Args: task{2}}})
 			ended <- err
 		}()
 		pgtest.AwaitBlocked(t, s.d.DB)
@@ -219,7 +220,7 @@ func TestKeysOfManyUnderStrictIsolation(t *testing.T) {
 	}
 }
 
-// between is a Querier that calls before ahead of each look for the owner of a key.
+// between is a Querier that calls ahead before each read of the owner of a key.
 type between struct {
 	jobs.Querier
 	before func()
@@ -230,23 +231,23 @@ func (b between) QueryRowContext(ctx context.Context, query string, args ...any)
 	return b.Querier.QueryRowContext(ctx, query, args...)
 }
 
-// A key of Once that expires and is removed while Enqueue looks who has it is free.
+// A key of Once is free if it expires and is removed while Enqueue reads its owner.
 func TestOnceExpiresMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.add(task{1}, jobs.Once("k", time.Hour))
-	looks := 0
-	on := between{s.d.DB, func() { looks++; s.d.Exec(t, `DELETE FROM jobs_once`) }}
+	reads := 0
+	on := between{s.d.DB, func() { reads++; s.d.Exec(t, `DELETE FROM jobs_once`) }}
 	e, err := s.Enqueue(t.Context(), on, task{2}, jobs.Once("k", time.Hour))
-	if err != nil || e.Existing || e.ID == 0 || looks != 1 {
-		t.Fatalf("%+v after %d looks, %v", e, looks, err)
+	if err != nil || e.Existing || e.ID == 0 || reads != 1 {
+		t.Fatalf("%+v after %d reads, %v", e, reads, err)
 	}
 	if i, err := s.Get(t.Context(), e.ID); err != nil || string(i.Args) != `{"N": 2}` {
 		t.Errorf("the job is %+v, %v", i, err)
 	}
 }
 
-// nothing has null for its JSON form.
+// nothing has the JSON form null.
 type nothing struct{}
 
 func (*nothing) Kind() string                 { return "task" }
@@ -256,11 +257,11 @@ func (*nothing) MarshalJSON() ([]byte, error) { return []byte("null"), nil }
 func TestNullArguments(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	entries := []jobs.Entry{{Args: &nothing{}}}
+	entries := []jobs.EnqueueParams{{Args: &nothing{}}}
 	for _, o := range []jobs.EnqueueOption{jobs.Unique("a"), jobs.UniqueUntilStart("b"), jobs.Once("c", 0), jobs.Priority(1)} {
-		entries = append(entries, jobs.Entry{Args: &nothing{}, Options: []jobs.EnqueueOption{o}})
+		entries = append(entries, jobs.EnqueueParams{Args: &nothing{}, Options: []jobs.EnqueueOption{o}})
 	}
-	for _, list := range [][]jobs.Entry{entries[:1], entries} {
+	for _, list := range [][]jobs.EnqueueParams{entries[:1], entries} {
 		all, err := s.EnqueueMany(t.Context(), nil, list)
 		if err != nil {
 			t.Fatal(err)
@@ -274,12 +275,12 @@ func TestNullArguments(t *testing.T) {
 	}
 }
 
-// EnqueueMany with a *sql.DB enqueues all or none.
+// EnqueueMany with a *sql.DB enqueues all jobs or none.
 func TestEnqueueManyOnPool(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.add(task{1}, jobs.Once("k", 0))
-	_, err := s.EnqueueMany(t.Context(), s.d.DB, []jobs.Entry{{Args: task{1}}, {Args: task{2}, Options: []jobs.EnqueueOption{jobs.Once("k", 0)}}, {Args: task{3}}})
+	_, err := s.EnqueueMany(t.Context(), s.d.DB, []jobs.EnqueueParams{{Args: task{1}}, {Args: task{2}, Options: []jobs.EnqueueOption{jobs.Once("k", 0)}}, {Args: task{3}}})
 	if !errors.Is(err, jobs.ErrKeyReused) {
 		t.Fatal(err)
 	}
@@ -289,7 +290,7 @@ func TestEnqueueManyOnPool(t *testing.T) {
 	}
 }
 
-// counting counts what is sent through it.
+// counting counts the statements that are sent through it.
 type counting struct {
 	*sql.DB
 	statements int
@@ -300,13 +301,13 @@ func (c *counting) QueryContext(ctx context.Context, query string, args ...any) 
 	return c.DB.QueryContext(ctx, query, args...)
 }
 
-// A statement has so many bytes at most, of arguments and of Meta.
+// A statement has a bounded number of bytes of arguments and Meta.
 func TestEnqueueManyIsBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	var entries []jobs.Entry
+	var entries []jobs.EnqueueParams
 	for n := range 40 {
-		entries = append(entries, jobs.Entry{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Meta(strings.Repeat("m", 1_000_000))}})
+		entries = append(entries, jobs.EnqueueParams{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Meta(strings.Repeat("m", 1_000_000))}})
 	}
 	on := &counting{DB: s.d.DB}
 	if _, err := s.EnqueueMany(t.Context(), on, entries); err != nil {
@@ -317,14 +318,14 @@ func TestEnqueueManyIsBoundedByBytes(t *testing.T) {
 	}
 }
 
-// The ids of jobs are in the order of the entries, whether their options are all the same or not.
+// The IDs of jobs are in the order of the parameters, with equal and with different options.
 func TestEnqueueManyKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	for _, priorities := range []int{1, 2} {
-		var entries []jobs.Entry
+		var entries []jobs.EnqueueParams
 		for n := range 5_000 {
-			entries = append(entries, jobs.Entry{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Priority(1 + n%priorities)}})
+			entries = append(entries, jobs.EnqueueParams{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Priority(1 + n%priorities)}})
 		}
 		enqueued, err := s.EnqueueMany(t.Context(), nil, entries)
 		if err != nil {
@@ -341,7 +342,7 @@ func TestEnqueueManyKeepsTheOrder(t *testing.T) {
 }
 
 // Calls with the same keys in opposite orders do not deadlock, though each takes several
-// statements. What they return is in the order of their entries.
+// statements. The results are in the order of the parameters.
 func TestEnqueueManyOfTheSameKeys(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -352,16 +353,16 @@ func TestEnqueueManyOfTheSameKeys(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
 			for round := range 4 {
-				var up []jobs.Entry
+				var up []jobs.EnqueueParams
 				for n := range c.n {
-					up = append(up, jobs.Entry{Args: task{n}, Options: []jobs.EnqueueOption{c.key(fmt.Sprintf("%d %c%d", round, 'A'+n%2*32, n))}})
+					up = append(up, jobs.EnqueueParams{Args: task{n}, Options: []jobs.EnqueueOption{c.key(fmt.Sprintf("%d %c%d", round, 'A'+n%2*32, n))}})
 				}
 				down := slices.Clone(up)
 				slices.Reverse(down)
 				var wg sync.WaitGroup
 				var ids [2][]jobs.Enqueued
 				var errs [2]error
-				for i, list := range [][]jobs.Entry{up, down} {
+				for i, list := range [][]jobs.EnqueueParams{up, down} {
 					wg.Go(func() { ids[i], errs[i] = s.EnqueueMany(t.Context(), nil, list) })
 				}
 				wg.Wait()

@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// odd is arguments of any kind and JSON.
+// odd are arguments of any kind and JSON.
 type odd struct {
 	kind func() string
 	json func() ([]byte, error)
@@ -31,11 +31,11 @@ func ofJSON(text string) odd {
 	return odd{func() string { return "task" }, func() ([]byte, error) { return []byte(text), nil }}
 }
 
-// nested is an array in an array and so on.
+// nested returns arrays nested n deep.
 func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 
-// Each job that cannot be enqueued is refused with ErrInvalid, and the user's
-// transaction goes on.
+// Each job that cannot be enqueued is refused with ErrInvalid. The transaction of the user stays
+// usable.
 func TestEnqueueRefuses(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -45,11 +45,11 @@ func TestEnqueueRefuses(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
 	panics := odd{func() string { panic("kind") }, nil}
-	option := func(o ...jobs.EnqueueOption) jobs.Entry { return jobs.Entry{Args: task{}, Options: o} }
+	option := func(o ...jobs.EnqueueOption) jobs.EnqueueParams { return jobs.EnqueueParams{Args: task{}, Options: o} }
 	long, year := strings.Repeat("x", 201), func(y int, zone int) time.Time {
 		return time.Date(y, 1, 1, 0, 0, 0, 0, time.FixedZone("z", zone))
 	}
-	for name, e := range map[string]jobs.Entry{
+	for name, e := range map[string]jobs.EnqueueParams{
 		"nil":                          {},
 		"nil pointer":                  {Args: (*task)(nil)},
 		"Kind panics":                  {Args: panics},
@@ -97,7 +97,7 @@ func TestEnqueueRefuses(t *testing.T) {
 		"Once is empty":                option(jobs.Once("", 0)),
 		"Once keeps less than nothing": option(jobs.Once("k", -1)),
 	} {
-		if _, err := s.EnqueueMany(t.Context(), tx, []jobs.Entry{{Args: task{}}, e}); !errors.Is(err, jobs.ErrInvalid) {
+		if _, err := s.EnqueueMany(t.Context(), tx, []jobs.EnqueueParams{{Args: task{}}, e}); !errors.Is(err, jobs.ErrInvalid) {
 			t.Errorf("%s: %.300v", name, err)
 		} else if len(err.Error()) > 500 || strings.ContainsAny(err.Error(), "\x00\n") {
 			t.Errorf("%s: the error is %d bytes long: %.300q", name, len(err.Error()), err)
@@ -106,7 +106,7 @@ func TestEnqueueRefuses(t *testing.T) {
 			t.Fatalf("%s: the transaction was aborted: %v", name, err)
 		}
 	}
-	if _, err := s.EnqueueMany(t.Context(), tx, []jobs.Entry{{Args: task{}}}); err != nil {
+	if _, err := s.EnqueueMany(t.Context(), tx, []jobs.EnqueueParams{{Args: task{}}}); err != nil {
 		t.Error(err)
 	}
 	if err := tx.Commit(); err != nil {
@@ -114,13 +114,13 @@ func TestEnqueueRefuses(t *testing.T) {
 	}
 }
 
-// What is unusual is enqueued as it is.
-func TestEnqueueTakes(t *testing.T) {
+// Unusual but valid values are enqueued unchanged.
+func TestEnqueueAcceptsUnusualInput(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	day := func(y, zone int) time.Time { return time.Date(y, 6, 1, 0, 0, 0, 0, time.FixedZone("z", zone)) }
-	for name, e := range map[string]jobs.Entry{
+	for name, e := range map[string]jobs.EnqueueParams{
 		"null":                {Args: ofJSON(`null`)},
 		"escapes":             {Args: ofJSON(`{"a": "\\u0000 \\\\ud800 \ud83d\ude00 \u00e4"}`)},
 		"large numbers":       {Args: ofJSON(`{"a": 1e1000, "b": 0.000000000000000001, "c": -1E+2}`)},
@@ -133,7 +133,7 @@ func TestEnqueueTakes(t *testing.T) {
 		"names with quotes":   {Args: task{}, Options: []jobs.EnqueueOption{jobs.Unique(`'"\`), jobs.Queue("default")}},
 		"the longest of keys": {Args: task{}, Options: []jobs.EnqueueOption{jobs.Once(strings.Repeat("x", 1000), math.MaxInt64)}},
 	} {
-		all, err := s.EnqueueMany(t.Context(), nil, []jobs.Entry{e})
+		all, err := s.EnqueueMany(t.Context(), nil, []jobs.EnqueueParams{e})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -149,7 +149,7 @@ func TestEnqueueTakes(t *testing.T) {
 	if all, err := s.EnqueueMany(t.Context(), nil, nil); err != nil || len(all) != 0 {
 		t.Errorf("nothing was enqueued: %v, %v", all, err)
 	}
-	twice, err := s.EnqueueMany(t.Context(), nil, []jobs.Entry{{task{}, []jobs.EnqueueOption{jobs.Unique("k")}}, {task{}, []jobs.EnqueueOption{jobs.Unique("k")}}})
+	twice, err := s.EnqueueMany(t.Context(), nil, []jobs.EnqueueParams{{task{}, []jobs.EnqueueOption{jobs.Unique("k")}}, {task{}, []jobs.EnqueueOption{jobs.Unique("k")}}})
 	if err != nil || twice[0].Existing || !twice[1].Existing || twice[0].ID != twice[1].ID {
 		t.Errorf("one key twice: %+v, %v", twice, err)
 	}
@@ -160,7 +160,7 @@ func TestEnqueueTakes(t *testing.T) {
 	s.until("an idle worker", func() bool { q := w.Status().Queues[0]; return q.Running == 0 && q.LastError == nil })
 }
 
-// A client with bad options, or none to work with, says so at each call.
+// Each call of a client with invalid options, or without a database, returns an error.
 func TestClientRefuses(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

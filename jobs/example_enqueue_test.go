@@ -21,7 +21,7 @@ type Reindex struct{ Document int }
 
 func (Reindex) Kind() string { return "reindex" }
 
-// However often a document changes, one job waits for it.
+// One job waits for a document, however often the document changes.
 func ExampleUniqueUntilStart() {
 	ctx := context.Background()
 	db, drop := database(``)
@@ -35,7 +35,7 @@ func ExampleUniqueUntilStart() {
 	}
 	handlers := jobs.NewHandlers()
 	jobs.Register(handlers, func(ctx context.Context, j *jobs.Job[Reindex]) error {
-		if j.ID == 1 { // the document changes while the job runs: that must not be missed
+		if j.ID == 1 { // the document changes while the job runs: another job must follow
 			e, err := client.Enqueue(ctx, nil, Reindex{42}, jobs.UniqueUntilStart("reindex:42"))
 			check(err)
 			fmt.Println("while it runs:", e.Existing)
@@ -54,8 +54,7 @@ func ExampleUniqueUntilStart() {
 	// 2 jobs ran
 }
 
-// A request that is sent again enqueues nothing again, even when its job has
-// finished long ago.
+// A request that is sent again enqueues no second job, even long after its job has finished.
 func ExampleOnce() {
 	ctx := context.Background()
 	db, drop := database(``)
@@ -80,7 +79,7 @@ type Sum struct{ Numbers []int }
 
 func (Sum) Kind() string { return "sum" }
 
-// Whoever enqueues a job can wait for its result.
+// A program that enqueues a job can wait for its result.
 func ExampleWait() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -99,7 +98,7 @@ func ExampleWait() {
 	})
 	defer background(db, handlers)()
 
-	client := jobs.NewClient(db) // WithNotifyConnectionString: it hears of the end at once
+	client := jobs.NewClient(db) // WithNotifyConnectionString: Wait is notified of the end
 	e, err := client.Enqueue(ctx, nil, Sum{[]int{1, 2, 3}})
 	check(err)
 	total, err := jobs.Wait[int](ctx, client, e.ID)
@@ -115,12 +114,12 @@ func ExampleWait() {
 	// true failed nothing to add
 }
 
-// Ship is what follows from an order.
+// Ship are the arguments of a job that follows from an order.
 type Ship struct{ Order string }
 
 func (Ship) Kind() string { return "ship" }
 
-// Shipping is a consumer of package worker. It has a job enqueued for each order.
+// Shipping is a consumer of package worker. It enqueues a job for each order.
 type Shipping struct{ client *jobs.Client }
 
 func (Shipping) Name() string { return "shipping_v1" }
@@ -130,8 +129,8 @@ func (s Shipping) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent
 	return err
 }
 
-// An event becomes a job exactly once: the job is enqueued in the transaction that
-// moves the consumer's checkpoint, and not again when the consumer is reset.
+// An event becomes a job exactly once. The job is enqueued in the transaction that moves the
+// consumer's checkpoint. It is not enqueued again when the consumer is reset.
 func ExampleClient_EnqueueFor() {
 	ctx := context.Background()
 	db, drop := database(``)
@@ -148,7 +147,7 @@ func ExampleClient_EnqueueFor() {
 	// worker.New(...).Start, in a program
 	consumers := []consumer.Consumer{Shipping{jobs.NewClient(db)}}
 	check(workertest.CatchUp(ctx, db, events, consumers))
-	_, err = db.ExecContext(ctx, `DELETE FROM consumer_checkpoints`) // it begins again, as after a reset
+	_, err = db.ExecContext(ctx, `DELETE FROM consumer_checkpoints`) // the consumer begins again, as after a reset
 	check(err)
 	check(workertest.CatchUp(ctx, db, events, consumers))
 

@@ -19,8 +19,8 @@ type Transfer struct {
 
 func (Transfer) Kind() string { return "transfer" }
 
-// What the handler writes and the end of the job are one transaction. Whatever
-// crashes in between, the money is moved once.
+// The writes of the handler and the end of the job are one transaction. Whatever crashes in
+// between, the money is moved once.
 func ExampleRegisterTx() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE accounts AS SELECT name, 1000 AS cents FROM unnest('{a,b}'::text[]) AS name`)
@@ -33,7 +33,7 @@ func ExampleRegisterTx() {
 		_, err := tx.ExecContext(ctx, `UPDATE accounts SET cents = cents + CASE name WHEN $1 THEN -$3::int ELSE $3::int END WHERE name IN ($1, $2)`,
 			j.Args.From, j.Args.To, j.Args.Cents)
 		if err == nil && j.Attempt == 1 {
-			err = errors.New("the first attempt fails") // what it wrote is rolled back
+			err = errors.New("the first attempt fails") // its writes are rolled back
 		}
 		return err
 	}, jobs.Retry(jobs.Fixed(0)))
@@ -45,19 +45,19 @@ func ExampleRegisterTx() {
 	// Output: a has 700, b has 1300
 }
 
-// Ping is the arguments of a job of which there are many.
+// Ping are the arguments of a job with many instances.
 type Ping struct{ Host string }
 
 func (Ping) Kind() string { return "ping" }
 
-// A handler of batches takes what was claimed together. Settle gives one job an
-// outcome of its own.
+// A batch handler takes the jobs that were claimed together. Settle gives one job an outcome of its
+// own.
 func ExampleRegisterBatch() {
 	ctx := context.Background()
 	db, drop := database(``)
 	defer drop()
 	client := jobs.NewClient(db)
-	all, err := client.EnqueueMany(ctx, nil, []jobs.Entry{{Args: Ping{"a"}}, {Args: Ping{""}}, {Args: Ping{"c"}}})
+	all, err := client.EnqueueMany(ctx, nil, []jobs.EnqueueParams{{Args: Ping{"a"}}, {Args: Ping{""}}, {Args: Ping{"c"}}})
 	check(err)
 
 	handlers := jobs.NewHandlers()
@@ -68,7 +68,7 @@ func ExampleRegisterBatch() {
 				j.Settle(jobs.Fail(errors.New("no host")))
 			}
 		}
-		return nil // completes the others
+		return nil // completes the other jobs
 	}, jobs.BatchSize(500))
 	fmt.Println(workertest.Drain(ctx, db, handlers))
 	for _, e := range all {
@@ -84,20 +84,19 @@ func ExampleRegisterBatch() {
 	// 3 completed
 }
 
-// PaymentError is an error with a code: by it a registration says what is worth
-// another attempt.
+// PaymentError is an error with a code. The options of a registration use the code to decide about
+// retries.
 type PaymentError struct{ code string }
 
 func (e *PaymentError) Error() string { return "the bank says " + e.code }
 func (e *PaymentError) Code() string  { return e.code }
 
-// Charge is the arguments of a job that may fail.
+// Charge are the arguments of a job that may fail.
 type Charge struct{ Card string }
 
 func (Charge) Kind() string { return "charge" }
 
-// Any error is tried again, after a pause that grows. A code can be terminal, and
-// so can be a single error.
+// An error is retried after a pause that grows. A code can be terminal, and so can a single error.
 func ExampleRetry() {
 	ctx := context.Background()
 	db, drop := database(``)
@@ -110,19 +109,19 @@ func ExampleRetry() {
 		case "stolen":
 			return &PaymentError{"DECLINED"} // terminal, by its code
 		case "":
-			return jobs.Fail(errors.New("no card")) // terminal, whatever it is
+			return jobs.Fail(errors.New("no card")) // terminal, whatever its code
 		case "busy":
 			return jobs.RetryAfter(time.Hour, errors.New("the bank asks for an hour"))
 		case "closed":
 			return jobs.Snooze(8 * time.Hour) // no failure: the bank opens at nine
 		}
-		return &PaymentError{"NO_ANSWER"} // tried again, ten times
+		return &PaymentError{"NO_ANSWER"} // retried, ten times
 	}, jobs.Retry(jobs.Exponential(10*time.Second, time.Hour)), jobs.MaxAttempts(10), jobs.Terminal("DECLINED", "EXPIRED"))
 
 	for _, card := range []string{"stolen", "", "busy", "closed", "good"} {
 		e, err := client.Enqueue(ctx, nil, Charge{card})
 		check(err)
-		_ = workertest.Drain(ctx, db, handlers) // the errors are the point
+		_ = workertest.Drain(ctx, db, handlers) // the errors are the point of this example
 		info, err := client.Get(ctx, e.ID)
 		check(err)
 		fmt.Printf("%q: %s, failures: %d, code: %q\n", card, info.State, info.Failures, info.Code)

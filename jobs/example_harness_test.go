@@ -10,7 +10,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Welcome is the arguments of a job: whom to send a mail.
+// Welcome are the arguments of a job that sends a mail.
 type Welcome struct {
 	UserID int64  `json:"user_id"`
 	Name   string `json:"name"`
@@ -18,8 +18,8 @@ type Welcome struct {
 
 func (Welcome) Kind() string { return "welcome" }
 
-// database makes a database with the tables of jobs and of the events' log, and
-// one more, for an Example.
+// database makes a database for an Example, with the tables of jobs, the log of events, and one
+// more table.
 func database(table string) (db *sql.DB, drop func()) {
 	t, drop := pgtest.Example()
 	d := pgtest.New(t)
@@ -28,7 +28,7 @@ func database(table string) (db *sql.DB, drop func()) {
 	return d.DB, drop
 }
 
-// background starts a worker. stop ends it and waits until it has ended.
+// background starts a worker. stop ends the worker and waits until it has ended.
 func background(db *sql.DB, handlers *jobs.Handlers, opts ...jobs.Option) (stop func()) {
 	w := jobs.NewWorker(db, handlers, opts...)
 	ended := make(chan error, 1)

@@ -13,10 +13,10 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Metrics counts what becomes of jobs.
+// Metrics counts the outcomes of jobs.
 type Metrics struct{ completed, failed, again atomic.Int64 }
 
-// Done counts and returns: the worker waits for it.
+// Done counts an outcome and returns at once, since the worker waits for the observer.
 func (m *Metrics) Done(d observe.JobDone) {
 	switch jobs.State(d.State) {
 	case jobs.StateCompleted:
@@ -28,7 +28,7 @@ func (m *Metrics) Done(d observe.JobDone) {
 	}
 }
 
-// An observer turns events into metrics and alarms, and a logger logs the same.
+// An observer turns events into metrics and alarms, and a logger logs the same events.
 func ExampleWithObserver() {
 	ctx := context.Background()
 	db, drop := database(``)
@@ -49,13 +49,13 @@ func ExampleWithObserver() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
 		Level: slog.LevelError,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == "took" || a.Key == slog.TimeKey { // they are never the same
+			if a.Key == "took" || a.Key == slog.TimeKey { // differs between runs
 				return slog.Attr{}
 			}
 			return a
 		},
 	}))
-	// Drain runs a worker until all is done. A program passes the options to NewWorker.
+	// Drain runs a worker until all jobs are done. A program passes the options to NewWorker.
 	_ = workertest.Drain(ctx, db, handlers, jobs.WithObserver(observe.On(m.Done)), jobs.WithLogger(logger))
 	fmt.Println(m.completed.Load(), "completed,", m.failed.Load(), "failed")
 	// Output:

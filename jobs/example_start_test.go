@@ -12,14 +12,14 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// A user signs up, and is sent a mail: the job is enqueued in the transaction that
-// creates the user, and a worker runs it once that has committed.
+// A user signs up and gets a mail. The job is enqueued in the transaction that creates the user. A
+// worker runs the job after the commit.
 func Example() {
 	ctx := context.Background()
 	db, drop := database(`CREATE TABLE users (id BIGSERIAL, name TEXT)`) // sql.Open("pgx", url) and migrations.ApplyJobs
 	defer drop()
 
-	// Where users sign up.
+	// The process in which users sign up enqueues jobs.
 	client := jobs.NewClient(db)
 	tx, err := db.BeginTx(ctx, nil)
 	check(err)
@@ -27,14 +27,14 @@ func Example() {
 	check(tx.QueryRowContext(ctx, `INSERT INTO users (name) VALUES ('Ann') RETURNING id`).Scan(&id))
 	_, err = client.Enqueue(ctx, tx, Welcome{UserID: id, Name: "Ann"})
 	check(err)
-	check(tx.Commit()) // without it, there would be neither a user nor a job
+	check(tx.Commit()) // without the commit there is neither a user nor a job
 
-	// In as many processes as you like.
+	// Any number of processes run jobs.
 	var w *jobs.Worker
 	handlers := jobs.NewHandlers()
 	jobs.Register(handlers, func(ctx context.Context, j *jobs.Job[Welcome]) error {
-		fmt.Printf("welcome, %s\n", j.Args.Name) // nil completes the job, an error is tried again
-		w.Stop()                                 // here, one is enough
+		fmt.Printf("welcome, %s\n", j.Args.Name) // nil completes the job, an error is retried
+		w.Stop()                                 // this example needs one job only
 		return nil
 	}, jobs.Timeout(time.Minute), jobs.MaxAttempts(5))
 	w = jobs.NewWorker(db, handlers)
@@ -44,15 +44,15 @@ func Example() {
 	// error: <nil>
 }
 
-// A worker runs until its context ends. Then it claims no more jobs, and waits for
-// those that run.
+// A worker runs until its context ends. Then it claims no more jobs, and waits for the running
+// jobs.
 func ExampleWorker_Start() {
-	// SIGTERM is how Kubernetes and systemd ask for the end.
+	// Kubernetes and systemd send SIGTERM to end a process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	db, drop := database(``) // sql.Open("pgx", url)
 	defer drop()
-	// It waits while the database is away, and any number of processes may call it at once.
+	// ApplyJobs waits while the database is away. Any number of processes may call it at once.
 	check(migrations.ApplyJobs(ctx, db, nil))
 	_, err := jobs.NewClient(db).Enqueue(ctx, nil, Welcome{Name: "Ann"})
 	check(err)
@@ -72,7 +72,7 @@ func ExampleWorker_Start() {
 	})
 	w := jobs.NewWorker(db, handlers,
 		jobs.WithQueue("default", 100),
-		jobs.WithShutdownTimeout(20*time.Second)) // less than what the platform grants
+		jobs.WithShutdownTimeout(20*time.Second)) // less than the platform grants
 	fmt.Println("error:", w.Start(ctx))
 	// Output:
 	// done, though the process is to end

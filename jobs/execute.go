@@ -15,35 +15,35 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// execute runs a handler with the jobs that it takes at once, and hands them to the
-// settler. It holds a slot for each until the handler has returned.
+// execute calls a handler with the jobs of one call, and settles them. It holds a slot for each job
+// until the handler has returned.
 func (w *Worker) execute(runs []*run) {
 	defer runs[0].loop.release(len(runs))
 	w.attemptAll(runs)
 }
 
-// attemptAll is attempt that leaves none of the jobs unsettled.
+// attemptAll is attempt, but settles every job even if the goroutine ends early.
 func (w *Worker) attemptAll(runs []*run) {
 	returned := false
 	defer func() {
 		if !returned {
-			w.strand(runs)
+			w.settleStranded(runs)
 		}
 	}()
 	w.attempt(runs, 0)
 	returned = true
 }
 
-// strand settles runs that nobody has settled: code of the user's ended the
-// goroutine where none should be called.
-func (w *Worker) strand(runs []*run) {
+// settleStranded settles the runs that attempt left unsettled. The user's code has ended the
+// goroutine at a point where the worker expects none of it.
+func (w *Worker) settleStranded(runs []*run) {
 	for _, r := range runs {
-		if now, p := w.hand.get(r.row.Run); now != r || p != running {
+		if now, p := w.inFlight.get(r.row.Run); now != r || p != running {
 			continue
 		}
 		err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
 		w.afterHandle(r, err)
-		w.hand.enter(settling, r)
+		w.inFlight.enter(settling, r)
 		w.settler.add(&ending{outcome: outcome{run: r, err: err}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Erred,
 			Counts: true, Most: r.handler.maxAttempts, Code: CodePanic, Error: errtext.Storable(err), Delay: microseconds(defaultRetry(r.row.Failures+1, err))}})
 	}
@@ -54,13 +54,13 @@ type call struct {
 	w    *Worker
 	h    *handler
 	runs []*run
-	jobs []any // what the handler is given
-	try  int   // of a transaction that PostgreSQL has sacrificed
+	jobs []any // arguments of the handler
+	try  int   // number of retries after PostgreSQL aborted the transaction for a conflict
 
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
-	tx       *transaction // nil: the handler takes none
-	over     atomic.Bool  // the handler has returned, or was given up: the first of the two sets it
+	tx       *transaction // nil: the handler takes no transaction
+	over     atomic.Bool  // the handler has returned or was given up; whichever is first sets it
 	returned chan struct{}
 }
 
@@ -93,15 +93,15 @@ func (w *Worker) attempt(runs []*run, try int) {
 		w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
 		return
 	}
-	if len(c.runs) == 0 { // all are late
+	if len(c.runs) == 0 { // all jobs are late
 		return
 	}
 	defer context.AfterFunc(c.ctx, c.watch)()
 	c.invoke()
 }
 
-// begin begins the transaction, if the handler takes one. Jobs may have waited for it, so
-// begin gives back those whose time is over since.
+// begin begins the transaction, if the handler takes one. The jobs may have waited for the
+// transaction. So begin releases the jobs whose GoodUntil has passed.
 func (c *call) begin() error {
 	if c.tx == nil {
 		return nil
@@ -135,13 +135,13 @@ func (c *call) begin() error {
 	return nil
 }
 
-// errLate: the job expires.
+// errLate is why a job is released whose GoodUntil has passed. The job then expires.
 var errLate = errors.New("its GoodUntil was over before it had a transaction")
 
-// decode decodes the arguments. A job whose arguments do not fails.
+// decode decodes the arguments. A job whose arguments do not decode fails.
 func (c *call) decode(runs []*run) {
 	for _, r := range runs {
-		r.forget()
+		r.clearReported()
 		var job any
 		err := recovered(func() (err error) {
 			job, err = c.h.decode(r)
@@ -156,8 +156,8 @@ func (c *call) decode(runs []*run) {
 	}
 }
 
-// invoke calls the handler, and finish with what it returns. runtime.Goexit in the
-// handler ends the goroutine on the way.
+// invoke calls the handler, and then finish with the returned error. The deferred call covers a
+// runtime.Goexit in the handler.
 func (c *call) invoke() {
 	err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
 	defer func() { c.finish(err) }()
@@ -168,8 +168,8 @@ func (c *call) invoke() {
 	})
 }
 
-// watch waits for a handler whose context has ended, and gives it up if it ignores
-// that: its jobs go on without it.
+// watch waits for a handler whose context has ended. If the handler has not returned after the
+// grace period, watch gives it up and settles its jobs.
 func (c *call) watch() {
 	timer := time.NewTimer(c.w.grace)
 	defer timer.Stop()
@@ -183,7 +183,7 @@ func (c *call) watch() {
 	}
 	cause := context.Cause(c.ctx)
 	for _, r := range c.runs {
-		c.w.hand.gaveUp(r)
+		c.w.inFlight.gaveUp(r)
 		c.w.observers.Notify(observe.JobOverdue{Job: observe.Job(r.header)})
 	}
 	err := fmt.Errorf("%w: %w", ErrHandlerOverdue, cause)
@@ -191,10 +191,10 @@ func (c *call) watch() {
 		err = c.timeout(err)
 	}
 	c.w.settle(each(c.runs, outcome{err: err, cause: cause}))
-	c.runs[0].loop.nudge()
+	c.runs[0].loop.wake()
 }
 
-// timeout is the failure of a handler that took too long.
+// timeout returns the failure of a handler that exceeded its Timeout.
 func (c *call) timeout(err error) error {
 	return coded(CodeTimeout, false, errors.Join(ErrTimeout, err), "the handler took longer than %v (Timeout): %v", c.h.timeout, errtext.Of(err))
 }
@@ -205,7 +205,7 @@ func (c *call) finish(err error) {
 	if !c.over.CompareAndSwap(false, true) {
 		c.tx.rollback()
 		for _, r := range c.runs {
-			took := time.Since(c.w.hand.returned(r))
+			took := time.Since(c.w.inFlight.returned(r))
 			if c.w.running.Err() == nil {
 				c.w.observers.Notify(observe.JobReturned{Job: observe.Job(r.header), Err: errtext.Of(err), Took: took})
 			}
@@ -223,8 +223,8 @@ func (c *call) finish(err error) {
 	c.settleAll(err)
 }
 
-// settleAll settles each job with what Settle was given for it, or err. A transaction was
-// not committed here, so none of its jobs has completed.
+// settleAll settles each job with the outcome of Job.Settle, or else with err. If the handler takes
+// a transaction, the transaction was not committed, so none of its jobs has completed.
 func (c *call) settleAll(err error) {
 	cause := causeOf(c.ctx)
 	if err != nil && errors.Is(cause, ErrTimeout) && !isVerdict(err) {
@@ -232,7 +232,7 @@ func (c *call) settleAll(err error) {
 	}
 	all := each(c.runs, outcome{err: err, cause: cause})
 	for i, r := range c.runs {
-		_, byTx, own, settled := r.left()
+		_, byTx, own, settled := r.reported()
 		if settled && (own != nil || c.tx == nil) {
 			all[i].err = own
 		}
@@ -243,19 +243,18 @@ func (c *call) settleAll(err error) {
 	c.w.settle(all)
 }
 
-// splits reports whether the error of a batch may be one job's: then it is found.
-// A verdict is on all of them. After a time-out it would take too long: see
-// handler.batchAfter.
+// splits reports whether the batch is to be split to find the job that causes err. A verdict is the
+// outcome of all jobs. After a time-out a split would take too long: see handler.batchAfter.
 func (c *call) splits(err error) bool {
 	return err != nil && len(c.runs) > 1 && causeOf(c.ctx) == nil && !isVerdict(err)
 }
 
-// split settles the jobs that have an outcome of their own, and runs the others
-// again in two halves. keep says which outcomes stand; nil: all.
+// split settles the jobs that have an outcome of their own, and runs the others again in two
+// halves. keep reports which outcomes stand; if keep is nil, all stand.
 func (c *call) split(keep func(own error) bool) {
 	var rest []*run
 	for _, r := range c.runs {
-		_, _, own, settled := r.left()
+		_, _, own, settled := r.reported()
 		if settled && (keep == nil || keep(own)) {
 			c.w.settle([]outcome{{run: r, err: own}})
 		} else {
@@ -271,21 +270,21 @@ func (c *call) split(keep func(own error) bool) {
 	}
 }
 
-// conflicts bounds how often a transaction is tried again that PostgreSQL has
-// sacrificed for another.
+// conflicts bounds how often a transaction is retried that PostgreSQL aborted for a deadlock or
+// serialization failure.
 const conflicts = 3
 
-// finishTx commits the transaction if the handler has returned nil, with the
-// completion of its jobs, or rolls it back.
+// finishTx ends the transaction of the handler. If the handler has returned nil, finishTx completes
+// the jobs and commits. Otherwise it rolls back.
 func (c *call) finishTx(err error) {
 	silence := time.AfterFunc(c.w.limit, func() { c.cancel(errSilent) })
 	defer silence.Stop()
-	if _, _, own, settled := c.runs[0].left(); settled && err == nil && !c.h.many {
+	if _, _, own, settled := c.runs[0].reported(); settled && err == nil && !c.h.many {
 		err = own
 	}
 	var done []completion
 	for _, r := range c.runs {
-		if result, _, own, settled := r.left(); !settled || own == nil {
+		if result, _, own, settled := r.reported(); !settled || own == nil {
 			done = append(done, completion{r, result})
 		}
 	}
@@ -298,7 +297,7 @@ func (c *call) finishTx(err error) {
 		}
 		all := each(c.runs, outcome{kind: kind})
 		for i, r := range c.runs {
-			if _, _, own, settled := r.left(); settled && own != nil {
+			if _, _, own, settled := r.reported(); settled && own != nil {
 				all[i] = outcome{run: r, err: own}
 			}
 		}
@@ -308,14 +307,14 @@ func (c *call) finishTx(err error) {
 		c.w.attempt(c.runs, c.try+1)
 	case end == txLost && causeOf(c.ctx) == nil, errors.Is(causeOf(c.ctx), errSilent):
 		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected, answered: c.w.answersNow()}))
-	case errors.Is(err, ErrTxEnded): // what the batch has written may stay
+	case errors.Is(err, ErrTxEnded): // what the batch has written may have been committed
 		c.settleAll(err)
-	case errors.Is(err, errRowLocked): // the handler has done its part
+	case errors.Is(err, errRowLocked): // the handler has returned nil: its outcome is no failure
 		c.w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
 	case c.splits(err):
 		c.tx.close()
 		c.split(func(own error) bool { return own != nil })
-	case errors.Is(err, ErrClaimLost): // or so it seemed in the handler's transaction, which may have removed the job
+	case errors.Is(err, ErrClaimLost): // the handler's transaction does not find the job, and may have removed it
 		c.settleAll(fmt.Errorf("%w: %w", errGone, err))
 	default:
 		c.settleAll(err)

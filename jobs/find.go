@@ -15,18 +15,18 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
-// State is where a job is in its life, or a step of a flow.
+// State is the state of a job or of a step of a flow.
 type State string
 
 const (
-	StateWaiting   State = "waiting"   // of steps only: for other steps
-	StateAvailable State = "available" // to be run, now or when it is due
+	StateWaiting   State = "waiting"   // steps only: waits for other steps
+	StateAvailable State = "available" // to run, now or when it is due
 	StateRunning   State = "running"
 	StateCompleted State = "completed"
 	StateFailed    State = "failed"
 	StateCancelled State = "cancelled"
 	StateExpired   State = "expired" // it did not start by its GoodUntil
-	StateSkipped   State = "skipped" // of steps only
+	StateSkipped   State = "skipped" // steps only
 )
 
 // Finished reports whether a job in this state has ended.
@@ -38,23 +38,23 @@ func (s State) Finished() bool {
 	return false
 }
 
-// Info is a job as the database has it. Its times are UTC, and lie between
-// store.EarliestTime and store.LatestTime, whatever wrote the row.
+// Info is a job as stored in the database. Its times are UTC, and between store.EarliestTime and
+// store.LatestTime, whatever wrote the row.
 type Info struct {
 	Header
 	State      State
 	Args       json.RawMessage
 	CreatedAt  time.Time
 	GoodUntil  *time.Time // nil: it does not expire
-	StartedAt  *time.Time // of the run that goes on, or that has ended it
-	Worker     uuid.UUID  // of that run
+	StartedAt  *time.Time // start of the current or last run
+	Worker     uuid.UUID  // worker of that run
 	FinishedAt *time.Time
 	Code       string // of the last error
 	Error      string
 	Result     json.RawMessage // nil: none
 
-	// Attempts are the latest runs that did not finish the job, the last one first,
-	// a hundred at most.
+	// Attempts are the latest runs that did not finish the job, the newest first, at most a
+	// hundred.
 	Attempts []Attempt
 }
 
@@ -64,14 +64,14 @@ type Attempt struct {
 	Worker    uuid.UUID
 	StartedAt *time.Time // nil: it was claimed and had not started
 	EndedAt   time.Time
-	Outcome   string // error, snoozed, released, lost
+	Outcome   string // error, snoozed, released or lost
 	Code      string
 	Error     string
 }
 
-// Get returns a job. It returns [ErrNotFound] for one that was never enqueued, or
-// has ended longer ago than finished jobs are kept; and [ErrPrivileges] for one that
-// row-level security may hide from the role.
+// Get returns a job. It returns [ErrNotFound] if the job was never enqueued, or has finished longer
+// ago than finished jobs are kept. It returns [ErrPrivileges] if row-level security may hide the
+// job from the role.
 func (c *Client) Get(ctx context.Context, id int64) (Info, error) {
 	if c.err != nil {
 		return Info{}, c.err
@@ -106,16 +106,16 @@ func infoOf(f queue.Found) Info {
 	return i
 }
 
-// Count says how many jobs of a queue are in a state.
+// Count is the number of jobs of a queue in a state.
 type Count struct {
 	Queue string
 	State State
 	Jobs  int64
-	More  bool // there are more: it stops counting at 10,000 in each state, of the available in each priority
+	More  bool // more than Jobs: counting stops at 10,000 for each state, and for available jobs at each priority
 }
 
-// Counts counts the unfinished jobs of each queue. What it costs is bounded,
-// however many there are. The finished ones are in [Client.Get] and package ops.
+// Counts counts the unfinished jobs of each queue. Its cost is bounded, however many jobs there
+// are. For finished jobs see [Client.Get] and package ops.
 func (c *Client) Counts(ctx context.Context) ([]Count, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -134,14 +134,14 @@ func (c *Client) Counts(ctx context.Context) ([]Count, error) {
 	return all, nil
 }
 
-// LogEntry is what a handler has logged with [Job.Log].
+// LogEntry is an entry that a handler has logged with [Job.Log].
 type LogEntry struct {
 	Attempt int
 	At      time.Time
 	Entry   json.RawMessage
 }
 
-// Logs returns what the runs of a job have logged, in order, the first thousand.
+// Logs returns the entries that the runs of a job have logged, in order: the first thousand.
 func (c *Client) Logs(ctx context.Context, id int64) ([]LogEntry, error) {
 	if c.err != nil {
 		return nil, c.err

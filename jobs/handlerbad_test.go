@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// badError is an error whose methods do what they like.
+// badError is an error whose methods panic, block or exit.
 type badError struct {
 	text, code func() string
 	unwrap     func() error
@@ -33,9 +33,9 @@ func panics() string { panic("a method of the error") }
 
 func noError() error { return nil }
 
-// Whatever a handler returns, panics with or leaves as its result: the job ends as
-// the documents say, with a text that can be read, and the worker goes on.
-func TestHandlerThatFailsOddly(t *testing.T) {
+// Whatever a handler returns, panics with or sets as its result, the job ends as documented. The
+// stored text is readable, and the worker goes on.
+func TestHandlerErrorsAndPanics(t *testing.T) {
 	t.Parallel()
 	huge := strings.Repeat("x", 10<<20)
 	tests := map[string]struct {
@@ -104,8 +104,8 @@ func TestHandlerThatFailsOddly(t *testing.T) {
 	}
 }
 
-// A handler that deletes the row of its own job harms nobody. In its transaction, which is
-// rolled back, that is a failure like any other; elsewhere the job is gone.
+// A handler that deletes the row of its own job harms no other job. In its transaction, which is
+// rolled back, the deletion counts as a failure. In another transaction, the job is gone.
 func TestHandlerThatDeletesItsJob(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -123,7 +123,7 @@ func TestHandlerThatDeletesItsJob(t *testing.T) {
 	if i := s.ended(inTx); i.State != jobs.StateFailed || i.Failures != 2 || !strings.Contains(i.Error, "must leave its row alone") {
 		t.Errorf("the job is %s after %d failures: %s", i.State, i.Failures, i.Error)
 	}
-	s.until("the deleted job to be told", func() bool { return slices.Contains(s.notes(), fmt.Sprintf("lost %d", elsewhere)) })
+	s.until("the deleted job to be reported", func() bool { return slices.Contains(s.notes(), fmt.Sprintf("lost %d", elsewhere)) })
 	if _, err := s.Get(t.Context(), elsewhere); !errors.Is(err, jobs.ErrNotFound) {
 		t.Errorf("the deleted job: %v", err)
 	}
@@ -136,8 +136,8 @@ func TestHandlerThatDeletesItsJob(t *testing.T) {
 	}
 }
 
-// A job that its handler has given a good outcome has not completed if the transaction with
-// its effects was rolled back.
+// A job that Settle has completed has not completed if the transaction with its effects was rolled
+// back.
 func TestSettledInATransactionThatFails(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -175,7 +175,7 @@ func (u *undecodable) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Arguments that do not decode fail their job, and not those beside it.
+// Arguments that do not decode fail their job, and no other job of the claim.
 func TestArgumentsThatDoNotDecode(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -204,8 +204,7 @@ func TestArgumentsThatDoNotDecode(t *testing.T) {
 	}
 }
 
-// A type that ends the goroutine which decodes it costs its job an attempt, and not
-// the worker.
+// A type that ends the goroutine which decodes it costs its job an attempt. The worker goes on.
 func TestDecodingThatExits(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -221,12 +220,12 @@ func TestDecodingThatExits(t *testing.T) {
 	}
 }
 
-// A retry policy may do what it likes.
+// A retry policy may panic, exit or return any delay.
 func TestRetryPolicies(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		policy jobs.RetryPolicy
-		again  bool // soon
+		again  bool // the retry comes soon
 	}{
 		"panics":   {func(int, error) time.Duration { panic("policy") }, false},
 		"exits":    {func(int, error) time.Duration { runtime.Goexit(); return 0 }, false},
@@ -260,7 +259,7 @@ func TestRetryPolicies(t *testing.T) {
 	}
 }
 
-// A handler of batches that ends its goroutine for one job fails that job only.
+// A batch handler that ends its goroutine for one job fails only this job.
 func TestBatchThatExits(t *testing.T) {
 	for how, end := range map[string]func(){"exits": runtime.Goexit, "panics": func() { panic("no") }} {
 		t.Run(how, func(t *testing.T) {
@@ -294,7 +293,7 @@ func TestBatchThatExits(t *testing.T) {
 	}
 }
 
-// What a handler leaves of its job after it has returned is of no effect.
+// Calls on a job after its handler has returned have no effect.
 func TestJobThatOutlivesItsHandler(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -13,25 +13,25 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// Handlers are the handlers of a worker, one for each kind of job.
+// Handlers holds the handlers of a worker, one for each kind of job.
 type Handlers struct {
 	of   map[string]*handler
-	errs []error // of registrations, which NewWorker has no way to return
+	errs []error // errors of registrations; NewWorker returns no error, so Start returns them
 }
 
-// NewHandlers returns an empty set.
+// NewHandlers returns an empty set of handlers.
 func NewHandlers() *Handlers { return &Handlers{of: map[string]*handler{}} }
 
-// handler is what a worker knows of a kind.
+// handler is a registered handler with its options.
 type handler struct {
 	kind           string
 	timeout        time.Duration
 	maxAttempts    int
 	retry          RetryPolicy
-	terminal, only []string // codes
-	batch          int      // jobs that it takes at once
-	many           bool     // it takes several
-	tx             bool     // it takes a transaction
+	terminal, only []string // error codes
+	batch          int      // jobs of a call, at most
+	many           bool     // takes several jobs
+	tx             bool     // takes a transaction
 
 	decode func(r *run) (job any, err error)
 	call   func(ctx context.Context, tx *sql.Tx, jobs []any) error
@@ -44,31 +44,31 @@ type handlerOption func(*handler)
 
 func (o handlerOption) applyHandler(h *handler) { o(h) }
 
-// Timeout bounds a run: its context ends with [ErrTimeout]. A handler that has not
-// returned ten seconds later is given up: its job is tried again, its slot stays
-// taken until it returns. The default is a minute; 0 is no bound.
+// Timeout bounds a run: its context ends with [ErrTimeout]. A handler that has not returned ten
+// seconds later is given up. Its job is retried, and its slot stays taken until the handler
+// returns. The default is a minute; 0 is no bound.
 func Timeout(d time.Duration) HandlerOption { return handlerOption(func(h *handler) { h.timeout = d }) }
 
-// Retry says when a failed job is tried again. The default is
-// Exponential(15*time.Second, 24*time.Hour).
+// Retry sets the delay before a failed job is retried. The default is Exponential(15*time.Second,
+// 24*time.Hour).
 func Retry(p RetryPolicy) HandlerOption { return handlerOption(func(h *handler) { h.retry = p }) }
 
-// Terminal names codes of errors after which a job is not tried again.
+// Terminal names error codes after which a job is not retried.
 func Terminal(codes ...string) HandlerOption {
 	return handlerOption(func(h *handler) { h.terminal = append(h.terminal, codes...) })
 }
 
-// OnlyRetry names the codes of the errors after which a job is tried again. It
-// fails after any other.
+// OnlyRetry names the only error codes after which a job is retried. After any other error the job
+// fails.
 func OnlyRetry(codes ...string) HandlerOption {
 	return handlerOption(func(h *handler) { h.only = append(h.only, codes...) })
 }
 
-// BatchSize bounds how many jobs a handler of batches gets at once, 100 by default.
+// BatchSize bounds how many jobs one call of a batch handler gets: 100 by default.
 func BatchSize(n int) HandlerOption { return handlerOption(func(h *handler) { h.batch = n }) }
 
-// JobOption is an option of a registration and of enqueueing. What a job was
-// enqueued with applies before what its handler was registered with.
+// JobOption is an option of a registration and of enqueueing. The value of the job overrides the
+// value of its handler.
 type JobOption interface {
 	HandlerOption
 	EnqueueOption
@@ -79,55 +79,54 @@ type maxAttempts int
 func (n maxAttempts) applyHandler(h *handler)     { h.maxAttempts = int(n) }
 func (n maxAttempts) applyEnqueue(e *enqueueSpec) { e.job.MaxAttempts, e.mostSet = int(n), true }
 
-// MaxAttempts bounds the attempts of a job: it has failed after so many failures,
-// 15 by default. Runs that were lost, snoozed or released do not count.
+// MaxAttempts bounds the attempts of a job. The job has failed after n failures: 15 by default.
+// Runs that were lost, snoozed or released do not count.
 func MaxAttempts(n int) JobOption { return maxAttempts(n) }
 
-// Register adds a handler for the jobs of T's kind. A job is complete when the
-// handler returns nil; any error is tried again, as Retry and MaxAttempts say, but
-// what [Fail], [RetryAfter], [Snooze] and [Discard] make.
+// Register adds a handler for the jobs of T's kind. A job has completed when the handler returns
+// nil. After an error the job is retried, as Retry and MaxAttempts say. The errors of [Fail],
+// [RetryAfter], [Snooze] and [Discard] are exceptions.
 //
-// A job may run more than once: when a worker dies, or its claim is lost, another
-// one runs it. Use [RegisterTx] for effects in the same database.
+// A job may run more than once. If a worker dies or loses its claim, another worker runs the job.
+// Use [RegisterTx] for effects in the same database.
 func Register[T Args](h *Handlers, handle func(ctx context.Context, j *Job[T]) error, opts ...HandlerOption) {
 	add[T](h, handle == nil, handler{batch: 1}, func(ctx context.Context, _ *sql.Tx, jobs []any) error {
 		return handle(ctx, jobs[0].(*Job[T]))
 	}, opts)
 }
 
-// RegisterTx adds a handler whose effects in tx and the job's completion are one
-// transaction: they happen exactly once. An error rolls tx back. The worker commits
-// after the handler has returned nil.
+// RegisterTx adds a handler whose effects in tx and the completion of the job are one transaction.
+// The effects happen exactly once. An error rolls back tx. The worker commits after the handler has
+// returned nil.
 //
-// The handler must not end tx, not even for another one (AND CHAIN). If it does, its job
-// has failed, with [CodeTxEnded], and does not run again: what it wrote may stay. One
-// end does not show: if another transaction follows at once, and a statement fails in that,
-// the job runs again.
+// The handler must not end tx, not even to begin another transaction (AND CHAIN). If it does, the
+// job fails with [CodeTxEnded] and does not run again, since its writes may be committed. One case
+// is not detected: another transaction follows at once, and a statement fails in it. Then the job
+// runs again.
 func RegisterTx[T Args](h *Handlers, handle func(ctx context.Context, tx *sql.Tx, j *Job[T]) error, opts ...HandlerOption) {
 	add[T](h, handle == nil, handler{batch: 1, tx: true}, func(ctx context.Context, tx *sql.Tx, jobs []any) error {
 		return handle(ctx, tx, jobs[0].(*Job[T]))
 	}, opts)
 }
 
-// RegisterBatch adds a handler that takes many jobs of a kind at once: as many as
-// the worker has claimed together, up to BatchSize. A batch takes as many slots as
-// it has jobs. What the handler returns is the outcome of all jobs that it has not
-// given one with [Job.Settle].
+// RegisterBatch adds a handler that takes many jobs of a kind in one call. A call gets the jobs
+// that one claim has brought, up to BatchSize. A batch takes as many slots as it has jobs. The
+// returned error is the outcome of all jobs without an outcome of their own from [Job.Settle].
 //
-// After an error or a panic the jobs without an outcome of their own run again at
-// once in two halves, and so on, until the error is one job's: the others do not
-// count a failure. What [Fail], [RetryAfter], [Snooze] and [Discard] make is the
-// outcome of all. So is a Timeout; jobs that have failed run in batches of a quarter
-// for each failure.
+// After an error or a panic, the jobs without an outcome of their own run again at once, in two
+// halves. The halves are split again until the error belongs to one job. The other jobs do not
+// count a failure. An error of [Fail], [RetryAfter], [Snooze] or [Discard] is the outcome of all
+// jobs. A Timeout is the outcome of all jobs too. Each failure of a job divides the size of its
+// next batch by four.
 func RegisterBatch[T Args](h *Handlers, handle func(ctx context.Context, jobs []*Job[T]) error, opts ...HandlerOption) {
 	add[T](h, handle == nil, handler{batch: defaultBatch, many: true}, func(ctx context.Context, _ *sql.Tx, jobs []any) error {
 		return handle(ctx, typed[T](jobs))
 	}, opts)
 }
 
-// RegisterBatchTx is RegisterBatch with one transaction for the effects and
-// completions of a batch, as [RegisterTx] has for one job. A job to which Settle
-// has given an error is not completed: the handler must leave its effects out.
+// RegisterBatchTx is RegisterBatch with one transaction for the effects and completions of a batch,
+// as [RegisterTx] has for one job. A job that Settle has given an error is not completed. The
+// handler must write none of its effects.
 func RegisterBatchTx[T Args](h *Handlers, handle func(ctx context.Context, tx *sql.Tx, jobs []*Job[T]) error, opts ...HandlerOption) {
 	add[T](h, handle == nil, handler{batch: defaultBatch, many: true, tx: true}, func(ctx context.Context, tx *sql.Tx, jobs []any) error {
 		return handle(ctx, tx, typed[T](jobs))
@@ -181,12 +180,11 @@ func add[T Args](h *Handlers, missing bool, made handler, call func(ctx context.
 	h.of[kind] = &made
 }
 
-// batchAfter is how many jobs that have failed so often are given to the handler at
-// once. One that makes each batch run into its time-out is soon among few, and its
-// mates get on.
+// batchAfter returns how many jobs with this number of failures share a call. A job that makes each
+// batch time out is soon in a small batch, and the other jobs proceed.
 func (h *handler) batchAfter(failures int) int { return max(1, h.batch>>min(2*failures, 30)) }
 
-// check reports options that are out of range.
+// check returns an error if an option is out of range.
 func (h *handler) check() error {
 	switch {
 	case h.timeout < 0:
@@ -205,11 +203,11 @@ func (h *handler) check() error {
 
 const maxBatch = 10_000
 
-// kindOf asks arguments for their kind.
+// kindOf returns the kind of arguments.
 func kindOf(a Args) (kind string, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("method Kind of %T panicked: %s: it is asked of a zero value too", a, errtext.Panic(v))
+			err = fmt.Errorf("method Kind of %T panicked: %s: it is also called on a zero value", a, errtext.Panic(v))
 		}
 	}()
 	kind = a.Kind()
@@ -219,5 +217,5 @@ func kindOf(a Args) (kind string, err error) {
 	return kind, nil
 }
 
-// kinds are those that have handlers, in order.
+// kinds returns the kinds that have handlers, sorted.
 func (h *Handlers) kinds() []string { return slices.Sorted(maps.Keys(h.of)) }

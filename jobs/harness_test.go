@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// task is the arguments of most tests.
+// task are the arguments of most tests.
 type task struct{ N int }
 
 func (task) Kind() string { return "task" }
@@ -27,7 +27,7 @@ type stage struct {
 	t *testing.T
 	d *pgtest.Database
 
-	limit time.Duration // of the worker's own statements; 0: its default
+	limit time.Duration // bounds the worker's own statements; 0: the default
 
 	mu   sync.Mutex
 	seen []string
@@ -40,14 +40,14 @@ func newStage(t *testing.T) *stage {
 	return &stage{Client: jobs.NewClient(d.DB), Handlers: jobs.NewHandlers(), t: t, d: d}
 }
 
-// note takes note of something that happens.
+// note records an event of the test.
 func (s *stage) note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = append(s.seen, fmt.Sprintf(format, args...))
 }
 
-// notes are those so far.
+// notes returns the recorded events so far.
 func (s *stage) notes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *stage) until(what string, is func() bool) {
 	}
 }
 
-// add enqueues tasks, and returns their ids.
+// add enqueues a job, and returns its ID.
 func (s *stage) add(args jobs.Args, opts ...jobs.EnqueueOption) int64 {
 	s.t.Helper()
 	e, err := s.Enqueue(s.t.Context(), nil, args, opts...)
@@ -75,27 +75,27 @@ func (s *stage) add(args jobs.Args, opts ...jobs.EnqueueOption) int64 {
 	return e.ID
 }
 
-// quick are options that make a worker notice everything soon.
+// quick returns options with short intervals.
 func quick() []jobs.Option {
 	return []jobs.Option{jobs.WithPollInterval(50 * time.Millisecond), jobs.WithHeartbeatInterval(200 * time.Millisecond),
 		jobs.WithHeartbeatTimeout(3 * time.Second), jobs.WithRescueDelay(300 * time.Millisecond)}
 }
 
-// run starts a worker, which ends with the test, and returns it.
+// run starts a worker, which ends with the test, and returns the worker.
 func (s *stage) run(opts ...jobs.Option) *jobs.Worker {
 	s.t.Helper()
 	w, _ := s.runOn(s.d.DB, opts...)
 	return w
 }
 
-// runOn starts a worker on a pool. stop ends it and returns what Start has.
+// runOn starts a worker on a pool. stop ends the worker and returns the error of Start.
 func (s *stage) runOn(db *sql.DB, opts ...jobs.Option) (w *jobs.Worker, stop func() error) {
 	s.t.Helper()
 	w = jobs.NewWorker(db, s.Handlers, append(quick(), opts...)...)
 	if s.limit > 0 {
 		jobs.SetLimit(w, s.limit)
 	}
-	jobs.SetChores(w, 100*time.Millisecond)
+	jobs.SetMaintenance(w, 100*time.Millisecond)
 	result := make(chan error, 1)
 	go func() {
 		err := w.Start(context.WithoutCancel(s.t.Context()))
@@ -136,8 +136,8 @@ func (s *stage) ended(id int64) (i jobs.Info) {
 	return i
 }
 
-// with returns the stage for a subtest that shares the database and the worker. The
-// subtest has notes of its own.
+// with returns the stage for a subtest that shares the database and the worker. The subtest has
+// notes of its own.
 func (s *stage) with(t *testing.T) *stage {
 	return &stage{Client: s.Client, Handlers: s.Handlers, t: t, d: s.d}
 }

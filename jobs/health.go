@@ -12,10 +12,10 @@ import (
 	"github.com/pgfrontier/worker/internal/watchdog"
 )
 
-// Live returns nil unless only a new process helps: Start has returned, one of the
-// worker's loops hangs, or a hook of an observer does not return. The error names it. A
-// worker that an operator has drained is live. Live never asks the database.
-// Package health serves it to an orchestrator.
+// Live returns nil unless only a new process helps. It returns an error if Start has returned or a loop hangs.
+// It also returns an error if a hook of an observer does not return. The error names the cause.
+// A worker that an operator has drained is live. Live never asks the database. Package health
+// serves it to an orchestrator.
 func (w *Worker) Live() error {
 	if w.state.Load() == WorkerStopped {
 		return errors.New("the worker has stopped: start the process again; what Start returned says why")
@@ -37,8 +37,8 @@ func (w *Worker) Live() error {
 	return cmp.Or(
 		w.hung("that stores what became of jobs", w.settler.turn.Lasts()),
 		w.hung("that resets the jobs of the dead", w.rescuer.turn.Lasts()),
-		w.hung("that removes what is old", w.chores.turn.Lasts()),
-		w.hung("that calls the observer's "+hook, lasts), // a loop that has no turn: it listens, sweeps, or advances flows
+		w.hung("that removes what is old", w.maintenance.turn.Lasts()),
+		w.hung("that calls the observer's "+hook, lasts), // a loop without a watchdog: it listens, sweeps the pool, or advances flows
 	)
 }
 
@@ -46,10 +46,12 @@ func (w *Worker) hung(loop string, lasts time.Duration) error {
 	return watchdog.Hung(loop, lasts, w.hangsAfter)
 }
 
-// Ready returns why the worker does not do all of its work, nothing if it does. It asks
-// the database for a sign of life. Each error is one line, with the remedy. Package health
-// serves them to an orchestrator. The duration is not used: a job may be due for long
-// in good health, behind a cap or jobs of higher priority. Watch Queues of ops.Jobs.
+// Ready returns the reasons why the worker does not do all of its work. It returns nothing if the
+// worker does. Ready asks the database whether it answers. Each error is one line, with the remedy.
+// Package health serves the errors to an orchestrator.
+//
+// The duration is not used. A job may be due for long without a fault, behind a cap or jobs of
+// higher priority. Watch Queues of ops.Jobs instead.
 func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 	s := w.Status()
 	if s.State == WorkerDrained {

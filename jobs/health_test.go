@@ -14,7 +14,7 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Health is green while the worker runs and the database answers.
+// Live and Ready succeed while the worker runs and the database answers.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	s := pgtest.OwnServer(t, nil)
@@ -65,8 +65,7 @@ func TestHealth(t *testing.T) {
 	awaits.until("the worker to be ready again", func() bool { return says() == "" })
 }
 
-// Health is not green while a loop is dead, though the heartbeats go on: here a hook never
-// returns.
+// Health fails while a loop hangs, although the heartbeats go on. Here a hook never returns.
 func TestHealthWhileALoopIsDead(t *testing.T) {
 	t.Parallel()
 	for loop, observe := range map[string]func(hang func()) observe.Observer{
@@ -81,9 +80,9 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 			jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 			leave := make(chan struct{})
 			w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithObserver(observe(func() { <-leave })),
-				jobs.WithNotifyConnectionString("host=127.0.0.1 port=1"))...) // where nobody listens
+				jobs.WithNotifyConnectionString("host=127.0.0.1 port=1"))...) // no server listens there
 			jobs.SetHangsAfter(w, time.Second)
-			jobs.SetChores(w, 100*time.Millisecond)
+			jobs.SetMaintenance(w, 100*time.Millisecond)
 			ended := make(chan error, 1)
 			go func() { ended <- w.Start(context.Background()) }()
 			t.Cleanup(func() {
@@ -93,7 +92,7 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 					t.Errorf("the worker ended with %v", err)
 				}
 			})
-			alone := func() bool { // is the loop the reason why the worker is not ready, if there is one
+			alone := func() bool { // alone reports whether the dead loop is the only reason, if there is a reason
 				return !slices.ContainsFunc(w.Ready(t.Context(), 0), func(err error) bool { return !strings.Contains(err.Error(), loop) })
 			}
 			s.until("the worker to be ready", alone)

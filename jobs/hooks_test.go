@@ -23,8 +23,8 @@ type sized struct{ Megabytes int }
 
 func (sized) Kind() string { return "sized" }
 
-// The hooks of a worker let it claim only what it has room for.
-func TestBudget(t *testing.T) {
+// With a BeforeClaim hook the worker claims only jobs that fit into a budget.
+func TestBeforeClaimBudget(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	const all = 10
@@ -44,11 +44,11 @@ func TestBudget(t *testing.T) {
 		sizes[ids[i]] = n
 	}
 	s.run(jobs.WithQueue("default", 1), jobs.WithHooks(jobs.Hooks{
-		BeforeClaim: func(_ context.Context, queue string) jobs.Claim {
+		BeforeClaim: func(_ context.Context, queue string) jobs.ClaimFilter {
 			if queue != "default" {
 				t.Errorf("a claim from queue %q", queue)
 			}
-			return jobs.Claim{Skip: used.Load() >= all, Condition: `(args->>'Megabytes')::int <= $1`, Args: []any{all - used.Load()}}
+			return jobs.ClaimFilter{Skip: used.Load() >= all, Condition: `(args->>'Megabytes')::int <= $1`, Args: []any{all - used.Load()}}
 		},
 		BeforeHandle: func(_ context.Context, h jobs.Header) { used.Add(sizes[h.ID]) },
 		AfterHandle:  func(_ context.Context, h jobs.Header, err error) { used.Add(-sizes[h.ID]) },
@@ -63,7 +63,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// AfterHandle follows each BeforeHandle, though somebody has locked the job's row.
+// AfterHandle follows each BeforeHandle, also if the row of the job is locked.
 func TestHooksComeInPairs(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -85,7 +85,7 @@ func TestHooksComeInPairs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = lock.Rollback() }() // ends the lock, whatever fails
+	defer func() { _ = lock.Rollback() }() // ends the lock, also if the test fails
 	if _, err := lock.Exec(`SELECT FROM jobs WHERE id = $1 FOR UPDATE`, id); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,8 @@ func TestHooksComeInPairs(t *testing.T) {
 	s.until("the hooks to come in pairs", func() bool { b := before.Load(); return b >= 2 && after.Load() == b })
 }
 
-// Middleware is around the handler, the first outermost; what it returns counts.
+// Middleware wraps the handler. The first middleware is the outermost, and its returned error
+// counts.
 func TestMiddleware(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -129,7 +130,7 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
-// A worker ends after so many jobs, or after a time.
+// A worker ends after a number of jobs, or after a time.
 func TestStopAfter(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -149,8 +150,8 @@ func TestStopAfter(t *testing.T) {
 	}
 }
 
-// A worker that prefetches runs as many jobs as it may, of all its queues, and gives none
-// back. Jobs that it has prefetched and that are cancelled meanwhile do not count.
+// With WithStopAfterJobs, a worker that prefetches runs exactly the allowed number of jobs over all
+// queues. It releases none. Prefetched jobs that are cancelled do not count.
 func TestStopAfterJobsWithPrefetch(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -181,7 +182,7 @@ func TestStopAfterJobsWithPrefetch(t *testing.T) {
 	}
 }
 
-// Observers are told of what happens, and one that panics keeps nobody from it.
+// Observers get the events. A panic of one observer does not keep events from the others.
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -201,7 +202,7 @@ func TestObserver(t *testing.T) {
 	s.ended(good)
 	s.ended(s.add(task{1}))
 	s.add(sized{})
-	s.until("the unknown kind to be told", func() bool { return slices.Contains(s.notes(), "unknown [sized]") })
+	s.until("the unknown kind to be reported", func() bool { return slices.Contains(s.notes(), "unknown [sized]") })
 	if q := w.Status().Queues[0]; q.Completed != 1 || q.Failed != 1 || q.Claimed != 2 || !slices.Equal(q.UnknownKinds, []string{"sized"}) {
 		t.Errorf("the status is %+v", q)
 	}
@@ -210,11 +211,11 @@ func TestObserver(t *testing.T) {
 	}
 	for _, want := range []string{"started", "claimed 1", "done completed <nil>", "done failed no", "stopped <nil>", "panicked JobDone the observer's"} {
 		if !slices.Contains(s.notes(), want) {
-			t.Errorf("nobody was told %q: %q", want, s.notes())
+			t.Errorf("no event %q: %q", want, s.notes())
 		}
 	}
 	if n := strings.Count(fmt.Sprint(s.notes()), "panicked"); n != 1 {
-		t.Errorf("a panic was told %d times", n)
+		t.Errorf("a panic was reported %d times", n)
 	}
 	logs, err := s.Logs(t.Context(), good)
 	if err != nil || len(logs) != 1 || string(logs[0].Entry) != `{"n": 0}` || logs[0].Attempt != 1 {
@@ -222,8 +223,8 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// An observer that ends its goroutine ends nothing of the worker: not what stores the ends
-// of jobs, and not what has given a handler up.
+// An observer that ends its goroutine ends no goroutine of the worker. Outcomes are still stored,
+// and handlers are still given up.
 func TestObserverThatCallsGoexit(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -257,13 +258,13 @@ func TestObserverThatCallsGoexit(t *testing.T) {
 	}
 	for _, hook := range []string{"WorkerStarted", "JobsClaimed", "JobOverdue", "JobDone", "WorkerStopped"} {
 		if !slices.Contains(s.notes(), "panicked "+hook+": it called runtime.Goexit") {
-			t.Errorf("nobody was told of %s: %q", hook, s.notes())
+			t.Errorf("no observer was notified of %s: %q", hook, s.notes())
 		}
 	}
 }
 
-// CompleteTx completes a job in a transaction of the handler's own. Without a
-// commit the job has failed.
+// CompleteTx completes a job in a transaction of the handler's own. Without a commit the job has
+// failed.
 func TestCompleteInATransaction(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -301,8 +302,8 @@ func TestCompleteInATransaction(t *testing.T) {
 	}
 }
 
-// A job that waits for a connection until its GoodUntil is over does not begin: it expires.
-// AfterHandle follows its BeforeHandle all the same, and those beside it run.
+// A job that waits for a connection beyond its GoodUntil does not begin, and expires. AfterHandle
+// follows its BeforeHandle, and other jobs run.
 func TestGoodUntilIsOverBeforeTheTransaction(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -338,7 +339,7 @@ func TestGoodUntilIsOverBeforeTheTransaction(t *testing.T) {
 	s.until("the hooks to come in pairs", func() bool { return before.Load() == 3 && after.Load() == 3 })
 }
 
-// AfterHandle follows BeforeHandle, though no connection can be had for the transaction.
+// AfterHandle follows BeforeHandle, also if the transaction gets no connection.
 func TestHooksComeInPairsWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -359,7 +360,7 @@ func TestHooksComeInPairsWithoutAConnection(t *testing.T) {
 			if before.Add(1) > 1 {
 				return
 			}
-			for len(taken) < 4 { // the application takes all but that of the heartbeats
+			for len(taken) < 4 { // the application takes all connections except the one of the heartbeats
 				if conn, err := db.Conn(ctx); err == nil {
 					taken = append(taken, conn)
 				}

@@ -11,15 +11,14 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// idle takes note that there was less to claim than slots, and looks when there
-// will be more.
+// idle records that the claim found fewer jobs than slots, and reads when more jobs are due.
 func (l *loop) idle(ctx context.Context, found int) {
-	l.hungry = false
+	l.claimable = false
 	if found > 0 {
 		l.polls.quiet = 0
 	}
 	if l.wantDue(time.Now()) {
-		if l.want(ctx); l.hungry {
+		if l.want(ctx); l.claimable {
 			return
 		}
 	}
@@ -28,9 +27,10 @@ func (l *loop) idle(ctx context.Context, found int) {
 	}
 }
 
-// peek looks when the next job is due, and sets the time of the next claim. That is at
-// once if now is true and a job is due, or if the last claim began above that job, or before
-// it was due; else it is when the job is due, or when polls says.
+// peek reads when the next job is due, and sets the time of the next claim. The next claim comes at
+// once in three cases. A job is due and now is true. A job is due and the last claim began above
+// the job. The job became due after the last claim. Otherwise the next claim comes when the job is
+// due, or when polls says.
 func (l *loop) peek(ctx context.Context, now bool) {
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
@@ -47,7 +47,7 @@ func (l *loop) peek(ctx context.Context, now bool) {
 		l.pollAt = l.peekedAt.Add(l.polls.first)
 		return
 	}
-	pause, polls := l.polls.next(p, low && !l.deaf, rand.Float64())
+	pause, polls := l.polls.next(p, low && !l.notifyDown, rand.Float64())
 	l.polls, l.pollAt = polls, l.peekedAt.Add(pause)
 	if low && (p.None || p.Due > 0) {
 		l.lanes.nothingDue(begin, l.peekedAt)
@@ -57,18 +57,18 @@ func (l *loop) peek(ctx context.Context, now bool) {
 	switch {
 	case p.None || p.Paused || p.Due > 0:
 	case now || low && !l.low || p.Capped && !wasCapped || l.peekedAt.Add(p.Due).After(l.walkAt):
-		if l.hungry = true; low {
-			l.lanes.lowDue = time.Time{} // above the floors there may be nothing
+		if l.claimable = true; low {
+			l.lanes.lowDue = time.Time{} // above the floors there may be no job
 		}
 	}
 	if p.None && l.peekedAt.After(l.unknownAt) {
 		l.unknownAt = l.peekedAt.Add(unknownEvery)
-		l.lookForUnknown(ctx)
+		l.checkUnknown(ctx)
 	}
 }
 
-// lookForUnknown tells of kinds that wait and that there are no handlers for.
-func (l *loop) lookForUnknown(ctx context.Context) {
+// checkUnknown reports the kinds of due jobs for which this worker has no handler.
+func (l *loop) checkUnknown(ctx context.Context) {
 	kinds, err := onLoop(ctx, l, func(conn *sql.Conn) ([]string, error) {
 		return l.w.queue.Unknown(ctx, l.w.planned(conn, conn), l.name, l.w.kinds)
 	})

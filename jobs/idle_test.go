@@ -7,8 +7,7 @@ import (
 	"github.com/pgfrontier/worker/internal/runtime"
 )
 
-// A look at what is due that took long is not repeated at once, but it does not put
-// off the next poll either.
+// A peek that took long is not repeated at once. It does not delay the next poll either.
 func TestSlowPeekDelaysNoPoll(t *testing.T) {
 	const poll = 100 * time.Millisecond
 	for took, want := range map[time.Duration]time.Duration{

@@ -11,30 +11,29 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
-// Args are the arguments of a job. Kind names the handler; it is asked of a zero
-// value too. The value itself is stored as JSON: fields that other programs of a
-// rolling deployment do not know must do no harm.
+// Args are the arguments of a job. Kind names the handler. Kind is also called on a zero value. The
+// arguments are stored as JSON. In a rolling deployment, unknown fields must do no harm.
 type Args interface{ Kind() string }
 
-// MaxArgs bounds the JSON of arguments, and of results, in bytes. Store what is
-// larger elsewhere, and enqueue where it is.
+// MaxArgs bounds the JSON of arguments and of results, in bytes. Store larger data elsewhere, and
+// enqueue its location.
 const MaxArgs = 1 << 20
 
-// Header is what is known of a job beside its arguments.
+// Header is the data of a job besides its arguments.
 type Header struct {
 	ID          int64
 	Kind        string
 	Queue       string
-	Priority    int       // 1, the first, to 9
-	RunAt       time.Time // when it was due; the zero Time: never, it is infinity
-	Attempt     int       // counts the claims, this one included
-	Failures    int       // of them, the failed ones so far
-	MaxAttempts int       // failures after which the job has failed; 0, of Get: as its handler says
-	Resets      int       // workers that were lost while they ran it
+	Priority    int       // 1 (first) to 9
+	RunAt       time.Time // when it was due; the zero Time: infinity, so never
+	Attempt     int       // number of claims, including this one
+	Failures    int       // number of failed attempts so far
+	MaxAttempts int       // failures after which the job has failed; 0 from Get: the default of its handler
+	Resets      int       // number of workers that were lost while they ran it
 	Meta        json.RawMessage
 }
 
-// Job is what a handler is given. It is valid until the handler returns.
+// Job is the job that a handler gets. It is valid until the handler returns.
 type Job[T Args] struct {
 	Header
 	Args T
@@ -42,8 +41,8 @@ type Job[T Args] struct {
 	run *run
 }
 
-// SetResult sets the job's result, which Wait and Get return once the job has
-// completed. It refuses what is no JSON or larger than [MaxArgs].
+// SetResult sets the result of the job. Wait and Get return the result once the job has completed.
+// SetResult refuses a value that has no JSON form or is larger than [MaxArgs].
 func (j *Job[T]) SetResult(v any) error {
 	text, err := encode(v)
 	if err != nil {
@@ -53,14 +52,13 @@ func (j *Job[T]) SetResult(v any) error {
 	return nil
 }
 
-// Settle gives the job an outcome of its own, instead of the one that the handler
-// of a batch returns for all: err is taken as if a handler had returned it for
-// this job, nil completes it.
+// Settle gives the job an outcome of its own, instead of the error that a batch handler returns for
+// all jobs. err counts as if a handler had returned it for this job; nil completes the job.
 func (j *Job[T]) Settle(err error) { j.run.setOwn(err) }
 
-// Log keeps an entry, anything that has a JSON form, beside the job, for
-// [Client.Logs]. It is written at once, not in the transaction of the handler, and
-// stays if that fails.
+// Log stores an entry for [Client.Logs]. The entry may be anything that has a JSON form. It is
+// written at once, outside of the handler's transaction, and stays if the transaction is rolled
+// back.
 func (j *Job[T]) Log(ctx context.Context, entry any) error {
 	text, err := encode(entry)
 	if err == nil {
@@ -72,12 +70,12 @@ func (j *Job[T]) Log(ctx context.Context, entry any) error {
 	return nil
 }
 
-// CompleteTx completes the job in a transaction of the handler's own: effects and
-// completion are committed together. Call it last, commit, and return nil. If it
-// returns [ErrClaimLost], another worker runs the job: roll back. A handler that
-// returns nil without having committed has failed.
+// CompleteTx completes the job in a transaction of the handler's own. Effects and completion are
+// committed together. Call it last, commit, and return nil. If it returns [ErrClaimLost], another
+// worker runs the job: roll back. If a handler returns nil without a commit, the run counts as a
+// failure.
 //
-// [RegisterTx] does all that.
+// [RegisterTx] does all these steps.
 func (j *Job[T]) CompleteTx(ctx context.Context, tx *sql.Tx) error {
 	if tx == nil {
 		return fmt.Errorf("jobs: complete job %d: tx is nil", j.ID)
@@ -88,7 +86,7 @@ func (j *Job[T]) CompleteTx(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// headerOf describes a claimed job for its handler.
+// headerOf returns the Header of a claimed job.
 func headerOf(j queue.Job, queue string, most int) Header {
 	return Header{
 		ID: j.ID, Kind: j.Kind, Queue: queue, Priority: j.Priority, RunAt: j.RunAt,

@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// encode returns JSON that PostgreSQL takes.
+// encode returns v as JSON that PostgreSQL accepts.
 func encode(v any) (text json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -31,8 +31,8 @@ func encode(v any) (text json.RawMessage, err error) {
 	return text, nil
 }
 
-// maxDepth bounds how deep JSON is nested. PostgreSQL's stack takes some thousands
-// of levels, as its administrator has set it.
+// maxDepth bounds how deep JSON is nested. PostgreSQL's default stack depth allows a few thousand
+// levels; an administrator may set it.
 const maxDepth = 1000
 
 var (
@@ -43,9 +43,9 @@ var (
 	errDepth     = fmt.Errorf("it is nested deeper than %d levels", maxDepth)
 )
 
-// checkJSON reports what jsonb cannot hold in JSON that encoding/json has made.
+// checkJSON returns an error if jsonb cannot hold the text. text is output of encoding/json.
 func checkJSON(text []byte) error {
-	if !utf8.Valid(text) { // of a json.RawMessage
+	if !utf8.Valid(text) { // from a json.RawMessage
 		return errUTF8
 	}
 	depth := 0
@@ -77,9 +77,9 @@ func checkJSON(text []byte) error {
 	return nil
 }
 
-// checkString checks a string up to its closing quote, whose index it returns.
+// checkString checks a string and returns the index of its closing quote.
 func checkString(text []byte) (end int, err error) {
-	high := false // the first half of a pair came just now
+	high := false // the previous character was the first half of a pair
 	for ; text[end] != '"'; end++ {
 		low := false
 		if text[end] == '\\' {

@@ -10,33 +10,35 @@ import (
 const (
 	// lowInterval is how often a claim begins at the bottom of its lanes, at least.
 	lowInterval = time.Second
-	// lateness is how long after its time a job may become visible and still lie above
-	// the floor of a lane in which nothing was left.
+	// lateness is how late after its due time a job may become visible and still be found above the
+	// floor of an empty lane.
 	lateness = time.Second
-	// cheapLow is how long a walk from the bottom may take and still be repeated at will.
+	// cheapLow is how long a walk from the bottom may take to be repeated without a pause.
 	cheapLow = 10 * time.Millisecond
 )
 
-// lanes remember, for each priority of a queue, what need not be walked over again: all
-// up to the last job that this worker has claimed, and all up to a moment at which a walk
-// from the bottom has left nothing in the lane that this worker could run. A claim that
-// begins there walks over neither the dead entries of the index nor the jobs that this
-// worker has no code for. What lies below, because its transaction committed late or it
-// was released, a low walk finds: one from the bottom, at least each second, or ten times
-// as long as the last one took.
+// lanes records, for each priority of a queue, which part of the index need not be read again. A
+// lane is the jobs of one priority. A walk over a lane may begin above the last job that this
+// worker has claimed. It may also begin above the moment of the last low walk that left no job for
+// this worker in the lane. Such a walk reads no dead index entries and no jobs without a handler in
+// this worker.
+//
+// Jobs may become visible below a floor, because their transaction committed late or they were
+// released. A low walk finds these jobs: a walk from the bottom. A low walk comes each second, or
+// after ten times the duration of the last low walk if that is longer.
 type lanes struct {
 	floors  [10]floor // by priority
 	lowDue  time.Time
-	lowTook time.Duration // by the last walk from the bottom
+	lowTook time.Duration // of the last walk from the bottom
 }
 
-// floor is where the next walk over a lane begins: above a job, and above a moment if
-// that is later. The database's clock is not this process's, so it is told how long ago
-// the moment was.
+// floor is where the next walk over a lane begins: above a job, or above a moment if that is later.
+// The clocks of the database and of this process differ. So the statement gets the age of the
+// moment.
 type floor struct {
-	at   time.Time // of a job
-	id   int64     // of it; 0: none was claimed
-	bare time.Time // by this process's clock: nothing was left then; zero: never
+	at      time.Time // due time of the job
+	id      int64     // ID of the job; 0: no job was claimed
+	emptyAt time.Time // when a walk left no job in the lane, by this process's clock; zero: never
 }
 
 // next returns the lanes of the next walk, the first priority first.
@@ -51,8 +53,8 @@ func (l *lanes) next(low bool, now time.Time) []queue.Lane {
 					lane.At = &f.at
 				}
 			}
-			if !f.bare.IsZero() {
-				ago := (now.Sub(f.bare) + lateness).Microseconds()
+			if !f.emptyAt.IsZero() {
+				ago := (now.Sub(f.emptyAt) + lateness).Microseconds()
 				lane.Ago = &ago
 			}
 		}
@@ -61,15 +63,15 @@ func (l *lanes) next(low bool, now time.Time) []queue.Lane {
 	return all
 }
 
-// walkIsLow reports whether a look for what is due should begin at the bottom.
+// walkIsLow reports whether a peek should begin at the bottom.
 func (l *lanes) walkIsLow(now time.Time) bool {
 	return !now.Before(l.lowDue) || l.lowTook <= cheapLow
 }
 
-// claimed takes note of what a claim of at most limit jobs has brought, which began at
-// that time. A low one that took its full share has more below the floors: they are
-// lowered to where it ended. The lanes before that one had nothing left. picky is a
-// claim that has left jobs which another one may take.
+// claimed records the result of a claim. The claim began at began and could take limit jobs. A low
+// claim that is full leaves jobs behind, so the floor of its last lane is lowered to the last job
+// that it took. The lanes before the last lane have no jobs left. picky reports that the claim had
+// a condition: it may have left jobs that another claim takes.
 func (l *lanes) claimed(jobs []queue.Job, limit int, low, picky bool, began, now time.Time) {
 	last := 0 // the lane in which a full claim ended
 	for _, j := range jobs {
@@ -93,7 +95,7 @@ func (l *lanes) claimed(jobs []queue.Job, limit int, low, picky bool, began, now
 	}
 	if !low {
 		if now.Sub(began) >= lateness {
-			l.lowDue = now // it waited, and the moments that it was told had moved on meanwhile
+			l.lowDue = now // the claim waited, so the moments in its lanes were too late
 		}
 		return
 	}
@@ -101,28 +103,28 @@ func (l *lanes) claimed(jobs []queue.Job, limit int, low, picky bool, began, now
 	if !full {
 		last = len(l.floors)
 	}
-	// A claim that brings nothing may not have looked: the queue may be paused.
+	// A claim without jobs may not have read the lanes: the queue may be paused.
 	if len(jobs) > 0 && !picky {
-		l.leftBare(last, began)
+		l.recordEmpty(last, began)
 	}
 }
 
-// nothingDue takes note of a look from the bottom that has found nothing to claim.
+// nothingDue records a peek from the bottom that has found no due job.
 func (l *lanes) nothingDue(began, now time.Time) {
 	l.walked(began, now)
-	l.leftBare(len(l.floors), began)
+	l.recordEmpty(len(l.floors), began)
 }
 
-// walked takes note of how long a walk from the bottom took.
+// walked records how long a walk from the bottom took.
 func (l *lanes) walked(began, now time.Time) {
 	l.lowTook = now.Sub(began)
 	l.lowDue = now.Add(max(lowInterval, 10*l.lowTook))
 }
 
-// leftBare takes note that nothing was left in the lanes before the given one.
-func (l *lanes) leftBare(before int, began time.Time) {
+// recordEmpty records that no job was left in the lanes before the given lane.
+func (l *lanes) recordEmpty(before int, began time.Time) {
 	for p := 1; p < before; p++ {
-		l.floors[p].bare = began
+		l.floors[p].emptyAt = began
 	}
 }
 

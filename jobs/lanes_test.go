@@ -12,11 +12,11 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// backlog is a queue as claims see it. Jobs of kind "foreign" are passed over.
+// backlog is the model of a queue. Claims pass over jobs of kind "foreign".
 type backlog []queue.Job
 
-// walk returns the jobs of lanes that may be run, in the order to run them, and over how
-// many others it went.
+// walk returns the runnable jobs of lanes in the order to run them, and how many foreign jobs it
+// passed over.
 func (b *backlog) walk(all []queue.Lane, now time.Time) (own []queue.Job, foreign int) {
 	slices.SortFunc(*b, func(x, y queue.Job) int { return cmp.Or(x.RunAt.Compare(y.RunAt), cmp.Compare(x.ID, y.ID)) })
 	for _, lane := range all {
@@ -45,7 +45,7 @@ func (b *backlog) claim(all []queue.Lane, limit int, now time.Time) (got []queue
 	return got
 }
 
-// own is how many jobs are left that may be run.
+// own returns how many runnable jobs are left.
 func (b *backlog) own() (n int) {
 	for _, j := range *b {
 		if j.Kind != "foreign" {
@@ -55,10 +55,10 @@ func (b *backlog) own() (n int) {
 	return n
 }
 
-// Whatever is enqueued, committed late or released, in whatever order, between jobs of
-// whatever kind: a low claim that is not full leaves nothing, low claims come each
-// second, and everything is found in the end. So a job is overtaken only by what became
-// visible within a second of it, or while there was more to do than a claim takes.
+// Jobs of any kind may be enqueued, committed late or released in any order. A low claim that is
+// not full leaves no runnable job. Low claims come each second, and every job is found in the end.
+// So a job is overtaken only by jobs that became visible within a second, or while more jobs were
+// due than a claim takes.
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -105,9 +105,9 @@ func TestLanes(t *testing.T) {
 	})
 }
 
-// A low claim that ends in a lane, and a look that finds nothing, have left nothing in
-// the lanes before. The next claims do not walk over the foreign jobs there again, and
-// still find what becomes visible a second after its time.
+// A low claim that ends in a lane leaves no job in the lanes before it. A peek that finds nothing
+// leaves no job in any lane. The next claims do not pass over the foreign jobs in these lanes
+// again. They still find jobs that become visible up to a second late.
 func TestForeignLanes(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
@@ -154,8 +154,8 @@ func TestForeignLanes(t *testing.T) {
 	}
 }
 
-// A walk from the bottom that takes long is not repeated soon, also if it was full: most
-// of the way it went over what is dead.
+// A walk from the bottom that takes long is not repeated soon, also if it was full. Most of its
+// time went into dead entries.
 func TestLongLowClaim(t *testing.T) {
 	t.Parallel()
 	var l lanes
@@ -165,15 +165,15 @@ func TestLongLowClaim(t *testing.T) {
 	if got := l.lowDue.Sub(end); got != 30*time.Second || l.walkIsLow(end) {
 		t.Errorf("the next one from the bottom is in %v", got)
 	}
-	// One above the floors that has waited may have begun too late in its lanes.
+	// A claim above the floors that has waited may have begun too late in its lanes.
 	l.claimed(nil, 1, false, false, begin, end)
 	if !l.walkIsLow(end) {
 		t.Error("the next one does not begin at the bottom")
 	}
 }
 
-// A low claim that is full lowers the floor of the lane in which it ended, so that
-// the next claims go on there; a lane that it did not reach keeps its floor.
+// A full low claim lowers the floor of the lane in which it ended, so the next claims continue
+// there. A lane that the claim did not reach keeps its floor.
 func TestFullLowClaim(t *testing.T) {
 	begin := time.Now()
 	at := func(n int) time.Time { return begin.Add(time.Duration(n) * time.Second) }
@@ -189,8 +189,8 @@ func TestFullLowClaim(t *testing.T) {
 	}
 }
 
-// A job that is due since '-infinity' is read with a later time. The next claim finds those
-// behind it all the same.
+// A job with run_at '-infinity' is read with a later time. The next claim still finds the jobs
+// behind it.
 func TestFloorOfEarliestTime(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()

@@ -14,14 +14,14 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// workerGoroutines are the stacks of those that run code of package jobs, or of
-// what it is made of.
+// workerGoroutines returns the stacks of goroutines that run code of package jobs or of the
+// packages it uses.
 func workerGoroutines() (all []string) {
 	buf := make([]byte, 1<<22)
 	buf = buf[:runtime.Stack(buf, true)]
 	for _, stack := range strings.Split(string(buf), "\n\n")[1:] {
 		if strings.Contains(stack, "testing.(*T).Parallel(") {
-			continue // a test that waits for its turn, with arguments of types of package jobs
+			continue // a parallel test that waits for its turn
 		}
 		if strings.Contains(stack, "pgfrontier/worker/jobs.") || strings.Contains(stack, "worker/coord.") || strings.Contains(stack, "internal/listen.") {
 			all = append(all, stack)
@@ -30,15 +30,15 @@ func workerGoroutines() (all []string) {
 	return all
 }
 
-// expectNobody waits until no goroutine and no session of a pool is left in use.
-func (s *stage) expectNobody(t *testing.T, what string, db *sql.DB) {
+// expectNothingInUse waits until no goroutine of a worker and no session of the pool is in use.
+func (s *stage) expectNothingInUse(t *testing.T, what string, db *sql.DB) {
 	t.Helper()
 	pgtest.Poll(func() bool { return len(workerGoroutines()) == 0 })
 	if left := workerGoroutines(); len(left) > 0 {
 		t.Errorf("%s: %d goroutines are left:\n%s", what, len(left), strings.Join(left, "\n\n"))
 	}
 	pgtest.AwaitUnused(t, db)
-	// The connection is closed; the server takes a moment to notice.
+	// The connection is closed, and the server notices after a moment.
 	s.until(what+": the listening session to end", func() bool {
 		var listening int
 		if err := s.d.DB.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen%'`).Scan(&listening); err != nil {
@@ -48,9 +48,9 @@ func (s *stage) expectNobody(t *testing.T, what string, db *sql.DB) {
 	})
 }
 
-// Nothing of a worker is left when Start has returned, whatever the reason, nor of
-// a client when Wait has.
-func TestNothingIsLeft(t *testing.T) {
+// After Start has returned for any reason, nothing of the worker is left. After Wait has returned,
+// nothing of the client is left.
+func TestNothingIsLeftAfterStart(t *testing.T) {
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	db := s.d.OpenPQ(t)
@@ -66,7 +66,7 @@ func TestNothingIsLeft(t *testing.T) {
 		if err := <-result; err != nil {
 			t.Error(err)
 		}
-		s.expectNobody(t, "a stop", db)
+		s.expectNothingInUse(t, "a stop", db)
 		var rows int
 		if err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs_workers`).Scan(&rows); err != nil || rows > 0 {
 			t.Errorf("%d rows of workers, %v", rows, err)
@@ -78,7 +78,7 @@ func TestNothingIsLeft(t *testing.T) {
 	if err := early.Start(t.Context()); err != nil {
 		t.Errorf("a worker that was stopped before: %v", err)
 	}
-	s.expectNobody(t, "a stop before the start", db)
+	s.expectNothingInUse(t, "a stop before the start", db)
 
 	nowhere, err := sql.Open("pgx", "host=127.0.0.1 port=1 sslmode=disable")
 	if err != nil {
@@ -97,7 +97,7 @@ func TestNothingIsLeft(t *testing.T) {
 		if err := w.Start(t.Context()); (err == nil) != (name == "no listening") {
 			t.Errorf("%s: Start returned %v", name, err)
 		}
-		s.expectNobody(t, name, db)
+		s.expectNothingInUse(t, name, db)
 	}
 
 	clients := []*jobs.Client{jobs.NewClient(db), jobs.NewClient(db, jobs.WithNotifyConnectionString(s.d.URL))}
@@ -105,10 +105,10 @@ func TestNothingIsLeft(t *testing.T) {
 		id := s.add(task{})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if _, err := jobs.Wait[int](ctx, c, id); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("waiting for a job that nobody runs: %v", err)
+			t.Errorf("waiting for a job that no worker runs: %v", err)
 		}
 		cancel()
-		s.expectNobody(t, fmt.Sprint("client ", i), db)
+		s.expectNothingInUse(t, fmt.Sprint("client ", i), db)
 	}
 	_, stop := s.runOn(db)
 	for i, c := range clients {
@@ -131,5 +131,5 @@ func TestNothingIsLeft(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	s.expectNobody(t, "Wait", db)
+	s.expectNothingInUse(t, "Wait", db)
 }

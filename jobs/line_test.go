@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// line is the way of one process to the database. Once it is cut, the process is as
-// good as dead: the server sees its connections closed, and no other is made.
+// line is the connection of one process to the database. After a cut the process counts as dead:
+// the server sees its connections closed, and it opens no others.
 type line struct {
 	mu    sync.Mutex
 	dead  bool

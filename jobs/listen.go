@@ -14,26 +14,27 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// errNotifyElsewhere reports that what is sent on a connection of the pool does not arrive
-// on the listening one.
+// errNotifyElsewhere reports that notifications sent on the pool do not arrive on the listening
+// connection.
 var errNotifyElsewhere = errors.New("jobs: notifications do not arrive: WithNotifyConnectionString leads to another server or database than the worker's pool, or through a proxy that pools transactions: give it a direct connection to the database of the jobs")
 
 const (
-	// echoEvery is how often the worker looks whether its echo has come back.
+	// echoEvery is how often the worker checks whether its echo has arrived. An echo is a
+	// notification that the worker sends to itself.
 	echoEvery = 5 * time.Second
-	// echoAgain is after how many looks it sends another one on a connection that has
-	// proven itself: the pool may have moved to another server.
+	// echoAgain is after how many checks the worker sends another echo on a connection that has
+	// received one. The pool may have moved to another server.
 	echoAgain = 12
 )
 
 // listener is the state of the listening connection.
 type listener struct {
-	mu    sync.Mutex
-	heard listen.Signals
-	echo  bool  // one has arrived on this connection
-	lost  error // since it was lost
-	found error // that nothing arrives on it
-	doubt bool  // an echo is missed
+	mu     sync.Mutex
+	heard  listen.Signals
+	echo   bool  // an echo has arrived on this connection
+	lost   error // why the connection is lost; nil: it is connected
+	silent error // no echo arrives on the connection; nil: echoes arrive
+	doubt  bool  // an echo is overdue
 }
 
 func (l *listener) change(f func(*listener)) {
@@ -45,56 +46,56 @@ func (l *listener) change(f func(*listener)) {
 func (w *Worker) notifyError() (err error) {
 	w.listens.change(func(l *listener) {
 		if err = l.lost; err == nil {
-			err = l.found
+			err = l.silent
 		}
 	})
 	return err
 }
 
-// deaf reports whether notifications, which this worker is to hear, are not known to arrive.
-func (w *Worker) deaf() (deaf bool) {
+// notifyDown reports whether notifications are expected but not known to arrive.
+func (w *Worker) notifyDown() (notifyDown bool) {
 	if w.cfg.notify == "" {
 		return false
 	}
-	w.listens.change(func(l *listener) { deaf = !l.echo || l.doubt || l.found != nil })
-	return deaf
+	w.listens.change(func(l *listener) { notifyDown = !l.echo || l.doubt || l.silent != nil })
+	return notifyDown
 }
 
-// echo is the channel on which this worker sends to itself.
+// echo returns the channel of this worker's echoes.
 func (w *Worker) echo() string { return "jobs_echo_" + w.id.String() }
 
-// listen passes on what is told of new jobs, and of what operators do.
+// listen wakes the loops for notifications of new jobs and of operations.
 func (w *Worker) listen(ctx context.Context) error {
 	err := listen.Run(ctx, w.cfg.notify, map[string]func(string){
-		w.news: func(queue string) {
+		w.jobsChannel: func(queue string) {
 			for _, l := range w.loops {
 				if queue == "" {
 					l.unwanted.Store(true)
 				}
 				if queue == "" || queue == l.name {
-					l.news.Store(true)
-					l.nudge()
+					l.newJobs.Store(true)
+					l.wake()
 				}
 			}
 		},
-		w.changes: func(string) {
+		w.changesChannel: func(string) {
 			for _, l := range w.loops {
-				l.look.Store(true)
-				l.news.Store(true)
-				l.nudge()
+				l.reconcileAsked.Store(true)
+				l.newJobs.Store(true)
+				l.wake()
 			}
 		},
 		w.echo(): func(string) { w.listens.change(func(l *listener) { l.heard.Echoes++; l.echo = true }) },
 	}, listen.Health{
 		Connected: func() {
 			w.listens.change(func(l *listener) { l.lost, l.heard.Connected, l.echo = nil, true, false; l.heard.Session++ })
-			w.notifyWorks()
+			w.reportNotifyWorks()
 		},
 		Lost: func(err error) {
 			err = errtext.Of(err)
 			w.listens.change(func(l *listener) { l.lost, l.heard.Connected, l.echo = err, false, false })
-			w.wakeAll() // they poll more often
-			w.notifyFails(err)
+			w.wakeLoops() // the loops poll more often
+			w.reportNotifyFailed(err)
 		},
 		Doubted: func() (doubt bool) {
 			w.listens.change(func(l *listener) { doubt = l.doubt })
@@ -108,38 +109,38 @@ func (w *Worker) listen(ctx context.Context) error {
 	return nil
 }
 
-// watchNotify tells if notifications do not arrive though the connection that listens
-// lives, and when they do again.
+// watchNotify reports when notifications stop arriving on a live connection, and when they arrive
+// again.
 func (w *Worker) watchNotify(ctx context.Context) {
 	var arrivals listen.Arrivals
-	told := false
-	for looks := 0; backoff.Sleep(ctx, w.echoes); looks++ {
+	reported := false
+	for checks := 0; backoff.Sleep(ctx, w.echoes); checks++ {
 		var heard listen.Signals
 		w.listens.change(func(l *listener) { heard = l.heard })
-		heard.Session += looks / echoAgain // as if the connection were new
+		heard.Session += checks / echoAgain // as if the connection were new
 		arrivals.Check(heard, 0, func() bool { return w.sendEcho(ctx) })
 		var err error
 		if arrivals.Verdict() == listen.WrongServer {
 			err = errNotifyElsewhere
 		}
-		w.listens.change(func(l *listener) { l.found, l.doubt = err, arrivals.Doubted() })
-		if w.deaf() {
-			w.wakeAll() // they poll more often
+		w.listens.change(func(l *listener) { l.silent, l.doubt = err, arrivals.Doubted() })
+		if w.notifyDown() {
+			w.wakeLoops() // the loops poll more often
 		}
 		switch {
 		case err == nil:
-			w.notifyWorks()
-		case !told:
-			w.notifyFails(err)
+			w.reportNotifyWorks()
+		case !reported:
+			w.reportNotifyFailed(err)
 		}
-		if told = err != nil; told {
-			looks-- // this connection has not proven itself until an echo comes back on it
+		if reported = err != nil; reported {
+			checks-- // the count starts again once an echo arrives on this connection
 		}
 	}
 }
 
-// sendEcho reports whether it could send this worker a notification. If not, the
-// database does not answer, which is another trouble.
+// sendEcho sends an echo and reports whether it was sent. If it was not sent, the database does not
+// answer, which is another condition.
 func (w *Worker) sendEcho(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
@@ -149,13 +150,13 @@ func (w *Worker) sendEcho(ctx context.Context) bool {
 	}) == nil
 }
 
-func (w *Worker) notifyFails(err error) {
+func (w *Worker) reportNotifyFailed(err error) {
 	w.observers.Begin(about(observe.ConditionNotify, ""), err)
 	w.observers.Notify(observe.NotifyFailed{Worker: w.source(), Err: err})
 }
 
-// notifyWorks tells that notifications arrive again, if nothing else is wrong.
-func (w *Worker) notifyWorks() {
+// reportNotifyWorks ends the condition, if notifications arrive.
+func (w *Worker) reportNotifyWorks() {
 	if w.notifyError() == nil {
 		w.observers.End(about(observe.ConditionNotify, ""))
 	}

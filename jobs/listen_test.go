@@ -11,9 +11,9 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// A listening connection that leads to another database is told, once, and the worker
-// polls. One that leads to the right one is not.
-func TestNotificationsFromElsewhere(t *testing.T) {
+// If the listening connection leads to another database, the worker reports it once, and polls. If
+// it leads to the right database, the worker reports nothing.
+func TestNotificationsFromAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
@@ -32,9 +32,9 @@ func TestNotificationsFromElsewhere(t *testing.T) {
 		return w
 	}
 	right, wrong := listens("right", s.d.URL), listens("wrong", pgtest.Empty(t).URL)
-	s.until("the wrong database to be told", func() bool { return wrong.Status().NotifyError != nil })
+	s.until("the wrong database to be reported", func() bool { return wrong.Status().NotifyError != nil })
 	if err := wrong.Status().NotifyError; !strings.Contains(err.Error(), "leads to another server or database") {
-		t.Errorf("told was %v", err)
+		t.Errorf("reported was %v", err)
 	}
 	if err := right.Status().NotifyError; err != nil {
 		t.Errorf("the right one: %v", err)
@@ -43,6 +43,6 @@ func TestNotificationsFromElsewhere(t *testing.T) {
 		t.Errorf("a job is %s", i.State)
 	}
 	if all := s.notes(); len(all) != 1 || !strings.HasPrefix(all[0], "wrong: ") {
-		t.Errorf("told was %q", all)
+		t.Errorf("reported was %q", all)
 	}
 }

@@ -19,7 +19,7 @@ type named struct{ Name string }
 
 func (named) Kind() string { return "named" }
 
-// gate is a channel that let closes, or the end of the test.
+// gate returns a channel that let closes. The end of the test closes it too.
 func gate(t *testing.T) (release chan struct{}, let func()) {
 	release = make(chan struct{})
 	let = sync.OnceFunc(func() { close(release) })
@@ -27,7 +27,7 @@ func gate(t *testing.T) (release chan struct{}, let func()) {
 	return release, let
 }
 
-// locker cancels a job in a transaction that stays open, and so holds its row.
+// locker cancels a job in a transaction that stays open, and so keeps the row locked.
 func (s *stage) locker(id int64) *sql.Tx {
 	s.t.Helper()
 	tx, err := s.d.DB.Begin()
@@ -43,9 +43,9 @@ func (s *stage) locker(id int64) *sql.Tx {
 	return tx
 }
 
-// Somebody holds the rows of jobs that have ended: how they ended waits, that of others
-// does not, nor does a queue with a cap. It is told, and stored in the end.
-func TestLockedRowHoldsUpNoOther(t *testing.T) {
+// The rows of some finished runs are locked. Their outcomes wait, and the outcomes of other jobs do
+// not. A capped queue proceeds too. The lock is reported, and the outcomes are stored in the end.
+func TestLockedRowDelaysNoOtherJob(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	release, let := gate(t)
@@ -67,12 +67,12 @@ func TestLockedRowHoldsUpNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.SetCap(t.Context(), "default", 5, somebody); err != nil {
+	if err := o.SetCap(t.Context(), "default", 5, operator); err != nil {
 		t.Fatal(err)
 	}
 	ended, inTx := s.add(task{}), s.add(other{})
-	told := make(chan error, 100)
-	w := s.run(jobs.WithObserver(observe.On(func(f observe.SettleFailed) { told <- f.Err })))
+	reported := make(chan error, 100)
+	w := s.run(jobs.WithObserver(observe.On(func(f observe.SettleFailed) { reported <- f.Err })))
 	s.until("both to run", func() bool { return w.Status().Queues[0].Running == 2 })
 	tx, txInTx := s.locker(ended), s.locker(inTx)
 	let()
@@ -88,12 +88,12 @@ func TestLockedRowHoldsUpNoOther(t *testing.T) {
 		}
 	}
 	select {
-	case err := <-told:
+	case err := <-reported:
 		if !strings.Contains(err.Error(), "locked the job's row") {
-			t.Errorf("told: %v", err)
+			t.Errorf("reported: %v", err)
 		}
 	case <-time.After(patience):
-		t.Error("nobody was told of a row that is locked for long")
+		t.Error("no observer was notified of a row that is locked for long")
 	}
 	if st := w.Status(); st.Unsettled == 0 || st.SettleError == nil {
 		t.Errorf("the status shows %d unsettled, %v", st.Unsettled, st.SettleError)
@@ -101,7 +101,7 @@ func TestLockedRowHoldsUpNoOther(t *testing.T) {
 	if err := errors.Join(tx.Commit(), txInTx.Commit()); err != nil {
 		t.Fatal(err)
 	}
-	// The handlers had returned nil: that was before the cancel took effect.
+	// The handlers had returned nil before the cancel took effect.
 	for _, id := range []int64{ended, inTx} {
 		if i := s.ended(id); i.Resets != 0 || i.Failures != 0 || i.State != jobs.StateCompleted && i.State != jobs.StateCancelled {
 			t.Errorf("job %d is %s, %d resets, %d failures", id, i.State, i.Resets, i.Failures)
@@ -110,8 +110,8 @@ func TestLockedRowHoldsUpNoOther(t *testing.T) {
 	s.until("all to be well again", func() bool { st := w.Status(); return st.SettleError == nil && st.Unsettled == 0 })
 }
 
-// A handler's transaction waits for a while for the row of its job, and is rolled back if
-// that stays locked. The job runs again, and that is no failure.
+// A handler's transaction waits for the locked row of its job. If the row stays locked, the
+// transaction is rolled back. The job runs again, without a failure.
 func TestLockedRowOfATransaction(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -149,10 +149,10 @@ func TestLockedRowOfATransaction(t *testing.T) {
 	}
 }
 
-// A batch in one transaction is rolled back, too. Its other jobs run again without the one
-// whose row is locked.
+// A batch in one transaction is rolled back too. Its other jobs run again without the job whose row
+// is locked.
 func TestLockedRowOfABatch(t *testing.T) {
-	t.Parallel() // it waits for as long as a completion does
+	t.Parallel() // waits for as long as a completion does
 	s := newStage(t)
 	release, let := gate(t)
 	jobs.RegisterBatchTx(s.Handlers, func(context.Context, *sql.Tx, []*jobs.Job[task]) error {
@@ -177,7 +177,7 @@ func TestLockedRowOfABatch(t *testing.T) {
 	}
 }
 
-// A job that was claimed ahead and whose row is locked does not start; the others do.
+// A prefetched job whose row is locked does not start; the others do.
 func TestLockedRowOfAPrefetchedJob(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -203,9 +203,9 @@ func TestLockedRowOfAPrefetchedJob(t *testing.T) {
 	}
 }
 
-// A stop does not wait for ever for a row that is locked, and names what it left.
+// A stop does not wait for ever for a locked row, and names the jobs that it left.
 func TestStopWithALockedRow(t *testing.T) {
-	t.Parallel() // it waits for as long as a stop does
+	t.Parallel() // waits for as long as a stop does
 	s := newStage(t)
 	release, let := gate(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {

@@ -12,77 +12,78 @@ import (
 )
 
 const (
-	// gather bounds the pause in which slots gather for the next claim, while there
-	// is more to do than slots.
+	// gather bounds the pause in which free slots gather for the next claim, while more jobs are
+	// due than slots.
 	gather = 5 * time.Millisecond
-	// unknownEvery is how often an idle loop looks for kinds without handlers.
+	// unknownEvery is how often an idle loop reads the kinds without handlers.
 	unknownEvery = 10 * time.Second
-	// claimBytes bounds the arguments that a claim is to bring.
+	// claimBytes bounds the bytes of arguments that a claim is to return. The size is estimated
+	// from the last claim.
 	claimBytes = 32 << 20
 )
 
-// loop claims the jobs of one queue and starts them. One goroutine runs it; its
-// claims and its looks are never under way at the same time.
+// loop claims the jobs of one queue and starts them. One goroutine runs it. So its claims and its
+// reconciliations never overlap.
 type loop struct {
-	w        *Worker
-	name     string
-	capacity int
-	seat     *seat
-	wake     chan struct{}
-	turn     watchdog.Iteration
-	news     atomic.Bool // new jobs were told
-	look     atomic.Bool // look at the jobs in hand now
-	back     atomic.Bool // jobs were given back, or are to be tried again
-	unwanted atomic.Bool // the listening connection is new: the server may have forgotten what it was asked
+	w              *Worker
+	name           string
+	capacity       int
+	seat           *seat
+	woken          chan struct{}
+	turn           watchdog.Iteration
+	newJobs        atomic.Bool // a notification of new jobs has arrived
+	reconcileAsked atomic.Bool // reconcile the jobs in flight now
+	back           atomic.Bool // jobs were released, or are to be retried
+	unwanted       atomic.Bool // the listening connection is new: the server may have lost the request for notifications
 
-	lanes  lanes
-	low    bool      // the last claim began at the bottom of the lanes
-	ready  []*run    // prefetched, in the order to run
-	hungry bool      // there may be more to claim
-	doubt  time.Time // until then a claim may be under way whose answer was lost; zero: none
-	width  int       // bytes of a job's arguments in the last claim
+	lanes     lanes
+	low       bool      // the last claim began at the bottom of the lanes
+	ready     []*run    // prefetched, in the order to run
+	claimable bool      // there may be more jobs to claim
+	doubt     time.Time // until then, a claim with a lost answer may be under way; zero: none
+	width     int       // bytes of arguments per job in the last claim
 
-	walkAt    time.Time     // when the last claim was sent
-	walkedAt  time.Time     // when it was answered
-	took      time.Duration // by the last claim, with what it waited for
-	claimedAt time.Time
-	peekTook  time.Duration // by the last peek
-	peekedAt  time.Time
-	startAt   time.Time // when prefetched jobs may start, however few have slots
-	pausedTo  time.Time // after a failure: no claim before
-	polls     polls
-	pollAt    time.Time
-	deaf      bool // notifications did not arrive in the last turn
-	lookAt    time.Time
-	lookedAt  time.Time
-	wantedAt  time.Time // when it was last asked to be told of new jobs; zero: never, or in vain
-	wantAt    time.Time // when to ask again
-	unknownAt time.Time
-	failures  int
+	walkAt       time.Time     // when the last claim was sent
+	walkedAt     time.Time     // when the last claim was answered
+	took         time.Duration // duration of the last claim, including waits
+	claimedAt    time.Time
+	peekTook     time.Duration // duration of the last peek
+	peekedAt     time.Time
+	startAt      time.Time // when prefetched jobs may start even if few slots are free
+	pausedTo     time.Time // after a failure: no claim before this time
+	polls        polls
+	pollAt       time.Time
+	notifyDown   bool // notifications did not arrive in the last turn
+	reconcileAt  time.Time
+	reconciledAt time.Time
+	wantedAt     time.Time // when notifications were last requested; zero: never, or the request failed
+	wantAt       time.Time // when to request them again
+	unknownAt    time.Time
+	failures     int
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	running int
 	s       QueueStatus
 }
 
 func newLoop(w *Worker, q queueConfig) *loop {
-	l := &loop{w: w, name: q.name, capacity: q.concurrency, wake: make(chan struct{}, 1), hungry: true,
+	l := &loop{w: w, name: q.name, capacity: q.concurrency, woken: make(chan struct{}, 1), claimable: true,
 		polls: polls{first: w.cfg.pollInterval, longest: max(w.cfg.pollInterval, w.cfg.maxPollInterval)},
 		s:     QueueStatus{Name: q.name, Concurrency: q.concurrency}}
 	l.seat = w.slots.seat(w.cfg.priorityOf(q.name), l.free, func() bool { return l.turn.Lasts() > w.limit })
 	return l
 }
 
-// nudge makes the loop look what it can do.
-func (l *loop) nudge() { signal(l.wake) }
+// wake wakes the loop.
+func (l *loop) wake() { signal(l.woken) }
 
-// release gives the slots of jobs back whose handler has returned.
+// release gives back n slots after their handler has returned.
 func (l *loop) release(n int) {
 	l.mu.Lock()
 	l.running -= n
 	l.mu.Unlock()
 	l.w.slots.give(n)
-	l.nudge()
+	l.wake()
 }
 
 func (l *loop) status() QueueStatus {
@@ -99,8 +100,7 @@ func (l *loop) change(f func(s *QueueStatus)) {
 	f(&l.s)
 }
 
-// count takes note of a job that was settled. The slot of a capped queue is free
-// only now.
+// count counts a settled job. In a capped queue the job's slot is free only now.
 func (l *loop) count(state queue.State, failed bool) {
 	l.mu.Lock()
 	capped := l.s.Capped
@@ -112,27 +112,27 @@ func (l *loop) count(state queue.State, failed bool) {
 	}
 	l.mu.Unlock()
 	if capped {
-		l.news.Store(true)
-		l.nudge()
+		l.newJobs.Store(true)
+		l.wake()
 	}
 	if state == queue.Available {
-		l.come()
+		l.requestPoll()
 	}
 }
 
 func (l *loop) countLost() { l.change(func(s *QueueStatus) { s.Lost++ }) }
 
-// free is how many slots the queue itself has left.
+// free returns how many slots of the queue itself are free.
 func (l *loop) free() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.capacity - l.running
 }
 
-// run runs the loop until intake has ended and no job of the queue is in hand, or
-// its handlers were given up.
+// run runs the loop until intake has ended and no job of the queue is in flight. Jobs whose
+// handlers were given up do not count.
 func (l *loop) run(ctx, intake context.Context) {
-	l.lookAt = time.Now().Add(l.w.cfg.heartbeat)
+	l.reconcileAt = time.Now().Add(l.w.cfg.heartbeat)
 	for intake.Err() == nil && !l.w.slots.spent() {
 		l.step(ctx)
 		l.rest(intake)
@@ -141,31 +141,31 @@ func (l *loop) run(ctx, intake context.Context) {
 		l.w.Stop() // after WithStopAfterJobs
 	}
 	l.giveBack()
-	for l.inHand() && ctx.Err() == nil {
-		if l.lookDue(time.Now()) {
-			l.lookNow(ctx)
-			l.giveBack() // what it has found
+	for l.hasInFlight() && ctx.Err() == nil {
+		if l.reconcileDue(time.Now()) {
+			l.reconcile(ctx)
+			l.giveBack() // jobs that reconcile has adopted
 		}
-		l.sleep(ctx, time.Until(l.lookAt))
+		l.sleep(ctx, time.Until(l.reconcileAt))
 	}
 }
 
-// step does what there is to do.
+// step does one turn of the loop: reconcile, start, peek and claim.
 func (l *loop) step(ctx context.Context) {
 	l.turn.Begin()
 	defer l.turn.End()
 	now := time.Now()
-	if l.lookDue(now) {
-		l.lookNow(ctx)
+	if l.reconcileDue(now) {
+		l.reconcile(ctx)
 	}
 	l.startReady(ctx)
-	l.heed(now)
+	l.handleNotices(now)
 	switch {
-	case l.news.Swap(false):
-		l.hungry, l.polls.quiet = true, 0
-	case !l.hungry && !now.Before(l.pollAt) && !now.Before(l.pausedTo):
+	case l.newJobs.Swap(false):
+		l.claimable, l.polls.quiet = true, 0
+	case !l.claimable && !now.Before(l.pollAt) && !now.Before(l.pausedTo):
 		l.peek(ctx, true)
-	case !l.hungry && l.wantDue(now):
+	case !l.claimable && l.wantDue(now):
 		l.want(ctx)
 	}
 	l.wantSlots()
@@ -175,24 +175,24 @@ func (l *loop) step(ctx context.Context) {
 	}
 }
 
-// wantSlots makes queues of lower priorities leave slots for the jobs that this one could
-// start now.
+// wantSlots reserves slots for the jobs that this queue could start now. Queues of lower priorities
+// leave these slots free.
 func (l *loop) wantSlots() {
 	switch {
 	case time.Now().Before(l.pausedTo):
 		l.w.slots.want(l.seat, 0)
-	case l.hungry && !l.w.settler.full():
+	case l.claimable && !l.w.settler.full():
 		l.w.slots.want(l.seat, l.capacity)
 	default:
 		l.w.slots.want(l.seat, len(l.ready))
 	}
 }
 
-// mayClaim is how many jobs to claim now.
+// mayClaim returns how many jobs to claim now.
 func (l *loop) mayClaim(now time.Time) (want int) {
 	want = l.room()
 	switch {
-	case !l.hungry || want <= 0 || now.Before(l.pausedTo) || l.w.settler.full():
+	case !l.claimable || want <= 0 || now.Before(l.pausedTo) || l.w.settler.full():
 		return 0
 	case l.gathers(now, want):
 		return 0
@@ -206,24 +206,24 @@ func (l *loop) mayClaim(now time.Time) (want int) {
 	return want
 }
 
-// room is how many jobs could be claimed now.
+// room returns how many jobs the slots and WithPrefetch allow to claim now.
 func (l *loop) room() int {
 	return l.w.slots.room(min(l.free(), l.w.slots.available(l.seat)) + l.w.cfg.prefetch - len(l.ready))
 }
 
-// gathers reports whether slots should gather before the next claim: the last one
-// was full, it was a moment ago, and less than half are free.
+// gathers reports whether the next claim should wait for more free slots. It waits if less than
+// half of the slots are free and the last claim was at most [gather] ago.
 func (l *loop) gathers(now time.Time, want int) bool {
 	return want < (l.capacity+l.w.cfg.prefetch+1)/2 && now.Before(l.claimedAt.Add(min(l.took, gather)))
 }
 
-// rest sleeps until there is something to do.
+// rest sleeps until the next step is due.
 func (l *loop) rest(ctx context.Context) {
 	if l.w.slots.spent() {
 		return
 	}
 	now := time.Now()
-	until := l.lookAt
+	until := l.reconcileAt
 	if len(l.ready) > 0 && now.Before(l.pausedTo) {
 		until = earlier(until, l.pausedTo)
 	}
@@ -231,9 +231,9 @@ func (l *loop) rest(ctx context.Context) {
 		until = earlier(until, l.startAt)
 	}
 	switch want := l.room(); {
-	case !l.hungry && l.pollAt.Before(l.pausedTo):
+	case !l.claimable && l.pollAt.Before(l.pausedTo):
 		until = earlier(until, l.pausedTo)
-	case !l.hungry:
+	case !l.claimable:
 		until = earlier(until, l.pollAt)
 		if l.w.cfg.notify != "" {
 			until = earlier(until, l.nextWant())
@@ -243,7 +243,7 @@ func (l *loop) rest(ctx context.Context) {
 	case want > 0 && l.gathers(now, want):
 		until = earlier(until, l.claimedAt.Add(min(l.took, gather)))
 	case want > 0 && !l.w.settler.full():
-		return // there is something to do
+		return // a claim is due
 	}
 	l.sleep(ctx, until.Sub(now))
 }
@@ -263,14 +263,14 @@ func (l *loop) sleep(ctx context.Context, d time.Duration) {
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-l.wake:
+	case <-l.woken:
 	case <-ctx.Done():
 	}
 }
 
-// inHand reports whether handlers of this queue run that were not given up.
-func (l *loop) inHand() bool {
-	for _, p := range l.w.hand.of(l) {
+// hasInFlight reports whether handlers of this queue run that were not given up.
+func (l *loop) hasInFlight() bool {
+	for _, p := range l.w.inFlight.of(l) {
 		if p != settling {
 			return true
 		}

@@ -13,9 +13,8 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Connections die in silence, before or after the server has got a statement of the
-// worker. Each job runs, nobody counts that against it, and effects in transactions
-// happen once.
+// Connections die silently, before or after the server has got a statement of the worker. Each job
+// runs, no failure is counted, and effects in transactions happen once.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
 	statements := map[string]string{
@@ -71,7 +70,7 @@ type other struct{}
 
 func (other) Kind() string { return "other" }
 
-// A claim whose answer was lost is adopted: its jobs run, though nobody was told.
+// A worker adopts jobs whose claim got no answer: they run.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -93,11 +92,11 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// openHole opens a pool whose connections can die in silence. A statement is sent and
-// executed in one message: otherwise a lost answer would be that of its preparation.
+// openHole opens a pool whose connections can die silently. Each statement is sent and executed in
+// one message. Otherwise the lost answer could be the answer of its preparation.
 func (s *stage) openHole(t *testing.T) (*sql.DB, *pgtest.Hole) {
 	t.Helper()
-	s.limit = 2 * time.Second // for an answer that never comes
+	s.limit = 2 * time.Second // a lost answer is given up after this time
 	db, hole := s.d.InMode(pgx.QueryExecModeExec).OpenHole(t)
 	db.SetMaxIdleConns(20)
 	return db, hole

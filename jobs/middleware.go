@@ -31,7 +31,7 @@ func (w *Worker) wrapped(ctx context.Context, runs []*run, f func(context.Contex
 	return in.outcome(next(ctx))
 }
 
-// innermost is the call of a handler, as the middleware has it.
+// innermost is the innermost next function of the middleware: it calls the handler.
 type innermost struct {
 	f func(context.Context) error
 
@@ -59,8 +59,8 @@ func (n *innermost) call(ctx context.Context) error {
 	return err
 }
 
-// outcome is what the call came to, of which the middleware has returned err. Its
-// nil does not undo an error.
+// outcome returns the outcome of the call. err is what the middleware has returned. If err is nil,
+// the error of the handler stands.
 func (n *innermost) outcome(err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

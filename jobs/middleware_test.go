@@ -21,13 +21,13 @@ var errRefused = errors.New("refused")
 
 type next = func(context.Context) error
 
-// Middleware that breaks its rules neither completes a job whose handler has not
-// done its work, nor calls that twice.
+// Middleware that breaks its rules does not complete a job whose handler has failed or was not
+// called. It does not call a handler twice.
 func TestMiddlewareThatBreaksRules(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		m     func(ctx context.Context, next next) error
-		fails bool // the handler
+		fails bool // whether the handler fails
 		want  string
 		calls int
 	}{
@@ -48,7 +48,7 @@ func TestMiddlewareThatBreaksRules(t *testing.T) {
 	names := slices.Sorted(maps.Keys(tests))
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
-	type around struct{}                                                // the key of the job that the middleware was given
+	type around struct{}                                                // context key of the job that the middleware got
 	handle := func(ctx context.Context, on jobs.Querier, n int) error { // n is even in a transaction
 		s.note("called %d", n)
 		if of := ctx.Value(around{}); of != n {
@@ -101,8 +101,7 @@ func TestMiddlewareThatBreaksRules(t *testing.T) {
 	}
 }
 
-// Hooks that panic, or end their goroutine, are told of once, and count as no
-// answer.
+// Hooks that panic or end their goroutine are reported once, and count as no answer.
 func TestHooksThatBreak(t *testing.T) {
 	t.Parallel()
 	for how, end := range map[string]func(){"panic": func() { panic("a\x00b") }, "exit": runtime.Goexit} {
@@ -113,7 +112,7 @@ func TestHooksThatBreak(t *testing.T) {
 				jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 				jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[txJob]) error { return nil })
 				jobs.RegisterBatchTx(s.Handlers, func(context.Context, *sql.Tx, []*jobs.Job[batchTxJob]) error { return nil })
-				var told, called atomic.Int64
+				var reported, called atomic.Int64
 				breaks := func(name string) {
 					if name == hook && called.Add(1) <= 20 {
 						end()
@@ -124,12 +123,12 @@ func TestHooksThatBreak(t *testing.T) {
 					ids = append(ids, s.add(task{n}), s.add(txJob{n}), s.add(batchTxJob{n}))
 				}
 				_, stop := s.runOn(s.d.DB, jobs.WithHooks(jobs.Hooks{
-					BeforeClaim:  func(context.Context, string) jobs.Claim { breaks("BeforeClaim"); return jobs.Claim{} },
+					BeforeClaim:  func(context.Context, string) jobs.ClaimFilter { breaks("BeforeClaim"); return jobs.ClaimFilter{} },
 					BeforeHandle: func(context.Context, jobs.Header) { breaks("BeforeHandle") },
 					AfterHandle:  func(context.Context, jobs.Header, error) { breaks("AfterHandle") },
 				}), jobs.WithObserver(observe.On(func(p observe.HookPanicked) {
 					if p.Hook == hook {
-						told.Add(1)
+						reported.Add(1)
 					}
 				})))
 				for _, id := range ids {
@@ -140,15 +139,15 @@ func TestHooksThatBreak(t *testing.T) {
 				if err := stop(); err != nil {
 					t.Error(err)
 				}
-				if called.Load() < 20 || told.Load() != 1 {
-					t.Errorf("called %d times, told %d times", called.Load(), told.Load())
+				if called.Load() < 20 || reported.Load() != 1 {
+					t.Errorf("called %d times, reported %d times", called.Load(), reported.Load())
 				}
 			})
 		}
 	}
 }
 
-// What cannot work, Start refuses, and names all of it.
+// Start refuses an invalid configuration, and names every problem.
 func TestStartRefuses(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -8,14 +8,14 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// maxName bounds names of kinds and queues, in bytes; keys may be longer, an index
-// has them.
+// maxName bounds the names of kinds and queues, maxKey bounds keys, in bytes. An index contains the
+// keys.
 const (
 	maxName = 200
 	maxKey  = 1000
 )
 
-// checkName checks a name that comes from a program: what is its option or field.
+// checkName checks a name that the program gives. what is the option or field to name in the error.
 func checkName(what, name string) error { return checkText(what, name, maxName) }
 
 func checkText(what, name string, most int) error {
@@ -30,7 +30,7 @@ func checkText(what, name string, most int) error {
 	return nil
 }
 
-// checkQueue checks the name of a queue: * is all of them, to operators.
+// checkQueue checks the name of a queue. The name * is reserved: for operators it means all queues.
 func checkQueue(what, name string) error {
 	if name == "*" {
 		return fmt.Errorf(`%s is "*", which is all queues together: name one`, what)

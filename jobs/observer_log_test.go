@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// A worker that was given no logger writes warnings and errors to slog.Default, and nothing
-// else. Not parallel: the logger is the process's.
+// Without a logger a worker writes only warnings and errors, to slog.Default. The test is not
+// parallel, since the default logger belongs to the process.
 func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 	usual := slog.Default()
 	defer slog.SetDefault(usual)

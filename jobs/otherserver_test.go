@@ -21,16 +21,16 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// serverPair is a primary, its standby, and a pool whose new connections lead to
-// either. The stage is on the primary.
+// serverPair is a primary, its standby, and a pool whose new connections lead to either. The stage
+// is on the primary.
 type serverPair struct {
 	*stage
 	standby   *embedded.Server
-	onStandby *sql.DB // a test's own
+	onStandby *sql.DB // for the test's own statements
 	pool      *sql.DB
-	toStandby atomic.Int64 // of so many new connections one leads to the standby; 0: none
+	toStandby atomic.Int64 // one of so many new connections leads to the standby; 0: none
 	made      atomic.Int64 // new connections
-	misled    atomic.Int64 // those to the standby
+	misled    atomic.Int64 // new connections to the standby
 }
 
 func newServerPair(t *testing.T) *serverPair {
@@ -77,15 +77,15 @@ func newServerPair(t *testing.T) *serverPair {
 	return p
 }
 
-// cut ends the pool's connections to the primary, except some.
+// cut ends the connections of the pool to the primary, except some.
 func (p *serverPair) cut(t *testing.T, except ...int64) {
 	t.Helper()
 	p.d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pool' AND NOT pid = ANY ($1::int[])`, append([]int64{}, except...))
 }
 
-// awaitMove cuts the pool's connections to the old primary, except some, until the
-// worker has put a token on the new one and sends its heartbeats there. The pool may just have
-// opened one that does not show yet, and the heartbeats may have taken that.
+// awaitMove cuts the pool's connections to the old primary, except some. It repeats this until the
+// worker has put a token on the new primary and sends its heartbeats there. A connection that the
+// pool has just opened may not show yet, and the heartbeats may use it.
 func (p *serverPair) awaitMove(t *testing.T, except ...int64) {
 	t.Helper()
 	var began string
@@ -100,7 +100,7 @@ func (p *serverPair) awaitMove(t *testing.T, except ...int64) {
 	})
 }
 
-// awaitReplay waits until the standby has all that the primary has.
+// awaitReplay waits until the standby has replayed everything from the primary.
 func (p *serverPair) awaitReplay(t *testing.T) {
 	t.Helper()
 	var at string
@@ -113,8 +113,8 @@ func (p *serverPair) awaitReplay(t *testing.T) {
 	})
 }
 
-// Some connections of the pool lead to a standby that lags. Nothing is lost, and no
-// job that runs is taken for another's.
+// Some connections of the pool lead to a standby that lags. No job is lost, and no running job is
+// given to another worker.
 func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
 	t.Parallel()
 	p := newServerPair(t)
@@ -166,8 +166,7 @@ func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
 	}
 }
 
-// A worker does not start on a standby, nor in sessions that are read-only, and says what
-// to do.
+// A worker does not start on a standby or in read-only sessions, and names the remedy.
 func TestStartWithoutWrites(t *testing.T) {
 	t.Parallel()
 	p := newServerPair(t)
@@ -186,10 +185,10 @@ func TestStartWithoutWrites(t *testing.T) {
 	}
 }
 
-// A standby is promoted and the old primary goes on: new connections lead to the
-// one, those that survived to the other, perhaps that of the heartbeats among them. The
-// worker moves to where the pool leads, be there a token on the new primary yet or not.
-// Effects in transactions are there once.
+// A standby is promoted while the old primary goes on. New connections lead to the new primary.
+// Surviving connections, perhaps the one of the heartbeats, lead to the old primary. The worker
+// moves to the server of the pool, with or without a token there. Effects in transactions exist
+// once.
 func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 	for _, survives := range []string{"some connections", "some connections, given back before others", "the heartbeats", "some connections, without a token"} {
 		t.Run(survives, func(t *testing.T) {
@@ -199,7 +198,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 				_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N)
 				return err
 			}, jobs.Retry(jobs.Fixed(0)))
-			// Connections that are given back within the heartbeat time-out are closed.
+			// Connections that are returned within the heartbeat time-out are closed.
 			w, _ := p.runOn(p.pool, jobs.WithQueue("default", 5), jobs.WithHeartbeatTimeout(time.Minute))
 			for n := range 20 {
 				p.ended(p.add(txJob{n}))
@@ -220,7 +219,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 				}
 			}
 			releaseLast := func() {}
-			if survives == "some connections, given back before others" { // the pool gives these out later
+			if survives == "some connections, given back before others" { // the pool hands these out later
 				_, releaseLast = p.hold(t, 8)
 			}
 			release()
@@ -253,7 +252,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 	}
 }
 
-// heartbeats returns the session that sends them.
+// heartbeats returns the session that sends the heartbeats.
 func (p *serverPair) heartbeats(t *testing.T) []int64 {
 	t.Helper()
 	var pid int64

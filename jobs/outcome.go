@@ -13,21 +13,21 @@ import (
 	"github.com/pgfrontier/worker/internal/runtime"
 )
 
-// The codes that the worker itself gives to failures. Those of handlers come from
-// their errors: an error with a method Code() string has one. If an error of a handler has
-// a code of this list, or one that only package flow gives (SKIPPED, FORGOTTEN, NO_LIST,
-// TOO_FEW), its code is stored with APP_ in front, such as APP_TIMEOUT.
+// These are the codes that the worker itself gives to failures. The code of a handler's error comes
+// from its method Code() string, if the error has one. Some codes are reserved: the codes below,
+// and SKIPPED, FORGOTTEN, NO_LIST and TOO_FEW, which only package flow gives. If a handler's error
+// has a reserved code, it is stored with APP_ in front, such as APP_TIMEOUT.
 const (
 	CodePanic      = "PANIC"       // the handler panicked, or called runtime.Goexit
-	CodeTimeout    = "TIMEOUT"     // it ran longer than its Timeout
-	CodeArgs       = "ARGS"        // the arguments do not decode; not tried again
-	CodeResult     = "RESULT"      // PostgreSQL refused the result or the error; not tried again
-	CodeTxEnded    = "TX_ENDED"    // the handler ended its transaction; not tried again
+	CodeTimeout    = "TIMEOUT"     // the handler ran longer than its Timeout
+	CodeArgs       = "ARGS"        // the arguments do not decode; not retried
+	CodeResult     = "RESULT"      // PostgreSQL refused the result or the error; not retried
+	CodeTxEnded    = "TX_ENDED"    // the handler ended its transaction; not retried
 	CodeConnection = "CONNECTION"  // the run was lost with its connection; counts as a reset
 	CodeLost       = "WORKER_LOST" // the run was lost with its worker; counts as a reset
 )
 
-// verdict is an error by which a handler says what becomes of its job.
+// verdict is an error by which a handler chooses the outcome of its job.
 type verdict struct {
 	what  disposition
 	delay time.Duration
@@ -52,23 +52,24 @@ func (v *verdict) Error() string {
 
 func (v *verdict) Unwrap() error { return v.err }
 
-// Fail makes the job fail for good, whatever attempts it has left.
+// Fail makes the job fail for good, whatever attempts are left.
 func Fail(err error) error { return &verdict{what: fails, err: err} }
 
-// RetryAfter is a failure after which the job is tried again in this time, instead
-// of what its RetryPolicy says. It counts.
+// RetryAfter is a failure after which the job is retried in delay, instead of the delay of its
+// RetryPolicy. The failure counts.
 func RetryAfter(delay time.Duration, err error) error {
 	return &verdict{what: retries, delay: max(delay, 0), err: err}
 }
 
-// Snooze runs the job again in this time. It is no failure and does not count.
+// Snooze runs the job again in delay. A snooze is no failure and does not count.
 func Snooze(delay time.Duration) error { return &verdict{what: snoozes, delay: delay} }
 
-// Discard cancels the job: it is not needed any more, and nobody has to look at it.
+// Discard cancels the job. Use it for a job that is not needed any more.
 func Discard(err error) error { return &verdict{what: discards, err: err} }
 
-// IsFailure reports whether an error that a handler returns is a failure of its job,
-// which is tried again or has failed. Nil is none, nor is [Snooze] or [Discard].
+// IsFailure reports whether an error that a handler returns is a failure of its job. After a
+// failure the job is retried or has failed. Nil and the errors of [Snooze] and [Discard] are no
+// failures.
 func IsFailure(err error) bool {
 	var v *verdict
 	return err != nil && (!errors.As(err, &v) || v.what == fails || v.what == retries)
@@ -80,8 +81,9 @@ var reserved = []string{
 	jobflow.CodeSkipped, jobflow.CodeForgotten, jobflow.CodeNoList, jobflow.CodeTooFew,
 }
 
-// codeOf is the code of an error, "" if it has none, and how it is stored: a handler's error
-// has none of the reserved codes, since statements decide by them.
+// codeOf returns the code of an error and the code to store. Both are "" if the error has no code.
+// A reserved code of a handler's error is stored with APP_ in front, since statements decide by
+// reserved codes.
 func codeOf(err error) (code, stored string) {
 	var with interface{ Code() string }
 	if !errors.As(err, &with) {
@@ -98,8 +100,8 @@ func codeOf(err error) (code, stored string) {
 	return code, code
 }
 
-// decide says what becomes of a job whose handler has returned err. cause is why
-// its context was ended, nil if it was not.
+// decide returns how to settle a job whose handler has returned err. cause is why the context of
+// the run was ended, nil if it was not.
 func (h *handler) decide(row queue.Job, result []byte, err, cause error) queue.End {
 	end := queue.End{Run: row.Run, Most: h.maxAttempts}
 	switch {
@@ -107,7 +109,7 @@ func (h *handler) decide(row queue.Job, result []byte, err, cause error) queue.E
 		end.To, end.Result = queue.Completed, result
 		return end
 	case errors.Is(cause, errStopping), errors.Is(cause, ErrCancelled), errors.Is(cause, ErrClaimLost):
-		// It ends here, and is cancelled if somebody has asked for that.
+		// The run ends here. If the job was cancelled, the statement makes it cancelled.
 		end.To, end.Outcome, end.Error = queue.Available, queue.Released, errtext.Storable(cause)
 		return end
 	}
@@ -137,7 +139,7 @@ func (h *handler) decide(row queue.Job, result []byte, err, cause error) queue.E
 	return end
 }
 
-// wait asks the policy for a delay.
+// wait returns the delay of the retry policy.
 func (h *handler) wait(failures int, err error) (delay time.Duration) {
 	if !runtime.Aside(func() { delay = h.retry(failures, err) }) {
 		return defaultRetry(failures, err)
@@ -145,7 +147,7 @@ func (h *handler) wait(failures int, err error) (delay time.Duration) {
 	return delay
 }
 
-// longestDelay bounds delays: PostgreSQL's timestamps end.
+// longestDelay bounds delays: PostgreSQL's timestamps have an upper limit.
 const longestDelay = 100 * 365 * 24 * time.Hour
 
 func microseconds(d time.Duration) *int64 {
@@ -153,7 +155,7 @@ func microseconds(d time.Duration) *int64 {
 	return &n
 }
 
-// codedError is a failure that the worker itself has found.
+// codedError is a failure that the worker itself has detected.
 type codedError struct {
 	code     string
 	terminal bool
@@ -167,7 +169,7 @@ func (e *codedError) Code() string { return e.code }
 
 func (e *codedError) Unwrap() error { return e.err }
 
-// coded returns an error of the worker's own, as a handler could have returned it.
+// coded returns a failure that the worker has detected, in the form of a handler's error.
 func coded(code string, terminal bool, err error, format string, args ...any) error {
 	e := &codedError{code, terminal, errtext.Line(fmt.Sprintf(format, args...)), err}
 	if terminal {
@@ -176,7 +178,7 @@ func coded(code string, terminal bool, err error, format string, args ...any) er
 	return e
 }
 
-// causeOf is why a run's context has ended, nil if it has not.
+// causeOf returns why the context of a run has ended, nil if it has not.
 func causeOf(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil

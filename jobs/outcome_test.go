@@ -19,7 +19,7 @@ type codedTest string
 func (c codedTest) Error() string { return "failed with " + string(c) }
 func (c codedTest) Code() string  { return string(c) }
 
-// What a handler returns, and why its context ended, decide what becomes of a job.
+// The returned error and the cause of the context's end decide the outcome of a job.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	h := &handler{maxAttempts: 3, retry: func(n int, _ error) time.Duration { return time.Duration(n) * time.Second }, terminal: []string{"FATAL"}}
@@ -70,8 +70,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A policy that panics, or makes no sense, keeps no job from its next attempt.
-func TestWaitOfPolicies(t *testing.T) {
+// A retry policy that panics, or returns an absurd delay, does not prevent the next attempt.
+func TestRetryPolicyThatPanics(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 100).Draw(t, "failures")
@@ -93,12 +93,12 @@ func TestWaitOfPolicies(t *testing.T) {
 	})
 }
 
-// A statement settles no more bytes than it may, and each outcome once. With too many of
-// them waiting, nothing is claimed.
+// A statement settles a bounded number of bytes, and each outcome once. While too many outcomes
+// wait, nothing is claimed.
 func TestSettlerTakesBoundedBytes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		s := &settler{wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), w: &Worker{observers: &runtime.Observers{}}}
+		s := &settler{woken: make(chan struct{}, 1), changed: make(chan struct{}, 1), w: &Worker{observers: &runtime.Observers{}}}
 		sizes := rapid.SliceOfN(rapid.IntRange(0, 2*mostBytes), 0, 30).Draw(t, "sizes")
 		now, total := time.Now(), 0
 		for i, n := range sizes {
@@ -123,12 +123,12 @@ func TestSettlerTakesBoundedBytes(t *testing.T) {
 				if sum += e.bytes; seen[e.run.row.ID] {
 					t.Fatalf("%d is taken again", e.run.row.ID)
 				}
-				seen[e.run.row.ID], e.told = true, true
+				seen[e.run.row.ID], e.concluded = true, true
 			}
 			if sum > mostBytes && len(all) > 1 {
 				t.Fatalf("%d bytes of %d", sum, len(all))
 			}
-			s.landed(all, nil)
+			s.finishBatch(all, nil)
 		}
 		if len(seen) != len(sizes) || s.bytes != 0 || s.unsettled() != 0 {
 			t.Fatalf("%d of %d are taken, %d bytes are left", len(seen), len(sizes), s.bytes)

@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	// wantEvery is how often an idle loop that listens asks to be told of new jobs.
+	// wantEvery is how often an idle loop that listens requests notifications of new jobs.
 	wantEvery = 10 * time.Second
-	// wantLasts is how long they are told at least, see [queue.Queue.Want].
+	// wantLasts is how long a request for notifications holds at least, see [queue.Queue.Want].
 	wantLasts = 15 * time.Second
 )
 
-// polls says when an idle queue is polled. What it is told, and by when the jobs that it knows
-// of are due, wakes the loop besides.
+// polls decides when an idle queue is polled. Notifications and known due times wake the loop as
+// well.
 type polls struct {
 	first, longest time.Duration // WithPollInterval, WithMaxPollInterval
-	quiet          int           // polls in a row that have found nothing to wait for
+	quiet          int           // consecutive polls that have found no job to wait for
 }
 
-// ahead is how long the next pause lasts at most. A poll looks so far ahead for jobs that are due
-// later: they are started at their time.
+// ahead returns the longest duration of the next pause. A poll reads this far ahead for jobs that
+// are due later. The loop starts these jobs at their time.
 func (p polls) ahead() time.Duration { return backoff.Doubled(p.quiet, p.first, p.longest) }
 
-// next returns the pause after a poll, and what to remember of it. all is false if the poll
-// passed over jobs that are given back, or committed late, or if notifications do not arrive. The
-// pause doubles only after polls that saw everything and found no due job: a due job waits for
-// something that is not notified, such as the end of a job of a capped queue. random is in [0, 1).
+// next returns the pause after a poll, and the state after the poll. all is false if the poll may
+// have missed jobs: jobs that were released or committed late, or if notifications do not arrive.
+// The pause doubles only after polls that saw all jobs and found none due. A due job waits for an
+// event without a notification, such as the end of a job of a capped queue. random is in [0, 1).
 func (p polls) next(found queue.Peek, all bool, random float64) (time.Duration, polls) {
 	due := !found.None && !found.Paused
 	if !all || due && found.Due <= 0 {
@@ -47,31 +47,31 @@ func (p polls) next(found queue.Peek, all bool, random float64) (time.Duration, 
 	return pause, p
 }
 
-// soon makes the next poll come no later than after the first pause.
+// soon makes the next poll come after the first pause at the latest.
 func (l *loop) soon(now time.Time) {
 	l.polls.quiet = 0
 	l.pollAt = earlier(l.pollAt, now.Add(l.polls.first))
 }
 
-// heed takes note of what others have told the loop.
-func (l *loop) heed(now time.Time) {
+// handleNotices handles the flags that other goroutines have set.
+func (l *loop) handleNotices(now time.Time) {
 	if l.unwanted.Swap(false) {
 		l.wantedAt, l.wantAt = time.Time{}, time.Time{}
 	}
-	deaf := l.w.deaf()
-	if l.back.Swap(false) || deaf && !l.deaf {
+	notifyDown := l.w.notifyDown()
+	if l.back.Swap(false) || notifyDown && !l.notifyDown {
 		l.soon(now)
 	}
-	l.deaf = deaf
+	l.notifyDown = notifyDown
 }
 
-// come makes the loop look again soon: jobs have come back to its queue.
-func (l *loop) come() {
+// requestPoll makes the loop poll soon. It is called when jobs have come back to the queue.
+func (l *loop) requestPoll() {
 	l.back.Store(true)
-	l.nudge()
+	l.wake()
 }
 
-// nextWant returns when to ask to be told of new jobs: not in the pause after a failure.
+// nextWant returns when to request notifications next, which is not in the pause after a failure.
 func (l *loop) nextWant() time.Time {
 	if l.wantAt.Before(l.pausedTo) {
 		return l.pausedTo
@@ -83,8 +83,8 @@ func (l *loop) wantDue(now time.Time) bool {
 	return l.w.cfg.notify != "" && !now.Before(l.nextWant())
 }
 
-// want asks to be told of new jobs. The loop claims again if the wish before this one may have
-// lapsed: what was enqueued meanwhile is not told.
+// want requests notifications of new jobs. If the previous request may have lapsed, the loop claims
+// again: jobs enqueued meanwhile were not notified.
 func (l *loop) want(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
@@ -96,7 +96,7 @@ func (l *loop) want(ctx context.Context) {
 		return
 	}
 	if time.Since(l.wantedAt) >= wantLasts {
-		l.hungry = true
+		l.claimable = true
 	}
 	l.wantedAt, l.wantAt = begin, begin.Add(wantEvery)
 }

@@ -12,21 +12,21 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
-// The pause between two polls doubles while they find nothing, from the first to the longest. It
-// ends when a job is due that is known, and is the first one again while a job waits, or what the
-// poll has seen may not be all. A poll looks as far ahead as the pause after it lasts.
+// The pause between two polls doubles while they find nothing, from the first to the longest. The
+// pause ends when a known job is due. It is the first pause again while a job waits, or if the poll
+// may have missed jobs. A poll reads as far ahead as the next pause lasts.
 func TestNextPoll(t *testing.T) {
 	t.Parallel()
 	tier.Checks(t, 5000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		first := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "first"))
 		p := polls{first: first, longest: time.Duration(rapid.Int64Range(int64(first), int64(day)).Draw(t, "longest"))}
-		want := first // the longest that the next pause may be
+		want := first // the longest possible next pause
 		for range rapid.IntRange(1, 40).Draw(t, "polls") {
 			found, all := queue.Peek{None: rapid.Bool().Draw(t, "none"), Paused: rapid.Bool().Draw(t, "paused"), Capped: rapid.Bool().Draw(t, "capped")}, rapid.Bool().Draw(t, "all")
 			ahead := p.ahead()
 			if ahead != want {
-				t.Fatalf("a poll looks %v ahead, want %v", ahead, want)
+				t.Fatalf("a poll reads %v ahead, want %v", ahead, want)
 			}
 			if !found.None {
 				found.Due = time.Duration(rapid.Int64Range(-int64(time.Hour), int64(ahead)).Draw(t, "due"))
@@ -64,8 +64,8 @@ func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 	}
 }
 
-// After a failure a loop does not ask to be told before its pause is over, and sleeps until then.
-func TestNoWishInThePauseAfterAFailure(t *testing.T) {
+// After a failure a loop requests notifications only when its pause is over, and sleeps until then.
+func TestNoNotifyRequestInThePauseAfterAFailure(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := &loop{w: &Worker{observers: &runtime.Observers{}, cfg: config{notify: "x"}}, wantAt: now.Add(-time.Hour), pausedTo: now.Add(time.Second)}
@@ -77,18 +77,18 @@ func TestNoWishInThePauseAfterAFailure(t *testing.T) {
 	}
 }
 
-// Jobs that come back, and notifications that cease to arrive, end a long pause. Those that did
-// not arrive before do not put the next poll off for ever.
-func TestWhatEndsALongPause(t *testing.T) {
+// Jobs that come back, and notifications that stop arriving, end a long pause. Notifications that
+// were already down do not postpone the next poll for ever.
+func TestEventsThatEndALongPause(t *testing.T) {
 	t.Parallel()
 	w := &Worker{observers: &runtime.Observers{}, cfg: config{notify: "x"}}
 	w.listens.echo = true
 	now := time.Now()
-	l := &loop{w: w, wake: make(chan struct{}, 1)}
+	l := &loop{w: w, woken: make(chan struct{}, 1)}
 	rest := func() { l.polls, l.pollAt = polls{time.Second, time.Hour, 9}, now.Add(time.Hour) }
 	check := func(what string, pause time.Duration, quiet int) {
 		t.Helper()
-		if l.heed(now); l.pollAt.Sub(now) != pause || l.polls.quiet != quiet {
+		if l.handleNotices(now); l.pollAt.Sub(now) != pause || l.polls.quiet != quiet {
 			t.Errorf("%s: the next poll is in %v after %d quiet ones, want %v after %d", what, l.pollAt.Sub(now), l.polls.quiet, pause, quiet)
 		}
 	}
@@ -101,12 +101,12 @@ func TestWhatEndsALongPause(t *testing.T) {
 	for what, change := range map[string]func(*listener){
 		"before the first echo":     func(l *listener) { l.echo = false },
 		"while an echo is missed":   func(l *listener) { l.doubt = true },
-		"when nothing has arrived":  func(l *listener) { l.found = errNotifyElsewhere },
+		"when nothing has arrived":  func(l *listener) { l.silent = errNotifyElsewhere },
 		"a lost connection, anew":   func(l *listener) { l.echo = false },
 		"a connection in doubt now": func(l *listener) { l.doubt = true },
 	} {
 		w.listens = listener{echo: true}
-		l.heed(now)
+		l.handleNotices(now)
 		rest()
 		w.listens.change(change)
 		check(what, time.Second, 0)

@@ -9,19 +9,18 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// wanted waits until a worker has asked to be told of new jobs, and rests.
+// wanted waits until a worker has requested notifications of new jobs, and sleeps.
 func (s *stage) wanted() {
 	s.t.Helper()
-	s.until("the worker to ask to be told", func() (is bool) {
+	s.until("the worker to ask to be reported", func() (is bool) {
 		err := s.d.DB.QueryRow(`SELECT EXISTS (SELECT FROM jobs_wanted WHERE until > clock_timestamp())`).Scan(&is)
 		return err == nil && is
 	})
 }
 
-// A worker that listens polls once an hour, and starts all that it can be told of: new jobs, those
-// of a later time, those that are tried again or snooze, those that another worker gives back, and
-// those of a dead one.
-func TestToldOfAllThatComes(t *testing.T) {
+// A worker that listens polls once an hour, and starts every due job. The jobs are new, due later,
+// retried, snoozed, released by another worker, or of a dead worker.
+func TestNotifiedOfEveryDueJob(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	left := make(chan struct{})
@@ -51,7 +50,7 @@ func TestToldOfAllThatComes(t *testing.T) {
 	seldom := []jobs.Option{jobs.WithNotifyConnectionString(s.d.URL), jobs.WithPollInterval(time.Hour)}
 	s.run(seldom...)
 	s.wanted()
-	if err := stop(); err != nil { // gives its job back
+	if err := stop(); err != nil { // releases its job
 		t.Fatal(err)
 	}
 	s.ended(held)
@@ -69,15 +68,15 @@ func TestToldOfAllThatComes(t *testing.T) {
 	}
 }
 
-// A worker that rests goes on asking to be told: a wish lasts for half a minute.
-func TestRestingWorkerStaysTold(t *testing.T) {
+// An idle worker renews its request for notifications, which lasts for half a minute.
+func TestIdleWorkerRenewsItsNotifyRequest(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	s.run(jobs.WithNotifyConnectionString(s.d.URL), jobs.WithPollInterval(time.Hour))
 	s.ended(s.add(task{}))
 	s.wanted()
-	for range 2 { // once it may be since its connection is new
+	for range 2 { // the first request may come from the new connection
 		s.d.Exec(t, `DELETE FROM jobs_wanted`)
 		s.wanted()
 	}

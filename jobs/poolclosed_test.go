@@ -11,8 +11,8 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// A worker whose pool somebody closes ends, and says why. It ends its handlers, and keeps
-// neither its jobs nor the leadership from the others.
+// A worker whose pool is closed ends, and returns ErrPoolClosed. It ends the contexts of its
+// handlers, and gives up its jobs and the leadership.
 func TestAPoolThatIsClosedUnderTheWorker(t *testing.T) {
 	t.Parallel()
 	for name, idle := range map[string]bool{"with a job that runs": false, "idle": true} {

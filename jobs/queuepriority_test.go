@@ -11,8 +11,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// While a queue of a higher priority has jobs, the slots that are shared are its own. It does
-// not matter which queue was named first, nor which has waited longer.
+// While a queue of a higher priority has jobs, it gets all shared slots. The order of the options
+// does not matter, nor which queue has waited longer.
 func TestQueuePriority(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -34,7 +34,7 @@ func TestQueuePriority(t *testing.T) {
 	}
 	notes := s.notes()
 	for i, want := range []string{"high", "middle", "low"} {
-		// The two that run at once note their starts in any order.
+		// The two jobs that run at once record their starts in any order.
 		for n, got := range notes[i*each+1 : (i+1)*each-1] {
 			if got != want {
 				t.Fatalf("start %d is of queue %s, want %s: %q", i*each+1+n, got, want, notes)
@@ -43,8 +43,8 @@ func TestQueuePriority(t *testing.T) {
 	}
 }
 
-// A slot that becomes free goes to the queue of the higher priority, though another one has
-// waited for it longer; and to that one after it.
+// A free slot goes to the queue of the higher priority, though another queue has waited longer. The
+// next free slot goes to the other queue.
 func TestNextSlotIsOfTheHigherPriority(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -75,7 +75,7 @@ func TestNextSlotIsOfTheHigherPriority(t *testing.T) {
 	}
 }
 
-// A claim takes no more than its batch. The next follows at once: all slots are used.
+// A claim takes at most its batch. The next claim follows at once, so all slots are used.
 func TestClaimBatch(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

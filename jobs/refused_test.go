@@ -16,9 +16,9 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// A job whose id an earlier one has in the history holds up no other: not where runs end,
-// nor where jobs expire, nor where those of a dead worker are reset. It is told with the
-// remedy, and ends once the earlier job is gone.
+// A job whose ID an earlier job has in the history delays no other job: when runs end, when jobs
+// expire, and when jobs of a dead worker are reset. The job is reported with the remedy. It ends
+// once the earlier job is removed.
 func TestJobWhoseIDTheHistoryHas(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -26,7 +26,7 @@ func TestJobWhoseIDTheHistoryHas(t *testing.T) {
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	s.d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
 		SELECT n, 'task', 'default', 5, now(), '{}', now(), 1, 0, 0, 5, 'completed' FROM unnest('{1,6,11,16}'::int[]) AS n`)
-	for n := range 20 { // ids 1 to 20, five for each way to end
+	for n := range 20 { // IDs 1 to 20, five for each way to end
 		switch n / 5 {
 		case 0:
 			s.add(task{n})
@@ -49,16 +49,16 @@ func TestJobWhoseIDTheHistoryHas(t *testing.T) {
 		return n
 	}
 	s.until("the others to end", func() bool { return ends() == 4+16 })
-	told := func(what string, id int) func() bool {
+	reported := func(what string, id int) func() bool {
 		return func() bool {
 			all := strings.Join(s.notes(), "\n")
 			return strings.Contains(all, what) && strings.Contains(all, fmt.Sprintf("SET id = -id WHERE id = %d)", id))
 		}
 	}
-	s.until("a job without a result to be told", told("settle: jobs: what became of job 1 cannot be stored: ", 1))
-	s.until("a job with a result to be told", told("settle: jobs: what became of job 6 cannot be stored: ", 6))
-	s.until("a job that expires to be told", told("expire jobs: job 11: ", 11))
-	s.until("a job of a dead worker to be told", told("reset the jobs of dead workers: job 16: ", 16))
+	s.until("a job without a result to be reported", reported("settle: jobs: what became of job 1 cannot be stored: ", 1))
+	s.until("a job with a result to be reported", reported("settle: jobs: what became of job 6 cannot be stored: ", 6))
+	s.until("a job that expires to be reported", reported("expire jobs: job 11: ", 11))
+	s.until("a job of a dead worker to be reported", reported("reset the jobs of dead workers: job 16: ", 16))
 	s.until("the status to show both", func() bool {
 		st := w.Status()
 		return st.Unsettled == 2 && st.SettleError != nil && strings.Contains(st.SettleError.Error(), "(and 1 more jobs)")
@@ -70,8 +70,8 @@ func TestJobWhoseIDTheHistoryHas(t *testing.T) {
 	})
 }
 
-// A job whose error the database's encoding does not hold is tried again, as any other that
-// fails: the error is stored in ASCII. One whose result it does not hold fails.
+// The database's encoding may not hold the error of a job. Then the error is stored in ASCII, and
+// the job is retried as usual. If the encoding does not hold the result, the job fails.
 func TestErrorThatTheEncodingDoesNotHold(t *testing.T) {
 	t.Parallel()
 	latin := pgtest.Latin1(t)

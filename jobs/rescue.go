@@ -19,29 +19,30 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// rescueTick is how often the leader looks whose jobs to give to others.
+// rescueTick is how often the leader checks for dead workers whose jobs are due for a reset.
 const rescueTick = 250 * time.Millisecond
 
-// rescuer gives the jobs of the dead to others, while this worker leads. Nothing depends
-// on that it is one only. It does nothing else: what is less urgent could wait for a
-// connection, and these jobs with it.
+// rescuer resets the jobs of dead workers while this worker leads. Correctness does not depend on
+// there being one leader only. It runs nothing else: a less urgent task could wait for a connection
+// and delay the reset.
 type rescuer struct {
-	w    *Worker
-	turn watchdog.Iteration
-	some some[int64]
+	w      *Worker
+	turn   watchdog.Iteration
+	chunks chunks[int64]
 
-	forgot atomic.Bool // dead was cleared: the chores have to look for workers without a row again
+	cleared atomic.Bool // dead was cleared: maintenance must read again which workers have no row
 
 	mu    sync.Mutex
-	dead  map[uuid.UUID]time.Time // since when they seem dead
-	clean map[uuid.UUID]time.Time // when their jobs were last looked for
+	dead  map[uuid.UUID]time.Time // since when each worker seems dead
+	clean map[uuid.UUID]time.Time // when its jobs were last reset
 }
 
 func newRescuer(w *Worker) *rescuer {
-	return &rescuer{w: w, some: some[int64]{what: refusedJob}, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{}}
+	return &rescuer{w: w, chunks: chunks[int64]{what: refusedJob}, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{}}
 }
 
-// see takes note of who seems dead at a look of the leader.
+// see records which workers seem dead. rows are the workers with a row, alive those that show that
+// they live.
 func (r *rescuer) see(rows, alive []uuid.UUID) {
 	living := make(map[uuid.UUID]bool, len(alive))
 	for _, id := range alive {
@@ -65,7 +66,7 @@ func (r *rescuer) see(rows, alive []uuid.UUID) {
 	}
 }
 
-// suspect takes note of workers that jobs run for and that have no row.
+// suspect records workers that have running jobs and no row.
 func (r *rescuer) suspect(ids []uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,14 +78,14 @@ func (r *rescuer) suspect(ids []uuid.UUID) {
 	}
 }
 
-// due are the workers that have seemed dead for long enough. Those whose jobs were
-// taken are looked at again, after a pause that doubles: a claim may have been
-// committed late, and rows that a connection of theirs holds are passed over.
+// due returns the workers that have seemed dead for the rescue delay. A worker whose jobs were
+// reset is due again after a pause that doubles. A claim of the dead worker may commit late. And
+// the reset passes over rows that a connection of the dead worker holds locked.
 func (r *rescuer) due(now time.Time) (ids []uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, since := range r.dead {
-		if now.Sub(since) >= r.w.cfg.rescueDelay && now.Sub(r.clean[id]) >= min(r.w.choreInterval, r.clean[id].Sub(since)) {
+		if now.Sub(since) >= r.w.cfg.rescueDelay && now.Sub(r.clean[id]) >= min(r.w.maintenanceInterval, r.clean[id].Sub(since)) {
 			ids = append(ids, id)
 		}
 	}
@@ -98,7 +99,7 @@ func (r *rescuer) took(ids []uuid.UUID, now time.Time) {
 		r.clean[id] = now
 	}
 	for id, at := range r.clean {
-		if now.Sub(at) > 10*r.w.choreInterval { // its row is long gone
+		if now.Sub(at) > 10*r.w.maintenanceInterval { // the row of the worker was removed long ago
 			delete(r.dead, id)
 			delete(r.clean, id)
 		}
@@ -110,14 +111,14 @@ func (r *rescuer) forget() {
 	defer r.mu.Unlock()
 	clear(r.dead)
 	clear(r.clean)
-	r.forgot.Store(true)
+	r.cleared.Store(true)
 }
 
-// run does that until ctx ends.
+// run resets jobs until ctx ends.
 func (r *rescuer) run(ctx context.Context) {
 	for backoff.Sleep(ctx, rescueTick) {
 		if !r.w.coord.Status().Leader {
-			r.forget() // others have led meanwhile
+			r.forget() // another worker may have led meanwhile
 			continue
 		}
 		if ids := r.due(time.Now()); len(ids) > 0 {
@@ -126,8 +127,7 @@ func (r *rescuer) run(ctx context.Context) {
 	}
 }
 
-// task runs statements of one of the loops that a leader has, and notes whether they
-// fail.
+// task runs the statements of a loop of the leader, and notifies an error as [observe.TaskFailed].
 func (w *Worker) task(ctx context.Context, t *watchdog.Iteration, name string, f func(ctx context.Context, conn *sql.Conn) error) {
 	t.Begin()
 	defer t.End()
@@ -139,13 +139,13 @@ func (w *Worker) task(ctx context.Context, t *watchdog.Iteration, name string, f
 	}
 }
 
-// reset gives the jobs of the dead to others. That they are dead is judged again, in
-// the statement that does it. A job that the database refuses to reset is set aside.
+// reset resets the jobs of dead workers. The statement checks again that the workers are dead. A
+// job that the database refuses to reset is set aside.
 func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) error {
 	total := observe.JobsReset{Workers: ids}
 	defer func() {
 		if total.Back+total.Ended > 0 {
-			r.w.comeAll()
+			r.w.requestPolls()
 			r.w.observers.Notify(total)
 		}
 	}()
@@ -154,7 +154,7 @@ func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) er
 		if err != nil {
 			return err
 		}
-		n, err := r.some.take(ctx, r.w, resetTask, func(out []int64, most int) ([]int64, error) {
+		n, err := r.chunks.take(ctx, r.w, resetTask, func(out []int64, most int) ([]int64, error) {
 			return r.w.queue.Lost(ctx, r.w.planned(conn, conn), out, most, with, args...)
 		}, func(jobs []int64) (int, error) {
 			back, ended, err := r.w.queue.Reset(ctx, r.w.planned(conn, conn), jobs, with, args...)
@@ -174,19 +174,19 @@ func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) er
 
 const resetTask = "reset the jobs of dead workers"
 
-// mostTaken bounds how many jobs a statement ends or resets that no worker has.
+// mostTaken bounds how many jobs without a worker a statement ends or resets.
 const mostTaken = 1000
 
-// some are the rows that a task of the leader takes, some at a time.
-type some[K cmp.Ordered] struct {
-	what    func(w *Worker, id K, err error) error // names a row that is refused, and the remedy
+// chunks are the rows that a task of the leader processes in chunks.
+type chunks[K cmp.Ordered] struct {
+	what    func(w *Worker, id K, err error) error // names a refused row and the remedy
 	pace    batch.Pace
 	refused batch.Refused[K]
 }
 
-// take finds rows and takes them. It returns how many it has taken. Rows that the database
-// refuses to take are told, and left out of the next calls for a while.
-func (s *some[K]) take(ctx context.Context, w *Worker, task string, find func(out []K, most int) ([]K, error), take func(ids []K) (int, error)) (taken int, err error) {
+// take finds a chunk of rows and processes it. It returns how many rows were processed. Rows that
+// the database refuses are reported, and left out of the next calls for a while.
+func (s *chunks[K]) take(ctx context.Context, w *Worker, task string, find func(out []K, most int) ([]K, error), take func(ids []K) (int, error)) (taken int, err error) {
 	begin, most := time.Now(), s.pace.Most(mostTaken)
 	out := s.refused.Begin(begin)
 	s.refused.Partly(nil)
@@ -219,17 +219,17 @@ func (s *some[K]) take(ctx context.Context, w *Worker, task string, find func(ou
 		w.taskFailed(task, fmt.Errorf("%w (and %d more rows)", refused[0], len(refused)-1))
 	}
 	if err == nil && taken == 0 && len(refused) > 0 {
-		return len(refused), nil // there may be more behind these
+		return len(refused), nil // there may be more rows behind the refused ones
 	}
 	return taken, err
 }
 
-// refusedJob names a job that the database refuses to change.
+// refusedJob describes a job that the database refuses to change.
 func refusedJob(w *Worker, id int64, err error) error {
 	return fmt.Errorf("job %d: %w", id, w.refusal(id, err))
 }
 
-// refusal says why the database refuses to change a job, and the remedy.
+// refusal returns why the database refuses to change a job, and the remedy.
 func (w *Worker) refusal(id int64, err error) error {
 	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
 		return w.queue.ExplainDuplicate(id, err)

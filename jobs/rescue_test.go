@@ -14,10 +14,9 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// The jobs of a worker that has died run again elsewhere. Those that it had started
-// count a reset, those that it had only claimed do not. When it comes back, it
-// finishes nothing: its handlers lose their context, and what they return is of no
-// effect.
+// The jobs of a dead worker run again on another worker. Jobs that had started count a reset, jobs
+// that were only claimed do not. If the worker comes back, its handlers lose their context, and
+// their results have no effect.
 func TestDeadWorker(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -30,7 +29,7 @@ func TestDeadWorker(t *testing.T) {
 			s.note("began")
 			<-ctx.Done()
 			lost <- context.Cause(ctx)
-			return nil // it would complete
+			return nil // nil would complete the job
 		}
 		return j.SetResult("second")
 	}, jobs.Timeout(0))
@@ -58,7 +57,7 @@ func TestDeadWorker(t *testing.T) {
 		}
 	}
 	if resets.Load() != 5 {
-		t.Errorf("%d jobs were told to be reset", resets.Load())
+		t.Errorf("%d jobs were reported as reset", resets.Load())
 	}
 	line.mend()
 	for range 3 {
@@ -68,14 +67,14 @@ func TestDeadWorker(t *testing.T) {
 				t.Errorf("the old handler's context ended with: %v", err)
 			}
 		case <-time.After(patience):
-			t.Fatalf("an old handler was not told; %+v", one.Status())
+			t.Fatalf("an old handler lost no context; %+v", one.Status())
 		}
 	}
 	s.until("the lost jobs to leave the worker", func() bool { q := one.Status().Queues[0]; return q.Lost == 5 && q.Running == 0 })
 }
 
-// A job that takes its worker along each time fails in the end.
-func TestKillerFails(t *testing.T) {
+// A job that kills its worker each time fails in the end.
+func TestJobThatKillsWorkersFails(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error {
@@ -95,14 +94,13 @@ func TestKillerFails(t *testing.T) {
 	line.mend()
 }
 
-// A worker that leads again has forgotten who had died before, and looks for their
-// jobs at once.
-func TestLeadingAgainLooksForJobs(t *testing.T) {
+// A worker that leads again has forgotten the dead workers, and checks for their jobs at once.
+func TestNewLeaderChecksForLostJobs(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithLeaderStrategy(jobs.LeaderStrategyLease))...)
-	jobs.SetChores(w, time.Hour)
+	jobs.SetMaintenance(w, time.Hour)
 	s.d.Exec(t, `INSERT INTO jobs_once (key, job_id, hash, expires_at) VALUES ('old', 1, 'h', now() - interval '1 hour')`)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Start(context.WithoutCancel(t.Context())) }()
@@ -112,7 +110,7 @@ func TestLeadingAgainLooksForJobs(t *testing.T) {
 			t.Errorf("the worker ended with: %v", err)
 		}
 	})
-	s.until("the leader to do its chores", func() bool {
+	s.until("the leader to do its maintenance", func() bool {
 		var left int
 		err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs_once`).Scan(&left)
 		return err == nil && left == 0
@@ -127,7 +125,7 @@ func TestLeadingAgainLooksForJobs(t *testing.T) {
 	if i := s.ended(lost()); i.Resets != 1 {
 		t.Errorf("the job has %d resets, want one", i.Resets)
 	}
-	// A loss that was over before the chores looked.
+	// The leadership was lost and regained between two checks of maintenance.
 	id := lost()
 	jobs.ForgetDead(w)
 	if i := s.ended(id); i.Resets != 1 {
@@ -135,8 +133,8 @@ func TestLeadingAgainLooksForJobs(t *testing.T) {
 	}
 }
 
-// A chore that waits, for a lock or a connection, holds up no rescue.
-func TestChoresHoldUpNoRescue(t *testing.T) {
+// Maintenance that waits for a lock or a connection delays no rescue.
+func TestMaintenanceDelaysNoRescue(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	db, line := s.openLine(t)
@@ -171,7 +169,7 @@ func TestChoresHoldUpNoRescue(t *testing.T) {
 		}
 		line.mend()
 	})
-	s.until("a chore to wait for the lock", func() (waits bool) {
+	s.until("maintenance to wait for the lock", func() (waits bool) {
 		err := s.d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE ` + pgtest.Here + ` AND relation = 'jobs_once'::regclass AND NOT granted)`).Scan(&waits)
 		return err == nil && waits
 	})
@@ -180,8 +178,8 @@ func TestChoresHoldUpNoRescue(t *testing.T) {
 	}
 }
 
-// The jobs of a worker whose last heartbeat lies in the future, as after the server's clock
-// was set back, run again after its HeartbeatTimeout.
+// A worker's last heartbeat lies in the future, as after the server's clock was set back. Its jobs
+// run again after its HeartbeatTimeout.
 func TestDeadWorkerWithAHeartbeatInTheFuture(t *testing.T) {
 	t.Parallel()
 	for name, strategy := range map[string]jobs.LeaderStrategy{"advisory": jobs.LeaderStrategyAdvisory, "lease": jobs.LeaderStrategyLease} {

@@ -8,24 +8,24 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 )
 
-// RetryPolicy says how long to wait after a failure: the failures of the job so
-// far, this one included, and what the handler has returned. Below 0 counts as 0.
+// RetryPolicy returns the delay after a failure. failures counts the failures of the job, including
+// this one. err is what the handler has returned. A negative delay counts as 0.
 type RetryPolicy func(failures int, err error) time.Duration
 
-// defaultRetry gives a job fifteen attempts in about three days.
+// defaultRetry allows fifteen attempts in about three days.
 var defaultRetry = Exponential(15*time.Second, 24*time.Hour)
 
-// Exponential doubles the delay from first up to limit. A random half of each is
-// left out, so that many who failed together do not come back together ("equal
-// jitter", Brooker, Exponential Backoff And Jitter, 2015).
+// Exponential doubles the delay from first up to limit. Each delay is shortened by a random part of
+// up to a half. So jobs that failed together do not retry together. The method is "equal jitter" of
+// Brooker, Exponential Backoff And Jitter, 2015.
 func Exponential(first, limit time.Duration) RetryPolicy {
 	return func(failures int, _ error) time.Duration {
 		return backoff.Delay(failures, first, limit, rand.Float64())
 	}
 }
 
-// Steps takes the delays in turn, and the last again and again. Up to a quarter is
-// added at random.
+// Steps uses the delays in order, and repeats the last delay. Up to a quarter of the delay is added
+// at random.
 func Steps(delays ...time.Duration) RetryPolicy {
 	return func(failures int, _ error) time.Duration {
 		if len(delays) == 0 {
@@ -35,7 +35,7 @@ func Steps(delays ...time.Duration) RetryPolicy {
 	}
 }
 
-// Fixed is the same delay each time. Up to a quarter is added at random.
+// Fixed uses the same delay each time. Up to a quarter of the delay is added at random.
 func Fixed(delay time.Duration) RetryPolicy { return Steps(delay) }
 
 func spread(d time.Duration) time.Duration {

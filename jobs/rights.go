@@ -11,10 +11,10 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// checkRights reports with ErrPrivileges all that this worker's role needs and may
-// not do. Some statements run for the first time after weeks, and would then fail
-// for ever. Others would see no row, and return no error: a queue would not look paused.
-// Of the consumers' tables it asks only for those that are there.
+// checkRights returns ErrPrivileges with every privilege that the role of this worker lacks. Some
+// statements run for the first time after weeks, and would then fail for ever. Under row-level
+// security, other statements would find no row and return no error: a paused queue would not look
+// paused. The tables of consumers are checked only if they exist.
 func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs) error {
 	events, err := tables.Parse(w.cfg.events, "WithCheckpointsTable: ")
 	if err != nil {
@@ -31,8 +31,8 @@ func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs)
 	return nil
 }
 
-// hidden returns ErrPrivileges if row-level security may have hidden rows that were not
-// found in the tables. An error of the look is none of the caller's.
+// hidden returns ErrPrivileges if row-level security may have hidden rows of the tables. An error
+// of the check itself is ignored.
 func (c *Client) hidden(ctx context.Context, on Querier, tables ...ident.Table) error {
 	if remedy, err := rights.Hidden(ctx, on, tables...); err == nil && remedy != "" {
 		return fmt.Errorf("jobs: %w: %s", ErrPrivileges, remedy)

@@ -21,7 +21,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// login makes a role that logs in, and a pool of it.
+// login makes a role that logs in, and a pool of this role.
 func (s *stage) login(kind string) (role string, db *sql.DB) {
 	s.t.Helper()
 	var name string
@@ -48,14 +48,14 @@ func (s *stage) login(kind string) (role string, db *sql.DB) {
 	return role, db
 }
 
-// Start names all that a worker's role lacks, and that is enough for a whole run.
-// The role of a client lacks nothing with what the grants give it.
+// Start names every privilege that the role of a worker lacks, and these suffice for a whole run.
+// The granted role of a client lacks nothing.
 func TestStartNamesMissingPrivileges(t *testing.T) {
 	t.Parallel()
 	for name, leader := range map[string]jobs.LeaderStrategy{"advisory": jobs.LeaderStrategyAdvisory, "lease": jobs.LeaderStrategyLease} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			if err := migrations.Apply(t.Context(), s.d.DB, nil); err != nil { // those of consumers
+			if err := migrations.Apply(t.Context(), s.d.DB, nil); err != nil { // the tables of consumers
 				t.Fatal(err)
 			}
 			s.d.Exec(t, `REVOKE ALL ON SCHEMA public FROM PUBLIC`)
@@ -105,8 +105,8 @@ func TestStartNamesMissingPrivileges(t *testing.T) {
 	}
 }
 
-// What row-level security hides is not taken for what is not there: whatever starts refuses
-// it, and a client that finds nothing says so.
+// Rows that row-level security hides are not taken for missing. Start refuses such a role, and a
+// client that finds nothing returns an error.
 func TestHiddenRowsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -140,7 +140,7 @@ func TestHiddenRowsAreRefused(t *testing.T) {
 		{"Wait for a run", "jobs_flow_runs", func(ctx context.Context) error { _, err := flow.NewClient(client).Wait(ctx, 1); return err }},
 	} {
 		s.d.Exec(t, `ALTER TABLE `+test.table+` ENABLE ROW LEVEL SECURITY`)
-		ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // what starts would run
+		ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // a worker that starts would run
 		err := test.does(ctx)
 		cancel()
 		want := "row-level security hides rows from role " + role + ": ALTER ROLE " + role + " BYPASSRLS, or make the role the owner, or ALTER TABLE public." + test.table + " DISABLE ROW LEVEL SECURITY"

@@ -20,18 +20,18 @@ type run struct {
 	handler *handler
 	row     queue.Job
 	header  Header
-	phase   phase  // guarded by hand
-	trial   *trial // nil in a worker
+	phase   phase   // guarded by inFlight
+	dryRun  *dryRun // nil in a worker
 
-	cancel  context.CancelCauseFunc // of its context; nil before it runs, and in a batch; guarded by hand
-	ended   error                   // why its context was to end; guarded by hand
-	started time.Time               // when it got its slot; guarded by hand until it is settled
-	back    bool                    // its handler was given up, and has returned; guarded by hand
+	cancel  context.CancelCauseFunc // ends the context of the run; nil before the run, and in a batch; guarded by inFlight
+	ended   error                   // why the context was to end; guarded by inFlight
+	started time.Time               // when the run got its slot; guarded by inFlight until it is settled
+	back    bool                    // the handler was given up, and has returned; guarded by inFlight
 
 	mu      sync.Mutex
 	result  json.RawMessage
-	own     error // from Settle
-	settled bool  // by Settle
+	own     error // from Job.Settle
+	settled bool  // Job.Settle was called
 	byTx    bool  // CompleteTx was called
 }
 
@@ -47,33 +47,33 @@ func (r *run) setOwn(err error) {
 	r.own, r.settled = err, true
 }
 
-// left is what the handler has left: its result, whether it called CompleteTx, and
-// the outcome of Settle.
-func (r *run) left() (result json.RawMessage, byTx bool, own error, settled bool) {
+// reported returns what the handler has reported: its result, whether it called CompleteTx, and the
+// outcome of Settle.
+func (r *run) reported() (result json.RawMessage, byTx bool, own error, settled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.result, r.byTx, r.own, r.settled
 }
 
-// forget forgets what a handler has left, before another call.
-func (r *run) forget() {
+// clearReported clears what the handler has reported, before another call.
+func (r *run) clearReported() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result, r.own, r.settled, r.byTx = nil, nil, false, false
 }
 
 func (r *run) log(ctx context.Context, entry json.RawMessage) error {
-	if r.trial != nil {
-		r.trial.log(entry)
+	if r.dryRun != nil {
+		r.dryRun.log(entry)
 		return nil
 	}
 	return r.w.queue.Log(ctx, r.w.db, r.row.ID, r.row.Attempt, entry)
 }
 
-// errCompletes refuses a second completion.
+// errCompletes refuses a second completion of the job.
 var errCompletes = errors.New("the worker completes the job itself, in the transaction that it gave the handler: return nil")
 
-// completeIn completes the job in a transaction of the handler's.
+// completeIn completes the job in a transaction of the handler's own.
 func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 	if r.handler.tx {
 		return errCompletes
@@ -82,16 +82,16 @@ func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 	r.byTx = true
 	result := r.result
 	r.mu.Unlock()
-	if r.trial != nil {
-		return r.trial.completeIn(ctx, tx)
+	if r.dryRun != nil {
+		return r.dryRun.completeIn(ctx, tx)
 	}
 	return r.w.completeIn(ctx, tx, []completion{{r, result}})
 }
 
-// end ends the context of the run, or makes it end as soon as it has one.
+// end ends the context of the run, or makes the context end as soon as the run has one.
 func (r *run) end(why error) {
-	r.w.hand.mu.Lock()
-	defer r.w.hand.mu.Unlock()
+	r.w.inFlight.mu.Lock()
+	defer r.w.inFlight.mu.Unlock()
 	if r.ended == nil {
 		r.ended = why
 	}
@@ -100,11 +100,11 @@ func (r *run) end(why error) {
 	}
 }
 
-// begin gives the run the context of a call. That of a batch does not end with one
-// of its jobs.
+// begin gives the run the context of a call. The context of a batch does not end with one of its
+// jobs.
 func (r *run) begin(cancel context.CancelCauseFunc, alone bool) {
-	r.w.hand.mu.Lock()
-	defer r.w.hand.mu.Unlock()
+	r.w.inFlight.mu.Lock()
+	defer r.w.inFlight.mu.Unlock()
 	if !alone {
 		return
 	}
@@ -113,10 +113,10 @@ func (r *run) begin(cancel context.CancelCauseFunc, alone bool) {
 	}
 }
 
-// whyEnded is why the context of the run was to end, nil if it was not.
+// whyEnded returns why the context of the run was to end, nil if it was not.
 func (r *run) whyEnded() error {
-	r.w.hand.mu.Lock()
-	defer r.w.hand.mu.Unlock()
+	r.w.inFlight.mu.Lock()
+	defer r.w.inFlight.mu.Unlock()
 	return r.ended
 }
 
@@ -126,13 +126,13 @@ type completion struct {
 	result json.RawMessage
 }
 
-// errRowLocked: another transaction has locked the row of a job for so long that it could
-// not be completed.
+// errRowLocked reports that another transaction holds the lock of a job's row for too long. The job
+// could not be completed.
 var errRowLocked = errors.New("another transaction has locked the job's row, such as one that cancels it and is open: commit it or roll it back")
 
-// completeIn completes runs in a transaction. It waits for those whose row is locked, half
-// as long as a statement may take; then it returns errRowLocked. It returns ErrClaimLost if
-// one of them is not this worker's any more.
+// completeIn completes runs in a transaction. It waits for locked rows for half of the time that a
+// statement may take, and then returns errRowLocked. It returns ErrClaimLost if another worker has
+// one of the jobs.
 func (w *Worker) completeIn(ctx context.Context, tx Querier, all []completion) error {
 	left, late := slices.Clone(all), time.Now().Add(w.limit/2)
 	for tries := 1; ; tries++ {
@@ -148,7 +148,7 @@ func (w *Worker) completeIn(ctx context.Context, tx Querier, all []completion) e
 	}
 }
 
-// completeOnce completes what nobody has locked, and leaves the rest.
+// completeOnce completes the runs whose rows are not locked. The others stay in left.
 func (w *Worker) completeOnce(ctx context.Context, tx Querier, left *[]completion) error {
 	var bare []queue.Run
 	var ends []queue.End
@@ -182,7 +182,7 @@ func (w *Worker) completeOnce(ctx context.Context, tx Querier, left *[]completio
 	return w.stillRun(ctx, tx, *left)
 }
 
-// stillRun returns ErrClaimLost if a job is not this worker's any more.
+// stillRun returns ErrClaimLost if one of the jobs does not belong to this worker any more.
 func (w *Worker) stillRun(ctx context.Context, tx Querier, all []completion) error {
 	if len(all) == 0 {
 		return nil

@@ -6,33 +6,32 @@ import (
 	"time"
 )
 
-// runners are the goroutines that run handlers. A call of a handler needs one of its
-// own, as it may wait for anything. But calls that take microseconds need no more
-// than there are processors: a thousand goroutines would spend most of their time on
-// growing their stacks. So a list of calls begins with few, and if these do not keep
-// up, each call that waits gets its own.
+// runners are the goroutines that run handlers. A handler may block, so each call needs a goroutine
+// of its own. Calls that take microseconds need no more goroutines than there are processors. A
+// thousand goroutines would spend most of their time on growing their stacks. So a list of calls
+// begins with few goroutines. If these do not keep up, each waiting call gets its own.
 type runners struct {
 	w *Worker
 
 	mu       sync.Mutex
 	waiting  [][]*run
-	finished int // calls, since the last look
-	looking  bool
+	finished int // calls finished since the last check
+	checking bool
 }
 
-// keepUp is how long a call may wait while others are finished.
+// keepUp is how long a call may wait while others finish.
 const keepUp = 100 * time.Microsecond
 
-// run runs calls, each of some jobs.
+// run runs calls. Each call is a list of jobs.
 func (c *runners) run(calls [][]*run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.waiting = append(c.waiting, calls...)
 	few := runtime.GOMAXPROCS(0)
 	c.spawn(min(len(calls), few))
-	if len(calls) > few && !c.looking {
-		c.looking, c.finished = true, 0
-		time.AfterFunc(keepUp, c.look)
+	if len(calls) > few && !c.checking {
+		c.checking, c.finished = true, 0
+		time.AfterFunc(keepUp, c.check)
 	}
 }
 
@@ -42,21 +41,21 @@ func (c *runners) spawn(n int) {
 	}
 }
 
-// look gives each call that waits a goroutine, unless those that run are quick.
-func (c *runners) look() {
+// check gives each waiting call a goroutine, unless the running calls finish quickly.
+func (c *runners) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.finished < runtime.GOMAXPROCS(0) {
 		c.spawn(len(c.waiting))
 	}
 	c.finished = 0
-	if c.looking = len(c.waiting) > 0; c.looking {
-		time.AfterFunc(keepUp, c.look)
+	if c.checking = len(c.waiting) > 0; c.checking {
+		time.AfterFunc(keepUp, c.check)
 	}
 }
 
-// runner runs calls until none waits. runtime.Goexit in a handler ends it before:
-// then the others run what waits, or the next look finds it.
+// runner runs calls until none waits. If runtime.Goexit in a handler ends the goroutine, the other
+// runners take the waiting calls, or the next check does.
 func (c *runners) runner() {
 	for {
 		c.mu.Lock()

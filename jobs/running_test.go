@@ -12,7 +12,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Running shows each job while its handler runs, and from when, also one that was given up.
+// Running returns each job while its handler runs, with its start, also if the handler was given
+// up.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -76,8 +77,8 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// While handlers that were given up keep all slots of a queue, the worker is not ready. What such a
-// handler returns is told.
+// While handlers that were given up hold all slots of a queue, the worker is not ready. What such a
+// handler returns is reported.
 func TestReadyWithoutSlots(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

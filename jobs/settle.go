@@ -13,19 +13,19 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// kind says what else is known of an outcome.
+// kind qualifies an outcome.
 type kind int
 
 const (
 	plain         kind = iota
-	completed          // in the handler's transaction, which is committed
-	doubtful           // likewise, but nobody knows whether it is committed
-	completedByTx      // the handler says so by CompleteTx
-	unstarted          // the handler was not called, or could not complete
-	disconnected       // the handler's transaction was lost with its connection
+	completed          // in the transaction of the handler, which is committed
+	doubtful           // in the transaction of the handler, whose commit got no answer
+	completedByTx      // the handler has called CompleteTx
+	unstarted          // the handler was not called, or its job could not be completed
+	disconnected       // the connection of the handler's transaction was lost
 )
 
-// outcome is how a run has ended in this worker.
+// outcome is the outcome of a run in this worker.
 type outcome struct {
 	run   *run
 	err   error
@@ -35,7 +35,7 @@ type outcome struct {
 	answered bool // of disconnected: the database answered others, so the handler may have lost the connection
 }
 
-// each is the same outcome for each run.
+// each returns one outcome for each run.
 func each(runs []*run, o outcome) []outcome {
 	all := make([]outcome, len(runs))
 	for i, r := range runs {
@@ -45,32 +45,32 @@ func each(runs []*run, o outcome) []outcome {
 	return all
 }
 
-// ending is an outcome that the database does not know yet.
+// ending is an outcome that is not stored yet.
 type ending struct {
 	outcome
-	end  queue.End
-	took time.Duration
-	told bool // it is stored, and everybody knows
+	end       queue.End
+	took      time.Duration
+	concluded bool // the outcome is stored, or the claim is lost
 
-	bytes   int       // its size, once the settler has it
-	why     error     // it was set aside by the last statement; nil: it was not
-	locked  int       // how often its row was, when it was to be stored
-	refused int       // how often the database has refused to store it
-	until   time.Time // then it is tried again
+	bytes   int       // size of the ending; set when the settler gets it
+	why     error     // why the last statement set it aside; nil: it did not
+	locked  int       // how often the row was locked when the outcome was to be stored
+	refused int       // how often the database has refused to store the outcome
+	until   time.Time // when to retry
 }
 
-// size is about how many bytes a statement has to move to store the ending: those of the
-// row, too, which goes from one table to another.
+// size returns about how many bytes a statement moves to store the ending. The row counts too,
+// since it moves from one table to another.
 func (e *ending) size() int {
 	const row = 200
 	return row + len(e.run.row.Args) + len(e.run.row.Meta) + len(e.end.Result) + len(e.end.Error)
 }
 
-// unstartedDelay is the delay of a job whose handler could not be called, and
-// of one that was lost with its connection.
+// unstartedDelay is the delay of a job whose handler could not be called, and of a job whose
+// connection was lost.
 const unstartedDelay = time.Second
 
-// settle hands outcomes to the settler.
+// settle gives outcomes to the settler.
 func (w *Worker) settle(all []outcome) {
 	for _, o := range all {
 		r := o.run
@@ -79,7 +79,7 @@ func (w *Worker) settle(all []outcome) {
 		}
 		w.afterHandle(r, o.err)
 		e := &ending{outcome: o, took: time.Since(r.started)}
-		w.hand.enter(settling, r)
+		w.inFlight.enter(settling, r)
 		if o.kind == completed {
 			w.settled(e, queue.Completed)
 			continue
@@ -89,22 +89,22 @@ func (w *Worker) settle(all []outcome) {
 	}
 }
 
-// afterHandle calls the hook, once for each call of BeforeHandle: whatever ends a run that
-// start has begun.
+// afterHandle calls the hook AfterHandle. Every path that ends a run calls it once, for each call
+// of BeforeHandle.
 func (w *Worker) afterHandle(r *run, err error) {
 	if after := w.cfg.hooks.AfterHandle; after != nil {
 		w.observers.Call("AfterHandle", func() { after(w.handling, r.header, err) })
 	}
 }
 
-// decide says what becomes of the job, if the run's claim is still what the table has:
-// if the handler has completed it in a transaction of its own, that stands.
+// decide sets how to settle the job. It applies only while the claim is still in the table. If the
+// handler has completed the job in a transaction of its own, that completion stands.
 func (e *ending) decide() {
 	switch e.kind {
 	case unstarted:
 		e.end = released(e.run, errtext.Storable(e.err))
 	case doubtful:
-		e.end = released(e.run, "nobody answered whether the transaction was committed; it was not")
+		e.end = released(e.run, "the commit got no answer; the transaction was not committed")
 	case disconnected:
 		e.end = released(e.run, errtext.Storable(e.err))
 		e.end.Outcome, e.end.Code, e.end.Resets = queue.Erred, CodeConnection, e.answered
@@ -112,27 +112,27 @@ func (e *ending) decide() {
 		e.err = cmp.Or(e.err, errUncommitted)
 		fallthrough
 	default:
-		result, _, _, _ := e.run.left()
+		result, _, _, _ := e.run.reported()
 		e.end = e.run.handler.decide(e.run.row, result, e.err, e.cause)
 	}
 }
 
-// released is the end of a run that runs again soon, and is no failure.
+// released returns the end of a run that runs again soon and counts no failure.
 func released(r *run, why string) queue.End {
 	return queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Error: why, Delay: microseconds(unstartedDelay)}
 }
 
-// settled takes note of what has become of a job.
+// settled records that the outcome of a job is stored.
 func (w *Worker) settled(e *ending, state queue.State) {
 	r := e.run
-	w.hand.drop(r)
+	w.inFlight.drop(r)
 	r.loop.count(state, e.end.Counts)
-	w.tellCompanions(state, r.row.Meta)
+	w.notifyExtensions(state, r.row.Meta)
 	w.observers.Notify(observe.JobDone{Job: observe.Job(r.header), State: string(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.started.Sub(r.row.RunAt)})
 }
 
-// settledBefore takes note of what an earlier statement has made of a job. If that was
-// the COMMIT of the handler's transaction, what was decided since is not so.
+// settledBefore records an outcome that an earlier statement has stored. If the COMMIT of the
+// handler's transaction has completed the job, the later decision is void.
 func (w *Worker) settledBefore(e *ending, state queue.State) {
 	if state == queue.Completed {
 		e.err, e.end.Counts = nil, false
@@ -140,22 +140,22 @@ func (w *Worker) settledBefore(e *ending, state queue.State) {
 	w.settled(e, state)
 }
 
-// lost takes note that a run's job is another's.
+// lost records that another worker has the job of a run.
 func (w *Worker) lost(r *run) {
-	w.hand.drop(r)
+	w.inFlight.drop(r)
 	r.loop.countLost()
 	w.observers.Notify(observe.JobLost{Job: observe.Job(r.header)})
 }
 
-// answersNow reports whether the database answers others.
+// answersNow reports whether the database answers on another connection.
 func (w *Worker) answersNow() bool {
 	ctx, cancel := context.WithTimeout(w.running, leaveTimeout)
 	defer cancel()
 	return pgdriver.Answers(ctx, w.db.DB) == nil
 }
 
-// ErrUnsettled: a stop has not waited for the database to answer, and it does not
-// know what became of some jobs. They are taken for lost, and run again.
+// ErrUnsettled reports that the database did not answer when the worker stopped. The outcomes of
+// some jobs could not be stored. These jobs count as lost, and run again.
 var ErrUnsettled = errors.New("jobs: what became of some jobs could not be stored, they run again")
 
 func unsettled(n int, last error) error {

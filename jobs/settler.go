@@ -18,45 +18,47 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// settler stores what became of jobs: whatever has gathered while the last statement
-// ran, in the next. If the database does not answer, it keeps it and tries again. A job
-// whose row another transaction has locked, or that the database refuses, is set aside and
-// tried again, and the others are stored.
+// settler stores the outcomes of jobs. The outcomes that gather while a statement runs are stored
+// by the next statement. While the database does not answer, the settler keeps the outcomes and
+// retries. A job whose row is locked or refused is set aside and retried, and the others are
+// stored.
 type settler struct {
 	w       *Worker
 	turn    watchdog.Iteration
-	wake    chan struct{}
-	changed chan struct{} // something was stored
+	woken   chan struct{}
+	changed chan struct{} // signalled after each statement
 
 	storedAt time.Time     // the end of the last statement
-	took     time.Duration // by it
+	took     time.Duration // duration of the last statement
 	pace     batch.Pace
 
 	mu      sync.Mutex
 	waiting []*ending
-	aside   []*ending // locked or refused, they are tried again
-	flying  int       // in the statement that runs
-	bytes   int       // of all these
+	aside   []*ending // locked or refused, to be retried
+	storing int       // outcomes in the current statement
+	bytes   int       // of all outcomes that are not stored
 	err     error
 }
 
 func newSettler(w *Worker) *settler {
-	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	return &settler{w: w, woken: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
 const (
 	// mostStored bounds how many jobs a statement settles.
 	mostStored = 2000
-	// mostBytes bounds the bytes of the jobs that a statement settles, but for the first.
+	// mostBytes bounds the bytes of the jobs that a statement settles. The first job of a statement
+	// may exceed the bound.
 	mostBytes = 4 << 20
-	// enough outcomes are stored at once, without waiting for more.
-	enough = 200
-	// mostUnsettled is how many outcomes may wait: then nothing more is claimed.
+	// fullBatch is how many outcomes are stored at once, without a pause to gather more.
+	fullBatch = 200
+	// mostUnsettled is how many outcomes may wait. Above this number the worker claims no jobs.
 	mostUnsettled = 10_000
-	// mostUnsettledBytes is how many bytes they may have, likewise.
+	// mostUnsettledBytes is how many bytes of outcomes may wait. Above this size the worker claims
+	// no jobs.
 	mostUnsettledBytes = 64 << 20
-	// lockedOften is how often the row of a job was locked when somebody is told, about
-	// two seconds after the first time.
+	// lockedOften is how often a job's row must be found locked before an observer is notified.
+	// That is about two seconds after the first time.
 	lockedOften = 10
 	// finishLimit is how long a stop waits for outcomes to be stored.
 	finishLimit = 15 * time.Second
@@ -68,20 +70,20 @@ func (s *settler) add(e *ending) {
 	s.waiting = append(s.waiting, e)
 	s.bytes += e.bytes
 	s.mu.Unlock()
-	signal(s.wake)
+	signal(s.woken)
 }
 
-// landed sorts a batch that was tried: what is told is done. What was refused, and what
-// the statements have passed over since its row is locked, is set aside. The rest waits
-// behind what has gathered since, so that others meet the statement first.
-func (s *settler) landed(tried []*ending, err error) {
+// finishBatch sorts a batch after its statements. Concluded outcomes are done. Refused outcomes,
+// and outcomes of locked rows, are set aside. After an error, the rest waits behind newer outcomes,
+// so that the next statement has other jobs.
+func (s *settler) finishBatch(tried []*ending, err error) {
 	now := time.Now()
 	s.mu.Lock()
 	waited := s.isFull()
-	s.flying -= len(tried)
+	s.storing -= len(tried)
 	for _, e := range tried {
 		switch {
-		case e.told:
+		case e.concluded:
 			s.bytes -= e.bytes
 			continue
 		case e.why != nil:
@@ -100,38 +102,38 @@ func (s *settler) landed(tried []*ending, err error) {
 	s.mu.Unlock()
 	signal(s.changed)
 	if waited {
-		s.w.wakeAll()
+		s.w.wakeLoops()
 	}
 }
 
-// unsettled is how much is not stored.
-func (s *settler) unsettled() int { return len(s.waiting) + len(s.aside) + s.flying }
+// unsettled returns how many outcomes are not stored.
+func (s *settler) unsettled() int { return len(s.waiting) + len(s.aside) + s.storing }
 
-// isFull reports whether too much waits.
+// isFull reports whether too many outcomes wait.
 func (s *settler) isFull() bool {
 	return s.unsettled() >= mostUnsettled || s.bytes >= mostUnsettledBytes
 }
 
-// lockedPause is the pause before a job is settled again whose row was locked so often.
+// lockedPause returns the pause before a job is settled again whose row was locked this often.
 func lockedPause(often int) time.Duration {
 	return min(time.Second, time.Millisecond<<min(often, lockedOften))
 }
 
-// status returns how much waits, and why nothing can be stored.
+// status returns how many outcomes wait, and why they cannot be stored.
 func (s *settler) status() (waits int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unsettled(), s.err
 }
 
-// full reports whether too much waits.
+// full reports whether too many outcomes wait.
 func (s *settler) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.isFull()
 }
 
-// run stores until ctx ends.
+// run stores outcomes until ctx ends.
 func (s *settler) run(ctx context.Context) {
 	for failures := 0; ; {
 		if !s.gather(ctx) {
@@ -140,7 +142,7 @@ func (s *settler) run(ctx context.Context) {
 		batch, next := s.take(time.Now())
 		if len(batch) == 0 {
 			select {
-			case <-s.wake:
+			case <-s.woken:
 				continue
 			case <-next:
 				continue
@@ -159,7 +161,7 @@ func (s *settler) run(ctx context.Context) {
 	}
 }
 
-// storeInTurn stores a batch, and tells what has come of it.
+// storeInTurn stores a batch and reports the result to observers.
 func (s *settler) storeInTurn(ctx context.Context, batch []*ending) error {
 	s.turn.Begin()
 	defer s.turn.End()
@@ -168,11 +170,11 @@ func (s *settler) storeInTurn(ctx context.Context, batch []*ending) error {
 	s.storedAt = time.Now()
 	s.took = s.storedAt.Sub(begin)
 	s.pace.Took(len(batch), s.took, s.w.limit, err)
-	s.landed(batch, err)
+	s.finishBatch(batch, err)
 	if ctx.Err() != nil {
 		return err
 	}
-	s.tellAside(batch)
+	s.reportAside(batch)
 	if err != nil {
 		s.fails(err)
 	} else {
@@ -181,13 +183,13 @@ func (s *settler) storeInTurn(ctx context.Context, batch []*ending) error {
 	return err
 }
 
-// gather waits a moment if the last statement was a moment ago, and little has
-// gathered since: a statement for each few jobs would keep the server busy. It
-// returns false when ctx ends.
+// gather pauses if the last statement was a moment ago and few outcomes have gathered since.
+// Without the pause, a statement for every few jobs would keep the server busy. gather reports
+// false when ctx ends.
 func (s *settler) gather(ctx context.Context) bool {
 	for {
 		rest := time.Until(s.storedAt.Add(min(s.took, gather)))
-		if n, _ := s.status(); n == 0 || n >= enough || rest <= 0 {
+		if n, _ := s.status(); n == 0 || n >= fullBatch || rest <= 0 {
 			return true
 		}
 		if !backoff.Sleep(ctx, min(rest, time.Millisecond)) {
@@ -196,9 +198,9 @@ func (s *settler) gather(ctx context.Context) bool {
 	}
 }
 
-// take returns what has gathered, and what was set aside and is due again: as much as a
-// statement may settle. next tells when there will be more of the latter, if there is
-// nothing now.
+// take returns the outcomes to store now, as many as a statement may settle. It takes waiting
+// outcomes first, then outcomes set aside whose retry is due. If there are none now, next fires
+// when the next retry is due.
 func (s *settler) take(now time.Time) (batch []*ending, next <-chan time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,32 +228,32 @@ func (s *settler) take(now time.Time) (batch []*ending, next <-chan time.Time) {
 		}
 		return false
 	})
-	s.flying += len(batch)
+	s.storing += len(batch)
 	if len(batch) == 0 && !first.IsZero() {
 		next = time.After(first.Sub(now))
 	}
 	return batch, next
 }
 
-// tellAside tells of what a statement has set aside: of what it has refused the first time,
-// and of a row that stays locked.
-func (s *settler) tellAside(batch []*ending) {
+// reportAside notifies observers of outcomes that were set aside: at the first refusal, and for one
+// row that stays locked.
+func (s *settler) reportAside(batch []*ending) {
 	locked := false
 	for _, e := range batch {
 		switch {
-		case e.told || e.why == nil:
+		case e.concluded || e.why == nil:
 		case e.why != errRowLocked:
 			if e.refused == 1 {
-				s.fails(e.trouble())
+				s.fails(e.failure())
 			}
 		case e.locked >= lockedOften && !locked:
 			locked = true
-			s.fails(e.trouble())
+			s.fails(e.failure())
 		}
 	}
 }
 
-// stored records that a statement has succeeded, and what it has set aside.
+// stored records that a statement has succeeded, and why outcomes are still set aside.
 func (s *settler) stored() {
 	s.mu.Lock()
 	s.err = nil
@@ -259,7 +261,7 @@ func (s *settler) stored() {
 	for _, e := range s.aside {
 		if e.refused > 0 || e.locked >= lockedOften {
 			stuck++
-			s.err = cmp.Or(s.err, errtext.Of(e.trouble()))
+			s.err = cmp.Or(s.err, errtext.Of(e.failure()))
 		}
 	}
 	if stuck > 1 {
@@ -271,8 +273,8 @@ func (s *settler) stored() {
 	}
 }
 
-// trouble is why what became of the job is not stored.
-func (e *ending) trouble() error {
+// failure returns why the outcome of the job is not stored.
+func (e *ending) failure() error {
 	return fmt.Errorf("jobs: what became of job %d cannot be stored: %w", e.run.row.ID, e.why)
 }
 
@@ -291,9 +293,9 @@ func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
 	return s.w.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, s.w.planned(conn, conn), batch) })
 }
 
-// store settles jobs. It may be repeated with the same ones: those that were not told are
-// not settled, since their rows are locked. Statements answer with ids: of two runs of a
-// job, the later one waits for the next statement.
+// store settles jobs. It may be repeated with the same jobs. Jobs that are not concluded were not
+// settled, since their rows are locked. Statements answer with IDs of jobs. So of two runs of a
+// job, the later run waits for the next statement.
 func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error {
 	var bare, others, later []*ending
 	seen := make(map[int64]bool, len(batch))
@@ -332,7 +334,7 @@ func (s *settler) complete(ctx context.Context, on Querier, all []*ending) error
 	})
 }
 
-// storeOthers settles what takes more than to be completed.
+// storeOthers settles the jobs that are not completed, and those that have a result.
 func (s *settler) storeOthers(ctx context.Context, on Querier, all []*ending) error {
 	return s.each(ctx, on, all, func(part []*ending) error { return s.settle(ctx, on, part) })
 }
@@ -353,9 +355,9 @@ func (s *settler) settle(ctx context.Context, on Querier, part []*ending) error 
 	return s.conclude(ctx, on, part, states)
 }
 
-// each calls f with all. A job that the database refuses is set aside, and the others go on.
-// One whose result PostgreSQL refuses fails. An error that the database's encoding does not
-// hold is stored in ASCII.
+// each calls f with all endings. A job that the database refuses is set aside, and the others
+// proceed. A job whose result PostgreSQL refuses fails. An error text that the database's encoding
+// cannot hold is stored in ASCII.
 func (s *settler) each(ctx context.Context, on Querier, all []*ending, f func(part []*ending) error) error {
 	if len(all) == 0 {
 		return nil
@@ -380,8 +382,9 @@ func (s *settler) each(ctx context.Context, on Querier, all []*ending, f func(pa
 	})
 }
 
-// conclude takes note of what was stored. Jobs that a statement did not find were
-// stored before, by one whose answer was lost, or are another's, or their rows are locked.
+// conclude records which outcomes are stored. A job may be missing in states for three reasons. An
+// earlier statement has stored its outcome, and the answer was lost. Another worker has the job. Or
+// the row of the job is locked.
 func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, states map[int64]queue.State) error {
 	var missing []*ending
 	for _, e := range batch {
@@ -401,11 +404,11 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 	}
 	for _, e := range batch {
 		id := e.run.row.ID
-		e.told = before[id] != queue.Running
+		e.concluded = before[id] != queue.Running
 		switch state, ok := states[id]; {
 		case ok:
 			s.w.settled(e, state)
-		case !e.told:
+		case !e.concluded:
 		case before[id] != "":
 			s.w.settledBefore(e, before[id])
 		default:
@@ -423,8 +426,7 @@ func runsOf(batch []*ending) []queue.Run {
 	return runs
 }
 
-// finish waits until everything is stored. It gives up when the database has not
-// answered for a while.
+// finish waits until every outcome is stored. It gives up after finishLimit or when ctx ends.
 func (s *settler) finish(ctx context.Context) error {
 	late := time.After(finishLimit)
 	for {
@@ -442,7 +444,7 @@ func (s *settler) finish(ctx context.Context) error {
 	}
 }
 
-// signal wakes who waits at c, now or the next time.
+// signal wakes the receiver of c, now or at its next receive.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -10,9 +10,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// All connections of the pool die in silence at once, more than statements find one
-// by one. The worker is back soon, with its defaults: its jobs end, new ones run,
-// heartbeats go on, and nobody counts anything against a job.
+// All connections of the pool die silently at once. With default options the worker recovers soon.
+// Jobs end, new jobs run, heartbeats go on, and no failure is counted.
 func TestAllConnectionsDieInSilence(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -62,7 +61,7 @@ func TestAllConnectionsDieInSilence(t *testing.T) {
 	select {
 	case <-swept:
 	case <-time.After(patience):
-		t.Error("no sweep is told")
+		t.Error("no sweep is reported")
 	}
 	w.Stop()
 	if err := <-result; err != nil {
@@ -70,7 +69,7 @@ func TestAllConnectionsDieInSilence(t *testing.T) {
 	}
 }
 
-// A stop does not wait for connections that have all died in silence.
+// A stop does not wait for connections that have all died silently.
 func TestStopWhenAllConnectionsAreSilent(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -2,28 +2,28 @@ package jobs
 
 import "sync"
 
-// slots are how many jobs may run at once in a worker, and how many it may claim
-// before it ends.
+// slots counts how many jobs a worker may run at once, and how many it may claim before it ends.
 type slots struct {
 	mu      sync.Mutex
 	free    int
-	left    int // that may still be claimed; below 0: any number
-	asked   int // by claims that are under way, of what was left
+	left    int // jobs that may still be claimed; below 0: any number
+	asked   int // jobs allotted to claims under way
 	pending int // claimed, and not started
 	freed   func()
 	seats   []*seat
-	denied  bool // slots were free that a queue did not get, as one of a higher priority wants them
+	denied  bool // a queue did not get free slots, since a queue of higher priority wants them
 }
 
-// seat is the place of a queue among those that share the slots.
+// seat is a queue that shares the slots.
 type seat struct {
 	priority int         // 1 takes first
-	room     func() int  // how many jobs the queue may start besides
-	hangs    func() bool // reports whether its loop stands still, and takes nothing
-	jobs     int         // that it could start, up to its room; guarded by slots
+	room     func() int  // how many more jobs the queue may start
+	hangs    func() bool // reports whether the loop of the queue hangs
+	jobs     int         // jobs that it could start, bounded by room; guarded by slots
 }
 
-// seat adds a queue. Until it says how many jobs it could start, it has its room full of them.
+// seat adds a queue. Until its first call of want, the queue counts as having jobs for all of its
+// slots.
 func (s *slots) seat(priority int, room func() int, hangs func() bool) *seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,8 +32,8 @@ func (s *slots) seat(priority int, room func() int, hangs func() bool) *seat {
 	return of
 }
 
-// want records how many jobs a queue could start if it had slots. Until it wants fewer, the
-// queues of lower priorities leave that many slots to it.
+// want records how many jobs a queue could start if it had slots. Queues of lower priorities leave
+// this many slots free.
 func (s *slots) want(of *seat, jobs int) {
 	s.mu.Lock()
 	wake := jobs < of.jobs && s.denied
@@ -57,7 +57,7 @@ func (s *slots) leftFor(of *seat) int {
 	return left
 }
 
-// newSlots takes 0 for no bound.
+// newSlots makes slots for total jobs at once, and for jobs claims in all. 0 is no bound.
 func newSlots(total, jobs int, freed func()) *slots {
 	s := &slots{free: total, left: jobs, freed: freed}
 	if total == 0 {
@@ -78,14 +78,14 @@ func (s *slots) take(of *seat, want int) (got int) {
 	return got
 }
 
-// available is how many slots a queue could take.
+// available returns how many slots a queue could take.
 func (s *slots) available(of *seat) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.leftFor(of)
 }
 
-// give returns slots.
+// give returns n slots.
 func (s *slots) give(n int) {
 	if n == 0 {
 		return
@@ -100,7 +100,7 @@ func (s *slots) give(n int) {
 	}
 }
 
-// room lowers how many jobs could be claimed to what is left.
+// room bounds want by the number of jobs that may still be claimed.
 func (s *slots) room(want int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,8 +110,7 @@ func (s *slots) room(want int) int {
 	return min(want, s.left)
 }
 
-// allot lowers how many jobs may be claimed to what is left. The claim is under way until
-// restore is called.
+// allot allots up to want jobs to a claim. The claim is under way until restore is called.
 func (s *slots) allot(want int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +123,8 @@ func (s *slots) allot(want int) int {
 	return got
 }
 
-// restore ends a claim: it gives back what was allotted and not claimed. Of what was
-// claimed, some jobs have started.
+// restore ends a claim. It returns the allotted jobs that were not claimed. started of the claimed
+// jobs have started.
 func (s *slots) restore(allotted, claimed, started int) {
 	s.change(func() bool {
 		s.asked -= allotted
@@ -135,8 +134,7 @@ func (s *slots) restore(allotted, claimed, started int) {
 	})
 }
 
-// adopt takes note of a job whose claim was not answered, and was restored as if it had
-// brought nothing.
+// adopt records a job whose claim got no answer. restore has counted that claim as empty.
 func (s *slots) adopt() {
 	s.change(func() bool {
 		s.left = max(0, s.left-1)
@@ -145,7 +143,8 @@ func (s *slots) adopt() {
 	})
 }
 
-// begin takes note of claimed jobs: some start, the others do not and count for nothing.
+// begin records claimed jobs that start, and claimed jobs that do not start. The latter may be
+// claimed again.
 func (s *slots) begin(start, not int) {
 	s.change(func() bool {
 		s.pending -= start + not
@@ -154,7 +153,8 @@ func (s *slots) begin(start, not int) {
 	})
 }
 
-// change changes what is left, if that is bounded. It wakes those that wait for more.
+// change changes the counts, if they are bounded. If more jobs may be claimed, change wakes the
+// loops.
 func (s *slots) change(f func() (more bool)) {
 	s.mu.Lock()
 	more := s.left >= 0 && f()
@@ -164,7 +164,7 @@ func (s *slots) change(f func() (more bool)) {
 	}
 }
 
-// spent reports whether no more jobs may be claimed, and all that were have started.
+// spent reports whether no more jobs may be claimed and every claimed job has started.
 func (s *slots) spent() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

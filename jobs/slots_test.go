@@ -8,10 +8,9 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
-// A claim of another queue that is under way may give back what it has asked for, and a
-// job that was prefetched may turn out not to start: the worker has not started all its
-// jobs before that.
-func TestWhatIsLeftIsSpentOnce(t *testing.T) {
+// A claim of another queue may give back allotted jobs, and a prefetched job may not start. Until
+// then the worker has not started all its jobs.
+func TestStopAfterJobsIsSpentOnce(t *testing.T) {
 	t.Parallel()
 	woken := 0
 	s := newSlots(0, 10, func() { woken++ })
@@ -45,9 +44,9 @@ func TestWhatIsLeftIsSpentOnce(t *testing.T) {
 }
 
 // Without a bound nothing is counted.
-func TestNoBoundIsNeverSpent(t *testing.T) {
+func TestUnboundedSlotsAreNeverSpent(t *testing.T) {
 	t.Parallel()
-	s := newSlots(0, 0, func() { t.Error("somebody is woken") })
+	s := newSlots(0, 0, func() { t.Error("operator is woken") })
 	if got := s.allot(30); got != 30 || s.room(7) != 7 {
 		t.Errorf("a claim may bring %d of 30", got)
 	}
@@ -59,8 +58,8 @@ func TestNoBoundIsNeverSpent(t *testing.T) {
 	}
 }
 
-// A queue gets no slot that one of a higher priority has jobs for, and every free slot beyond.
-// One that got fewer than were free is woken as soon as it may take more.
+// A queue gets no slot for which a queue of a higher priority has jobs, and every other free slot.
+// A queue that got fewer slots than were free is woken as soon as it may take more.
 func TestSlotsGoToTheHigherPriority(t *testing.T) {
 	t.Parallel()
 	tier.Checks(t, 2000, 100_000)
@@ -79,7 +78,7 @@ func TestSlotsGoToTheHigherPriority(t *testing.T) {
 			all = append(all, q)
 		}
 		free := total
-		may := func(q *queue) int { // by the definition, one slot at a time
+		may := func(q *queue) int { // may gives out the slots one by one, as the rule says
 			left := free
 			for _, o := range all {
 				for n := 0; o.priority < q.priority && !o.hung && n < o.jobs && n < o.capacity-o.running && left > 0; n++ {
@@ -88,7 +87,7 @@ func TestSlotsGoToTheHigherPriority(t *testing.T) {
 			}
 			return left
 		}
-		denied := map[*queue]int{} // what those got that sleep now
+		denied := map[*queue]int{} // slots of the queues that sleep now
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			q := rapid.SampledFrom(all).Draw(t, "queue")
 			woken = false

@@ -15,12 +15,11 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// reserve is how many connections of a limited pool the transactions of handlers
-// leave to the worker: for heartbeats, to claim and to settle.
+// reserve is how many connections of a limited pool are kept from the transactions of handlers. The
+// worker uses them for heartbeats, claims and settling.
 const reserve = 3
 
-// prepare checks everything that can be checked before anything runs, and makes the
-// worker's parts.
+// prepare runs all checks before anything starts, and makes the parts of the worker.
 func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.validate(); err != nil {
 		return fmt.Errorf("jobs: %w: %w", ErrInvalidConfig, err)
@@ -28,7 +27,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	return pgdriver.Checked(ctx, "jobs", w.db.DB, w.check)
 }
 
-// check checks the database, and makes the worker's parts.
+// check checks the database, and makes the parts of the worker.
 func (w *Worker) check(ctx context.Context) (err error) {
 	if w.pooling, _, err = w.db.CheckPooling(ctx, w.cfg.leader == LeaderStrategyAdvisory); err != nil {
 		return fmt.Errorf("jobs: %w", err)
@@ -41,15 +40,15 @@ func (w *Worker) check(ctx context.Context) (err error) {
 	}
 	w.looping = make(chan struct{}, mostLooping)
 	w.kinds = w.handlers.kinds()
-	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, w.wakeAll)
-	w.hand.init()
+	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, w.wakeLoops)
+	w.inFlight.init()
 	w.runners.w = w
 	w.settler = newSettler(w)
 	w.rescuer = newRescuer(w)
-	w.chores = newChores(w)
+	w.maintenance = newMaintenance(w)
 	w.coord = coord.New(w.coordination())
 	for _, q := range w.cfg.served() {
-		if len(w.kinds) > 0 { // else there is nothing to claim
+		if len(w.kinds) > 0 { // else there is no kind to claim
 			w.loops = append(w.loops, newLoop(w, q))
 		}
 	}
@@ -57,12 +56,12 @@ func (w *Worker) check(ctx context.Context) (err error) {
 	return nil
 }
 
-// reach makes a step of the start, and repeats it while the database cannot be reached.
+// reach runs a step of the start, and repeats it while the database cannot be reached.
 func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
 	return pgdriver.Reach(ctx, "jobs", w.cfg.startLimit, func(err error) { w.taskFailed("start", err) }, step)
 }
 
-// validate checks what NewWorker was given, without the database.
+// validate checks the arguments of NewWorker, without the database.
 func (w *Worker) validate() error {
 	var all []error
 	if w.db.DB == nil {
@@ -71,14 +70,14 @@ func (w *Worker) validate() error {
 		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every job of RegisterTx that is to run at the same time): raise db.SetMaxOpenConns", n, reserve+1))
 	}
 	all = append(all, w.handlers.errs...)
-	if len(w.handlers.of)+len(w.handlers.errs)+len(w.cfg.companions) == 0 {
+	if len(w.handlers.of)+len(w.handlers.errs)+len(w.cfg.extensions) == 0 {
 		all = append(all, errNoHandlers)
 	}
 	return errtext.Join(append(all, w.cfg.validate())...)
 }
 
-// checkDatabase finds every table once, on one connection: a search path that a
-// handler leaves behind in a session then leads to no other table.
+// checkDatabase resolves every table once, on one connection. A search path that a handler leaves
+// in a session later leads to no other table.
 func (w *Worker) checkDatabase(ctx context.Context) error {
 	conn, err := w.db.Conn(ctx)
 	if err != nil {
@@ -105,23 +104,23 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	w.queue = queue.New(w.tables)
-	if w.news, _, err = w.queue.Channels(ctx, conn); err != nil {
+	if w.jobsChannel, _, err = w.queue.Channels(ctx, conn); err != nil {
 		return err
 	}
-	if w.changes, err = changes.Channel(ctx, conn, w.tables.Changes); err != nil {
+	if w.changesChannel, err = changes.Channel(ctx, conn, w.tables.Changes); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	if w.events, err = tables.Parse(w.cfg.events, "WithCheckpointsTable: "); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	if err := w.plantToken(ctx, conn); err != nil {
+	if err := w.ensureToken(ctx, conn); err != nil {
 		return fmt.Errorf("jobs: put a token into %s: %w", w.tables.Token, err)
 	}
-	w.compareSequence(ctx, conn)
-	return w.prepareCompanions(ctx, conn)
+	w.checkSequence(ctx, conn)
+	return w.prepareExtensions(ctx, conn)
 }
 
-// coordination is what package coord needs. Nothing is assigned: the
+// coordination returns the configuration of package coord. Jobs are not assigned to workers: the
 // worker that claims a job runs it.
 func (w *Worker) coordination() coord.Config {
 	c := coord.Config{
@@ -142,7 +141,7 @@ func (w *Worker) coordination() coord.Config {
 			w.observers.Notify(observe.CoordinationFailed{Worker: w.source(), Err: err})
 		},
 		OnBack: func() {
-			w.chores.token.Store(true)
+			w.maintenance.token.Store(true)
 			w.observers.End(about(observe.ConditionCoordination, ""))
 		},
 		OnTaskFailed: w.taskFailed,
@@ -153,19 +152,19 @@ func (w *Worker) coordination() coord.Config {
 	return c
 }
 
-// heartbeatStatus is what a heartbeat leaves in the table of workers.
+// heartbeatStatus returns the status that a heartbeat stores in the table of workers.
 func (w *Worker) heartbeatStatus() ([]byte, error) { return w.Status().MarshalJSON() }
 
-// comeAll makes every queue look again soon.
-func (w *Worker) comeAll() {
+// requestPolls makes every queue poll soon.
+func (w *Worker) requestPolls() {
 	for _, l := range w.loops {
-		l.come()
+		l.requestPoll()
 	}
 }
 
-// wakeAll makes every queue look for what it can do.
-func (w *Worker) wakeAll() {
+// wakeLoops wakes the loops of all queues.
+func (w *Worker) wakeLoops() {
 	for _, l := range w.loops {
-		l.nudge()
+		l.wake()
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// WorkerState is where a worker is in its life.
+// WorkerState is the state of a worker.
 type WorkerState = observe.State
 
 const (
 	WorkerNew      = observe.StateNew      // Start was not called yet
 	WorkerStarting = observe.StateStarting // checks and registers
 	WorkerRunning  = observe.StateRunning
-	WorkerDraining = observe.StateDraining // waits for the jobs in hand
+	WorkerDraining = observe.StateDraining // waits for the jobs in flight
 	WorkerDrained  = observe.StateDrained  // as an operator asked: nothing runs, and Start waits for Stop
 	WorkerStopped  = observe.StateStopped  // Start has returned
 )
@@ -25,20 +25,18 @@ const (
 // Status is a snapshot of a worker for health checks and debugging.
 type Status struct {
 	State WorkerState
-	// Leader tells whether this worker does what one of all does.
+	// Leader reports whether this worker leads.
 	Leader bool
-	// LastHeartbeat is when this worker last told the others that it is alive, by
-	// this process's clock.
+	// LastHeartbeat is when this worker last sent a heartbeat, by this process's clock.
 	LastHeartbeat time.Time
-	// CoordinationError is why that does not work at the moment, nil if it does.
+	// CoordinationError is why heartbeats fail at the moment, nil if they succeed.
 	CoordinationError error
-	// SettleError is why what became of jobs cannot be stored at the moment, nil if
-	// it can.
+	// SettleError is why outcomes of jobs cannot be stored at the moment, nil if they can.
 	SettleError error
-	// NotifyError is why notifications do not arrive, nil while they do, and without
+	// NotifyError is why notifications do not arrive. It is nil while they arrive, and without
 	// WithNotifyConnectionString.
 	NotifyError error
-	Unsettled   int // runs that have ended, of which the database does not know yet
+	Unsettled   int // runs that have ended and whose outcome is not stored yet
 	Queues      []QueueStatus
 }
 
@@ -46,24 +44,24 @@ type Status struct {
 type QueueStatus struct {
 	Name        string
 	Concurrency int
-	Running     int // handlers that run, and those that were given up and have not returned
-	// Overdue counts those that were given up, as they ignore the end of their contexts. Their
-	// slots are lost until they return: see Running. OverdueSince is when the first of them got its
-	// slot, by this process's clock, the zero time if there are none.
+	Running     int // running handlers, including those that were given up and have not returned
+	// Overdue counts the handlers that were given up, since they ignore the end of their contexts.
+	// Their slots are lost until they return, see Running. OverdueSince is when the first of them
+	// got its slot, by this process's clock. It is the zero time if there are none.
 	Overdue      int
 	OverdueSince time.Time
 	Prefetched   int
 	Claimed      int64    // since the start
-	Completed    int64    // likewise
-	Failed       int64    // runs that have failed, likewise
-	Lost         int64    // runs whose job was given to another worker, likewise
-	Paused       bool     // by an operator, as of the last look
-	Capped       bool     // there is a cap for all workers, likewise
-	UnknownKinds []string // of jobs that are due, and that this worker has no handlers for
+	Completed    int64    // since the start
+	Failed       int64    // runs that have failed, since the start
+	Lost         int64    // runs whose job another worker got, since the start
+	Paused       bool     // by an operator, as of the last poll
+	Capped       bool     // there is a cap for all workers, as of the last poll
+	UnknownKinds []string // kinds of due jobs for which this worker has no handlers
 	LastError    error    // why no jobs can be claimed at the moment, nil if they can
 }
 
-// MarshalJSON writes the fields under their names, and errors as their texts.
+// MarshalJSON writes the fields by name, and errors as their texts.
 func (s Status) MarshalJSON() ([]byte, error) {
 	type fields Status
 	return json.Marshal(struct {
@@ -74,7 +72,7 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	}{fields(s), errtext.Storable(s.CoordinationError), errtext.Storable(s.SettleError), errtext.Storable(s.NotifyError)})
 }
 
-// MarshalJSON writes the fields under their names, and errors as their texts.
+// MarshalJSON writes the fields by name, and errors as their texts.
 func (s QueueStatus) MarshalJSON() ([]byte, error) {
 	type fields QueueStatus
 	return json.Marshal(struct {
@@ -83,7 +81,7 @@ func (s QueueStatus) MarshalJSON() ([]byte, error) {
 	}{fields(s), errtext.Storable(s.LastError)})
 }
 
-// Status returns a snapshot. It may be called at any time.
+// Status returns a snapshot of the worker. It may be called at any time.
 func (w *Worker) Status() Status {
 	s := Status{State: w.state.Load().(WorkerState)}
 	for _, q := range w.cfg.served() {
@@ -98,23 +96,23 @@ func (w *Worker) Status() Status {
 	s.NotifyError = w.notifyError()
 	for i, l := range w.loops {
 		s.Queues[i] = l.status()
-		s.Queues[i].Overdue, s.Queues[i].OverdueSince = w.hand.overdueOf(l)
+		s.Queues[i].Overdue, s.Queues[i].OverdueSince = w.inFlight.overdueOf(l)
 	}
 	return s
 }
 
-// RunningJob is a job that has a slot of this worker: its handler runs, or is about to, once it
-// has a transaction.
+// RunningJob is a job that holds a slot of this worker. Its handler runs, or runs once it has a
+// transaction.
 type RunningJob struct {
-	Header            // flow.RunOf knows the run of a flow that it is a step of
-	Since   time.Time // when it got the slot, by this process's clock
-	Overdue bool      // the handler ignores the end of its context: the job has gone on without it
+	Header            // flow.RunOf returns the run of a flow if the job is a step
+	Since   time.Time // when the job got its slot, by this process's clock
+	Overdue bool      // the handler ignores the end of its context and was given up
 }
 
-// Running returns the jobs that have slots of this worker, the longest first. It may be called
-// at any time, also from a handler.
+// Running returns the jobs that hold slots of this worker, the longest first. It may be called at
+// any time, also from a handler.
 func (w *Worker) Running() []RunningJob {
-	all := w.hand.called()
+	all := w.inFlight.called()
 	slices.SortFunc(all, func(a, b RunningJob) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})

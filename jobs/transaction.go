@@ -11,19 +11,19 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// transaction is that of a call of a handler.
+// transaction is the transaction of a handler's call.
 type transaction struct {
 	conn *sql.Conn
 	tx   *sql.Tx
-	free func() // gives its place in the pool back
+	free func() // frees its place in the pool
 
-	shown bool  // the driver shows whether it still has its mark
+	shown bool  // the driver shows whether the transaction still has its mark
 	began int64 // by the server's clock, in microseconds
 	role  string
 }
 
-// takeTx takes a connection, once it is this call's turn: the transactions of
-// handlers leave the worker some. A job that waits is not yet running.
+// takeTx takes a connection for a handler's transaction. It waits for its turn, so that the worker
+// keeps the connections of reserve. A job that waits here does not run yet.
 func (w *Worker) takeTx(ctx context.Context) (*transaction, error) {
 	t := &transaction{free: func() {}}
 	if w.txs != nil {
@@ -58,7 +58,7 @@ func (t *transaction) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// handle is what the handler is given.
+// handle returns the transaction that the handler gets.
 func (t *transaction) handle() *sql.Tx {
 	if t == nil {
 		return nil
@@ -72,7 +72,7 @@ func (t *transaction) rollback() {
 	}
 }
 
-// close gives the connection back. It may be called again.
+// close returns the connection to the pool. close may be called again.
 func (t *transaction) close() {
 	if t.conn == nil {
 		return
@@ -86,7 +86,8 @@ func (t *transaction) close() {
 	t.free()
 }
 
-// errTxAborted: PostgreSQL commits nothing of such a transaction.
+// errTxAborted reports that a statement has aborted the transaction. PostgreSQL commits nothing of
+// an aborted transaction.
 var errTxAborted = errors.New("a statement of the handler has failed and aborted its transaction, yet the handler returned nil: it must return that error, or use a savepoint")
 
 // txEnd is how a transaction has ended.
@@ -95,15 +96,15 @@ type txEnd int
 const (
 	txRolledBack txEnd = iota
 	txCommitted
-	txDoubtful // it may have been committed
-	txLost     // with its connection
+	txDoubtful // the commit got no answer
+	txLost     // the connection was lost
 )
 
-// end completes and commits if err, which the handler has returned, is nil, and
-// rolls back otherwise. It returns why it did not commit.
+// end ends the transaction after the handler has returned err. If err is nil, end completes the
+// jobs and commits; otherwise it rolls back. It returns why it did not commit.
 func (t *transaction) end(ctx context.Context, err error, complete func(context.Context) error) (txEnd, error) {
 	if t.tx == nil {
-		return txLost, err // it did not begin
+		return txLost, err // the transaction did not begin
 	}
 	if ended := t.wasEnded(ctx); ended != nil {
 		return txRolledBack, ended
@@ -133,8 +134,8 @@ func (t *transaction) end(ctx context.Context, err error, complete func(context.
 	return txRolledBack, fmt.Errorf("commit: %w", err)
 }
 
-// resetRole gives the transaction the role back with which it began. The handler may have
-// changed it by SET LOCAL ROLE, to one that may not write the tables of jobs.
+// resetRole sets the role back to the role at the begin of the transaction. The handler may have
+// changed the role by SET LOCAL ROLE, to one that may not write the tables of jobs.
 func (t *transaction) resetRole(ctx context.Context) error {
 	if _, err := t.tx.ExecContext(ctx, `SELECT set_config('role', $1::text, true)`, t.role); err != nil {
 		return fmt.Errorf("set the role back to %s, with which the transaction began: %w", t.role, err)
@@ -142,17 +143,17 @@ func (t *transaction) resetRole(ctx context.Context) error {
 	return nil
 }
 
-// beganAt is an SQL expression for the begin of the transaction it is part of. Another one,
-// also one that follows at once (AND CHAIN), has another.
+// beganAt is an SQL expression for the begin of the current transaction. Each transaction has its
+// own value, also one that follows at once (AND CHAIN).
 var beganAt = pgdriver.Microseconds(`transaction_timestamp()`)
 
-// markSQL marks the transaction, and asks when it began and with which role.
+// markSQL marks the transaction, and reads its begin and its role.
 var markSQL = `SELECT ` + beganAt + `, current_setting('role') WHERE ` + pgdriver.MarkTransaction + ` = 'on'`
 
-// wasEnded reports that the handler has ended the transaction itself. What it wrote may
-// stay, so that the job must not run again. A mark that the driver shows proves that it has
-// not. Otherwise the server tells, unless the transaction is aborted, which takes the mark
-// back: then nobody can tell.
+// wasEnded returns an error if the handler has ended the transaction itself. The writes of the
+// handler may be committed, so the job must not run again. If the driver shows the mark, the
+// handler has not ended the transaction. Otherwise the begin on the server decides. An aborted
+// transaction loses the mark, and the server cannot be asked: then wasEnded returns nil.
 func (t *transaction) wasEnded(ctx context.Context) error {
 	status, marked := pgdriver.Status(t.conn)
 	ended := pgdriver.IsDone(t.tx) && ctx.Err() == nil || status == pgdriver.TxNone

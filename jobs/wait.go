@@ -9,11 +9,11 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// Wait waits until a job has ended, and returns its result: the zero value if it
-// has none. If the job has not completed, it returns a [FailedError].
+// Wait waits until a job has ended, and returns its result. If the job has no result, Wait returns
+// the zero value. If the job has not completed, Wait returns a [FailedError].
 //
-// A client with [WithNotifyConnectionString] hears of the end; it looks each
-// second besides, and one without looks more often at first. Give ctx a deadline.
+// With [WithNotifyConnectionString] a client is notified of the end, and polls each second besides.
+// Without the option a client polls more often at first. Give ctx a deadline.
 func Wait[R any](ctx context.Context, c *Client, id int64) (result R, err error) {
 	info, err := c.await(ctx, id)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Client) await(ctx context.Context, id int64) (info Info, err error) {
 		return info, c.err
 	}
 	err = c.ends.Until(ctx, strconv.FormatInt(id, 10), func() (over bool, err error) {
-		// It asks to be told first: what ends after it is told.
+		// Await requests the notification before it reads the job. So a later end is notified.
 		if unfinished, err := c.queue.Await(ctx, c.db, id); unfinished || err != nil {
 			return false, err
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// A look that the end of ctx cuts off tells of that, whatever the driver says.
+// A read that the end of ctx cuts off returns the error of ctx, whatever the driver returns.
 func TestWaitIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -24,24 +24,24 @@ import (
 const (
 	// leaveTimeout bounds the last statements when a worker stops.
 	leaveTimeout = 5 * time.Second
-	// grace is how long a handler has to return after its context has ended.
+	// grace is how long a handler may run after its context has ended.
 	grace = 10 * time.Second
-	// statementLimit bounds each statement of the worker's own, and what follows a
-	// handler in its transaction.
+	// statementLimit bounds each statement of the worker's own, and the statements after a handler
+	// in its transaction.
 	statementLimit = 10 * time.Second
 )
 
 // Worker runs jobs. It starts once.
 type Worker struct {
-	id            uuid.UUID
-	db            pgdriver.Pool
-	handlers      *Handlers
-	cfg           config
-	grace         time.Duration
-	choreInterval time.Duration // between two rounds of what is not urgent
-	limit         time.Duration // of a statement of the worker's own
-	hangsAfter    time.Duration // a turn of a loop
-	echoes        time.Duration // between two looks for an echo
+	id                  uuid.UUID
+	db                  pgdriver.Pool
+	handlers            *Handlers
+	cfg                 config
+	grace               time.Duration
+	maintenanceInterval time.Duration // interval of maintenance
+	limit               time.Duration // bounds a statement of the worker's own
+	hangsAfter          time.Duration // bounds a turn of a loop, for Live
+	echoes              time.Duration // interval between two checks for an echo
 
 	life  runtime.Life
 	state atomic.Value // WorkerState
@@ -49,41 +49,40 @@ type Worker struct {
 	poolOnce   sync.Once
 	poolClosed chan struct{} // closed when a statement finds db closed
 
-	// What prepare makes; others than Start may look once ready is closed.
-	ready    chan struct{}
-	queue    *queue.Queue
-	tables   tables.Jobs
-	events   tables.Tables // of package worker
-	kinds    []string
-	pooling  pgdriver.Pooling
-	news     string // the channel of new jobs
-	changes  string // of what operators do
-	coord    *coord.Coordinator
-	loops    []*loop
-	slots    *slots
-	txs      chan struct{} // bounds the transactions of handlers; nil: endless
-	looping  chan struct{} // bounds the statements of the loops
-	settler  *settler
-	sweepNow *wakeup.Signal // wakes sweep
-	rescuer  *rescuer
-	chores   *chores
-	listens  listener
+	// prepare sets these fields. Functions other than Start may read them once ready is closed.
+	ready          chan struct{}
+	queue          *queue.Queue
+	tables         tables.Jobs
+	events         tables.Tables // of package worker
+	kinds          []string
+	pooling        pgdriver.Pooling
+	jobsChannel    string // notification channel of new jobs
+	changesChannel string // notification channel of operations
+	coord          *coord.Coordinator
+	loops          []*loop
+	slots          *slots
+	txs            chan struct{} // bounds the transactions of handlers; nil: no bound
+	looping        chan struct{} // bounds the statements of the loops
+	settler        *settler
+	sweepNow       *wakeup.Signal // wakes sweep
+	rescuer        *rescuer
+	maintenance    *maintenance
+	listens        listener
 
-	// handling is the context of all handlers. A stop that has waited long enough
-	// ends it.
+	// handling is the context of all handlers. It ends when a stop has reached WithShutdownTimeout.
 	handling  context.Context
-	running   context.Context // of all else; ends before Start returns
-	hand      hand
+	running   context.Context // context of all other goroutines; ends before Start returns
+	inFlight  inFlight
 	runners   runners
 	home      home
 	observers *runtime.Observers
 }
 
-// NewWorker makes a worker. It does nothing yet: Start checks what it was given.
-// handlers must not change afterwards.
+// NewWorker makes a worker. Start checks the arguments and runs the worker. handlers must not
+// change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: watchdog.Limit, choreInterval: choresEvery, echoes: echoEvery,
+		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: watchdog.Limit, maintenanceInterval: maintenanceEvery, echoes: echoEvery,
 		poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	if handlers == nil {
@@ -103,38 +102,37 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	return w
 }
 
-// ID identifies this worker in the tables.
+// ID returns the ID of this worker in the tables.
 func (w *Worker) ID() uuid.UUID { return w.id }
 
-// Stop asks the worker to stop claiming, to wait for the jobs in hand and to end.
-// It returns at once; Start waits. It may be called at any time, any number of
-// times, also from a handler.
+// Stop asks the worker to stop claiming, to wait for the jobs in flight and to end. It returns at
+// once, and Start waits. Stop may be called at any time, any number of times, also from a handler.
 func (w *Worker) Stop() { w.life.Ask() }
 
-// Start runs the worker until ctx ends, Stop is called, or an error that no retry
-// can mend; the first two are a clean stop and return nil. It begins by checking
-// the configuration and the database, and starts nothing if it finds fault. While the
-// database cannot be reached, it tries again, for ever or for [WithStartLimit]. When it
-// returns, nothing of the worker is running any more.
+// Start runs the worker until ctx ends, Stop is called, or an error occurs that no retry can mend.
+// The first two are a clean stop and return nil. Start first checks the configuration and the
+// database. If a check fails, it starts nothing. While the database cannot be reached, Start
+// retries, for ever or for [WithStartLimit]. When Start returns, nothing of the worker is running
+// any more.
 //
-// Start creates no tables. A program that is to create and upgrade them calls ApplyJobs of package
-// [github.com/pgfrontier/worker/migrations] first, as the example does.
+// Start creates no tables. A program that creates and upgrades the tables calls ApplyJobs of
+// package [github.com/pgfrontier/worker/migrations] first, as the example does.
 //
-// Close db after that, not before. A worker that finds it closed cannot store what becomes
-// of its jobs: it ends the contexts of their handlers, leaves the jobs to the other
+// Close db after Start has returned, not before. A worker whose db is closed cannot store the
+// outcomes of its jobs. It ends the contexts of their handlers, leaves the jobs to the other
 // workers, and returns [ErrPoolClosed].
 //
-// At a stop no more jobs are claimed, those that were prefetched are given back,
-// and those that run are waited for, for WithShutdownTimeout at most. Then their
-// contexts end, and they are given back uncounted.
+// During a stop, no more jobs are claimed and prefetched jobs are released. Start waits for the
+// running jobs, for WithShutdownTimeout at most. Then the contexts of their handlers end. The jobs
+// are released, and no failure is counted.
 //
-// A handler that ignores the end of its context cannot be ended. Some seconds after
-// that bound Start returns without it, with [ErrHandlerOverdue]. Its goroutine is
-// all that still runs. What it returns then is of no effect.
+// A handler that ignores the end of its context cannot be ended. Some seconds after the context has
+// ended, Start returns without the handler, with [ErrHandlerOverdue]. Only the goroutine of the
+// handler still runs. What the handler returns then has no effect.
 //
-// An operator may drain the worker, see DrainWorker of package ops. Then it stops in the
-// same way, and Start goes on waiting, in [WorkerDrained], until ctx ends or Stop is called: a
-// process that ended would be started again, and take work again.
+// An operator may drain the worker, see DrainWorker of package ops. The worker then stops in the
+// same way. Start waits, in [WorkerDrained], until ctx ends or Stop is called. If the process ended
+// instead, it would be started again and take work again.
 func (w *Worker) Start(ctx context.Context) error {
 	return w.life.Start(ctx, w.begin, w.work, w.leave)
 }
@@ -148,8 +146,8 @@ func (w *Worker) begin(p *runtime.Phases) error {
 	return w.reach(p.Intake, w.coord.Register)
 }
 
-// work runs everything, and returns when the loops have ended and what became of
-// their jobs is stored.
+// work starts all goroutines. It returns when the loops have ended and the outcomes of their jobs
+// are stored.
 func (w *Worker) work(p *runtime.Phases) error {
 	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
 	member, leave := context.WithCancel(p.Running) // of those that share the jobs
@@ -158,10 +156,10 @@ func (w *Worker) work(p *runtime.Phases) error {
 		return w.watchPool(p.Running, func(why error) { p.Abandon(why); leave() })
 	})
 	p.Background.Run(func() error { return w.coord.Run(member) })
-	for _, run := range []func(context.Context){w.settler.run, w.rescuer.run, w.chores.run, w.sweep, w.watchServer} {
+	for _, run := range []func(context.Context){w.settler.run, w.rescuer.run, w.maintenance.run, w.sweep, w.watchServer} {
 		p.Background.Run(func() error { run(p.Running); return nil })
 	}
-	for _, c := range w.cfg.companions {
+	for _, c := range w.cfg.extensions {
 		p.Background.Run(func() error { c.Run(p.Running); return nil })
 	}
 	if w.cfg.notify != "" {
@@ -185,9 +183,9 @@ func (w *Worker) work(p *runtime.Phases) error {
 	return errtext.Join(w.settler.finish(member), w.overdue())
 }
 
-// overdue names handlers that were left behind.
+// overdue returns an error that names handlers that were given up.
 func (w *Worker) overdue() error {
-	kinds := w.hand.overdueKinds()
+	kinds := w.inFlight.overdueKinds()
 	if len(kinds) == 0 {
 		return nil
 	}
@@ -203,8 +201,8 @@ func (w *Worker) isReady() bool {
 	}
 }
 
-// leave takes the worker off the list. If the database does not answer, the others
-// notice by themselves.
+// leave removes the worker from the table of workers. If the database does not answer, the others
+// notice that the heartbeats stop.
 func (w *Worker) leave(p *runtime.Phases, err error) {
 	if !w.isReady() {
 		return

@@ -20,7 +20,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Jobs run once each, and what their handlers return decides what becomes of them.
+// Each job runs once, and the returned error decides its outcome.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -74,8 +74,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// With RegisterTx effects and completion are one: what is rolled back is tried
-// again.
+// With RegisterTx effects and completion are one transaction. A job that was rolled back is
+// retried.
 func TestRunTx(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -85,7 +85,7 @@ func TestRunTx(t *testing.T) {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N); err != nil {
 			return err
 		}
-		if _, again := called.LoadOrStore(j.ID, true); !again { // an attempt that got no connection did not come here
+		if _, again := called.LoadOrStore(j.ID, true); !again { // an attempt without a connection did not get here
 			return errors.New("the first time it fails")
 		}
 		return nil
@@ -106,7 +106,7 @@ func TestRunTx(t *testing.T) {
 	}
 }
 
-// A batch is one call. The one job that makes it fail is found, its mates run.
+// A batch is one call. The job that makes the batch fail is found, and the other jobs complete.
 func TestRunBatch(t *testing.T) {
 	t.Parallel()
 	for name, tx := range map[string]bool{"plain": false, "transaction": true} {
@@ -141,9 +141,9 @@ func TestRunBatch(t *testing.T) {
 					return handle(ctx, s.d.DB, all)
 				}, jobs.MaxAttempts(1), jobs.BatchSize(32))
 			}
-			var entries []jobs.Entry
+			var entries []jobs.EnqueueParams
 			for n := range 50 {
-				entries = append(entries, jobs.Entry{Args: task{n}})
+				entries = append(entries, jobs.EnqueueParams{Args: task{n}})
 			}
 			all, err := s.EnqueueMany(t.Context(), nil, entries)
 			if err != nil {
@@ -170,8 +170,8 @@ func TestRunBatch(t *testing.T) {
 	}
 }
 
-// Rows that another program wrote may have any time. Each is read as what it means, and none
-// holds up another.
+// Rows that another program wrote may have any time. Each time has its meaning, and no row delays
+// another.
 func TestJobsWithFarTimes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -207,7 +207,7 @@ func TestJobsWithFarTimes(t *testing.T) {
 	}
 }
 
-// A worker of many queues opens some connections, not one for each queue.
+// A worker of many queues opens few connections, not one for each queue.
 func TestConnectionsOfManyQueues(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -225,14 +225,14 @@ func TestConnectionsOfManyQueues(t *testing.T) {
 	s.until("all queues to be looked at", func() bool {
 		return !slices.ContainsFunc(w.Status().Queues, func(q jobs.QueueStatus) bool { return q.LastError != nil })
 	})
-	if n := db.Stats().OpenConnections; n > 70 { // 32 and some for other things; each queue would have one
+	if n := db.Stats().OpenConnections; n > 70 { // 32 for the loops, and some others; one for each queue would be more
 		t.Errorf("%d connections are open", n)
 	}
 }
 
-// A burst of jobs into a quiet system runs as fast as others, though the worker's sessions have
-// made their plans while the table was small, and nobody has analyzed it since: no statement
-// reads all of the table for long.
+// A burst of jobs into an idle system runs as fast as later bursts. The sessions have made their
+// plans while the table was small and not analyzed since. No statement reads the whole table for
+// long.
 func TestPlansOfASmallTable(t *testing.T) {
 	tier.Long(t, "TestConnectionsOfManyQueues, and TestPlans of internal/pgdriver, in which a slow statement is planned anew")
 	t.Parallel()
@@ -252,7 +252,7 @@ func TestPlansOfASmallTable(t *testing.T) {
 		}
 		s.until("the first jobs", func() bool { return completed() == 10*n+11 })
 	}
-	read := func() (rows int64) { // also of what jobs leave behind
+	read := func() (rows int64) { // rows of the tables of jobs that were read
 		if err := s.d.DB.QueryRow(`SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname LIKE 'jobs%'`).Scan(&rows); err != nil {
 			t.Fatal(err)
 		}
@@ -264,8 +264,8 @@ func TestPlansOfASmallTable(t *testing.T) {
 	began := time.Now()
 	s.until("the burst", func() bool { return completed() == 51+burst })
 	t.Logf("%d jobs in %v", burst, time.Since(began).Round(time.Millisecond))
-	// Statistics are told when a session falls silent: those of the slow statements are there.
-	if n := (read() - before) / burst; n > 300 { // a machine that is slow begins to plan anew later
+	// Statistics appear when a session becomes idle, so those of slow statements are included.
+	if n := (read() - before) / burst; n > 300 { // a slow machine replans later
 		t.Errorf("the tables were read %d times from end to end", n)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/jobtrial"
+	"github.com/pgfrontier/worker/internal/jobdryrun"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -73,11 +73,11 @@ func HandleJobs(ctx context.Context, db *sql.DB, h *jobs.Handlers, given []Given
 	}
 	b := &dryRun{db: db}
 	defer b.close()
-	list := make([]jobtrial.Given, len(given))
+	list := make([]jobdryrun.Given, len(given))
 	for i, g := range given {
-		list[i] = jobtrial.Given{Entry: jobs.Entry{Args: g.Args, Options: g.Options}, Failures: max(g.Failures, 0)}
+		list[i] = jobdryrun.Given{Entry: jobs.EnqueueParams{Args: g.Args, Options: g.Options}, Failures: max(g.Failures, 0)}
 	}
-	outcomes, err := jobtrial.Run(ctx, h, list, b)
+	outcomes, err := jobdryrun.Run(ctx, h, list, b)
 	if err != nil {
 		return nil, fmt.Errorf("workertest: %w", errtext.Of(err))
 	}

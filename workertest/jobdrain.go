@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/jobtrial"
+	"github.com/pgfrontier/worker/internal/jobdryrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
@@ -41,7 +41,7 @@ func Drain(ctx context.Context, db *sql.DB, h *jobs.Handlers, opts ...jobs.Optio
 	if err != nil {
 		return fmt.Errorf("workertest: %w", err)
 	}
-	d := &drain{db: db, handlers: h, tables: t, opts: opts, named: jobtrial.Of(opts).Queues, failed: map[int64]error{}}
+	d := &drain{db: db, handlers: h, tables: t, opts: opts, named: jobdryrun.Of(opts).Queues, failed: map[int64]error{}}
 	for { // a job may be enqueued into a new queue
 		queues, err := d.queues(ctx)
 		if err == nil && len(queues) > 0 {
@@ -119,7 +119,7 @@ func (d *drain) run(ctx context.Context, queues []string) error {
 
 // query reads the due or running jobs of the kinds with handlers.
 func (d *drain) query(ctx context.Context, columns, more string, args ...any) ([][3]string, error) {
-	kinds, err := json.Marshal(jobtrial.Kinds(d.handlers))
+	kinds, err := json.Marshal(jobdryrun.Kinds(d.handlers))
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/jobtrial"
+	"github.com/pgfrontier/worker/internal/jobdryrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
@@ -66,5 +66,5 @@ ORDER BY id`
 
 // jobTables returns the tables that the options name.
 func jobTables(options any) (tables.Jobs, error) {
-	return tables.ParseJobs(jobtrial.Of(options).Table, "WithTable")
+	return tables.ParseJobs(jobdryrun.Of(options).Table, "WithTable")
 }

@@ -19,7 +19,7 @@ const fanSteps = 9
 
 func newFan() *flow.Flow[int] {
 	f := flow.New[int]("fan")
-	var all []flow.Before
+	var all []flow.Dependency
 	for i := range fanSteps - 1 {
 		all = append(all, flow.Add[flow.None](f, fmt.Sprintf("step %d", i), func(n int) jobArgs { return jobArgs{n} }))
 	}

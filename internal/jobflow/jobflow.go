@@ -1,6 +1,6 @@
-// Package jobflow is the door between packages jobs and jobs/flow: what flows need of
-// jobs and a program does not. Package jobs sets the functions when it is initialized.
-// Their types stand for those of package jobs, which imports this one.
+// Package jobflow connects packages jobs and jobs/flow. It has what flows need of jobs and programs
+// do not. Package jobs sets the functions when it is initialized. Types of package jobs appear as
+// any, since package jobs imports this package.
 package jobflow
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// Client is what a *jobs.Client has.
+// Client holds the parts of a *jobs.Client.
 type Client struct {
 	DB     pgdriver.Pool
 	Tables tables.Jobs
@@ -24,32 +24,32 @@ type Client struct {
 	Err    error // of its options
 }
 
-// Of opens a *jobs.Client, which must not be nil.
+// Of returns the parts of a *jobs.Client, which must not be nil.
 var Of func(client any) Client
 
-// Job makes a job of arguments, a jobs.Args, and options, a []jobs.EnqueueOption.
+// Job makes a job of arguments (a jobs.Args) and options (a []jobs.EnqueueOption).
 var Job func(args, options any) (queue.NewJob, error)
 
-// Encode returns JSON that PostgreSQL takes.
+// Encode returns v as JSON that PostgreSQL accepts.
 var Encode func(v any) (json.RawMessage, error)
 
-// Companion runs beside a worker. The worker calls Prepare before it registers, then Run
+// Extension runs beside a worker. The worker calls Prepare before it registers. Then it calls Run
 // in a goroutine, and waits for its end before Start returns.
-type Companion interface {
-	// Prepare reports what is missing in the database. Start returns that.
+type Extension interface {
+	// Prepare returns an error if the database lacks something. Start returns the error.
 	Prepare(ctx context.Context, conn *sql.Conn, w Worker) error
-	// Run runs until ctx ends, which it does after the worker's last job was settled.
+	// Run runs until ctx ends. ctx ends after the worker's last job was settled.
 	Run(ctx context.Context)
-	// Ended tells that a job of the worker has finished, and that this is stored. Many
+	// Ended is called after a job of the worker has finished and its outcome is stored. Many
 	// goroutines call it; it must not block.
 	Ended(meta json.RawMessage)
 }
 
-// The codes of steps that only flows give.
+// These are the codes of steps that only flows give.
 const (
 	CodeSkipped   = "SKIPPED"   // the handler has skipped the step
 	CodeForgotten = "FORGOTTEN" // the step's job is in no table
-	CodeNoList    = "NO_LIST"   // the result that is to be spread is no list
+	CodeNoList    = "NO_LIST"   // the result to spread is no list
 	CodeTooFew    = "TOO_FEW"   // the list is shorter than the quorum
 )
 
@@ -63,20 +63,20 @@ func (s Skipped) Error() string {
 	return s.Why
 }
 
-// Code is CodeSkipped.
+// Code returns CodeSkipped.
 func (Skipped) Code() string { return CodeSkipped }
 
-// Worker is what a companion knows of its worker.
+// Worker is the view of its worker that an extension gets.
 type Worker struct {
 	Tables    tables.Jobs
 	Retention time.Duration // 0: for ever
-	Limit     time.Duration // of a statement
+	Limit     time.Duration // bounds a statement
 
 	On     func(ctx context.Context, f func(conn *sql.Conn) error) error // calls f with a connection of the worker's pool
-	Wake   func()                                                        // makes the worker look for jobs
-	Failed func(task string, err error)                                  // tells of what failed; nil errors are left out
+	Wake   func()                                                        // makes the worker poll for jobs
+	Failed func(task string, err error)                                  // reports an error of a task; nil errors are ignored
 
-	RunEnded func(EndedRun) // tells of a run that has ended
+	RunEnded func(EndedRun) // reports a run that has ended
 }
 
 // EndedRun is a run of a flow that has ended.
@@ -86,5 +86,5 @@ type EndedRun struct {
 	Took        int64 // microseconds since its start
 }
 
-// Beside returns a jobs.Option that gives each worker a companion.
-var Beside func(make func() Companion) any
+// ExtensionOption returns a jobs.Option that gives each worker an extension.
+var ExtensionOption func(make func() Extension) any

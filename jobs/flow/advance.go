@@ -20,74 +20,74 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Advance makes a worker advance the runs of flows, after each step whose job it has
-// run. About once a second one of all workers looks for steps that have ended and were not
-// told: those of a dead worker, and what an operator has ended. It also removes runs that
-// have ended, as [jobs.WithRetention] says.
+// Advance makes a worker advance the runs of flows after each step whose job it has run. About once
+// a second, one of all workers sweeps: it finds steps that have ended without a report. Such steps
+// belong to a dead worker, or an operator has ended them. The sweep also removes finished runs, as
+// [jobs.WithRetention] says.
 //
-// Give it to all workers that run steps. Without a worker that has it, no run gets on: the
-// workers say so after some seconds ([observe.TaskFailed]), and so does the doctor.
+// Give it to all workers that run steps. Without a worker that has it, no run advances. Then the
+// workers report this after some seconds ([observe.TaskFailed]), and so does the doctor.
 func Advance() jobs.Option {
-	return jobflow.Beside(func() jobflow.Companion { return &advancer{wake: make(chan struct{}, 1)} }).(jobs.Option)
+	return jobflow.ExtensionOption(func() jobflow.Extension { return &advancer{wake: make(chan struct{}, 1)} }).(jobs.Option)
 }
 
 const (
-	// mostAtOnce bounds the steps of a statement.
+	// mostAtOnce bounds the steps in a statement.
 	mostAtOnce = 500
-	// mostLists bounds the lists of a statement.
+	// mostLists bounds the lists in a statement.
 	mostLists = 20
-	// mostSpread bounds the elements of lists that a statement adds steps or jobs for.
+	// mostSpread bounds the list elements for which a statement adds steps or jobs.
 	mostSpread = 10_000
-	// spreadSlice bounds for how long a worker adds the jobs of a long list before others
-	// have their turn.
+	// spreadSlice bounds the time for adding the jobs of a long list. Then other runs have their
+	// turn.
 	spreadSlice = time.Second
-	// enough steps are told at once, without waiting for more.
-	enough = 200
+	// fullRound is how many ended steps are reported at once, without a pause to gather more.
+	fullRound = 200
 	// gather bounds the pause in which ended steps gather for the next statement.
 	gather = 5 * time.Millisecond
-	// heldTries bounds how often a step is tried again whose run others have locked, in about
-	// a second. Then it is left to the sweep.
+	// heldTries bounds how often a step is retried whose run others have locked, for about a
+	// second. Then the step is left to the sweep.
 	heldTries = 10
-	// mostKept bounds the steps that are tried again.
+	// mostKept bounds the steps to be retried.
 	mostKept = 10_000
-	// retainEvery is how often a worker removes runs that have ended.
+	// retainEvery is how often a worker removes finished runs.
 	retainEvery = 10 * time.Second
-	// retainSlice bounds for how long it does so before others have their turn.
+	// retainSlice bounds the time for removing finished runs. Then other tasks have their turn.
 	retainSlice = 500 * time.Millisecond
-	// mostOld bounds the runs of a statement that removes them.
+	// mostOld bounds the runs that a statement removes.
 	mostOld = 100
 	// lastLimit bounds the last statements, when the worker stops.
 	lastLimit = 2 * time.Second
 )
 
-// advancer is what [Advance] gives to a worker.
+// advancer is the extension that [Advance] gives to a worker.
 type advancer struct {
 	w    jobflow.Worker
 	sql  statements
 	wake chan struct{}
 
 	mu    sync.Mutex
-	ended []int64 // steps
+	ended []int64 // steps that have ended
 
 	plans    pgdriver.Plans
-	kept     map[movedStep]kept // steps to go on with
+	kept     map[movedStep]kept // steps to continue with
 	sweepAt  time.Time
-	took     time.Duration // by the look of the last sweep
+	took     time.Duration // duration of the last sweep's page
 	swept    batch.Refused[int64]
-	long     map[int64]int64 // by run with more steps than a page: the last that the sweeps have looked at
+	long     map[int64]int64 // by run with more than a page of steps: the last step that the sweeps have read
 	retainAt time.Time
 	pace     batch.Pace
 	old      batch.Refused[int64]
 }
 
-// kept is when a step is tried again, and how often it was.
+// kept is when a step is retried, and how often it was.
 type kept struct {
 	at    time.Time
 	tries int
 }
 
-// Prepare takes the tables of the worker, and checks that its role may do all that an
-// advancer ever does.
+// Prepare takes the tables of the worker. It checks that the worker's role has every privilege that
+// an advancer ever needs.
 func (a *advancer) Prepare(ctx context.Context, conn *sql.Conn, w jobflow.Worker) error {
 	a.w, a.sql = w, newStatements(w.Tables, mostSpread)
 	missing, err := rights.Missing(ctx, conn, rights.JobsFlows(w.Tables))
@@ -100,7 +100,7 @@ func (a *advancer) Prepare(ctx context.Context, conn *sql.Conn, w jobflow.Worker
 	return nil
 }
 
-// Ended takes note of the end of a step.
+// Ended records the end of a step.
 func (a *advancer) Ended(meta json.RawMessage) {
 	id, ok := stepOf(meta)
 	if !ok {
@@ -115,7 +115,7 @@ func (a *advancer) Ended(meta json.RawMessage) {
 	}
 }
 
-// stepOf reads from the Meta of a job which step it is.
+// stepOf returns the step that the Meta of a job names.
 func stepOf(meta json.RawMessage) (id stepID, ok bool) {
 	var m marker
 	if !bytes.Contains(meta, []byte(`"flow_step"`)) || json.Unmarshal(meta, &m) != nil {
@@ -144,7 +144,7 @@ func (a *advancer) waiting() int {
 	return len(a.ended)
 }
 
-// Run tells of the ends of steps until ctx ends, and of those that are left then.
+// Run reports the ends of steps until ctx ends, and then the ends that are left.
 func (a *advancer) Run(ctx context.Context) {
 	a.sweepAt = time.Now()
 	for ctx.Err() == nil {
@@ -154,7 +154,7 @@ func (a *advancer) Run(ctx context.Context) {
 		}
 		next := a.next()
 		if a.waiting() > 0 || !now.Before(next) {
-			a.tell(ctx)
+			a.report(ctx)
 			continue
 		}
 		timer := time.NewTimer(time.Until(next))
@@ -168,11 +168,11 @@ func (a *advancer) Run(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLimit)
 	defer cancel()
 	for a.waiting() > 0 && last.Err() == nil {
-		a.tell(last)
+		a.report(last)
 	}
 }
 
-// next is when there is something to do without being told.
+// next returns when there is work without a notification.
 func (a *advancer) next() time.Time {
 	at := a.sweepAt
 	for _, k := range a.kept {
@@ -183,9 +183,9 @@ func (a *advancer) next() time.Time {
 	return at
 }
 
-// tell tells of ended steps in one statement, and of what follows, and goes on with those
-// that were kept. If that fails, the sweep will find them.
-func (a *advancer) tell(ctx context.Context) {
+// report reports ended steps in one statement, and processes the steps that follow from them. It
+// also continues with kept steps. If report fails, the sweep finds the steps.
+func (a *advancer) report(ctx context.Context) {
 	begin := time.Now()
 	ids := a.take()
 	var again []movedStep
@@ -207,18 +207,18 @@ func (a *advancer) tell(ctx context.Context) {
 		r.wake, r.ended = a.w.Wake, a.w.RunEnded
 		err := errtext.Join(r.advance(bounded, ids), r.proceed(bounded, again))
 		if err != nil && ctx.Err() != nil {
-			a.putBack(ids) // the worker stops, and has a moment left for these
+			a.putBack(ids) // the worker stops, and these are reported during the stop
 		}
 		a.keep(r, before)
 		return err
 	})
-	if took := time.Since(begin); a.waiting() < enough {
+	if took := time.Since(begin); a.waiting() < fullRound {
 		backoff.Sleep(ctx, min(took, gather))
 	}
 }
 
-// keep keeps the steps that a round has left: those that are held for a moment, and those
-// of long lists.
+// keep keeps the steps that a round has left: the steps of held runs for a moment, and the steps of
+// long lists.
 func (a *advancer) keep(r *round, before map[movedStep]kept) {
 	if a.kept == nil {
 		a.kept = map[movedStep]kept{}
@@ -255,8 +255,8 @@ func (a *advancer) task(ctx context.Context, name string, f func(ctx context.Con
 	}
 }
 
-// retain removes runs that have ended, for a slice of time. If there are more, it goes on
-// after the next sweep.
+// retain removes finished runs, for a slice of time. If more are left, retain continues after the
+// next sweep.
 func (a *advancer) retain(ctx context.Context, conn *sql.Conn) error {
 	out := a.old.Begin(time.Now())
 	for begin := time.Now(); ; {
@@ -290,7 +290,7 @@ func (a *advancer) retain(ctx context.Context, conn *sql.Conn) error {
 	}
 }
 
-// movedStep is a step that a statement has moved on, or that a round has left.
+// movedStep is a step that a statement has moved to another state, or that a round has left.
 type movedStep struct {
 	id    int64
 	state string
@@ -298,27 +298,27 @@ type movedStep struct {
 
 func scanMoved(r *sql.Rows) (m movedStep, err error) { return m, r.Scan(&m.id, &m.state) }
 
-// The states of a movedStep that the table does not have.
+// These are the states of a movedStep that are not stored in the table.
 const (
-	movedHeld  = "held"  // its run is locked by others
-	movedLong  = "long"  // a Map step with a long list, to which steps are still to be added
-	movedGrown = "grown" // the steps of a long list behind this one are to be enqueued
-	movedFull  = "full"  // the last step of a page of a sweep, behind which there may be more
-	movedRun   = "run "  // begins what is no step, but a run that has ended, and how
+	movedHeld  = "held"  // others have locked its run
+	movedLong  = "long"  // a Map step with a long list that still needs steps
+	movedGrown = "grown" // the steps of a long list after this one are to be enqueued
+	movedFull  = "full"  // the last step of a page of a sweep; more steps may follow
+	movedRun   = "run "  // prefix for a run that has ended, followed by its state
 )
 
-// round goes on with steps until nothing follows without a job.
+// round processes steps until no more steps follow without a job.
 type round struct {
 	statements
 	on      jobs.Querier
-	wake    func()                          // called if there are new jobs; nil: nobody is
-	ended   func(jobflow.EndedRun)          // told of the runs that have ended; nil: nobody is
-	out     []int64                         // steps that a sweep leaves out, in order
-	refused func(id int64, err error) error // told of a step that the database refuses; nil: it is an error
+	wake    func()                          // called if there are new jobs; may be nil
+	ended   func(jobflow.EndedRun)          // called for each run that has ended; may be nil
+	out     []int64                         // steps that a sweep leaves out, sorted
+	refused func(id int64, err error) error // called for a step that the database refuses; nil: the refusal is an error
 
-	late   time.Time   // then long lists are left for the next round
-	held   []movedStep // left: their runs are locked by others
-	more   []movedStep // left: of long lists
+	late   time.Time   // after this time, long lists are left to the next round
+	held   []movedStep // left, since others have locked their runs
+	more   []movedStep // left steps of long lists
 	looked time.Duration
 }
 
@@ -326,7 +326,7 @@ func (s statements) round(on jobs.Querier) *round {
 	return &round{statements: s, on: on, late: time.Now().Add(spreadSlice)}
 }
 
-// advance tells of the ends of steps, and of what follows from them without a job.
+// advance reports the ends of steps, and processes the steps that follow without a job.
 func (r *round) advance(ctx context.Context, ids []int64) error {
 	var all []error
 	for len(ids) > 0 {
@@ -334,7 +334,7 @@ func (r *round) advance(ctx context.Context, ids []int64) error {
 		all = append(all, r.halving(ids[:n], func(ids []int64) error {
 			moved, err := pgdriver.QueryAll(ctx, r.on, scanMoved, r.statements.advance, list(ids))
 			if err != nil {
-				return fmt.Errorf("tell of the end of %d steps, the first is of run %d: %w", len(ids), stepID(ids[0]).run(), err)
+				return fmt.Errorf("record the ends of %d steps, the first is of run %d: %w", len(ids), stepID(ids[0]).run(), err)
 			}
 			return r.proceed(ctx, r.notHeld(r.steps(moved), "enqueued"))
 		}))
@@ -343,7 +343,7 @@ func (r *round) advance(ctx context.Context, ids []int64) error {
 	return errtext.Join(all...)
 }
 
-// steps tells of the runs that have ended, and returns what is moved besides.
+// steps reports the runs that have ended, and returns the other moved steps.
 func (r *round) steps(moved []movedStep) (steps []movedStep) {
 	for _, m := range moved {
 		text, isRun := strings.CutPrefix(m.state, movedRun)
@@ -352,14 +352,14 @@ func (r *round) steps(moved []movedStep) (steps []movedStep) {
 			continue
 		}
 		run := jobflow.EndedRun{Run: m.id}
-		if json.Unmarshal([]byte(text), &run) == nil && r.ended != nil { // the statement made it
+		if json.Unmarshal([]byte(text), &run) == nil && r.ended != nil { // the statement has made the JSON
 			r.ended(run)
 		}
 	}
 	return steps
 }
 
-// notHeld keeps the steps whose runs others have locked, and returns the others.
+// notHeld keeps the steps whose runs others have locked, and returns the other steps.
 func (r *round) notHeld(moved []movedStep, state string) (rest []movedStep) {
 	for _, m := range moved {
 		if m.state == movedHeld {
@@ -371,8 +371,9 @@ func (r *round) notHeld(moved []movedStep, state string) (rest []movedStep) {
 	return rest
 }
 
-// halving calls f with ids. If one of them may have made it fail, it calls f with each half,
-// and so on, until it is one run's: somebody has changed its rows, and the others go on.
+// halving calls f with ids. If f fails, and one of the runs may be the cause, halving calls f with
+// each half. It halves until one run is left. The rows of this run were changed from outside, and
+// the other runs proceed.
 func (r *round) halving(ids []int64, f func(ids []int64) error) error {
 	var all []error
 	err := batch.Each(ids, f, func(id int64, err error) error {
@@ -385,8 +386,8 @@ func (r *round) halving(ids []int64, f func(ids []int64) error) error {
 	return errtext.Join(append(all, err)...)
 }
 
-// proceed goes on with steps that were moved: those that have ended are told in turn,
-// and those of Map spread. Each statement is whole; if one is the last, the sweep goes on.
+// proceed continues with moved steps: it reports steps that have ended, and spreads Map steps. Each
+// statement leaves a consistent state. If the round stops after a statement, the sweep continues.
 func (r *round) proceed(ctx context.Context, moved []movedStep) error {
 	enqueued := false
 	var ended, ready, grown []int64
@@ -449,8 +450,8 @@ func (r *round) proceed(ctx context.Context, moved []movedStep) error {
 	return errtext.Join(refused, r.advance(ctx, ended))
 }
 
-// grow adds steps to a Map step with a long list, and enqueues their jobs once all are
-// there, as far as there is time.
+// grow adds steps to a Map step with a long list, for a slice of time. Once all steps exist, it
+// enqueues their jobs.
 func (r *round) grow(ctx context.Context, id int64) error {
 	for first := true; first || time.Now().Before(r.late); first = false {
 		moved, err := pgdriver.QueryAll(ctx, r.on, scanMoved, r.statements.grow, list([]int64{id}))
@@ -459,7 +460,7 @@ func (r *round) grow(ctx context.Context, id int64) error {
 		}
 		moved = r.notHeld(moved, movedLong)
 		switch {
-		case len(moved) == 0: // held, or it does not wait for its list any more
+		case len(moved) == 0: // its run is held, or the step does not wait for its list any more
 			return nil
 		case moved[0].state == "spread":
 			return r.beginBehind(ctx, id)
@@ -469,13 +470,12 @@ func (r *round) grow(ctx context.Context, id int64) error {
 	return nil
 }
 
-// beginBehind enqueues the jobs of the steps of a long list behind one, as far as there is
-// time.
+// beginBehind enqueues the jobs of a long list's steps after the given step, for a slice of time.
 func (r *round) beginBehind(ctx context.Context, id int64) error {
 	for first := true; first || time.Now().Before(r.late); first = false {
 		ids, err := pgdriver.QueryAll(ctx, r.on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, r.grown, id)
 		if err != nil {
-			return fmt.Errorf("look for steps of a long list of run %d: %w", stepID(id).run(), err)
+			return fmt.Errorf("read the steps of a long list of run %d: %w", stepID(id).run(), err)
 		}
 		held := len(r.held)
 		if err := r.begin(ctx, ids); err != nil || len(ids) < r.mostSpread {
@@ -505,14 +505,14 @@ func (r *round) begin(ctx context.Context, ids []int64) error {
 	})
 }
 
-// ended returns the first runs that ended longer ago than they are kept; keep 0 is for ever.
+// ended returns the first runs that ended before the retention. A keep of 0 is for ever.
 func (s statements) ended(ctx context.Context, on jobs.Querier, keep time.Duration, out []int64, most int) ([]int64, error) {
 	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
 	text := strings.ReplaceAll(s.old, "{limit}", strconv.Itoa(pgdriver.RoundLimit(most)))
 	return pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, text, given, list(out))
 }
 
-// remove removes runs that have ended, and that nobody has locked.
+// remove removes finished runs that are not locked.
 func (s statements) remove(ctx context.Context, on jobs.Querier, runs []int64) error {
 	for n := 1; n > 0; {
 		if err := on.QueryRowContext(ctx, s.forgetSteps, list(runs)).Scan(&n); err != nil {

@@ -20,8 +20,7 @@ type panicJob struct{ p *int }
 
 func (p panicJob) Kind() string { return strings.Repeat("x", *p.p) }
 
-// What is wrong with a flow is told when it is checked and when it is started, all of
-// it, and before anything is sent.
+// Check and Start return every error of a flow, before any statement is sent.
 func TestBadFlows(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -99,7 +98,7 @@ func TestBadFlows(t *testing.T) {
 	}
 }
 
-// Bad calls return errors that name what is wrong, and do not panic.
+// Invalid calls return errors that name the problem, and do not panic.
 func TestBadCalls(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -152,7 +151,7 @@ func TestBadCalls(t *testing.T) {
 	if _, err := a.Output(ctx, s.Client, run); !errors.Is(err, flow.ErrNoOutput) || !strings.Contains(err.Error(), "available") {
 		t.Errorf("%v", err)
 	}
-	// A worker says what a flow's tables lack.
+	// A worker reports which tables of flows are missing.
 	s.d.Exec(t, `DROP TABLE jobs_flow_sweep`)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[noteJob]) error { return nil })
 	if err := jobs.NewWorker(s.d.DB, s.Handlers, flow.Advance()).Start(ctx); err == nil || !strings.Contains(err.Error(), "jobs_flow_sweep") {

@@ -32,12 +32,11 @@ func (c *Client) notFound(ctx context.Context, on jobs.Querier) error {
 	return ErrNotFound
 }
 
-// Cancel ends a run: steps that have not begun do not begin, and the contexts of those
-// whose jobs run end, as [jobs.Client.Cancel] does. The run ends with the last of them.
+// Cancel cancels a run. Steps that have not begun do not begin. The contexts of running jobs end,
+// as with [jobs.Client.Cancel]. The run ends with its last running step.
 //
-// It returns the state in which it found the run; a run that has ended stays as it is.
-// The run is locked until the end of tx. If that is nil or a *sql.DB, Cancel has a
-// transaction of its own.
+// Cancel returns the state of the run before the call. A finished run stays as it is. The run is
+// locked until the end of tx. If tx is nil or a *sql.DB, Cancel uses a transaction of its own.
 //
 // Steps of [OnFailure] and [OnEnd] do not begin either: clean up where you cancel.
 func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was State, err error) {
@@ -98,19 +97,17 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 	return c.sql.round(on).advance(ctx, steps)
 }
 
-// Retry makes a run that has ended go on: the steps of these names begin again, and what
-// depends on them. Without names it is the steps whose failure made the run fail, or that
-// were cancelled with it; of a [Map] step it is the jobs that have failed. The others keep
-// their ends and results. The run goes on in the shape in which it was started. The
-// run is locked until the end of tx. If that is nil or a *sql.DB, Retry has a transaction of
-// its own.
+// Retry continues a run that has ended. The named steps begin again, and so do the steps that
+// depend on them. Without names, Retry repeats the steps whose failure made the run fail, or that
+// were cancelled with the run. Of a [Map] step it repeats the failed jobs. The other steps keep
+// their ends and results. The run keeps the shape in which it was started. The run is locked until
+// the end of tx. If tx is nil or a *sql.DB, Retry uses a transaction of its own.
 //
-// What has completed without a failed step, by [Any], [Quorum] or another way, does not run
-// again with that; nor does the failed step, unless it is named. So a run that has completed
-// takes names.
+// Retry skips steps that completed in spite of a failed step, by [Any], [Quorum] or another way. It
+// skips such a failed step too, unless it is named. To retry a completed run, name the steps.
 //
-// An [OnEnd] step runs again with what it comes after. An [OnFailure] step that ran before
-// and is not needed now is skipped, and what it did stays done: undo it first.
+// An [OnEnd] step runs again after the steps that it depends on. An [OnFailure] step that ran
+// before and is not needed now is skipped. Its effects stay: undo them first.
 func (c *Client) Retry(ctx context.Context, tx jobs.Querier, run int64, from ...string) error {
 	_, err := inTx(ctx, c, tx, func(on jobs.Querier) (none struct{}, err error) {
 		s, _, err := c.lock(ctx, on, run)
@@ -131,7 +128,7 @@ func (c *Client) Retry(ctx context.Context, tx jobs.Querier, run int64, from ...
 	return nil
 }
 
-// retry revives a run that the transaction has locked.
+// retry restarts a run that the transaction has locked.
 func (c *Client) retry(ctx context.Context, on jobs.Querier, run int64, cancelled bool, from []string) error {
 	ended, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (s endedStep, err error) {
 		var edges string

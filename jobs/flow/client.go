@@ -18,25 +18,25 @@ import (
 )
 
 var (
-	// ErrNotFound: there is no run of this id, or it has no such step. It may have ended
-	// longer ago than runs are kept.
+	// ErrNotFound reports that there is no run with this ID, or that the run has no such step. The
+	// run may have ended longer ago than runs are kept.
 	ErrNotFound = errors.New("flow: no such run or step")
-	// ErrKeyBusy: another run of the flow has the key. Or the one that had it has ended
-	// each time that it was looked for: then try again.
+	// ErrKeyBusy reports that another run of the flow has the key. It is also returned if the run
+	// with the key had ended at every try. Then try again.
 	ErrKeyBusy = errors.New("flow: the key is another run's")
-	// ErrUnfinished: the run has not ended, so it cannot be retried.
+	// ErrUnfinished reports that the run has not ended, so it cannot be retried.
 	ErrUnfinished = errors.New("flow: the run has not ended: wait for its end, or cancel it")
-	// ErrNoOutput: the step has no result, since it has not completed or does not give
-	// one.
+	// ErrNoOutput reports that the step has no result. The step has not completed, or its handler
+	// sets no result.
 	ErrNoOutput = errors.New("flow: the step has no output")
 )
 
-// FailedError is returned by [Client.Wait] when a run has not completed.
+// FailedError is what [Client.Wait] returns for a run that has not completed.
 type FailedError struct {
 	Run   int64
 	State State
-	Step  string // one that has not ended well; empty: none, or not known
-	Code  string // of its job's last error
+	Step  string // a step that has failed; empty: none, or unknown
+	Code  string // code of the last error of its job
 	Text  string
 }
 
@@ -57,15 +57,14 @@ func (e *FailedError) Error() string {
 	return errtext.Line(text)
 }
 
-// Client starts runs, and looks what becomes of them. Any number of goroutines may use
-// it.
+// Client starts, reads, changes and awaits runs. Any number of goroutines may use a client.
 type Client struct {
 	core jobflow.Client
 	sql  statements
 }
 
-// NewClient makes a client with the database and the tables of a client of jobs. What is
-// wrong with that, each call returns.
+// NewClient makes a client with the database and the tables of a client of jobs. If that client is
+// invalid, each call returns its error.
 func NewClient(client *jobs.Client) *Client {
 	c := &Client{}
 	if client == nil {
@@ -77,10 +76,10 @@ func NewClient(client *jobs.Client) *Client {
 	return c
 }
 
-// Started tells which run it is.
+// Started identifies the run of a Start call.
 type Started struct {
 	Run      int64
-	Existing bool // it has the key, and was started before
+	Existing bool // the run has the key, and was started before
 }
 
 // StartOption is an option of [Flow.Start].
@@ -91,10 +90,10 @@ type startSpec struct {
 	errs []error
 }
 
-// Key starts a run only while no other of the flow that has not ended has the key.
-// Otherwise that one is returned, [Started.Existing]. Two transactions that start runs
-// under the same key wait for each other. The run that is returned may have begun with
-// something else, and may be about to be cancelled: see [Client.Get].
+// Key starts a run only while no unfinished run of the flow has the key. Otherwise Start returns
+// the run that has the key, with [Started.Existing]. Two transactions that start runs with the same
+// key wait for each other. The existing run may have another input, and its cancellation may be
+// under way: see [Client.Get].
 func Key(key string) StartOption {
 	return func(s *startSpec) {
 		if s.key = (sql.NullString{String: key, Valid: true}); key == "" || len(key) > maxKey || strings.ContainsRune(key, 0) || !utf8.ValidString(key) {
@@ -104,17 +103,17 @@ func Key(key string) StartOption {
 }
 
 const (
-	maxKey = 1000 // bytes; an index has it
-	// keyTries bounds how often a run is started again whose key was free again when its
-	// owner was looked up.
+	maxKey = 1000 // bytes; an index contains keys
+	// keyTries bounds how often a run with a key is started again. A retry is needed if the key was
+	// free again when its owner was read.
 	keyTries = 3
 )
 
-// Start starts a run, in the transaction tx, or at once if tx is nil. Workers see it at
-// the commit; what is rolled back was never started.
+// Start starts a run in the transaction tx, or at once if tx is nil. Workers see the run at the
+// commit. After a rollback the run was never started.
 //
-// The run keeps the shape that the flow has now. A program in which the flow has
-// another one starts runs of another version, side by side with these.
+// The run keeps the current shape of the flow. If the flow has another shape in another program,
+// that program starts runs of another version. Runs of several versions run side by side.
 func (f *Flow[In]) Start(ctx context.Context, c *Client, tx jobs.Querier, in In, opts ...StartOption) (Started, error) {
 	var spec startSpec
 	for _, o := range opts {
@@ -189,7 +188,8 @@ func inTx[T any](ctx context.Context, c *Client, tx jobs.Querier, f func(on jobs
 	return t, own.Commit()
 }
 
-// on returns the pool that tx is, and the client's if tx is nil. Anything else is no pool.
+// on returns the pool of tx if tx is a *sql.DB, or the client's pool if tx is nil. For any other
+// tx, isPool is false.
 func (c *Client) on(tx jobs.Querier) (pool pgdriver.Pool, isPool bool, err error) {
 	switch v := reflect.ValueOf(tx); {
 	case c == nil:
@@ -205,10 +205,10 @@ func (c *Client) on(tx jobs.Querier) (pool pgdriver.Pool, isPool bool, err error
 	return pgdriver.Pool{DB: db, Plans: c.core.DB.Plans}, isPool, nil
 }
 
-// Wait waits until a run has ended, and returns it. If it has not completed, Wait
-// returns a [FailedError] as well.
+// Wait waits until a run has ended, and returns the run. If the run has not completed, Wait returns
+// a [FailedError] as well.
 //
-// It hears of the end as [jobs.Wait] does. Give ctx a deadline.
+// Wait is notified of the end as [jobs.Wait] is. Give ctx a deadline.
 func (c *Client) Wait(ctx context.Context, run int64) (Run, error) {
 	_, err := with(c, nil, func(on jobs.Querier) (none struct{}, err error) {
 		return none, c.core.Ends.Until(ctx, "run "+strconv.FormatInt(run, 10), func() (over bool, err error) {
@@ -229,7 +229,7 @@ func (c *Client) Wait(ctx context.Context, run int64) (Run, error) {
 	return r, r.failure()
 }
 
-// list is how ids travel: as text, of JSON.
+// list encodes IDs as text, of JSON.
 func list[T ~int64](ids []T) string {
 	b := []byte{'['}
 	for i, id := range ids {

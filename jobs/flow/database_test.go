@@ -17,25 +17,25 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// bench is a database on which the statements run without a worker.
-type bench struct {
+// testbed is a database on which the statements run without a worker.
+type testbed struct {
 	*Client
 	t testing.TB
 	d *pgtest.Database
 }
 
-func newBench(t testing.TB) *bench {
+func newTestbed(t testing.TB) *testbed {
 	t.Helper()
 	d := pgtest.Jobs(t)
 	d.DB.SetMaxIdleConns(20)
-	return &bench{NewClient(jobs.NewClient(d.DB)), t, d}
+	return &testbed{NewClient(jobs.NewClient(d.DB)), t, d}
 }
 
-// newSpreadBench is a bench whose statements add steps or jobs for up to most elements of lists:
-// in the quick tier for a tenth of what they do.
-func newSpreadBench(t testing.TB) (b *bench, most int) {
+// newSpreadTestbed makes a testbed whose statements add at most `most` steps or jobs of lists. In the
+// quick tier it is a tenth of the real number.
+func newSpreadTestbed(t testing.TB) (b *testbed, most int) {
 	t.Helper()
-	b, most = newBench(t), tier.Amount(mostSpread/10, mostSpread)
+	b, most = newTestbed(t), tier.Amount(mostSpread/10, mostSpread)
 	b.sql = newStatements(b.core.Tables, most)
 	return b, most
 }
@@ -57,13 +57,13 @@ func must[T any](v T, err error) func(t fatal) T {
 }
 
 // begin starts a run of a definition.
-func (b *bench) begin(t fatal, d *definition) int64 {
+func (b *testbed) begin(t fatal, d *definition) int64 {
 	t.Helper()
 	return must(b.start(context.Background(), b.d.DB, d.name, d.compile(), sql.NullString{}))(t).Run
 }
 
-// end moves the jobs of steps to the history, as those who end them do.
-func (b *bench) end(t fatal, run int64, outcomes map[stepID]outcome, steps ...stepID) {
+// end moves the jobs of steps to the history, as the end of a job does.
+func (b *testbed) end(t fatal, run int64, outcomes map[stepID]outcome, steps ...stepID) {
 	t.Helper()
 	for _, id := range steps {
 		o := outcomes[id-idOf(run, 0, 0)]
@@ -82,15 +82,15 @@ SELECT id, kind, queue, priority, run_at, args, meta, created_at, attempt, failu
 	}
 }
 
-// enqueuedOf are the steps of a run that have a job.
-func (b *bench) enqueuedOf(t fatal, run int64) []stepID {
+// enqueuedOf returns the steps of a run that have a job.
+func (b *testbed) enqueuedOf(t fatal, run int64) []stepID {
 	t.Helper()
 	return must(pgdriver.QueryAll(context.Background(), b.d.DB, func(r *sql.Rows) (id stepID, err error) { return id, r.Scan(&id) },
 		`SELECT s.id FROM jobs_flow_steps AS s JOIN jobs AS j ON j.id = s.job_id WHERE s.id >> 30 = $1 AND s.state = 'enqueued' AND (j.meta->>'flow_step')::bigint = s.id ORDER BY s.id`, run))(t)
 }
 
-// advance tells of ended steps, also of those whose runs others have locked for a moment.
-func (b *bench) advance(ctx context.Context, ids []int64) error {
+// advance reports ended steps, also steps whose runs others have locked for a moment.
+func (b *testbed) advance(ctx context.Context, ids []int64) error {
 	for len(ids) > 0 {
 		r := b.sql.round(b.d.DB)
 		if err := r.advance(ctx, ids); err != nil {
@@ -106,8 +106,8 @@ func (b *bench) advance(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-// tell tells of ended steps, twice at once.
-func (b *bench) tell(t fatal, steps []stepID) {
+// report reports ended steps, twice at once.
+func (b *testbed) report(t fatal, steps []stepID) {
 	t.Helper()
 	ids := make([]int64, len(steps))
 	for i, id := range steps {
@@ -126,8 +126,8 @@ func (b *bench) tell(t fatal, steps []stepID) {
 	}
 }
 
-// sweepAll does what a worker does whose turn it is.
-func (b *bench) sweepAll(t fatal) {
+// sweepAll sweeps as a worker does that has the turn.
+func (b *testbed) sweepAll(t fatal) {
 	t.Helper()
 	ctx := context.Background()
 	conn := must(b.d.DB.Conn(ctx))(t)
@@ -145,8 +145,8 @@ func (b *bench) sweepAll(t fatal) {
 	}
 }
 
-// endsOf are the steps of a run as the tables have them.
-func (b *bench) endsOf(t fatal, run int64) map[stepID]end {
+// endsOf returns the steps of a run as stored in the tables.
+func (b *testbed) endsOf(t fatal, run int64) map[stepID]end {
 	t.Helper()
 	all := map[stepID]end{}
 	for _, s := range must(pgdriver.QueryAll(context.Background(), b.d.DB, func(r *sql.Rows) (s endedStep, err error) {
@@ -158,9 +158,9 @@ func (b *bench) endsOf(t fatal, run int64) map[stepID]end {
 	return all
 }
 
-// play ends the jobs of a run in a drawn order, and tells of each end and what follows,
-// or leaves that to the sweep.
-func (b *bench) play(t *rapid.T, run int64, d drawn) {
+// play ends the jobs of a run in a drawn order. It reports each end and processes what follows, or
+// leaves this to the sweep.
+func (b *testbed) play(t *rapid.T, run int64, d drawn) {
 	for {
 		enqueued := b.enqueuedOf(t, run)
 		if len(enqueued) == 0 {
@@ -177,17 +177,17 @@ func (b *bench) play(t *rapid.T, run int64, d drawn) {
 			}
 		}
 		b.end(t, run, d.jobs, next...)
-		switch rapid.IntRange(0, 4).Draw(t, "is told") {
-		case 0: // not at all
-		case 1: // who tells dies before he goes on with what follows
+		switch rapid.IntRange(0, 4).Draw(t, "is reported") {
+		case 0: // no report
+		case 1: // the reporter dies before it processes what follows
 			must(pgdriver.QueryAll(context.Background(), b.d.DB, scanMoved, b.sql.advance, list(next)))(t)
 		default:
-			b.tell(t, next)
+			b.report(t, next)
 		}
 	}
 }
 
-func (b *bench) check(t *rapid.T, run int64, want map[stepID]end, state string) {
+func (b *testbed) check(t *rapid.T, run int64, want map[stepID]end, state string) {
 	t.Helper()
 	sameEnds(t, b.endsOf(t, run), want)
 	var got string
@@ -201,13 +201,13 @@ FROM jobs_flow_runs WHERE id = $1`, run).Scan(&got, &unfinished, &left, &deadloc
 	}
 }
 
-// The tables come to what the model says, whatever the order in which jobs end and
-// who tells of that, also after a retry.
+// The tables reach the state of the model. The order in which jobs end and are reported does not
+// matter, also after a retry.
 //
 //	go test -run TestDatabaseAgreesWithModel ./jobs/flow -rapid.checks=5000 -timeout 1h
 func TestDatabaseAgreesWithModel(t *testing.T) {
 	tier.Checks(t, 30, 1000)
-	b := newBench(t)
+	b := newTestbed(t)
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawFlow(t, 7)
 		run := b.begin(t, &d.def)
@@ -215,7 +215,7 @@ func TestDatabaseAgreesWithModel(t *testing.T) {
 		want, state := d.evaluate(nil)
 		b.check(t, run, want, state)
 		kept := b.endsOf(t, run)
-		for id := range kept { // with the results, which edges ask for
+		for id := range kept { // with the results, which edges need
 			e := kept[id]
 			e.result = want[id].result
 			kept[id] = e
@@ -227,12 +227,12 @@ func TestDatabaseAgreesWithModel(t *testing.T) {
 			}
 		}
 		if err := b.Retry(context.Background(), nil, run, from...); err != nil {
-			return // what it refuses, TestRetry has
+			return // TestRetry covers refused retries
 		}
 		rows := must(pgdriver.QueryAll(context.Background(), b.d.DB, func(r *sql.Rows) (id stepID, err error) { return id, r.Scan(&id) },
 			`SELECT id FROM jobs_flow_steps WHERE id >> 30 = $1 AND finished_at IS NOT NULL`, run))(t)
-		// What begins again at once and ends without a job is told by now, so the model of
-		// the retry says what stays.
+		// Steps that begin again at once and end without a job are reported by now. So the model of
+		// the retry decides which ends stay.
 		m := newMachine(d)
 		m.all = want
 		plan := must(resume(m.endedSteps(), false, from))(t)

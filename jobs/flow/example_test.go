@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Purchase is what a run of the flow begins with.
+// Purchase is the input of a run.
 type Purchase struct{ ID int }
 
 type (
@@ -29,7 +29,7 @@ func (Ship) Kind() string   { return "ship" }
 // Receipt is the result of the step that charges.
 type Receipt struct{ Number string }
 
-// Two steps side by side, and one after both, which reads what one of them has given.
+// Two steps run in parallel. A third step runs after both, and reads the result of one of them.
 func Example() {
 	ctx := context.Background()
 	d, done := exampleDatabase(ctx)
@@ -79,7 +79,7 @@ type (
 func (List) Kind() string   { return "list" }
 func (Resize) Kind() string { return "resize" }
 
-// A job for each element of a list. One fails, and is done again alone.
+// A job runs for each element of a list. One job fails, and only this job runs again.
 func ExampleMap() {
 	ctx := context.Background()
 	d, done := exampleDatabase(ctx)
@@ -134,7 +134,7 @@ func ExampleMap() {
 	// <nil>
 }
 
-// exampleDatabase is a database with the tables of jobs. A program has one already.
+// exampleDatabase makes a database with the tables of jobs. A program has a database already.
 func exampleDatabase(ctx context.Context) (d *pgtest.Database, done func()) {
 	t, done := pgtest.Example()
 	d = pgtest.Empty(t)

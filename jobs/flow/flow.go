@@ -14,45 +14,45 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Flow is steps that depend on each other. Its runs begin with a value of type In. Make
-// one with [New] when the program starts, and do not change it once a run was started.
+// Flow is a set of steps that depend on each other. Its runs have an input of type In. Make a flow
+// with [New] when the program starts, and do not change it once a run was started.
 type Flow[In any] struct {
 	def  definition
-	jobs []func(in In) (queue.NewJob, error) // of the steps; nil for one of Map
+	jobs []func(in In) (queue.NewJob, error) // of the steps; nil for a Map step
 }
 
-// New makes a flow without steps. The tables know it by its name.
+// New makes a flow without steps. The name identifies the flow in the tables.
 func New[In any](name string) *Flow[In] {
 	f := &Flow[In]{def: definition{name: name}}
 	f.def.check("flow", name)
 	return f
 }
 
-// Step is a step that one job does. A are the job's arguments, and R is its result.
+// Step is a step that is one job. A is the type of the job's arguments, R the type of its result.
 type Step[A jobs.Args, R any] struct{ place }
 
-// Mapped is a step that does one job for each element of a list, see [Map].
+// Mapped is a step that is one job for each element of a list, see [Map].
 type Mapped[A jobs.Args, R any] struct{ place }
 
-// place is where a step is.
+// place is the place of a step in its flow.
 type place struct {
 	def *definition
-	n   int // in def.nodes; -1: it was refused
+	n   int // index in def.nodes; -1: the step was refused
 }
 
 func (p place) at() place { return p }
 
-// Before is a step that another one depends on: a [Step] or a [Mapped].
-type Before interface{ at() place }
+// Dependency is a step on which another step can depend: a [Step] or a [Mapped].
+type Dependency interface{ at() place }
 
-// None is the result of a step that has none.
+// None is the result type of a step without a result.
 type None = struct{}
 
-// Add adds a step. Its job has the arguments that args makes of the value that a run
-// begins with; they are made when the run is started, by a function that must return
-// the same for the same value. Name the result first: Add[Receipt](order, ...).
+// Add adds a step. args makes the arguments of the step's job from the input of the run, when the
+// run is started. args must return the same arguments for the same input. Name the type of the
+// result first: Add[Receipt](order, ...).
 //
-// What is wrong with a step, [Flow.Check] and [Flow.Start] return.
+// [Flow.Check] and [Flow.Start] return the error of an invalid step.
 func Add[R, In any, A jobs.Args](f *Flow[In], name string, args func(in In) A, opts ...StepOption) *Step[A, R] {
 	n, options := f.def.add(name, kindOf[A](&f.def, name), -1, opts)
 	if args == nil {
@@ -71,12 +71,12 @@ func Add[R, In any, A jobs.Args](f *Flow[In], name string, args func(in In) A, o
 	return &Step[A, R]{place{&f.def, n}}
 }
 
-// Map adds a step that does a job for each element of the list that another step, which
-// it depends on, has as its result. The elements are the arguments. The jobs begin once
-// the list is complete; an empty list, or none, makes no job and completes the step.
+// Map adds a step that is one job for each element of a list. The list is the result of another
+// step, on which the Map step depends. The elements are the arguments of the jobs. The jobs begin
+// once the list is complete. An empty or missing list makes no jobs and completes the step.
 //
-// It completes when all of its jobs have, or as [Any] and [Quorum] say, and fails when
-// too many have failed.
+// The step completes when all of its jobs have completed, or as [Any] and [Quorum] say. It fails
+// when too many jobs have failed.
 func Map[R, In any, L, A jobs.Args](f *Flow[In], name string, list *Step[L, []A], opts ...StepOption) *Mapped[A, R] {
 	if list == nil {
 		f.def.fail("step %s: the step that makes the list is nil", errtext.Value(name))
@@ -86,7 +86,7 @@ func Map[R, In any, L, A jobs.Args](f *Flow[In], name string, list *Step[L, []A]
 	if n >= 0 {
 		f.jobs = append(f.jobs, func(In) (queue.NewJob, error) {
 			var zero A
-			return jobflow.Job(zero, options) // the list has the arguments
+			return jobflow.Job(zero, options) // the elements of the list are the arguments
 		})
 	}
 	return &Mapped[A, R]{place{&f.def, n}}
@@ -105,21 +105,21 @@ func kindOf[A jobs.Args](d *definition, name string) (kind string) {
 // StepOption is an option of a step.
 type StepOption func(d *definition, s *node)
 
-// After makes a step wait until others have completed. If one of them does not, it is
-// skipped, unless [Any] or [Quorum] says otherwise.
-func After(steps ...Before) StepOption { return dependsOn("After", onSuccess, nil, steps) }
+// After makes a step wait until other steps have completed. If one of them does not complete, the
+// step is skipped, unless [Any] or [Quorum] says otherwise.
+func After(steps ...Dependency) StepOption { return dependsOn("After", onSuccess, nil, steps) }
 
-// OnFailure makes a step wait until others have failed, were cancelled, or were skipped
-// because of such a step. Else it is not needed, and skipped.
-func OnFailure(steps ...Before) StepOption { return dependsOn("OnFailure", onFailure, nil, steps) }
+// OnFailure makes a step wait until other steps have failed, were cancelled, or were skipped
+// because of a failed step. Otherwise the step is not needed, and is skipped.
+func OnFailure(steps ...Dependency) StepOption { return dependsOn("OnFailure", onFailure, nil, steps) }
 
-// OnEnd makes a step wait until others have ended, however. It does not begin in a run
-// that was cancelled.
-func OnEnd(steps ...Before) StepOption { return dependsOn("OnEnd", onEnd, nil, steps) }
+// OnEnd makes a step wait until other steps have ended, in any state. The step does not begin in a
+// run that was cancelled.
+func OnEnd(steps ...Dependency) StepOption { return dependsOn("OnEnd", onEnd, nil, steps) }
 
-// If makes a step wait until another has completed. Unless that one's result contains
-// the pattern, as the operator @> of PostgreSQL understands it, the step is not needed,
-// and skipped: If(check, map[string]any{"risk": "high"}).
+// If makes a step wait until another step has completed with a result that contains the pattern.
+// Containment is PostgreSQL's operator @>. If the result does not contain the pattern, the step is
+// not needed, and is skipped: If(check, map[string]any{"risk": "high"}).
 func If[A jobs.Args, R any](step *Step[A, R], pattern any) StepOption {
 	return func(d *definition, s *node) {
 		text, err := jobflow.Encode(pattern)
@@ -131,11 +131,11 @@ func If[A jobs.Args, R any](step *Step[A, R], pattern any) StepOption {
 			d.fail("step %s: If: the step is nil", errtext.Value(s.name))
 			return
 		}
-		dependsOn("If", onSuccess, text, []Before{step})(d, s)
+		dependsOn("If", onSuccess, text, []Dependency{step})(d, s)
 	}
 }
 
-func dependsOn(option string, on condition, when json.RawMessage, steps []Before) StepOption {
+func dependsOn(option string, on condition, when json.RawMessage, steps []Dependency) StepOption {
 	return func(d *definition, s *node) {
 		if len(steps) == 0 {
 			d.fail("step %s: %s takes a step or more: leave it out for a step that waits for none", errtext.Value(s.name), option)
@@ -154,9 +154,9 @@ func dependsOn(option string, on condition, when json.RawMessage, steps []Before
 	}
 }
 
-// placeOf is the place of a step that may be nil.
-func placeOf(b Before) (p place, ok bool) {
-	defer func() { _ = recover() }() // a nil pointer in an interface
+// placeOf returns the place of a dependency, which may be nil.
+func placeOf(b Dependency) (p place, ok bool) {
+	defer func() { _ = recover() }() // the interface may hold a nil pointer
 	if b == nil {
 		return p, false
 	}
@@ -164,12 +164,12 @@ func placeOf(b Before) (p place, ok bool) {
 	return p, true
 }
 
-// Any makes one good end of those that a step depends on enough. Of a step of [Map], it
-// is the jobs that are meant.
+// Any begins the step after one good end of its dependencies. For a [Map] step, the good ends are
+// those of its jobs.
 func Any() StepOption { return Quorum(1) }
 
-// Quorum makes so many good ends of those that a step depends on enough. Of a step of
-// [Map], it is the jobs that are meant.
+// Quorum begins the step after n good ends of its dependencies. For a [Map] step, the good ends are
+// those of its jobs.
 func Quorum(n int) StepOption {
 	return func(d *definition, s *node) {
 		if s.quorum != 0 {
@@ -181,18 +181,18 @@ func Quorum(n int) StepOption {
 	}
 }
 
-// Optional lets the run go on after the step's failure as if it had completed. A step of
-// [If] on it is skipped, since there is no result. Nor does Optional help a step that is
+// Optional lets the run continue after the failure of the step as if the step had completed. An
+// [If] on the step is skipped, since there is no result. Optional has no effect if the step is
 // skipped because of others.
 func Optional() StepOption { return func(_ *definition, s *node) { s.optional = true } }
 
-// Enqueue gives the step's job options: [jobs.Queue], [jobs.Priority], [jobs.In] from
-// when it is enqueued, [jobs.MaxAttempts], [jobs.MaxResets].
+// Enqueue sets options of the step's job: [jobs.Queue], [jobs.Priority], [jobs.In] from its
+// enqueueing, [jobs.MaxAttempts], [jobs.MaxResets].
 func Enqueue(opts ...jobs.EnqueueOption) StepOption {
 	return func(_ *definition, s *node) { s.enqueue = append(s.enqueue, opts...) }
 }
 
-// Check returns what is wrong with the flow, all of it. Call it in a test.
+// Check returns an error that lists every problem of the flow. Call it in a test.
 func (f *Flow[In]) Check() error {
 	err := f.def.validate()
 	if err == nil {
@@ -205,7 +205,7 @@ func (f *Flow[In]) Check() error {
 	return nil
 }
 
-// shape is the flow with the jobs of a run.
+// shape returns the flow with the jobs of a run.
 func (f *Flow[In]) shape(in In) (s shape, err error) {
 	if err := f.def.validate(); err != nil {
 		return s, err
@@ -222,10 +222,10 @@ func (f *Flow[In]) shape(in In) (s shape, err error) {
 	return s, errtext.Join(all...)
 }
 
-// Handle registers the handler of a step's kind, as [jobs.Register] does. What it returns
-// is the result of the job, which [Step.Output] gives to those that depend on it.
+// Handle registers the handler of a step's kind, as [jobs.Register] does. The returned value is the
+// result of the job. [Step.Output] gives the result to dependents.
 //
-// A kind has one handler, also if several steps are of that kind.
+// A kind has one handler, even if several steps are of this kind.
 func Handle[A jobs.Args, R any](h *jobs.Handlers, step interface{ handles(A, R) }, handle func(ctx context.Context, j *jobs.Job[A]) (R, error), opts ...jobs.HandlerOption) {
 	if handle == nil {
 		jobs.Register[A](h, nil, opts...)
@@ -257,27 +257,27 @@ func setResult[A jobs.Args](j *jobs.Job[A], result any, err error) error {
 		return err
 	}
 	if err := j.SetResult(result); err != nil {
-		return jobs.Fail(err) // it would be the same the next time
+		return jobs.Fail(err) // the next attempt would fail in the same way
 	}
 	return nil
 }
 
-// Skip is returned by a handler of a step that is not needed. The run goes on as if it
-// had completed, without a result. The job is [jobs.StateCancelled].
+// Skip ends the step of a handler that returns it as skipped, since the step is not needed. The run
+// continues as if the step had completed, without a result. The job is [jobs.StateCancelled].
 func Skip(why string) error { return jobs.Discard(jobflow.Skipped{Why: why}) }
 
-// Marker is what the Meta of a step's job has.
+// marker is the content of the Meta of a step's job.
 type marker struct {
 	Step int64 `json:"flow_step"`
 }
 
-// RunOf returns the run that a job is a step of, 0 if it is none.
+// RunOf returns the run of which a job is a step, 0 if the job is no step.
 func RunOf(j jobs.Header) int64 {
 	id, _ := stepOf(j.Meta)
 	return id.run()
 }
 
-// check refuses what is no name.
+// check refuses an invalid name.
 func (d *definition) check(what, name string) {
 	if name == "" || len(name) > maxName || !utf8.ValidString(name) || containsZero(name) {
 		d.fail("the name of %s, %s, takes 1 to %d bytes of text", what, errtext.Value(name), maxName)
@@ -293,5 +293,5 @@ func containsZero(s string) bool {
 	return false
 }
 
-// ErrInvalid is in every error about a flow that cannot be run.
+// ErrInvalid is in every error about an invalid flow.
 var ErrInvalid = errors.New("flow: invalid flow")

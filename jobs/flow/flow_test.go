@@ -34,7 +34,7 @@ func newAlbum(opts ...flow.StepOption) album {
 	return album{f, list, resize, flow.Add[string](f, "zip", func(name string) zipJob { return zipJob{name} }, flow.After(resize))}
 }
 
-// A list becomes so many jobs, and their results the input of the next step.
+// Each element of a list becomes a job, and the results are the input of the next step.
 func TestMap(t *testing.T) {
 	for _, n := range []int{0, 1, 3, 2500} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// stage is a database with the tables of jobs, and what a test runs on it.
+// stage is a database with the tables of jobs, and the state of a test.
 type stage struct {
 	*flow.Client
 	*jobs.Handlers
@@ -42,7 +42,7 @@ func (s *stage) until(what string, is func() bool) {
 	}
 }
 
-// quick are options that make a worker notice everything soon.
+// quick returns options with short intervals.
 func quick() []jobs.Option {
 	return []jobs.Option{jobs.WithPollInterval(50 * time.Millisecond), jobs.WithHeartbeatInterval(200 * time.Millisecond),
 		jobs.WithHeartbeatTimeout(3 * time.Second), jobs.WithRescueDelay(300 * time.Millisecond)}
@@ -74,7 +74,7 @@ func (s *stage) workOn(db *sql.DB, opts ...jobs.Option) (stop func()) {
 	return stop
 }
 
-// ended waits for the end of a run, however it ends.
+// ended waits for the end of a run, in any state.
 func (s *stage) ended(run int64) flow.Run {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
@@ -87,7 +87,7 @@ func (s *stage) ended(run int64) flow.Run {
 	return r
 }
 
-// states is a run as one line: its state, and those of its steps.
+// states returns a run as one line: its state, and the states of its steps.
 func states(r flow.Run) string {
 	text := string(r.State) + ":"
 	for _, s := range r.Steps {

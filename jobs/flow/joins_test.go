@@ -14,7 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// side are eight steps side by side, and one that joins them.
+// side is a flow of eight parallel steps and one that joins them.
 func side(opts ...StepOption) *definition {
 	d := &definition{name: "side"}
 	var all []dependency
@@ -27,7 +27,7 @@ func side(opts ...StepOption) *definition {
 	return d
 }
 
-// Eight finish at once, tell of each end several times, in any order and together with
+// Eight goroutines report ends at once: each end several times, in any order, and together with
 // ends of other runs. Each join is enqueued once, or skipped, as its kind says.
 func TestJoinsUnderConcurrentFinishers(t *testing.T) {
 	t.Parallel()
@@ -43,7 +43,7 @@ func TestJoinsUnderConcurrentFinishers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const runs = 60
-			b := newBench(t)
+			b := newTestbed(t)
 			d := side(c.opts...)
 			var ended []int64
 			want := map[int64]bool{}
@@ -79,14 +79,14 @@ func TestJoinsUnderConcurrentFinishers(t *testing.T) {
 				t.Error(err)
 			}
 			for run, joins := range want {
-				var jobs, told int
+				var jobs, recorded int
 				var join, last string
 				if err := b.d.DB.QueryRow(`
 SELECT (SELECT count(*) FROM jobs WHERE (meta->>'flow_run')::bigint = $1), (SELECT state FROM jobs_flow_steps WHERE id = $2), (SELECT state FROM jobs_flow_steps WHERE id = $3),
-	(SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = $1 AND finished_at IS NOT NULL)`, run, int64(idOf(run, 8, 0)), int64(idOf(run, 9, 0))).Scan(&jobs, &join, &last, &told); err != nil {
+	(SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = $1 AND finished_at IS NOT NULL)`, run, int64(idOf(run, 8, 0)), int64(idOf(run, 9, 0))).Scan(&jobs, &join, &last, &recorded); err != nil {
 					t.Fatal(err)
 				}
-				got := fmt.Sprint(jobs, " ", join, " ", last, " ", told)
+				got := fmt.Sprint(jobs, " ", join, " ", last, " ", recorded)
 				if joins && got != "1 enqueued waiting 8" || !joins && got != "0 skipped skipped 10" {
 					t.Errorf("run %d: %s, should join: %t", run, got, joins)
 				}
@@ -96,7 +96,7 @@ SELECT (SELECT count(*) FROM jobs WHERE (meta->>'flow_run')::bigint = $1), (SELE
 	}
 }
 
-func (b *bench) noDeadlocks(t testing.TB) {
+func (b *testbed) noDeadlocks(t testing.TB) {
 	t.Helper()
 	var n int
 	if err := b.d.DB.QueryRow(`SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).Scan(&n); err != nil || n > 0 {
@@ -104,19 +104,19 @@ func (b *bench) noDeadlocks(t testing.TB) {
 	}
 }
 
-// Who tells of ends passes over a run that others have locked, as an open transaction of
-// Cancel or Retry does, and tells those of all others at once.
-func TestLockedRunsArePassedOver(t *testing.T) {
+// Others have locked a run, as an open transaction of Cancel or Retry does. A report of ends passes
+// over this run, and reports the ends of all other runs at once.
+func TestLockedRunDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestbed(t)
 	d := side()
 	runs := []int64{b.begin(t, d), b.begin(t, d), b.begin(t, d)}
 	var ids []int64
 	for _, run := range runs {
 		b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {state: "completed"}}, idOf(run, 0, 0))
-		ids = append([]int64{int64(idOf(run, 0, 0))}, ids...) // the last first
+		ids = append([]int64{int64(idOf(run, 0, 0))}, ids...) // the last step first
 	}
-	told := func() string {
+	recorded := func() string {
 		return must(pgdriver.QueryAll(t.Context(), b.d.DB, func(r *sql.Rows) (runs string, err error) { return runs, r.Scan(&runs) },
 			`SELECT coalesce(string_agg((id >> 30)::text, ' ' ORDER BY id), '') FROM jobs_flow_steps WHERE need = 7`))(t)[0]
 	}
@@ -129,29 +129,29 @@ func TestLockedRunsArePassedOver(t *testing.T) {
 	if err := r.advance(t.Context(), ids); err != nil {
 		t.Fatal(err)
 	}
-	if got := told(); got != "1 3" {
-		t.Errorf("the joins of runs %q were told while run 2 is locked", got)
+	if got := recorded(); got != "1 3" {
+		t.Errorf("the joins of runs %q were recorded while run 2 is locked", got)
 	}
 	if want := []movedStep{{int64(idOf(runs[1], 0, 0)), "enqueued"}}; !slices.Equal(r.held, want) {
 		t.Errorf("left is %v, want %v", r.held, want)
 	}
-	b.sweepAll(t) // nor is the sweep held up
+	b.sweepAll(t) // the sweep is not delayed either
 	if err := held.Rollback(); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.advance(t.Context(), []int64{r.held[0].id}); err != nil {
 		t.Fatal(err)
 	}
-	if got := told(); got != "1 2 3" {
-		t.Errorf("the joins of runs %q were told", got)
+	if got := recorded(); got != "1 2 3" {
+		t.Errorf("the joins of runs %q were recorded", got)
 	}
 }
 
-// Where ids of jobs come again, another job may have a step's id in the history. Its end is not
-// the step's, whether the step's own job is unfinished or gone.
+// If IDs of jobs repeat, another job may have the ID of a step's job in the history. The end of
+// that job is not the end of the step, whether the step's own job is unfinished or gone.
 func TestEndOfAnotherJobIsNoStepsEnd(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestbed(t)
 	run := b.begin(t, side())
 	step, other := idOf(run, 0, 0), idOf(run, 1, 0)
 	b.d.Exec(t, `
@@ -169,7 +169,7 @@ WHERE id IN (SELECT job_id FROM jobs_flow_steps WHERE id IN ($1, $2))`, int64(st
 			t.Errorf("the step is %s, want %s", got, want)
 		}
 	}
-	b.tell(t, []stepID{step})
+	b.report(t, []stepID{step})
 	b.sweepAll(t)
 	stands(step, "enqueued")
 	if _, err := b.Cancel(t.Context(), nil, run); err != nil {
@@ -181,7 +181,7 @@ WHERE id IN (SELECT job_id FROM jobs_flow_steps WHERE id IN ($1, $2))`, int64(st
 		t.Errorf("the run shows %+v", s)
 	}
 	b.d.Exec(t, `DELETE FROM jobs WHERE id = (SELECT job_id FROM jobs_flow_steps WHERE id = $1)`, int64(step))
-	b.tell(t, []stepID{step})
+	b.report(t, []stepID{step})
 	stands(step, "failedFORGOTTEN")
 	b.d.Exec(t, `DELETE FROM jobs_history WHERE kind = 'other'`)
 	b.end(t, run, map[stepID]outcome{idOf(0, 1, 0): {state: "completed"}}, other)
@@ -189,10 +189,10 @@ WHERE id IN (SELECT job_id FROM jobs_flow_steps WHERE id IN ($1, $2))`, int64(st
 	stands(other, "completed")
 }
 
-// Eight who find a list complete add its jobs once.
+// Eight goroutines find a list complete, and its jobs are added once.
 func TestListsAreReadOnce(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestbed(t)
 	d := &definition{name: "lists"}
 	d.add("list", "k", -1, nil)
 	d.add("each", "k", 0, []StepOption{func(_ *definition, s *node) { s.after = []dependency{{n: 0, on: onSuccess}} }})
@@ -221,8 +221,8 @@ func TestListsAreReadOnce(t *testing.T) {
 	}
 }
 
-// listed is a run whose list of n numbers is complete, and the step that has to be spread.
-func (b *bench) listed(t *testing.T, n int, opts ...StepOption) (run int64, each movedStep) {
+// listed starts a run whose list of n numbers is complete, and returns the step to spread.
+func (b *testbed) listed(t *testing.T, n int, opts ...StepOption) (run int64, each movedStep) {
 	t.Helper()
 	d := &definition{name: "lists"}
 	d.add("list", "k", -1, nil)
@@ -236,9 +236,8 @@ func (b *bench) listed(t *testing.T, n int, opts ...StepOption) (run int64, each
 	return run, moved[0]
 }
 
-// spreads goes on with steps until nothing is left, in rounds that have no time for more than
-// a statement or two.
-func (b *bench) spreads(t *testing.T, moved ...movedStep) {
+// spreads processes steps until none is left, in rounds with time for few statements.
+func (b *testbed) spreads(t *testing.T, moved ...movedStep) {
 	t.Helper()
 	for len(moved) > 0 {
 		r := b.sql.round(b.d.DB)
@@ -250,8 +249,9 @@ func (b *bench) spreads(t *testing.T, moved ...movedStep) {
 	}
 }
 
-// sweeps sweeps until all jobs of a run's list are enqueued. A sweep leaves what takes long.
-func (b *bench) sweeps(t *testing.T, run int64, n int) {
+// sweeps sweeps until all jobs of a run's list are enqueued. A sweep leaves long lists to the next
+// rounds.
+func (b *testbed) sweeps(t *testing.T, run int64, n int) {
 	t.Helper()
 	for range 20 {
 		b.sweepAll(t)
@@ -262,11 +262,11 @@ func (b *bench) sweeps(t *testing.T, run int64, n int) {
 	t.Errorf("of run %d %d jobs are enqueued, want %d", run, len(b.enqueuedOf(t, run)), n)
 }
 
-// A long list is spread by short statements, each job once, also by several at once, or by
-// sweeps alone; and so are many lists.
+// Short statements spread a long list. Each job is added once, also if several goroutines or only
+// sweeps do it. The same holds for many lists.
 func TestLongListsAreSpreadInPieces(t *testing.T) {
 	t.Parallel()
-	b, most := newSpreadBench(t)
+	b, most := newSpreadTestbed(t)
 	n := most + 100
 	spread := func(run int64, want string) {
 		t.Helper()
@@ -306,11 +306,11 @@ FROM jobs_flow_steps AS s LEFT JOIN jobs AS j ON j.id = s.job_id AND j.args = '1
 	}
 }
 
-// A run is cancelled while its long list is spread, before the Map step knows how many steps
-// there are and after: it ends, and a retry spreads the list anew.
+// A run is cancelled while its long list is spread, before and after the Map step knows the number
+// of steps. The run ends, and a retry spreads the list anew.
 func TestCancelWhileALongListIsSpread(t *testing.T) {
 	t.Parallel()
-	b, most := newSpreadBench(t)
+	b, most := newSpreadTestbed(t)
 	n := most + 100
 	for statements := 1; statements < 5; statements++ { // the list is long, two pieces of steps, spread, two pieces of jobs
 		run, each := b.listed(t, n)
@@ -341,10 +341,10 @@ func TestCancelWhileALongListIsSpread(t *testing.T) {
 	}
 }
 
-// A run whose rows somebody has spoiled holds up no other.
-func TestSpoiledRun(t *testing.T) {
+// A run with damaged rows does not delay other runs.
+func TestDamagedRunDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestbed(t)
 	d := side()
 	var ids []int64
 	for i := range 9 {
@@ -357,18 +357,18 @@ func TestSpoiledRun(t *testing.T) {
 	}
 	err := b.sql.round(b.d.DB).advance(t.Context(), ids)
 	if err == nil || !strings.Contains(err.Error(), "1 steps, the first is of run 5") {
-		t.Errorf("it is told as %v", err)
+		t.Errorf("it is reported as %v", err)
 	}
-	var told int
-	if err := b.d.DB.QueryRow(`SELECT count(*) FROM jobs_flow_steps WHERE need = 7`).Scan(&told); err != nil || told != 8 {
-		t.Errorf("%d joins were told, %v", told, err)
+	var recorded int
+	if err := b.d.DB.QueryRow(`SELECT count(*) FROM jobs_flow_steps WHERE need = 7`).Scan(&recorded); err != nil || recorded != 8 {
+		t.Errorf("%d joins were recorded, %v", recorded, err)
 	}
 }
 
-// A worker tells again of a step whose run was locked. No sweep finds the step here.
+// A worker reports a step again whose run was locked. No sweep finds the step here.
 func TestWorkerRetriesStepsOfLockedRuns(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestbed(t)
 	run := b.begin(t, side())
 	b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {state: "completed"}}, idOf(run, 0, 0))
 	a := b.advancer(t)
@@ -378,7 +378,7 @@ func TestWorkerRetriesStepsOfLockedRuns(t *testing.T) {
 	if _, err := b.Cancel(t.Context(), held, run); err != nil {
 		t.Fatal(err)
 	}
-	a.tell(t.Context())
+	a.report(t.Context())
 	if len(a.kept) != 1 {
 		t.Fatalf("kept are %v", a.kept)
 	}
@@ -386,10 +386,10 @@ func TestWorkerRetriesStepsOfLockedRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	for len(a.kept) > 0 && t.Context().Err() == nil {
-		a.tell(t.Context())
+		a.report(t.Context())
 	}
 	if all := must(pgdriver.QueryAll(t.Context(), b.d.DB, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) },
 		`SELECT id FROM jobs_flow_steps WHERE need = 7`))(t); len(all) != 1 {
-		t.Error("the join was not told of the step")
+		t.Error("the join did not get the end of the step")
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// Who takes note of an end locks its run before a step: while somebody has locked the run, as
-// a cancellation does, all steps are free and stay as they are.
+// A report of an end locks the run before a step. While a cancellation holds the run locked, all
+// steps are unlocked and unchanged.
 func TestRunsAreLockedFirst(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // who locks in another order waits for ever
+	b := newTestbed(t)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // a wrong order of locks would wait for ever
 	defer cancel()
 	run := b.begin(t, side())
 	b.end(t, run, map[stepID]outcome{0: {state: "completed"}}, idOf(run, 0, 0))
@@ -29,7 +29,7 @@ func TestRunsAreLockedFirst(t *testing.T) {
 	if err := tx.QueryRow(`SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = $1 AND (finished_at IS NOT NULL OR need = 7)`, run).Scan(&changed); err != nil || changed != 0 {
 		t.Errorf("%d steps of a locked run have changed, %v", changed, err)
 	}
-	// Who has the run locked tells of it: nobody else does.
+	// The transaction that has locked the run reports its end, and no other does.
 	if err := b.sql.round(tx).advance(ctx, []int64{int64(idOf(run, 0, 0))}); err != nil {
 		t.Fatal(err)
 	}

@@ -27,12 +27,12 @@ type joinJob struct{ Run int }
 
 func (joinJob) Kind() string { return "join" }
 
-// runsVariable says how many runs TestManyRuns has.
+// runsVariable is the environment variable with the number of runs of TestManyRuns.
 const runsVariable = "FLOW_RUNS"
 
-// Eight workers run flows of eight steps side by side and one that joins them, while
-// their sessions are killed, and the server crashes once. Each step ends once, each join
-// begins after its eight, the counters come to nothing, and nobody waits crosswise.
+// Eight workers run flows of eight parallel steps and a join, while their sessions are killed and
+// the server crashes once. Each step ends once, each join begins after its eight steps, the
+// counters reach zero, and no deadlock occurs.
 //
 //	FLOW_RUNS=2000 go test -run TestManyRuns -v ./jobs/flow
 func TestManyRuns(t *testing.T) {
@@ -55,7 +55,7 @@ func TestManyRuns(t *testing.T) {
 	s := &stage{Client: flow.NewClient(client), Handlers: jobs.NewHandlers(), jobs: client, t: t, d: &pgtest.Database{URL: server.URL(""), DB: db}}
 	f := flow.New[int]("fan")
 	often := flow.Enqueue(jobs.MaxResets(1000)) // the slower the machine, the more connections are lost
-	var parts []flow.Before
+	var parts []flow.Dependency
 	for i := range 8 {
 		parts = append(parts, flow.Add[flow.None](f, fmt.Sprint("part ", i), func(n int) partJob { return partJob{n, i} }, often))
 	}
@@ -121,7 +121,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 		}
 	}
 	took := time.Since(begin)
-	db.SetMaxIdleConns(-1) // some are of sessions that were killed
+	db.SetMaxIdleConns(-1) // some belong to sessions that were killed
 	for what, query := range map[string]string{
 		"parts that did not come once": `SELECT count(*) FROM (SELECT FROM parts GROUP BY run, part HAVING count(*) <> 1) AS x`,
 		"parts":                        fmt.Sprintf(`SELECT count(*) - %d FROM parts`, 8*runs),

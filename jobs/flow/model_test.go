@@ -13,16 +13,16 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
-// The model knows no counters: it asks of each step, in the order of the flow, how those
-// have ended that it depends on. What it says does not depend on the order of ends.
+// The model has no counters. For each step, in the order of the flow, it reads how the dependencies
+// have ended. Its result does not depend on the order of ends.
 
-// outcome is how the job of a step ends, if it has one.
+// outcome is the end of a step's job, if the step has a job.
 type outcome struct {
 	state  string // completed, failed, cancelled, skipped by its handler
 	result string // JSON
 }
 
-// end is how a step has ended.
+// end is the end of a step.
 type end struct {
 	state  string
 	failed bool
@@ -34,10 +34,10 @@ type end struct {
 type drawn struct {
 	def   definition
 	jobs  map[stepID]outcome // of run 0; a Map step's jobs follow their step
-	lists map[int]int        // the lengths of lists, by the steps that make them
+	lists map[int]int        // lengths of lists, by the steps that make them
 }
 
-// drawFlow draws a flow of up to so many steps, each after some of those before.
+// drawFlow draws a flow with a bounded number of steps, each after some of the earlier steps.
 func drawFlow(t *rapid.T, most int) drawn {
 	d := drawn{def: definition{name: "drawn"}, jobs: map[stepID]outcome{}, lists: map[int]int{}}
 	n := rapid.IntRange(1, most).Draw(t, "steps")
@@ -94,13 +94,13 @@ func drawOutcome(t *rapid.T, lists map[int]int, n int) outcome {
 	return o
 }
 
-// endOf is the end of a step whose job ends so.
+// endOf returns the end of a step whose job ends with o.
 func endOf(o outcome, optional bool) end {
 	failed := o.state == "failed" || o.state == "cancelled"
 	return end{o.state, failed, o.state == "completed" || o.state == "skipped" || failed && optional, o.result}
 }
 
-// evaluate says how all steps end. Those in kept have ended so already.
+// evaluate returns the ends of all steps. The steps in kept have ended already.
 func (d drawn) evaluate(kept map[stepID]end) (all map[stepID]end, state string) {
 	all = map[stepID]end{}
 	run := StateCompleted
@@ -186,8 +186,7 @@ func (d drawn) end(n int, all, kept map[stepID]end) end {
 	return end{state: "completed", good: true}
 }
 
-// machine plays a run with the counters of the shape, in memory: what the statements
-// do, one end after the other.
+// machine runs the counters of the shape in memory, one end after the other, as the statements do.
 type machine struct {
 	d     drawn
 	steps map[int]*step
@@ -196,7 +195,7 @@ type machine struct {
 	may   map[stepID]int
 	blame map[stepID]bool
 	all   map[stepID]end
-	jobs  []stepID // that are enqueued
+	jobs  []stepID // enqueued steps
 }
 
 func newMachine(d drawn) *machine {
@@ -221,7 +220,7 @@ func (m *machine) enqueue(id stepID) {
 func (m *machine) ended(id stepID, e end) {
 	m.state[id], m.all[id] = e.state, e
 	if id.item() > 0 {
-		m.tell(idOf(0, id.n(), 0), e.good, e.failed)
+		m.report(idOf(0, id.n(), 0), e.good, e.failed)
 		return
 	}
 	for _, d := range m.steps[id.n()].Dependents {
@@ -232,11 +231,11 @@ func (m *machine) ended(id stepID, e end) {
 		case onSuccess:
 			ok = e.good && (d.When == nil || e.result == `{"risk": 1, "more": 2}`)
 		}
-		m.tell(idOf(0, d.N, 0), ok, e.failed)
+		m.report(idOf(0, d.N, 0), ok, e.failed)
 	}
 }
 
-func (m *machine) tell(id stepID, ok, blamed bool) {
+func (m *machine) report(id stepID, ok, blamed bool) {
 	if m.state[id] != "waiting" && m.state[id] != "spread" {
 		return
 	}
@@ -311,7 +310,7 @@ func sameEnds(t interface{ Errorf(string, ...any) }, got, want map[stepID]end) {
 	}
 }
 
-// Whatever the order of ends, the counters come to what the ends mean.
+// The counters reach the result of the model in any order of ends.
 //
 //	go test -run TestCountersAgreeWithModel ./jobs/flow -rapid.checks=100000
 func TestCountersAgreeWithModel(t *testing.T) {
@@ -328,18 +327,18 @@ func TestCountersAgreeWithModel(t *testing.T) {
 	})
 }
 
-// endedSteps are the steps as a retry reads them.
+// endedSteps returns the steps in the form in which a retry reads them.
 func (m *machine) endedSteps() (all []endedStep) {
 	for _, id := range slices.Sorted(maps.Keys(m.all)) {
 		e, s := m.all[id], m.steps[id.n()]
 		one := endedStep{id: id, name: s.Name, state: e.state, failed: e.failed, good: e.good}
 		if id.item() > 0 {
-			one.edges = []toldEdge{{id.n(), e.good}}
+			one.edges = []edgeEffect{{id.n(), e.good}}
 		} else {
 			one.mapped, one.quorum, one.leaf = s.List != nil, s.Quorum, s.Leaf
 			for _, d := range s.Dependents {
 				ok := d.On == onEnd || d.On == onFailure && e.failed || d.On == onSuccess && e.good && (d.When == nil || e.result == `{"risk": 1, "more": 2}`)
-				one.edges = append(one.edges, toldEdge{d.N, ok})
+				one.edges = append(one.edges, edgeEffect{d.N, ok})
 			}
 		}
 		all = append(all, one)
@@ -347,8 +346,8 @@ func (m *machine) endedSteps() (all []endedStep) {
 	return all
 }
 
-// A retry begins with what it was asked for, lets nothing stay that has its end through it,
-// and ends as a run would have in which the other ends were so from the beginning.
+// A retry begins with the requested steps, and keeps no end that depends on them. The run ends as a
+// run would in which the other ends had been the same from the beginning.
 //
 //	go test -run TestResumeAgreesWithModel ./jobs/flow -rapid.checks=100000
 func TestResumeAgreesWithModel(t *testing.T) {
@@ -365,7 +364,7 @@ func TestResumeAgreesWithModel(t *testing.T) {
 		ended := m.endedSteps()
 		plan, err := resume(ended, false, from)
 		if err != nil {
-			return // what it refuses, TestRetry has
+			return // TestRetry covers refused retries
 		}
 		again := map[stepID]bool{}
 		for _, a := range plan.again {
@@ -385,7 +384,7 @@ func TestResumeAgreesWithModel(t *testing.T) {
 		for _, a := range plan.again {
 			delete(kept, a.ID)
 		}
-		// The second time, jobs may end otherwise.
+		// The second time, jobs may end differently.
 		for _, id := range slices.Sorted(maps.Keys(m.d.jobs)) {
 			if _, makes := m.d.lists[id.n()]; rapid.Bool().Draw(t, "otherwise") && !makes {
 				m.d.jobs[id] = drawOutcome(t, nil, -1)
@@ -412,7 +411,7 @@ func TestResumeAgreesWithModel(t *testing.T) {
 	})
 }
 
-// A run that has failed can be retried without names, and one that has completed can not.
+// A failed run can be retried without names, a completed run cannot.
 func TestResumeNeedsNamesIfTheRunHasCompleted(t *testing.T) {
 	tier.Checks(t, 5_000, 100_000)
 	rapid.Check(t, func(t *rapid.T) {
@@ -425,7 +424,7 @@ func TestResumeNeedsNamesIfTheRunHasCompleted(t *testing.T) {
 	})
 }
 
-// apply does to the machine what a retry does to the tables.
+// apply changes the machine as a retry changes the tables.
 func (m *machine) apply(plan resumption, kept map[stepID]end) {
 	m.all = maps.Clone(kept)
 	for _, a := range plan.again {
@@ -445,7 +444,7 @@ func (m *machine) apply(plan resumption, kept map[stepID]end) {
 	}
 }
 
-// shuffled is a list in a random order.
+// shuffled returns a list in random order.
 func shuffled[T any](all []T) []T {
 	all = slices.Clone(all)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

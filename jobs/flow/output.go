@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Output returns the result of a step of a run: in a handler of a later step, that of
-// RunOf(j.Header). It returns [ErrNoOutput] if the step has none.
+// Output returns the result of a step of a run. In the handler of a later step, run is
+// RunOf(j.Header). If the step has no result, Output returns [ErrNoOutput].
 func (s *Step[A, R]) Output(ctx context.Context, c *Client, run int64) (result R, err error) {
 	text, err := s.output(ctx, c, run)
 	if err == nil && len(text) > 0 {
@@ -27,8 +27,7 @@ func (s *Step[A, R]) Output(ctx context.Context, c *Client, run int64) (result R
 	return result, nil
 }
 
-// Outputs returns the results of those jobs of a step of [Map] that have completed, in
-// the order of the list.
+// Outputs returns the results of the completed jobs of a [Map] step, in the order of the list.
 func (s *Mapped[A, R]) Outputs(ctx context.Context, c *Client, run int64) (results []R, err error) {
 	if _, err = s.output(ctx, c, run); err == nil || errors.Is(err, ErrNoOutput) {
 		var text string
@@ -77,7 +76,7 @@ func (p place) output(ctx context.Context, c *Client, run int64) ([]byte, error)
 	})
 }
 
-// noStep says which steps a run has that lacks one.
+// noStep returns an error that names the steps of a run that lacks the wanted step.
 func (c *Client) noStep(ctx context.Context, on jobs.Querier, run int64) error {
 	names, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, c.sql.names, run)
 	switch {
@@ -89,7 +88,7 @@ func (c *Client) noStep(ctx context.Context, on jobs.Querier, run int64) error {
 	return fmt.Errorf("%w: the run is of another flow, or of another version of it, and has %s", ErrNotFound, listed(names))
 }
 
-// listed is some names as a text.
+// listed joins names to a text.
 func listed(names []string) string {
 	const most = 20
 	var b strings.Builder

@@ -8,14 +8,14 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 )
 
-// wholeTable is a plan that reads all of a table that grows.
+// wholeTable matches a plan that reads all of a growing table.
 var wholeTable = regexp.MustCompile(`Seq Scan on jobs(_history|_flow_steps|_flow_runs|_flows)?( |$)`)
 
-// No statement reads a whole table, also if it was planned when there were no rows; and
-// none goes through a list for each row.
+// No statement reads a whole table, also if it was planned while the table was empty. No statement
+// scans a list for each row.
 func TestPlans(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestbed(t)
 	b.d.Exec(t, `ANALYZE jobs, jobs_history, jobs_flow_steps, jobs_flow_runs`)
 	d := side()
 	for range 300 {

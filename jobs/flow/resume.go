@@ -18,13 +18,13 @@ type endedStep struct {
 	mapped bool
 	quorum int
 	leaf   bool
-	failed bool // or was skipped because of such a step
-	good   bool // for those that depend on it
-	edges  []toldEdge
+	failed bool // or skipped because of a failed step
+	good   bool // counts as completed for its dependents
+	edges  []edgeEffect
 }
 
-// toldEdge is what the end of a step means to a dependent.
-type toldEdge struct {
+// edgeEffect is the effect of the end of a step on a dependent.
+type edgeEffect struct {
 	N  int  `json:"n"`
 	OK bool `json:"ok"`
 }
@@ -38,20 +38,20 @@ type restart struct {
 	Blamed  bool   `json:"blamed"`
 }
 
-// resumption is what a retry does to a run.
+// resumption is the effect of a retry on a run.
 type resumption struct {
 	again  []restart
-	forget []stepID // steps of Map whose lists are read again
-	bad    int      // ends that stay and make the run fail
+	forget []stepID // Map steps whose lists are read again
+	bad    int      // number of ends that stay and make the run fail
 }
 
-// errNothingFailed refuses a retry that was given no step.
+// errNothingFailed refuses a retry without names if no failed step matters.
 var errNothingFailed = errors.New("no step has failed that the run could not do without: name those to begin with")
 
-// resume decides how a run that has ended goes on from some steps, by default from those
-// whose failure the run could not do without, and of a run that was cancelled from those
-// that were. They begin again, and what depends on them; the ends of the others stand. all
-// are in the order of their ids.
+// resume decides how a run that has ended continues from the steps named in from. Without names it
+// continues from the steps whose failure made the run fail. For a cancelled run it continues from
+// the cancelled steps. These steps begin again, and so do the steps that depend on them. The ends
+// of the other steps stand. all is sorted by ID.
 func resume(all []endedStep, cancelled bool, from []string) (p resumption, err error) {
 	r := resumer{nodes: map[int]*endedStep{}, jobs: map[int][]*endedStep{}, again: map[stepID]bool{}, reread: map[int]bool{}, matter: map[int]bool{}}
 	for i := range all {
@@ -69,7 +69,7 @@ func resume(all []endedStep, cancelled bool, from []string) (p resumption, err e
 		s := &all[i]
 		switch {
 		case s.id.item() > 0 && r.reread[s.id.n()]:
-			continue // it is forgotten
+			continue // the step is removed
 		case !r.again[s.id]:
 			if s.leaf && s.failed && !s.good {
 				p.bad++
@@ -83,16 +83,16 @@ func resume(all []endedStep, cancelled bool, from []string) (p resumption, err e
 	return p, r.check(p.again, from)
 }
 
-// resumer finds what begins again.
+// resumer finds the steps that begin again.
 type resumer struct {
-	nodes  map[int]*endedStep   // by their places
-	jobs   map[int][]*endedStep // of steps of Map, by the steps' places
+	nodes  map[int]*endedStep   // by place
+	jobs   map[int][]*endedStep // jobs of Map steps, by the place of the step
 	again  map[stepID]bool
 	reread map[int]bool // steps of Map whose lists are read again
-	matter map[int]bool // what matters has found
+	matter map[int]bool // results of matters
 }
 
-// begin marks the steps to begin with, and what depends on them.
+// begin marks the steps to begin with, and the steps that depend on them.
 func (r *resumer) begin(all []endedStep, cancelled bool, from []string) error {
 	for _, name := range from {
 		found := false
@@ -125,7 +125,7 @@ func (r *resumer) begin(all []endedStep, cancelled bool, from []string) error {
 	return nil
 }
 
-// names are the steps of the run.
+// names returns the names of the run's steps.
 func (r *resumer) names() string {
 	var names []string
 	for _, n := range slices.Sorted(maps.Keys(r.nodes)) {
@@ -134,9 +134,9 @@ func (r *resumer) names() string {
 	return listed(names)
 }
 
-// matters reports whether a step that has failed leaves the run, or a step that did not
-// begin, without the end that it needs. What [Any], [Quorum], [Optional] or another way has
-// made up for does not.
+// matters reports whether the failure of a step makes the run fail, or keeps another step from
+// beginning. A failure does not matter if [Any], [Quorum], [Optional] or another way has made up
+// for it.
 func (r *resumer) matters(s *endedStep) (yes bool) {
 	n := s.id.n()
 	if known, is := r.matter[n]; is {
@@ -156,8 +156,8 @@ func (r *resumer) matters(s *endedStep) (yes bool) {
 	return yes
 }
 
-// byItsJobs reports that a step of Map has failed because jobs have: those are what
-// begins again.
+// byItsJobs reports whether a Map step has failed because of its jobs. Then the failed jobs begin
+// again.
 func (r *resumer) byItsJobs(s *endedStep) bool {
 	if !s.mapped || s.id.item() > 0 {
 		return false
@@ -170,8 +170,8 @@ func (r *resumer) byItsJobs(s *endedStep) bool {
 	return false
 }
 
-// mark marks a step and those that depend on it, but those that have a good end without
-// it. Of a step of Map that is reached from one of its jobs, the others stay.
+// mark marks a step and the steps that depend on it. It skips dependents that have a good end
+// without the step. If a Map step is reached from one of its jobs, its other jobs stay.
 func (r *resumer) mark(s *endedStep, reread bool) {
 	n := s.id.n()
 	isNew := !r.again[s.id]
@@ -189,8 +189,7 @@ func (r *resumer) mark(s *endedStep, reread bool) {
 	}
 }
 
-// restart counts what has ended and stays. all ends of a step have come: what is not
-// good is bad.
+// restart counts the ends that stay. Every end of a step has come: an end that is not good is bad.
 func (r *resumer) restart(s *endedStep) (a restart) {
 	a.ID = s.id
 	if s.id.item() > 0 {
@@ -235,7 +234,7 @@ func (r *resumer) restart(s *endedStep) (a restart) {
 	return a
 }
 
-// before are the steps that the step at n depends on.
+// before returns the steps that the step at n depends on.
 func (r *resumer) before(n int) (all []*endedStep) {
 	for _, s := range r.nodes {
 		for _, e := range s.edges {
@@ -247,7 +246,7 @@ func (r *resumer) before(n int) (all []*endedStep) {
 	return all
 }
 
-// means reports whether the end of a step is a good one for the step at n.
+// means reports whether the end of a step is good for the step at n.
 func (s *endedStep) means(n int) bool {
 	for _, e := range s.edges {
 		if e.N == n {
@@ -269,6 +268,6 @@ func (r *resumer) check(again []restart, from []string) error {
 	return nil
 }
 
-func parseEdges(text string) (edges []toldEdge, err error) {
+func parseEdges(text string) (edges []edgeEffect, err error) {
 	return edges, json.Unmarshal([]byte(text), &edges)
 }

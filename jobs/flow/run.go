@@ -18,12 +18,12 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// State is where a run is in its life.
+// State is the state of a run.
 type State string
 
 const (
 	StateRunning   State = "running"
-	StateCompleted State = "completed" // each step that no other comes After has completed, or was not needed
+	StateCompleted State = "completed" // each step without a later After step has completed, or was not needed
 	StateFailed    State = "failed"
 	StateCancelled State = "cancelled"
 )
@@ -35,22 +35,22 @@ type Run struct {
 	Version    string // of the flow's shape
 	State      State
 	Key        string // empty: none
-	Unfinished int    // steps, and jobs of Map steps, that have not ended
+	Unfinished int    // steps and jobs of Map steps that have not ended
 	CreatedAt  time.Time
-	CancelAt   *time.Time // when somebody cancelled it; nil: nobody did
+	CancelAt   *time.Time // when the run was cancelled; nil: never
 	FinishedAt *time.Time
 
-	// Steps are in the order of the flow. Only [Client.Get] and [Client.Wait] fill it.
+	// Steps are in the order of the flow. Only [Client.Get] and [Client.Wait] fill them.
 	Steps []StepInfo
 }
 
-// StepInfo is a step of a run, or one of the jobs of a [Map] step.
+// StepInfo is a step of a run, or a job of a [Map] step.
 type StepInfo struct {
 	Name       string
-	Item       int // of a Map step's jobs: the place in the list, from 1
+	Item       int // for a job of a Map step: its place in the list, from 1
 	Kind       string
 	State      jobs.State
-	Job        int64 // 0: it has none yet, or it is a Map step itself
+	Job        int64 // 0: none yet, or a Map step itself
 	Attempt    int
 	Failures   int
 	StartedAt  *time.Time
@@ -60,8 +60,8 @@ type StepInfo struct {
 	Result     json.RawMessage // nil: none
 	Optional   bool
 
-	// Items are the jobs of a Map step, those first that have not completed; a thousand
-	// of a run at most. Jobs counts all of them by their states.
+	// Items are the jobs of a Map step, jobs that have not completed first. A run has a thousand
+	// Items at most. Jobs counts all jobs by state.
 	Items []StepInfo
 	Jobs  map[jobs.State]int
 
@@ -71,8 +71,8 @@ type StepInfo struct {
 	dependents []edge
 }
 
-// shown is the state of a step to the world: the table's, or while it has a job that
-// one's.
+// shown returns the state to show for a step: the state of its job while it has one, else the state
+// in the table.
 func shown(state, job string) jobs.State {
 	switch {
 	case state == "enqueued" && job != "":
@@ -119,8 +119,8 @@ func scanStep(r *sql.Rows) (s StepInfo, err error) {
 // mostItems bounds the jobs of Map steps that Get returns.
 const mostItems = 1000
 
-// Get returns a run with its steps. It returns [ErrNotFound] for one that was never
-// started, or has ended longer ago than runs are kept.
+// Get returns a run with its steps. It returns [ErrNotFound] if the run was never started, or ended
+// longer ago than runs are kept.
 func (c *Client) Get(ctx context.Context, run int64) (Run, error) {
 	r, err := with(c, nil, func(on jobs.Querier) (Run, error) {
 		found, err := pgdriver.QueryAll(ctx, on, scanRun, c.sql.find, run)
@@ -182,7 +182,7 @@ func (c *Client) readSteps(ctx context.Context, on jobs.Querier, r *Run) (err er
 	return nil
 }
 
-// failure is why a run has not completed: the first step that has failed.
+// failure returns why a run has not completed: the first step that has failed.
 func (r Run) failure() error {
 	e := &FailedError{Run: r.ID, State: r.State}
 	for _, s := range r.Steps {
@@ -195,15 +195,15 @@ func (r Run) failure() error {
 	return e
 }
 
-// Filter says which runs. The zero Filter is all of them.
+// Filter selects runs. The zero Filter selects all runs.
 type Filter struct {
 	Flow   string // empty: all
 	State  State  // empty: all
-	Before int64  // only runs with a lower id: for the next page, the last one of this; 0: all
+	Before int64  // only runs with a lower ID, such as the last run of the previous page; 0: all
 }
 
-// Runs lists runs, the newest first, without their steps. limit is 1 to 10,000. It looks
-// through all runs for a state that few have.
+// Runs lists runs without their steps, the newest first. limit is 1 to 10,000. For a rare state,
+// Runs reads all runs.
 func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
 	all, err := with(c, nil, func(on jobs.Querier) ([]Run, error) {
 		switch {
@@ -234,7 +234,7 @@ func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
 	return all, nil
 }
 
-// colors are those of DOT, by state.
+// colors are the colors of DOT, by state.
 var colors = map[jobs.State]string{
 	jobs.StateWaiting: "white", jobs.StateAvailable: "lightyellow", jobs.StateRunning: "lightblue", jobs.StateCompleted: "palegreen",
 	jobs.StateFailed: "salmon", jobs.StateCancelled: "lightgrey", jobs.StateExpired: "salmon", jobs.StateSkipped: "lightgrey",

@@ -47,12 +47,12 @@ type order struct {
 	charge *flow.Step[chargeJob, receipt]
 	ship   *flow.Step[shipJob, flow.None]
 
-	// What the handlers do; nil: complete.
+	// These are the functions of the handlers; nil completes the job.
 	onCharge, onShip, onRefund func() error
 	number                     atomic.Int64
 }
 
-// newOrder makes charge, then ship; refund if ship fails; and note, however it ends.
+// newOrder makes a flow: charge, then ship; refund if ship fails; and note, in any case.
 func newOrder(s *stage, opts ...flow.StepOption) *order {
 	o := &order{Flow: flow.New[int]("order")}
 	quickly := flow.Enqueue(jobs.MaxAttempts(1))
@@ -92,7 +92,7 @@ type withCode string
 func (c withCode) Error() string { return "the payment provider says " + string(c) }
 func (c withCode) Code() string  { return string(c) }
 
-// What becomes of a run depends on the ends of its last steps.
+// The ends of its last steps decide the state of a run.
 func TestEnds(t *testing.T) {
 	t.Parallel()
 	boom := func() error { return errBoom }
@@ -133,8 +133,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A step runs if the result of another contains the pattern. What is not needed harms
-// nothing.
+// A step runs if the result of another step contains the pattern. A step that is not needed does
+// not make the run fail.
 func TestIf(t *testing.T) {
 	t.Parallel()
 	for risk, want := range map[string]string{
@@ -157,8 +157,8 @@ func TestIf(t *testing.T) {
 	}
 }
 
-// A worker that settles a step and dies before it tells anybody loses nothing: another
-// finds it. Here the first never tells.
+// If a worker settles a step and dies before it reports the end, another worker finds the end. Here
+// the first worker never reports.
 func TestCrashBetweenSettleAndPropagate(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -174,8 +174,8 @@ func TestCrashBetweenSettleAndPropagate(t *testing.T) {
 	s.want("the run", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
 }
 
-// The statement that tells of an end is lost on the way, or its answer is. The sweep of
-// another worker goes on.
+// The statement that reports an end is lost, or its answer is lost. The sweep of another worker
+// continues.
 func TestLostStatements(t *testing.T) {
 	t.Parallel()
 	for name, swallow := range map[string]func(h *pgtest.Hole){
@@ -200,8 +200,7 @@ func TestLostStatements(t *testing.T) {
 	}
 }
 
-// A run of a step that was taken from its worker ends nothing, and the one that has it
-// joins once.
+// A run of a step that has lost its job ends nothing. The run with the claim joins once.
 func TestZombieOfAStep(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -219,7 +218,7 @@ func TestZombieOfAStep(t *testing.T) {
 	s.work(jobs.WithObserver(observe.On(func(h observe.JobLost) { lost <- jobs.Header(h.Job) })))
 	run := start(s, o.Flow, 1)
 	<-began
-	// As the leader does with the jobs of a worker that seems dead.
+	// The leader does this with the jobs of a worker that seems dead.
 	s.d.Exec(t, `UPDATE jobs SET state = 'available', claim = NULL, claimed_by = NULL, started_at = NULL, resets = resets + 1 WHERE kind = 'ship'`)
 	<-began
 	s.want("the run", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
@@ -235,9 +234,9 @@ type endJob struct{ How flow.State }
 
 func (endJob) Kind() string { return "end" }
 
-// Of several workers, one tells the end of a run, once, and how it ended. Runs that a Cancel ends
-// itself are not told.
-func TestEndedRunsAreTold(t *testing.T) {
+// Several workers notify the end of a run once, with its state. Runs that Cancel ends itself are
+// not notified.
+func TestEndedRunsAreNotifiedOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	began := make(chan struct{})
@@ -258,8 +257,8 @@ func TestEndedRunsAreTold(t *testing.T) {
 	if _, err := s.Cancel(t.Context(), nil, start(s, f, flow.StateFailed)); err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan observe.FlowRunEnded, 100)
-	hears := jobs.WithObserver(observe.On(func(r observe.FlowRunEnded) { told <- r }))
+	notified := make(chan observe.FlowRunEnded, 100)
+	hears := jobs.WithObserver(observe.On(func(r observe.FlowRunEnded) { notified <- r }))
 	stops := []func(){s.work(hears), s.work(hears)}
 	want := map[int64]flow.State{}
 	for i, how := range []flow.State{flow.StateCancelled, flow.StateCompleted, flow.StateFailed, flow.StateCompleted, flow.StateFailed} {
@@ -278,19 +277,19 @@ func TestEndedRunsAreTold(t *testing.T) {
 	for _, stop := range stops {
 		stop()
 	}
-	close(told)
-	for r := range told {
+	close(notified)
+	for r := range notified {
 		if r.Flow != "ends" || r.Took <= 0 || r.Took > patience || string(r.State) != string(want[r.Run]) {
-			t.Errorf("told: %+v, want %s", r, want[r.Run])
+			t.Errorf("notified: %+v, want %s", r, want[r.Run])
 		}
 		delete(want, r.Run)
 	}
 	if len(want) > 0 {
-		t.Errorf("not told: %v", want)
+		t.Errorf("not notified: %v", want)
 	}
 }
 
-// Cancel ends what has not begun, and the contexts of what runs.
+// Cancel ends steps that have not begun, and the contexts of running jobs.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -356,7 +355,7 @@ func TestCancel(t *testing.T) {
 			t.Error(err)
 		}
 		s.want("the run", "cancelled: charge cancelled ship cancelled refund cancelled note cancelled", r)
-		// Somebody cancels a step's job: the run goes on without it.
+		// If the job of a step is cancelled, the run continues without the step.
 		if _, err := s.jobs.Cancel(t.Context(), nil, int64(s.count(`SELECT id FROM jobs`))); err != nil {
 			t.Error(err)
 		}
@@ -365,7 +364,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// Cancel and Retry with a pool are all or nothing, as with nil.
+// Cancel and Retry with a pool are atomic, as with nil.
 func TestChangesOnAPool(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -401,7 +400,7 @@ func TestChangesOnAPool(t *testing.T) {
 	}
 }
 
-// A retry goes on where a run has failed, or from the steps that it is given.
+// A retry continues a failed run, or begins with the named steps.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -409,7 +408,7 @@ func TestRetry(t *testing.T) {
 	o := newOrder(s)
 	var broken atomic.Bool
 	broken.Store(true)
-	asked := make(chan struct{}) // to retry a run that goes on
+	asked := make(chan struct{}) // to retry a run that is unfinished
 	o.onShip = func() error {
 		if broken.Load() {
 			return errBoom
@@ -462,9 +461,9 @@ func TestRetry(t *testing.T) {
 	s.ended(other)
 }
 
-// A retry leaves alone what has completed without a failed step, and a failure that another
-// way has made up for.
-func TestRetryLeavesOtherWaysAlone(t *testing.T) {
+// A retry keeps steps that completed without a failed step. It keeps a failure for which another
+// way has made up.
+func TestRetryKeepsOtherWays(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	f := flow.New[int]("parcel")
@@ -521,7 +520,7 @@ func TestRetryLeavesOtherWaysAlone(t *testing.T) {
 	does("courier", "sent", "mail")
 }
 
-// A run that was cancelled goes on where it was, and repeats nothing: so one run is paused.
+// A cancelled run continues where it was, and repeats nothing. This is a way to pause one run.
 func TestRetryOfACancelledRun(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]flow.StepOption{"plain": nil, "optional": {flow.Optional()}} {
@@ -563,8 +562,8 @@ func retryCancelled(t *testing.T, opts ...flow.StepOption) {
 	}
 }
 
-// A failed step that a skipped one comes after begins again; what has completed without it
-// does not.
+// If a skipped step depends on a failed step, the failed step begins again. Steps that completed
+// without it do not.
 func TestRetryRepeatsNoQuorum(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -600,7 +599,7 @@ func TestRetryRepeatsNoQuorum(t *testing.T) {
 	}
 }
 
-// A worker with Advance needs no handlers: it runs no job, and flows of others get on.
+// A worker with Advance needs no handlers: it runs no job, and advances the runs of other workers.
 func TestAdvanceAlone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -619,12 +618,12 @@ func TestAdvanceAlone(t *testing.T) {
 	}
 }
 
-// stepJob is a job of any step.
+// stepJob are the arguments of a job of any step.
 type stepJob struct{ Name string }
 
 func (stepJob) Kind() string { return "step" }
 
-// Of a list, only the jobs that have failed are done again; or the list is read again.
+// A retry of a Map step repeats only the failed jobs, or reads the list again.
 func TestRetryOfAList(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -673,8 +672,8 @@ func TestRetryOfAList(t *testing.T) {
 	}
 }
 
-// A list may be none, or too short for what is asked of its jobs.
-func TestListsThatAreNone(t *testing.T) {
+// A list may be missing, or too short for the quorum of its jobs.
+func TestMissingAndShortLists(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	f := newAlbum(flow.Quorum(2))
@@ -700,7 +699,7 @@ func TestListsThatAreNone(t *testing.T) {
 	}
 }
 
-// A changed flow has another version. Runs of the old one end as they began.
+// A changed flow has another version. Runs of the old version end in their old shape.
 func TestChangedShape(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -725,14 +724,14 @@ func TestChangedShape(t *testing.T) {
 	if old.Version == fresh.Version || s.count(`SELECT count(*) FROM jobs_flows WHERE name = 'order'`) != 2 {
 		t.Errorf("the versions are %s and %s", old.Version, fresh.Version)
 	}
-	// A step at another place is found by its name; one that was not there is told.
+	// A step at another place is found by name. A missing step is an error.
 	if _, err := charge.Output(t.Context(), s.Client, before); err != nil {
 		t.Error(err)
 	}
 	if _, err := pack.Output(t.Context(), s.Client, before); !errors.Is(err, flow.ErrNotFound) || !strings.Contains(err.Error(), `of step "pack"`) || !strings.Contains(err.Error(), `version of it, and has "charge", "ship", "refund", "note"`) {
 		t.Errorf("the output of a step that the old run has not: %v", err)
 	}
-	// A flow that is the same has the same version, and a retry keeps it.
+	// An unchanged flow has the same version, and a retry keeps the version.
 	if err := s.Retry(t.Context(), nil, before, "charge"); err != nil {
 		t.Fatal(err)
 	}
@@ -741,7 +740,7 @@ func TestChangedShape(t *testing.T) {
 	}
 }
 
-// A run is part of the caller's transaction. A key is one unfinished run's.
+// A run is part of the caller's transaction. Only one unfinished run has a key.
 func TestStart(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -788,8 +787,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// Runs that ended long ago are removed; unfinished ones, and jobs whose ends are not yet
-// told, stay.
+// Runs that ended long ago are removed. Unfinished runs stay, and so do jobs whose ends are not
+// recorded yet.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -798,7 +797,7 @@ func TestRetention(t *testing.T) {
 	old := start(s, o.Flow, 1)
 	s.ended(old)
 	stop()
-	// One that stands between the end of a job and what follows.
+	// This run stands between the end of a job and its effects.
 	stop = s.workOn(s.d.DB)
 	between := start(s, o.Flow, 1)
 	s.until("the step to have ended", func() bool {
@@ -808,7 +807,7 @@ func TestRetention(t *testing.T) {
 	s.d.Exec(t, `UPDATE jobs_flow_runs SET finished_at = finished_at - interval '1 month' WHERE finished_at IS NOT NULL`)
 	s.d.Exec(t, `UPDATE jobs_history SET finished_at = finished_at - interval '1 month'`)
 	stop = s.workOn(s.d.DB, jobs.WithRetention(time.Hour))
-	s.until("the history to be emptied but for what is to be told", func() bool { return s.count(`SELECT count(*) FROM jobs_history`) == 1 })
+	s.until("the history to be emptied except for ends to be recorded", func() bool { return s.count(`SELECT count(*) FROM jobs_history`) == 1 })
 	stop()
 	s.work(jobs.WithRetention(time.Hour))
 	s.want("the run that stood between", "completed: charge completed ship completed refund skipped note completed", s.ended(between))
@@ -821,8 +820,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// Flows work with each driver, in each way that it executes statements, and behind a
-// proxy that gives each transaction another session.
+// Flows work with each driver and each of its query modes. They also work behind a proxy that pools
+// transactions.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	opens := map[string]func(d *pgtest.Database) *sql.DB{"lib/pq": func(d *pgtest.Database) *sql.DB { return d.OpenPQ(t) }}
@@ -902,12 +901,12 @@ func testDriver(t *testing.T, open func(d *pgtest.Database) *sql.DB, bounced boo
 	}
 }
 
-// Runs with any times are shown, and a turn to sweep that lies far ahead is taken.
+// Runs with any times can be read, and a turn to sweep that lies far ahead is taken.
 func TestFlowsWithFarTimes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	o := newOrder(s)
-	s.work(jobs.WithRetention(0)) // or a run that has ended long ago goes
+	s.work(jobs.WithRetention(0)) // otherwise the run that ended long ago is removed
 	run := start(s, o.Flow, 1)
 	s.ended(run)
 	for _, c := range []struct {
@@ -932,9 +931,9 @@ func TestFlowsWithFarTimes(t *testing.T) {
 	})
 }
 
-// Runs that have ended are removed by the thousand, as an operator has said, also by a worker
-// that keeps them for ever. A run that somebody has locked, or that the database refuses to
-// remove, holds up no other.
+// Finished runs are removed by the thousand, with the retention of an operator, also by a worker
+// that keeps runs for ever. A run that is locked, or that the database refuses to remove, delays no
+// other.
 func TestRetentionOfManyRuns(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -959,10 +958,10 @@ SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '3
 	if err := o.SetRetention(t.Context(), ops.AllQueues, time.Hour, ops.By{Operator: "ann", Reason: "a test"}); err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan string, 100)
+	notified := make(chan string, 100)
 	s.work(jobs.WithRetention(0), jobs.WithObserver(observe.On(func(f observe.TaskFailed) {
 		select {
-		case told <- fmt.Sprint(f.Task, ": ", f.Err):
+		case notified <- fmt.Sprint(f.Task, ": ", f.Err):
 		default:
 		}
 	})))
@@ -971,8 +970,8 @@ SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '3
 	if n := s.count(`SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = 2`); n != 3 {
 		t.Errorf("the run that is locked has %d steps", n)
 	}
-	if got := <-told; !strings.HasPrefix(got, "remove runs of flows: remove run 3: ") {
-		t.Errorf("told is %q", got)
+	if got := <-notified; !strings.HasPrefix(got, "remove runs of flows: remove run 3: ") {
+		t.Errorf("reported is %q", got)
 	}
 	if err := lock.Rollback(); err != nil {
 		t.Fatal(err)
@@ -980,8 +979,8 @@ SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '3
 	s.until("the run that was locked to be removed", func() bool { return s.count(`SELECT count(*) FROM jobs_flow_runs WHERE id <> 3`) == 0 })
 }
 
-// The job of a step is not discarded before its run has noted its end.
-func TestDiscardBeforeTheEndIsNoted(t *testing.T) {
+// The job of a step cannot be discarded before its run has recorded its end.
+func TestDiscardBeforeTheEndIsRecorded(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	f := flow.New[int]("order")
@@ -1015,8 +1014,8 @@ func TestDiscardBeforeTheEndIsNoted(t *testing.T) {
 	}
 }
 
-// A start whose statement PostgreSQL sacrifices for that of another client, where transactions
-// are stricter than read committed by default, finds the other's run.
+// PostgreSQL aborts a start for another client's, with a default isolation stricter than read
+// committed. The start then finds the other run.
 func TestStartOfAKeyUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"repeatable read", "serializable"} {

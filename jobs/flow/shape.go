@@ -17,7 +17,7 @@ const (
 	maxDependencies = 10_000
 )
 
-// condition is which end of a step another one waits for.
+// condition is the end of a step that another step waits for.
 type condition string
 
 const (
@@ -26,8 +26,8 @@ const (
 	onEnd     condition = "end"
 )
 
-// definition is a flow as a program has declared it. A step can only depend on those
-// that were added before, so there are no circles.
+// definition is a flow as a program has declared it. A step can depend only on steps that were
+// added before, so there are no cycles.
 type definition struct {
 	name  string
 	nodes []node
@@ -38,8 +38,8 @@ type definition struct {
 type node struct {
 	name     string
 	kind     string
-	list     int // the step whose result a step of Map is over; -1: it is none
-	quorum   int // good ends that are enough; 0: all
+	list     int // for a Map step: the step whose result is the list; else -1
+	quorum   int // how many good ends suffice; 0: all
 	optional bool
 	after    []dependency
 	enqueue  []jobs.EnqueueOption
@@ -72,7 +72,7 @@ func (d *definition) add(name, kind string, list int, opts []StepOption) (n int,
 	return len(d.nodes) - 1, s.enqueue
 }
 
-// validate returns all that is wrong.
+// validate returns an error that lists every problem.
 func (d *definition) validate() error {
 	all := append([]error{}, d.errs...)
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
@@ -104,37 +104,37 @@ func (d *definition) validate() error {
 	return errtext.Join(all...)
 }
 
-// shape is a flow as its runs are started. Its JSON is what the database is given.
+// shape is a flow in the form in which its runs are started. Its JSON is sent to the database.
 type shape struct {
 	Steps   []step
 	version string
-	record  string // JSON, without what differs from run to run
+	record  string // JSON without the parts that differ between runs
 }
 
-// step is a step of a shape. Need and MayFail are counters: of the ends that it waits
-// for, so many must still be good, and so many may still be bad. It is enqueued when
-// nothing is needed any more, and skipped when too many were bad.
+// step is a step of a shape. Need and MayFail are counters. Need is how many good ends the step
+// still waits for. MayFail is how many ends may still be bad. The step is enqueued when Need is 0.
+// It is skipped when too many ends were bad.
 type step struct {
 	N          int          `json:"n"`
 	Name       string       `json:"name"`
 	Need       int          `json:"need"`
 	MayFail    int          `json:"may_fail"`
-	Quorum     int          `json:"quorum"` // what Need is at first; of Map: of the jobs, 0 is all
+	Quorum     int          `json:"quorum"` // initial value of Need; for Map: of its jobs, 0 is all
 	Leaf       bool         `json:"leaf"`
 	Optional   bool         `json:"optional"`
-	List       *int         `json:"list,omitempty"` // nil: it is not of Map
+	List       *int         `json:"list,omitempty"` // nil: no Map step
 	Dependents []edge       `json:"dependents"`
 	Job        queue.NewJob `json:"spec"`
 }
 
-// edge tells a dependent of the end of a step.
+// edge names a dependent of a step, and the condition.
 type edge struct {
 	N    int             `json:"n"`
 	On   condition       `json:"on"`
 	When json.RawMessage `json:"when,omitempty"`
 }
 
-// compile lays out the steps. The definition must be valid.
+// compile builds the shape. The definition must be valid.
 func (d *definition) compile() (s shape) {
 	s.Steps = make([]step, len(d.nodes))
 	for n, node := range d.nodes {
@@ -152,7 +152,7 @@ func (d *definition) compile() (s shape) {
 		for _, a := range node.after {
 			before := &s.Steps[a.n]
 			before.Dependents = append(before.Dependents, edge{n, a.on, a.when})
-			// What makes up for a step, or cleans up after it, does not speak for it.
+			// A step with OnFailure or OnEnd does not decide whether its dependency is a leaf.
 			before.Leaf = before.Leaf && a.on != onSuccess
 		}
 	}
@@ -162,13 +162,14 @@ func (d *definition) compile() (s shape) {
 	return s
 }
 
-// stepID names a step of a run: the run, the place of the step in the flow, and of one
-// of Map the place of a job in the list, from 1. So all steps of a run are a range of
-// the table's key, and a step knows the ids of its dependents.
+// stepID is the ID of a step of a run. It has three parts. The first is the ID of the run. The
+// second is the place of the step in the flow. For a job of a Map step, the third is its place in
+// the list, from 1. So all steps of a run are a range of the table's key, and the IDs of dependents
+// can be computed.
 type stepID int64
 
 const (
-	itemBits = 20 // a list is the result of a job, a megabyte at most
+	itemBits = 20 // a list is the result of a job, one megabyte at most
 	stepBits = 10
 	runShift = itemBits + stepBits
 )
@@ -181,5 +182,5 @@ func (id stepID) run() int64 { return int64(id >> runShift) }
 func (id stepID) n() int     { return int(id >> itemBits & (1<<stepBits - 1)) }
 func (id stepID) item() int  { return int(id & (1<<itemBits - 1)) }
 
-// lastItem is the last step that the list of a step can have.
+// lastItem returns the ID of the last step that the list of a step can have.
 func (id stepID) lastItem() int64 { return int64(id | (1<<itemBits - 1)) }

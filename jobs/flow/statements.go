@@ -10,17 +10,17 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// statements is the SQL of flows. Lists come as text, of JSON. The planner takes each for
-// a hundred rows, so that it joins a table by its key with a hash of the list, and does
-// not go through the list for each row.
+// statements is the SQL of flows. Lists are sent as text, of JSON. The planner estimates each list
+// at a hundred rows. So it joins a table by its key with a hash of the list, and does not scan the
+// list for each row.
 //
-// Whatever changes a run or its steps locks the run's row first, and those of several
-// runs in the order of their ids. So nobody waits for another crosswise, and what
-// happens to a run happens one after the other. A statement of a worker passes over runs
-// that others have locked, and returns their steps: a transaction that is left open on one
-// run keeps no other from going on. A statement may know the steps as they were before it
-// had the lock: it changes counters by what is added to them, and states only where they
-// still are what it expects.
+// A statement that changes a run or its steps locks the run's row first. Rows of several runs are
+// locked in the order of their IDs. So no two statements deadlock, and changes of a run are
+// serialized. A statement of a worker passes over runs that others have locked, and returns their
+// steps. A transaction that is left open on one run does not delay other runs.
+//
+// A statement may know the steps as they were before it had the lock. So it changes counters by
+// increments, and changes a state only if the state is still the expected one.
 type statements struct {
 	start, owner, advance, spread, grow, grown, begin, sweep, turn  string
 	lock, cancel, shrink, stop, enqueued, hold, revive, forget      string
@@ -37,7 +37,7 @@ func newStatements(t tables.Jobs, mostSpread int) statements {
 		"{news}", news, "{ends}", ends,
 		"{next job}", `nextval((SELECT pg_get_serial_sequence(`+ident.Literal(t.Jobs.SQL())+`, 'id')::regclass))`,
 		"{given}", given, "{held}", held, "{most}", strconv.Itoa(mostSpread), "{effects}", effects, "{of run}", ofRun, "{its job}", itsJob)
-	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
+	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments contain names too
 	return statements{
 		mostSpread: mostSpread,
 		start:      r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), grow: r(growSQL), grown: r(grownSQL), begin: r(beginSQL), sweep: r(sweepSQL), turn: r(turnSQL),
@@ -47,8 +47,8 @@ func newStatements(t tables.Jobs, mostSpread int) statements {
 	}
 }
 
-// enqueueSQL enqueues the jobs of the steps in from that are enqueued, and tells of them
-// as package queue does. Their Meta says which step they are.
+// enqueueSQL enqueues the jobs of the enqueued steps in from, and notifies workers as package queue
+// does. The Meta of a job names its step.
 func enqueueSQL(from string) string {
 	return `, new AS (
 	INSERT INTO {jobs} (id, kind, queue, priority, run_at, args, meta, max_attempts, max_resets)
@@ -64,8 +64,8 @@ func enqueueSQL(from string) string {
 )`
 }
 
-// startSQL starts a run of the flow $2 in version $3, whose record is $4, with the steps
-// $1 and the key $5. It returns nothing if the key is taken.
+// startSQL starts a run of the flow $2 in version $3, whose record is $4, with the steps $1 and the
+// key $5. It returns no row if the key is taken.
 var startSQL = `
 WITH given AS MATERIALIZED (
 	SELECT * FROM jsonb_to_recordset($1::jsonb) AS g(n bigint, name text, need int, may_fail int, quorum int, leaf boolean, optional boolean, list bigint,
@@ -90,8 +90,7 @@ SELECT id FROM run WHERE (SELECT count(*) FROM news) >= 0`
 const ownerSQL = `
 SELECT id FROM {runs} WHERE flow = $1::text AND key = $2::text AND state = 'running'`
 
-// concluded counts the steps in effect, which have ended, and ends their runs with the
-// last of them.
+// concluded counts the steps in effect, which have ended. It ends a run with its last step.
 const concluded = `, counted AS (
 	UPDATE {runs} AS r SET unfinished = r.unfinished - c.n, bad = r.bad + c.bad,
 		state = CASE WHEN r.unfinished - c.n > 0 THEN 'running' WHEN r.bad + c.bad = 0 THEN 'completed' WHEN r.cancel_at IS NOT NULL THEN 'cancelled' ELSE 'failed' END,
@@ -105,8 +104,8 @@ const concluded = `, counted AS (
 	SELECT pg_notify({ends}, 'run ' || id) FROM counted WHERE over
 )`
 
-// given are the ids of steps, $1. turn locks their runs, but those that others have
-// locked. mine are the steps of runs that it has locked.
+// given are the IDs of steps, $1. turn locks their runs, except runs that others have locked. mine
+// are the steps of the locked runs.
 const given = `given AS MATERIALIZED (
 	SELECT DISTINCT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)
 ), turn AS MATERIALIZED (
@@ -120,31 +119,31 @@ const held = `
 UNION ALL SELECT id, 'held' FROM given
 WHERE NOT id >> 30 = ANY (ARRAY(SELECT id FROM turn)) AND (SELECT true FROM {runs} AS r WHERE r.id = given.id >> 30 LIMIT 1)`
 
-// effects is what the ends of the steps s mean to those that depend on them: good, and
-// failed, which a step that was skipped because of such a step has too.
+// effects is the effect of the ends of the steps s on their dependents: good and failed. failed
+// includes steps that were skipped because of a failed step.
 const effects = `s.state = 'completed' OR s.state = 'skipped' AND coalesce(s.code, '') = 'SKIPPED' OR s.optional AND s.state IN ('failed', 'cancelled', 'expired') AS good,
 		s.state IN ('failed', 'cancelled', 'expired') OR s.state = 'skipped' AND coalesce(s.code, '') <> 'SKIPPED' AND s.blamed AS failed`
 
-// itsJob finds the finished job of the step s. Where the ids of jobs come again, another job may
-// have that id in the history.
+// itsJob finds the finished job of the step s. If IDs of jobs repeat, another job may have this ID
+// in the history.
 const itsJob = `id = s.job_id AND meta->'flow_step' = to_jsonb(s.id)`
 
-// meaning is what the end of a step e means along its edge d.
+// meaning is the effect of the end of a step e along its edge d.
 const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed ELSE e.good AND (d."when" IS NULL OR coalesce(e.result @> d."when", false)) END`
 
-// advanceSQL takes note of the ends of steps, and tells their dependents, once: it
-// changes the state of a step from what it has seen. A step has ended if its job is
-// in the history, or in neither table, or if a statement has ended it without a job:
-// then it is left to be told, and has no finished_at.
+// advanceSQL records the ends of steps and their effect on dependents, once: it changes a state
+// only if it is still the state that it has read. A step has ended if its job is in the history or
+// in neither table. A statement may also have ended it without a job. Such a step has no
+// finished_at until its end is recorded.
 //
-// A step is skipped when too many of those that it depends on have ended badly, and one
-// of them has failed. If none has, and the step is just not needed, it is not skipped
-// before all have ended: one may yet fail. need and may_fail together count those that
-// have not ended.
+// A step is skipped when too many of its dependencies have ended badly and one of them has failed.
+// If none has failed, the step is just not needed. It is then skipped only after all dependencies
+// have ended, since one may still fail. need plus may_fail is the number of dependencies that have
+// not ended.
 //
-// It returns the steps that it has moved on, with their state: those that are enqueued
-// now, and those that have to be told or spread in turn; those that are held; and, in place of a
-// step, each run that it has ended.
+// The statement returns the steps that it has moved, with their state. These are steps that are
+// enqueued now, and steps to be recorded or spread next. It also returns held steps. For each run
+// that it has ended, it returns a row in place of a step.
 var advanceSQL = `
 WITH {given}, seen AS MATERIALIZED (
 	SELECT s.* FROM mine AS g CROSS JOIN LATERAL (SELECT id, state, job_id, finished_at FROM {steps} WHERE id = g.id LIMIT 1) AS s
@@ -182,10 +181,9 @@ WITH {given}, seen AS MATERIALIZED (
 SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM news) >= 0 AND (SELECT count(*) FROM ends) >= 0{held}
 UNION ALL SELECT id, 'run ' || json_build_object('Flow', flow, 'State', state, 'Took', took) FROM counted WHERE ended`
 
-// spreadSQL adds the jobs of steps of Map, whose lists are complete. They were told so
-// by an earlier statement, so this one sees the lists. It takes the first lists that have
-// {most} elements together, and returns the others as ready. One that has more by itself is
-// long: see growSQL.
+// spreadSQL adds the jobs of Map steps whose lists are complete. An earlier statement has recorded
+// this, so this statement sees the lists. It takes the first lists with {most} elements in all, and
+// returns the others as ready. A single list with more elements is long: see growSQL.
 var spreadSQL = `
 WITH {given}, list AS MATERIALIZED (
 	SELECT m.id, m.quorum, CASE WHEN l.result IS NULL OR jsonb_typeof(l.result) = 'null' THEN '[]' WHEN jsonb_typeof(l.result) = 'array' THEN l.result END AS list
@@ -221,9 +219,9 @@ WITH {given}, list AS MATERIALIZED (
 SELECT id, state FROM spread WHERE (SELECT count(*) FROM news) >= 0
 UNION ALL SELECT id, CASE WHEN long THEN 'long' ELSE 'ready' END FROM sums WHERE id NOT IN (SELECT id FROM sized){held}`
 
-// growSQL adds the next {most} steps of a Map step with a long list, $1 as a list: they are
-// ready, and have no job yet. Once all are there, it marks the Map step as spread, and counts
-// them. beginSQL enqueues their jobs. Each statement is short, however long the list is.
+// growSQL adds the next {most} steps of a Map step with a long list, $1 as a list. The steps are
+// ready, and have no job yet. Once all steps exist, growSQL marks the Map step as spread, and
+// counts them. beginSQL enqueues their jobs. Each statement is short, however long the list is.
 var growSQL = `
 WITH {given}, list AS MATERIALIZED (
 	SELECT m.id, l.result AS list, jsonb_array_length(l.result) AS n,
@@ -249,13 +247,13 @@ WITH {given}, list AS MATERIALIZED (
 )
 SELECT id, CASE state WHEN 'ready' THEN 'long' ELSE state END FROM grown{held}`
 
-// grownSQL finds the next {most} steps of a long list that have no job yet, behind the step
-// $1, which is the Map step itself or one of its list.
+// grownSQL finds the next {most} steps of a long list without a job, after the step $1. This step
+// is the Map step itself or a step of its list.
 const grownSQL = `
 SELECT id FROM {steps} WHERE id > $1::bigint AND id < ($1::bigint >> 20 << 20) + 1048576 AND state = 'ready' ORDER BY id LIMIT {most}`
 
-// beginSQL enqueues the jobs of steps of long lists, once the Map step knows how many there
-// are. If it has ended before the last of them has begun, the others begin all the same.
+// beginSQL enqueues the jobs of steps of long lists, once the Map step knows their number. If the
+// Map step has ended before the last job has begun, the other jobs begin all the same.
 var beginSQL = `
 WITH {given}, begun AS (
 	UPDATE {steps} AS s SET state = 'enqueued', job_id = {next job}
@@ -265,18 +263,17 @@ WITH {given}, begun AS (
 )` + enqueueSQL("begun") + `
 SELECT id, state FROM begun WHERE (SELECT count(*) FROM news) >= 0{held}`
 
-// turnSQL takes the turn to sweep, for $1 microseconds. A turn that is longer than
-// longestPause ahead was taken before the server's clock was set back: nobody would sweep until
-// then.
+// turnSQL takes the turn to sweep, for $1 microseconds. A turn that is longer than longestPause
+// ahead was taken before the server's clock was set back. Without this rule no worker would sweep
+// until then.
 const turnSQL = `
 INSERT INTO {turn} AS t ("only", next_at) VALUES (true, statement_timestamp() + $1::bigint * interval '1 microsecond')
 ON CONFLICT ("only") DO UPDATE SET next_at = excluded.next_at WHERE t.next_at <= statement_timestamp() OR t.next_at > statement_timestamp() + interval '1 minute'
 RETURNING true`
 
-// sweepSQL looks at the next thousand steps above $1, of runs that have not ended, that
-// are enqueued, or were moved on and nobody went on with. It returns those that
-// must be told, and first the last that it has looked at, without a state, or as "full" if
-// there may be more.
+// sweepSQL reads the next thousand steps after $1. It reads steps of unfinished runs that are
+// enqueued, or that were moved and not processed further. It returns the steps to report. The first
+// row is the last step that was read, without a state, or as "full" if more may follow.
 const sweepSQL = `
 WITH page AS MATERIALIZED (
 	SELECT s.id, s.state, s.job_id
@@ -293,14 +290,14 @@ SELECT id, state FROM page WHERE state <> 'enqueued' OR (SELECT true FROM {jobs}
 const lockSQL = `
 SELECT state, cancel_at IS NOT NULL FROM {runs} WHERE id = $1::bigint FOR NO KEY UPDATE`
 
-// ofRun are the steps s of the run $1.
+// ofRun selects the steps s of the run $1.
 const ofRun = `s.id >= $1::bigint << 30 AND s.id < ($1::bigint + 1) << 30`
 
 const cancelSQL = `
 UPDATE {runs} SET cancel_at = clock_timestamp() WHERE id = $1::bigint`
 
-// stopSQL ends the steps of a run that have no job. Of what was left to be told there is
-// nobody to tell.
+// stopSQL ends the steps of a run that have no job. Ends that were to be recorded need no record:
+// no dependent can begin.
 const stopSQL = `
 WITH stopped AS (
 	UPDATE {steps} AS s SET finished_at = clock_timestamp(), state = CASE WHEN s.state IN ('waiting', 'ready', 'spread') THEN 'cancelled' ELSE s.state END
@@ -311,31 +308,30 @@ WITH stopped AS (
 )` + concluded + `
 SELECT count(*) FROM ends`
 
-// shrinkSQL removes the steps of long lists of a run, $1, whose Map steps do not know yet how
-// many there are.
+// shrinkSQL removes the steps of long lists of a run, $1, whose Map steps do not know their number
+// yet.
 const shrinkSQL = `
 DELETE FROM {steps} WHERE id = ANY (ARRAY(
 	SELECT c.id FROM (SELECT id FROM {steps} AS s WHERE {of run} AND s.state = 'ready' AND s.id & 1048575 = 0 AND s.list_id IS NOT NULL) AS m
 	CROSS JOIN LATERAL (SELECT id FROM {steps} WHERE id > m.id AND id < m.id + 1048576 ORDER BY id) AS c))`
 
-// enqueuedSQL are the steps of a run that have a job.
+// enqueuedSQL selects the steps of a run that have a job.
 const enqueuedSQL = `
 SELECT id, job_id FROM {steps} AS s WHERE {of run} AND s.state = 'enqueued'`
 
-// holdSQL locks the jobs $1 that have not ended. Jobs come after runs and steps in the
-// order of locks.
+// holdSQL locks the jobs $1 that have not ended. In the order of locks, jobs come after runs and
+// steps.
 const holdSQL = `
 SELECT id, state = 'running' FROM {jobs} WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)::bigint)) ORDER BY id FOR UPDATE`
 
-// edgesSQL reads the steps of a run that has ended, with what their ends mean to their
-// dependents.
+// edgesSQL reads the steps of a run that has ended, with the effects of their ends on dependents.
 const edgesSQL = `
 SELECT e.id, e.name, e.state, e.list_id IS NOT NULL, e.quorum, e.leaf, e.failed, e.good, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('n', d.n, 'ok', ` + meaning + `) ORDER BY d.n)
 	FROM jsonb_to_recordset(e.dependents) AS d(n bigint, "on" text, "when" jsonb)), '[]')::text
 FROM (SELECT s.*, {effects} FROM {steps} AS s WHERE {of run}) AS e ORDER BY e.id`
 
-// reviveSQL makes steps of a run, $2, begin again, and lets the run go on.
+// reviveSQL makes steps of a run, $2, begin again, and continues the run.
 var reviveSQL = `
 WITH given AS MATERIALIZED (
 	SELECT * FROM jsonb_to_recordset($2::jsonb) AS g(id bigint, state text, need int, may_fail int, blamed boolean)
@@ -348,7 +344,8 @@ WITH given AS MATERIALIZED (
 UPDATE {runs} SET state = 'running', finished_at = NULL, cancel_at = NULL, unfinished = (SELECT count(*) FROM again), bad = $3::int
 WHERE id = $1::bigint AND (SELECT count(*) FROM news) >= 0`
 
-// forgetSQL removes the jobs' steps of the Map steps $1: they follow each of these.
+// forgetSQL removes the steps for the jobs of the Map steps $1. Their IDs follow the ID of the Map
+// step.
 const forgetSQL = `
 DELETE FROM {steps} WHERE id = ANY (ARRAY(
 	SELECT s.id FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)) AS m CROSS JOIN LATERAL (SELECT id FROM {steps} WHERE id > m.id AND id < m.id + 1048576 ORDER BY id) AS s))`
@@ -358,40 +355,41 @@ var runColumns = `r.id, r.flow, r.version, r.state, coalesce(r.key, ''), r.unfin
 var findSQL = `
 SELECT ` + runColumns + ` FROM {runs} AS r WHERE r.id = $1::bigint`
 
-// stepColumns is what scanStep reads of the step s, and its job.
+// stepColumns are the columns that scanStep reads of the step s and its job.
 var stepColumns = `s.id, s.name, s.spec->>'kind', s.state, coalesce(s.job_id, 0), coalesce(j.state, h.state, ''), coalesce(j.attempt, h.attempt, 0), coalesce(j.failures, h.failures, 0),
 	` + pgdriver.Time(`coalesce(j.started_at, h.started_at)`) + `, ` + pgdriver.Time(`s.finished_at`) + `, coalesce(s.code, h.code, ''), coalesce(s.error, h.error, ''), s.result, s.optional, s.list_id, s.quorum, s.dependents::text`
 
 const ofStep = `LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at FROM {jobs} WHERE id = s.job_id LIMIT 1) AS j ON true
 LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at, code, error FROM {history} WHERE {its job} LIMIT 1) AS h ON true`
 
-// stepsSQL reads the steps of a run, those of its shape.
+// stepsSQL reads the steps of a run, as in its shape.
 var stepsSQL = `
 SELECT ` + stepColumns + ` FROM {steps} AS s ` + ofStep + ` WHERE {of run} AND s.id & 1048575 = 0 ORDER BY s.id`
 
-// itemsSQL reads the jobs of Map steps, the first $2 of those that have not completed,
-// and then of the others.
+// itemsSQL reads the jobs of Map steps: the first $2 of jobs that have not completed, then of the
+// others.
 var itemsSQL = `
 SELECT ` + stepColumns + ` FROM {steps} AS s ` + ofStep + ` WHERE {of run} AND s.id & 1048575 <> 0 ORDER BY s.state = 'completed', s.id LIMIT $2::bigint`
 
-// countsSQL counts the jobs of Map steps by their states.
+// countsSQL counts the jobs of Map steps by state.
 const countsSQL = `
 SELECT s.id >> 20 << 20, s.state, coalesce(j.state, ''), count(*) FROM {steps} AS s
 LEFT JOIN LATERAL (SELECT state FROM {jobs} WHERE id = s.job_id AND s.state = 'enqueued' LIMIT 1) AS j ON true
 WHERE {of run} AND s.id & 1048575 <> 0 GROUP BY 1, 2, 3`
 
-// listSQL lists runs below $1. What else a filter names follows, so that the planner
-// knows which index serves it.
+// listSQL lists runs with IDs below $1. The other conditions of a filter are appended, so that the
+// planner can choose the index.
 var listSQL = `
 SELECT ` + runColumns + ` FROM {runs} AS r WHERE r.id < $1::bigint`
 
-// awaitSQL makes the end of a run be told, and says whether it is still to come.
+// awaitSQL requests a notification of the end of a run. It returns whether the end is still to
+// come.
 const awaitSQL = `
 WITH told AS (UPDATE {runs} SET awaited = true WHERE id = $1::bigint AND NOT awaited AND state = 'running')
 SELECT coalesce((SELECT state FROM {runs} WHERE id = $1::bigint), '')`
 
-// outputSQL finds the step $2 of the run $1 by its name, first where this program's
-// flow has it, at $3.
+// outputSQL finds the step $2 of the run $1 by name. It tries first the place of the step in this
+// program's flow, $3.
 const outputSQL = `
 SELECT state, finished_at IS NOT NULL, coalesce(code, ''), coalesce(error, ''), result FROM (
 	SELECT * FROM {steps} WHERE id = $3::bigint AND name = $2::text
@@ -402,20 +400,20 @@ SELECT state, finished_at IS NOT NULL, coalesce(code, ''), coalesce(error, ''), 
 const namesSQL = `
 SELECT name FROM {steps} AS s WHERE {of run} AND id & 1048575 = 0 ORDER BY id`
 
-// outputsSQL reads the results of a Map step's jobs that have completed.
+// outputsSQL reads the results of the completed jobs of a Map step.
 const outputsSQL = `
 SELECT coalesce(jsonb_agg(result ORDER BY id), '[]')::text FROM {steps}
 WHERE id > $1::bigint AND id < $1::bigint + 1048576 AND state = 'completed'`
 
-// oldSQL finds runs that have ended longer ago than an operator has said for all queues, or
-// else than $1 microseconds; NULL: for ever. Those of the list $2 are left out.
+// oldSQL finds runs that ended before the retention. The retention is the operator's for all
+// queues, or else $1 microseconds; NULL is for ever. The runs of the list $2 are left out.
 const oldSQL = `
 SELECT id FROM {runs} WHERE finished_at < statement_timestamp() - coalesce((SELECT retention FROM {queues} WHERE name = '*'), $1::bigint * interval '1 microsecond')
 	AND NOT id = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)::bigint))
 ORDER BY finished_at, id LIMIT {limit} FOR UPDATE SKIP LOCKED`
 
-// forgetStepsSQL removes steps of runs, $1, that have ended: five thousand at most. It
-// returns how many.
+// forgetStepsSQL removes steps of finished runs, $1: five thousand at most. It returns how many it
+// has removed.
 const forgetStepsSQL = `
 WITH ended AS MATERIALIZED (
 	SELECT id FROM {runs} WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)::bigint)) AND finished_at IS NOT NULL ORDER BY id FOR UPDATE SKIP LOCKED
@@ -427,7 +425,7 @@ WITH ended AS MATERIALIZED (
 )
 SELECT count(*) FROM gone`
 
-// forgetRunsSQL removes runs, $1, that have ended and have no steps left.
+// forgetRunsSQL removes finished runs, $1, without steps.
 const forgetRunsSQL = `
 WITH gone AS (
 	DELETE FROM {runs} WHERE id = ANY (ARRAY(

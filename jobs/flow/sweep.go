@@ -16,22 +16,21 @@ import (
 )
 
 const (
-	// sweepEvery is how often somebody looks for steps that have ended untold.
+	// sweepEvery is how often one of the workers sweeps: it looks for ended steps without a report.
 	sweepEvery = time.Second
-	// sweepShare bounds the share of its time that the look of a sweep takes, to one of so
-	// many.
+	// sweepShare bounds the share of time that a sweep's page takes, to one in sweepShare.
 	sweepShare = 20
-	// sweepPause bounds the pause between two sweeps all the same, below what the statement of
-	// the turn takes for a clock that was set back.
+	// sweepPause bounds the pause between two sweeps in any case. It is shorter than the bound in
+	// turnSQL, above which a turn counts as taken before the clock was set back.
 	sweepPause = 20 * time.Second
-	// longSlice is for how long a sweep looks at runs with more steps than a page, beyond the
-	// first page of each.
+	// longSlice is the time that a sweep takes for further pages of runs with more than a page of
+	// steps.
 	longSlice = 50 * time.Millisecond
 )
 
-// sweep looks for steps that have ended and were not told, if it is this worker's turn: at a
-// page of steps of each run, and for a slice of time at what is behind it. So no run waits for
-// a long list of another.
+// sweep finds and processes steps that have ended without a report, if it is this worker's turn. It
+// reads a page of steps of each run, and further pages for a slice of time. So no run waits for a
+// long list of another.
 func (a *advancer) sweep(ctx context.Context) {
 	pause := min(max(sweepEvery, sweepShare*a.took), sweepPause)
 	a.sweepAt = time.Now().Add(sweepEvery + time.Duration(rand.Int64N(int64(sweepEvery)/4)))
@@ -58,8 +57,8 @@ func (a *advancer) sweep(ctx context.Context) {
 	}
 }
 
-// sweepFirst looks at the first page of steps of each run, and takes down which runs have more.
-// It reports whether it has come to the end.
+// sweepFirst reads the first page of steps of each run, and records which runs have more. It
+// reports whether it has reached the end.
 func (a *advancer) sweepFirst(ctx context.Context, out []int64) bool {
 	if a.long == nil {
 		a.long = map[int64]int64{}
@@ -79,7 +78,7 @@ func (a *advancer) sweepFirst(ctx context.Context, out []int64) bool {
 	}
 }
 
-// sweepLong goes on with the runs that have more steps than a page.
+// sweepLong continues with the runs that have more than a page of steps.
 func (a *advancer) sweepLong(ctx context.Context, out []int64) bool {
 	for until := a.took + longSlice; len(a.long) > 0; {
 		for run, after := range a.long {
@@ -98,8 +97,7 @@ func (a *advancer) sweepLong(ctx context.Context, out []int64) bool {
 	return true
 }
 
-// sweepPage goes on with steps that somebody has left among the next ones above a step. ok is
-// false if it has failed.
+// sweepPage processes the next page of steps after a step. ok is false if it has failed.
 func (a *advancer) sweepPage(ctx context.Context, out []int64, after int64) (p swept, ok bool) {
 	a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
 		r := a.sql.round(a.plans.On(conn, conn))
@@ -115,14 +113,14 @@ func (a *advancer) sweepPage(ctx context.Context, out []int64, after int64) (p s
 		p, err = r.sweepPage(ctx, conn, after)
 		ok = err == nil
 		a.took += r.looked
-		r.held = nil // the next sweep finds them
+		r.held = nil // the next sweep finds these steps
 		a.keep(r, nil)
 		return err
 	})
 	return p, ok && ctx.Err() == nil
 }
 
-// takeTurn reports whether nobody else sweeps for this pause.
+// takeTurn reports whether this worker has the turn to sweep for the pause.
 func (s statements) takeTurn(ctx context.Context, on jobs.Querier, pause time.Duration) (mine bool, err error) {
 	err = on.QueryRowContext(ctx, s.turn, pause.Microseconds()).Scan(&mine)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -131,14 +129,14 @@ func (s statements) takeTurn(ctx context.Context, on jobs.Querier, pause time.Du
 	return mine, err
 }
 
-// swept is a page of steps that a sweep has looked at.
+// swept is a page of steps that a sweep has read.
 type swept struct {
-	last int64 // 0: there was none
-	full bool  // its run may have more
+	last int64 // 0: the page was empty
+	full bool  // the run may have more steps
 }
 
-// sweepPage goes on with steps that somebody has left among the next thousand above a
-// step. The jobs of a long list it leaves to the next rounds, a slice of time each.
+// sweepPage processes the steps left among the next thousand after a step. It leaves the jobs of
+// long lists to the next rounds, a slice of time each.
 func (r *round) sweepPage(ctx context.Context, conn *sql.Conn, after int64) (p swept, err error) {
 	begin := time.Now()
 	left, err := r.page(ctx, conn, after)
@@ -148,7 +146,7 @@ func (r *round) sweepPage(ctx context.Context, conn *sql.Conn, after int64) (p s
 	}
 	var ended []int64
 	var rest []movedStep
-	through := int64(0) // the end of a list that the next rounds go on with, a slice of time each
+	through := int64(0) // end of a list that the next rounds continue, a slice of time each
 	for _, m := range left {
 		_, out := slices.BinarySearch(r.out, m.id)
 		switch {
@@ -157,7 +155,7 @@ func (r *round) sweepPage(ctx context.Context, conn *sql.Conn, after int64) (p s
 		case out:
 		case m.state == "enqueued":
 			ended = append(ended, m.id)
-		case m.state == "ready" && stepID(m.id).item() > 0: // of a long list
+		case m.state == "ready" && stepID(m.id).item() > 0: // step of a long list
 			if m.id > through {
 				through = stepID(m.id).lastItem()
 				r.more = append(r.more, movedStep{m.id - 1, movedGrown})
@@ -172,8 +170,8 @@ func (r *round) sweepPage(ctx context.Context, conn *sql.Conn, after int64) (p s
 	return p, errtext.Join(r.advance(ctx, ended), r.proceed(ctx, rest))
 }
 
-// page reads what a sweep looks at next. Without the setting, the planner sorts all steps of a
-// long list for each page, if it takes the list for short.
+// page reads the next page of a sweep. Without the setting, the planner may take a long list for
+// short. Then it sorts all steps of the list for each page.
 func (s statements) page(ctx context.Context, conn *sql.Conn, after int64) (left []movedStep, err error) {
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/internal/jobflow"
 )
 
-// advancer is that of a worker whose turn it is.
-func (b *bench) advancer(t *testing.T) *advancer {
+// advancer returns the advancer of a worker that has the turn.
+func (b *testbed) advancer(t *testing.T) *advancer {
 	t.Helper()
 	return &advancer{sql: b.sql, wake: make(chan struct{}, 1), w: jobflow.Worker{
 		Tables: b.core.Tables, Limit: time.Minute, Wake: func() {},
@@ -30,7 +30,7 @@ func (b *bench) advancer(t *testing.T) *advancer {
 	}}
 }
 
-func (b *bench) state(t *testing.T, step stepID) (state string) {
+func (b *testbed) state(t *testing.T, step stepID) (state string) {
 	t.Helper()
 	if err := b.d.DB.QueryRow(`SELECT state FROM jobs_flow_steps WHERE id = $1`, int64(step)).Scan(&state); err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func (b *bench) state(t *testing.T, step stepID) (state string) {
 	return state
 }
 
-// looksAtAll sweeps until each step was looked at.
+// looksAtAll sweeps until each step was read.
 func (a *advancer) looksAtAll(t *testing.T) {
 	t.Helper()
 	ok := a.sweepFirst(t.Context(), nil)
@@ -50,11 +50,11 @@ func (a *advancer) looksAtAll(t *testing.T) {
 	}
 }
 
-// A sweep comes to each run, however many steps another has. What is behind the first page of
-// that one, it finds little by little.
-func TestSweepComesToEachRun(t *testing.T) {
+// A sweep reaches each run, however many steps another run has. It reads the further pages of a
+// long run little by little.
+func TestSweepReachesEachRun(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestbed(t)
 	const n = 5000
 	long, each := b.listed(t, n)
 	b.spreads(t, each)
@@ -66,7 +66,7 @@ func TestSweepComesToEachRun(t *testing.T) {
 	}
 	a := b.advancer(t)
 	if !a.sweepFirst(t.Context(), nil) {
-		t.Fatal("the look at first pages has failed")
+		t.Fatal("the read of first pages has failed")
 	}
 	if got := b.state(t, ofShort); got != "completed" {
 		t.Errorf("the step of the short run is %s", got)
@@ -80,10 +80,10 @@ func TestSweepComesToEachRun(t *testing.T) {
 	}
 }
 
-// A sweep leaves the jobs of a long list to the rounds between sweeps, which others share.
+// A sweep leaves the jobs of a long list to the rounds between sweeps, which other runs share.
 func TestSweepLeavesLongListsToRounds(t *testing.T) {
 	t.Parallel()
-	b, most := newSpreadBench(t)
+	b, most := newSpreadTestbed(t)
 	n := most + 100
 	_, each := b.listed(t, n)
 	for moved := []movedStep{each}; len(moved) > 0 && moved[0].state != movedGrown; {
@@ -106,12 +106,12 @@ func TestSweepLeavesLongListsToRounds(t *testing.T) {
 			t.Fatalf("after a sweep there are %d jobs, %d before; kept: %v", jobsOf(), before, a.kept)
 		}
 	}
-	a.kept = map[movedStep]kept{{each.id + 5, movedGrown}: {}} // another round has come so far
+	a.kept = map[movedStep]kept{{each.id + 5, movedGrown}: {}} // another round has reached this step
 	if a.looksAtAll(t); len(a.kept) != 1 {
 		t.Errorf("several rounds go on with the list: %v", a.kept)
 	}
 	for rounds := 0; len(a.kept) > 0; rounds++ {
-		if a.tell(t.Context()); rounds > n {
+		if a.report(t.Context()); rounds > n {
 			t.Fatalf("the rounds do not end: %v", a.kept)
 		}
 	}

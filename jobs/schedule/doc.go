@@ -1,4 +1,4 @@
-// Package schedule enqueues jobs at times: each tick of a schedule is one job, however
+// Package schedule enqueues jobs at scheduled times. Each tick of a schedule is one job, however
 // many processes have the schedule.
 //
 //	client := jobs.NewClient(db)
@@ -8,29 +8,29 @@
 //	)
 //	err := scheduler.Start(ctx)
 //
-// Run a Scheduler in every process that runs jobs, or in some. None leads: the tables
-// keep the next tick of each schedule. The process that moves it on, in a statement that
-// compares it with what the process has read, enqueues the job in the same transaction.
-// So a tick is enqueued once, and none is lost with a process. All times are those of
-// the database's clock.
+// Run a Scheduler in every process that runs jobs, or in some of them. There is no leader: the
+// tables store the next tick of each schedule. A process advances a schedule by a statement that
+// compares the stored tick with the tick that the process has read. The same transaction enqueues
+// the job. So a tick is enqueued once, and no tick is lost with a process. All times are by the
+// database's clock.
 //
 // # Missed ticks
 //
-// When no process runs, or the database is away, ticks are missed. Then the latest one
-// is enqueued late, and the others are not: see [CatchUp].
+// Ticks are missed while no process runs or the database is away. Then the latest missed tick is
+// enqueued late, and the others are dropped: see [CatchUp].
 //
-// While an operator has paused a schedule its ticks pass: nothing is enqueued for them
-// later ([github.com/pgfrontier/worker/ops.Jobs.PauseSchedule]).
+// Ticks during a pause by an operator are dropped
+// ([github.com/pgfrontier/worker/ops.Jobs.PauseSchedule]).
 //
 // # Changes
 //
-// A schedule is known by its name. A Start with other times than the tables know sets
-// the next tick by the new ones, and programs that still have the old ones enqueue
-// nothing for it, and log that. So the program that started last decides. A schedule that is removed
-// from the program stops with the last process that has it.
+// A schedule is identified by its name. If a program starts with other times than the tables
+// have, its Start sets the next tick by the new times. Programs with the old times then enqueue
+// nothing for the schedule, and log this. So the program that started last decides. A schedule
+// that is removed from the program stops with the last process that has it.
 //
-// Times are compared by a hash of a sample of two past years and of the text of the [Spec], if that
-// has a method String. The next tick is compared as well. Two Specs without String that differ
-// neither in the sample nor in the next tick are taken for the same schedule: Start then changes
-// nothing, and a program that still runs with the old one goes on. Give such a Spec a method String.
+// Times are compared by a hash of a sample of two past years and of the text of the [Spec], if
+// the Spec has a method String. The next tick is compared as well. Two Specs without String may
+// agree in the sample and in the next tick. Then they count as the same schedule: Start changes
+// nothing, and a program with the old Spec goes on. Give such a Spec a method String.
 package schedule

@@ -15,8 +15,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// An Observer is told of each tick that this process has come to, with how many jobs that made, and
-// of one whose job cannot be made. A hook that panics ends nothing, and is logged once.
+// An Observer is notified of each tick that this process has enqueued, with the number of jobs, and
+// of a tick whose job cannot be made. A hook that panics ends no goroutine, and is logged once.
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -35,7 +35,7 @@ func TestObserver(t *testing.T) {
 		defer mu.Unlock()
 		return len(ticked[name]) + len(failed[name])
 	}
-	var said bytes.Buffer // of the Scheduler's goroutine, which has ended when it is read
+	var said bytes.Buffer // written by the Scheduler's goroutine, which has ended before the read
 	s := schedule.New(d.DB, jobs.NewClient(d.DB),
 		schedule.Job("fine", each(20*time.Millisecond), jobOf),
 		schedule.Job("paused", each(20*time.Millisecond), jobOf),
@@ -65,11 +65,11 @@ func TestObserver(t *testing.T) {
 	for _, k := range ticked["fine"] {
 		total += k.Jobs
 		if k.Tick.IsZero() || k.Late < 0 || k.Took <= 0 {
-			t.Errorf("told %+v", k)
+			t.Errorf("notified %+v", k)
 		}
 	}
 	if n := count(t, d, `SELECT count(*) FROM jobs`); total == 0 || total > n || int64(total) != s.Status()[0].Jobs { // the answer to the last commit may be lost
-		t.Errorf("told of %d jobs, there are %d, and Status has %d", total, n, s.Status()[0].Jobs)
+		t.Errorf("notified of %d jobs, there are %d, and Status has %d", total, n, s.Status()[0].Jobs)
 	}
 	for _, k := range ticked["paused"] {
 		if k.Jobs != 0 {

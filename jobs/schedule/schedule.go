@@ -10,7 +10,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Schedule is a name, its times and the job of each.
+// Schedule is a name, the times, and the job of each tick.
 type Schedule struct {
 	name    string
 	spec    Spec
@@ -22,9 +22,9 @@ type Schedule struct {
 // Option is an option of [Job].
 type Option func(*Schedule)
 
-// Job makes a schedule. job returns the arguments of a tick's job; it may be called
-// more than once for a tick, and must return the same. The Meta of the jobs has the
-// schedule and the tick.
+// Job makes a schedule. job returns the arguments of a tick's job. job may be called more than once
+// for a tick, and must return the same arguments. The Meta of a job names the schedule and the
+// tick.
 func Job(name string, spec Spec, job func(tick time.Time) jobs.Args, opts ...Option) Schedule {
 	s := Schedule{name: name, spec: spec, job: job, catchUp: 1}
 	for _, o := range opts {
@@ -35,25 +35,25 @@ func Job(name string, spec Spec, job func(tick time.Time) jobs.Args, opts ...Opt
 	return s
 }
 
-// Enqueue gives the jobs options: their queue, for one. With [jobs.Unique] a tick
-// enqueues nothing while the job of an earlier one has not finished.
+// Enqueue sets options of the jobs, such as their queue. With [jobs.Unique] a tick enqueues no job
+// while the job of an earlier tick has not finished.
 func Enqueue(opts ...jobs.EnqueueOption) Option {
 	return func(s *Schedule) { s.enqueue = append(s.enqueue, opts...) }
 }
 
-// CatchUp bounds how many of the ticks that were missed are enqueued late, the latest
-// ones; 1 by default, 0 is none: then a tick that is more than [Late] ago passes.
+// CatchUp bounds how many missed ticks are enqueued late. The latest ticks are enqueued: 1 by
+// default. With 0 no missed tick is enqueued: a tick that is more than [Late] ago is dropped.
 func CatchUp(ticks int) Option { return func(s *Schedule) { s.catchUp = ticks } }
 
-// Late is how long after its time a tick is in time, though CatchUp is 0.
+// Late is how long after its time a tick still counts as in time, even if CatchUp is 0.
 const Late = time.Minute
 
 const (
 	maxName    = 200    // bytes
-	maxCatchUp = 10_000 // jobs of one transaction
+	maxCatchUp = 10_000 // jobs in one transaction
 )
 
-// check reports what is wrong with a schedule.
+// check returns an error if the schedule is invalid.
 func (s *Schedule) check() error {
 	var all []error
 	fail := func(format string, args ...any) {
@@ -78,7 +78,7 @@ func (s *Schedule) check() error {
 	return errtext.Join(all...)
 }
 
-// guarded makes an error of a panic: what f calls is the user's.
+// guarded calls f and returns a panic as an error. f calls code of the user.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -94,11 +94,11 @@ type tickMeta struct {
 	Tick     time.Time `json:"tick"`
 }
 
-// entry is the job of a tick.
-func (s *Schedule) entry(tick time.Time) (e jobs.Entry, err error) {
+// entry returns the job of a tick.
+func (s *Schedule) entry(tick time.Time) (e jobs.EnqueueParams, err error) {
 	args := s.job(tick)
 	if args == nil {
 		return e, errors.New("the function that makes the job returned nil")
 	}
-	return jobs.Entry{Args: args, Options: append([]jobs.EnqueueOption{jobs.Meta(tickMeta{s.name, tick})}, s.enqueue...)}, nil
+	return jobs.EnqueueParams{Args: args, Options: append([]jobs.EnqueueOption{jobs.Meta(tickMeta{s.name, tick})}, s.enqueue...)}, nil
 }

@@ -31,7 +31,7 @@ func (tickJob) Kind() string { return "tick" }
 
 func jobOf(tick time.Time) jobs.Args { return tickJob{tick} }
 
-// each is every multiple of a period, which may be short.
+// each ticks at every multiple of a period, which may be short.
 type each time.Duration
 
 func (e each) Next(t time.Time) time.Time {
@@ -80,8 +80,8 @@ func count(t *testing.T, d *pgtest.Database, query string) (n int) {
 	return n
 }
 
-// Each tick is one job, whichever processes come and go, and whatever happens to
-// their connections.
+// Each tick is one job, whichever processes start and end, and whatever happens to their
+// connections.
 func TestEachTickOnce(t *testing.T) {
 	t.Parallel()
 	const (
@@ -126,8 +126,8 @@ WHERE pause <> interval '%d microseconds'`, period.Microseconds()))
 	}
 }
 
-// Processes that start at the same time meet at the rows of their schedules, also where
-// transactions are stricter than read committed by default.
+// Processes that start at the same time contend for the rows of their schedules, also if the
+// default isolation is stricter than read committed.
 func TestSchedulersStartUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -152,7 +152,7 @@ func TestSchedulersStartUnderStrictIsolation(t *testing.T) {
 	})
 }
 
-// It is the same with every driver, and every way to send statements.
+// Schedules work with each driver and each of its query modes.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -173,12 +173,12 @@ func TestDrivers(t *testing.T) {
 	t.Run("PgBouncer", func(t *testing.T) { some(t, d.Bounced(t, nil).DB) })
 }
 
-// Of the ticks that were missed, the latest ones are enqueued.
+// The latest of the missed ticks are enqueued.
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		missed  string // before the latest tick
-		minutes string // since that
+		missed  string // missed before the latest tick
+		minutes string // minutes since the latest tick
 		opts    []schedule.Option
 		want    int
 	}{
@@ -192,7 +192,7 @@ func TestCatchUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := database(t)
-			// A tick each hour, the latest of those that were missed now, or minutes ago.
+			// The schedule ticks each hour. The latest missed tick is now, or minutes ago.
 			var latest time.Time
 			if err := d.DB.QueryRow(`SELECT clock_timestamp() - $1::interval`, c.minutes).Scan(&latest); err != nil {
 				t.Fatal(err)
@@ -215,7 +215,7 @@ func TestCatchUp(t *testing.T) {
 	}
 }
 
-// phase is a tick each hour, one of them at a given time.
+// phase ticks each hour, with one tick at a given time.
 type phase struct{ one time.Time }
 
 func (p phase) Next(t time.Time) time.Time {
@@ -227,9 +227,9 @@ func (p phase) Next(t time.Time) time.Time {
 	return p.one.Add(whole + time.Hour)
 }
 
-// A process with other times takes the schedule over. The other one stands back, and
-// says so once.
-func TestOtherTimes(t *testing.T) {
+// A process with other times takes over the schedule. The other process stops enqueueing, and
+// reports this once.
+func TestProgramWithOtherTimesTakesOver(t *testing.T) {
 	t.Parallel()
 	d := database(t)
 	var said pgtest.Lines
@@ -248,7 +248,7 @@ func TestOtherTimes(t *testing.T) {
 	}
 }
 
-// later is each hour until a moment, and then each 20 milliseconds. It has no String.
+// later ticks each hour until a moment, and then each 20 milliseconds. It has no String.
 type later time.Time
 
 func (l later) Next(t time.Time) time.Time {
@@ -262,8 +262,8 @@ func (l later) Next(t time.Time) time.Time {
 	return at
 }
 
-// Times that differ from the present on only are others, by the next tick.
-func TestOtherNextTick(t *testing.T) {
+// Times that differ only in the future are different times, by the next tick.
+func TestTimesThatDifferOnlyInTheNextTick(t *testing.T) {
 	t.Parallel()
 	d := database(t)
 	_, stop := run(t, d.DB, schedule.Job("s", each(time.Hour), jobOf))
@@ -273,9 +273,9 @@ func TestOtherNextTick(t *testing.T) {
 	until(t, "the jobs of the new times", func() bool { return s.Status()[0].Jobs > 2 })
 }
 
-// A program with other times reads the clock when it holds the row: what the one before
-// has enqueued until then is not enqueued again.
-func TestOtherTimesBeginAfterThoseBefore(t *testing.T) {
+// A program with other times reads the clock after it has locked the row. So it does not enqueue
+// again what the earlier program has enqueued until then.
+func TestOtherTimesBeginAfterTheEarlierOnes(t *testing.T) {
 	t.Parallel()
 	d := database(t)
 	_, stop := run(t, d.DB, schedule.Job("s", schedule.Every(time.Hour), jobOf))
@@ -309,8 +309,8 @@ func TestOtherTimesBeginAfterThoseBefore(t *testing.T) {
 	}
 }
 
-// A process that holds the row of a schedule, and hangs, holds up no other schedule.
-func TestOneThatHangs(t *testing.T) {
+// A process that hangs while it holds the row of a schedule delays no other schedule.
+func TestScheduleThatHangsDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	d := database(t)
 	s, _ := run(t, d.DB, schedule.Job("held", each(20*time.Millisecond), jobOf), schedule.Job("fine", each(20*time.Millisecond), jobOf))
@@ -325,7 +325,7 @@ func TestOneThatHangs(t *testing.T) {
 	}
 	had := s.Status()
 	until(t, "the jobs of the other", func() bool { return s.Status()[1].Jobs > had[1].Jobs+10 })
-	if n := s.Status()[0].Jobs; n > had[0].Jobs+1 { // which was perhaps under way
+	if n := s.Status()[0].Jobs; n > had[0].Jobs+1 { // a tick may have been under way
 		t.Errorf("%d jobs of the one that is held", n-had[0].Jobs)
 	}
 	if err := s.Status()[0].Err; err != nil {
@@ -333,14 +333,14 @@ func TestOneThatHangs(t *testing.T) {
 	}
 }
 
-// All times are those of the database's clock, however far the process's is off.
+// All times are by the database's clock, however far off the process's clock is.
 func TestClockOfTheProcessIsOff(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string]string{"an hour behind": "1 hour", "an hour ahead": "-1 hour"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := database(t)
-			// The database's clock is moved: it is all the same.
+			// The database's clock is moved, which has the same effect.
 			d.Exec(t, `CREATE SCHEMA off`)
 			d.Exec(t, `CREATE FUNCTION off.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '`+off+`' $$`)
 			d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = off, pg_catalog, public', current_database()); END $$`)
@@ -354,7 +354,7 @@ func TestClockOfTheProcessIsOff(t *testing.T) {
 	}
 }
 
-// A schedule that is paused enqueues nothing, then or later.
+// A paused schedule enqueues nothing, neither then nor later.
 func TestPaused(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -381,7 +381,7 @@ func TestPaused(t *testing.T) {
 	until(t, "more jobs", func() bool { return count(t, d, `SELECT count(*) FROM jobs`) > had })
 }
 
-// What was due in a pause is not enqueued after it, though no process ran in it.
+// Ticks during a pause are not enqueued after it, even if no process ran in the pause.
 func TestPausedWhileNoProcessRuns(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -415,9 +415,9 @@ func TestPausedWhileNoProcessRuns(t *testing.T) {
 	}
 }
 
-// One whose job or time cannot be made holds up no other, and says so. A row that
-// somebody deletes comes back.
-func TestTroubleOfOne(t *testing.T) {
+// A schedule whose job or time cannot be made delays no other schedule, and is reported. A row that
+// is deleted comes back.
+func TestScheduleThatFailsDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	d := database(t)
 	broken := func(time.Time) jobs.Args { panic("no job today") }
@@ -429,14 +429,14 @@ func TestTroubleOfOne(t *testing.T) {
 	fine := func() int64 { return s.Status()[2].Jobs }
 	until(t, "the jobs of the other", func() bool { return fine() > 2 })
 	stopped.now.Store(true)
-	until(t, "both to say what is wrong", func() bool { return s.Status()[0].Err != nil && s.Status()[1].Err != nil })
+	until(t, "both to report the error", func() bool { return s.Status()[0].Err != nil && s.Status()[1].Err != nil })
 	for i, want := range []string{"no job today", "no time today"} {
 		if err := s.Status()[i].Err; !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "schedule_test.go:") {
 			t.Errorf("%s says %v", s.Status()[i].Name, err)
 		}
 	}
 	d.Exec(t, `DELETE FROM jobs_schedules WHERE name = 'fine'`)
-	had := fine() + 1 // which was perhaps under way
+	had := fine() + 1 // a tick may have been under way
 	until(t, "the jobs of the other again", func() bool { return fine() > had+2 })
 }
 
@@ -450,13 +450,13 @@ func (s *stops) Next(t time.Time) time.Time {
 	return each(20 * time.Millisecond).Next(t)
 }
 
-// does is a Spec.
+// does is a function as a Spec.
 type does func(time.Time) time.Time
 
 func (f does) Next(t time.Time) time.Time { return f(t) }
 
-// A Spec that goes wrong later is told, and enqueues nothing meanwhile.
-func TestSpecThatGoesWrong(t *testing.T) {
+// A Spec that starts to fail is reported, and enqueues nothing meanwhile.
+func TestSpecThatStartsToFail(t *testing.T) {
 	t.Parallel()
 	for want, wrong := range map[string]does{
 		"it must return a later time": func(at time.Time) time.Time { return at },
@@ -475,7 +475,7 @@ func TestSpecThatGoesWrong(t *testing.T) {
 			}), jobOf))
 			until(t, "a job", func() bool { return s.Status()[0].Jobs > 0 })
 			now.Store(true)
-			until(t, "the schedule to say what is wrong", func() bool { return s.Status()[0].Err != nil })
+			until(t, "the schedule to report the error", func() bool { return s.Status()[0].Err != nil })
 			if err := s.Status()[0].Err; !strings.Contains(err.Error(), want) {
 				t.Errorf("it says %v", err)
 			}
@@ -486,8 +486,8 @@ func TestSpecThatGoesWrong(t *testing.T) {
 	}
 }
 
-// With Unique a tick enqueues nothing while the job of an earlier one has not finished,
-// and the schedule goes on.
+// With Unique a tick enqueues no job while the job of an earlier tick has not finished. The
+// schedule continues.
 func TestUniqueTicks(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -496,11 +496,11 @@ func TestUniqueTicks(t *testing.T) {
 		return count(t, d, `SELECT count(*) FROM jobs_schedules, jobs WHERE next_at > (args->>'Tick')::timestamptz + interval '200 ms'`) == 1
 	})
 	if n := s.Status()[0].Jobs; n != 1 {
-		t.Errorf("%d jobs are told", n)
+		t.Errorf("%d jobs are reported", n)
 	}
 }
 
-// What New is given wrong, Start returns at once.
+// Start returns the errors of New's arguments at once.
 func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -536,8 +536,8 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
-// A schedule whose next tick somebody has set to infinity rests, one with -infinity is due,
-// and neither holds up the others.
+// A schedule whose next tick was set to infinity does not tick. A schedule at -infinity is due.
+// Neither delays the others.
 func TestInfiniteTicks(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -551,7 +551,7 @@ func TestInfiniteTicks(t *testing.T) {
 	until(t, "the job that was due, and its next tick", func() bool {
 		return s.Status()[1].Jobs == 1 && count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'due' AND next_at BETWEEN now() AND now() + interval '1000 hours'`) == 1
 	})
-	d.Exec(t, `UPDATE jobs_schedules SET next_at = '20000-01-01' WHERE name = 'far'`) // no clock of a server was ever there
+	d.Exec(t, `UPDATE jobs_schedules SET next_at = '20000-01-01' WHERE name = 'far'`) // no server's clock has been there
 	until(t, "the far tick to be replaced", func() bool {
 		return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'far' AND next_at BETWEEN now() AND now() + interval '1000 hours'`) == 1
 	})
@@ -563,8 +563,8 @@ func TestInfiniteTicks(t *testing.T) {
 	}
 }
 
-// The database's clock was ahead, and is right again. A schedule goes on from now, whatever
-// its row says of times to come, while it runs and when it starts.
+// The database's clock was ahead and is corrected. A schedule continues from now, whatever future
+// tick its row has, while it runs and when it starts.
 func TestScheduleAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -610,7 +610,7 @@ func TestPoolClosedUnderTheScheduler(t *testing.T) {
 	}
 }
 
-// A Scheduler that starts while the database is away waits for it, and logs that.
+// A Scheduler that starts while the database is away waits, and logs this.
 func TestStartWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
 	d := database(t)
@@ -627,7 +627,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	}
 	s := scheduler()
 	start(t, s)
-	until(t, "the log to tell", func() bool { return strings.Count(log.String(), "task failed") > 1 })
+	until(t, "the log to report it", func() bool { return strings.Count(log.String(), "task failed") > 1 })
 	back()
 	until(t, "the schedule to have its row", func() bool { return !s.Status()[0].Next.IsZero() })
 }

@@ -30,64 +30,65 @@ type Scheduler struct {
 	client     *jobs.Client
 	t          tables.Jobs
 	all        []*plan
-	err        error // of what New was given
+	err        error // error of New's arguments
 	loggers    []observe.Observer
 	observing  []observe.Observer
-	observers  *runtime.Observers // of both, from Start on
-	startLimit time.Duration      // 0: none
+	observers  *runtime.Observers // of observers and loggers, from Start on
+	startLimit time.Duration      // 0: no limit
 	started    atomic.Bool
 
-	mu sync.Mutex // of the plans' status
+	mu sync.Mutex // guards the status of the plans
 }
 
-// plan is a schedule as a Scheduler has it.
+// plan is a schedule in a Scheduler.
 type plan struct {
 	Schedule
-	hash     string // of its times
-	sampled  string // the hash of the same times by earlier builds
-	failures int    // in a row
+	hash     string // hash of its times
+	sampled  string // hash of the same times in earlier builds
+	failures int    // consecutive failures
 	retryAt  time.Time
 	status   Status
 }
 
-// Status is what a Scheduler knows of one of its schedules.
+// Status is the state of one schedule in a Scheduler.
 type Status struct {
 	Name    string
-	Next    time.Time // the next tick; zero: none is to come, or it is not known yet
+	Next    time.Time // the next tick; zero: there is none, or it is unknown yet
 	Last    time.Time // the latest tick for which this process has enqueued a job
-	Jobs    int64     // that this process has enqueued; not those that Unique left out
+	Jobs    int64     // jobs that this process has enqueued, without those that Unique left out
 	Paused  bool
-	Foreign bool  // another program has given it other times; this one enqueues nothing
-	Err     error // of the latest try, nil if it succeeded
+	Foreign bool  // another program has given the schedule other times; this one enqueues nothing
+	Err     error // error of the latest try, nil if it succeeded
 }
 
 const (
 	statementLimit = 10 * time.Second
-	longestPause   = 10 * time.Second      // between two looks at the table
-	whileHeld      = 50 * time.Millisecond // another process moves the schedule on
+	longestPause   = 10 * time.Second      // pause between two reads of the table, at most
+	whileHeld      = 50 * time.Millisecond // pause while another process holds the schedule's row
 )
 
 var (
-	// ErrInvalidConfig is in every error about what New was given.
+	// ErrInvalidConfig reports that New was given an invalid configuration.
 	ErrInvalidConfig = refusal.ErrInvalidConfig
-	// ErrOutage: the database could not be reached for WithStartLimit.
+	// ErrOutage reports that the database could not be reached for WithStartLimit.
 	ErrOutage = refusal.ErrOutage
-	// ErrPrivileges: the role lacks privileges, or row-level security hides rows from it;
-	// the error has the remedies.
+	// ErrPrivileges reports that the role lacks privileges, or that row-level security hides rows
+	// from the role. The error names the remedies.
 	ErrPrivileges = refusal.ErrPrivileges
-	// ErrStandby: the server takes no writes.
+	// ErrStandby reports that the server takes no writes.
 	ErrStandby = refusal.ErrStandby
-	// ErrPreparedStatements: behind a transaction-pooling proxy, the driver prepares statements
-	// in one session that it executes in the next.
+	// ErrPreparedStatements reports a proxy that pools transactions. Behind it, the driver may
+	// execute a statement in another session than the one that prepared it.
 	ErrPreparedStatements = refusal.ErrPreparedStatements
 	// ErrPoolClosed ends a Scheduler whose db was closed while the Scheduler ran.
 	ErrPoolClosed = errors.New("schedule: sql: database is closed: close db after Start has returned, not before")
-	// ErrAlreadyStarted is the answer to a second Start.
+	// ErrAlreadyStarted reports a second Start: a Scheduler starts once.
 	ErrAlreadyStarted = errors.New("schedule: a Scheduler starts once; make another with New")
 )
 
-// New makes a Scheduler. client enqueues the jobs; db is its database. What is wrong
-// with them, Start returns. Warnings and errors go to slog.Default; see [Scheduler.WithLogger].
+// New makes a Scheduler. client enqueues the jobs; db is the database of client. If an argument is
+// invalid, Start returns the error. Warnings and errors go to slog.Default; see
+// [Scheduler.WithLogger].
 func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 	s := &Scheduler{db: pgdriver.NewPool(db), client: client}
 	var all []error
@@ -126,15 +127,15 @@ func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 	return s
 }
 
-// WithLogger logs what happens, as [observe.Log] does, before Start, and returns the Scheduler. By
-// default warnings and errors go to [slog.Default].
+// WithLogger logs the events of the Scheduler, as [observe.Log] does, and returns the Scheduler.
+// Call it before Start. By default warnings and errors go to [slog.Default].
 func (s *Scheduler) WithLogger(l *slog.Logger) *Scheduler {
 	s.loggers = append(s.loggers, observe.Log(l))
 	return s
 }
 
-// WithStartLimit sets for how long Start tries again while the database cannot be reached, and
-// returns the Scheduler. The default, 0, is for ever. Each try that fails is logged.
+// WithStartLimit sets for how long Start retries while the database cannot be reached, and returns
+// the Scheduler. With 0, the default, Start retries for ever. Each failed try is logged.
 func (s *Scheduler) WithStartLimit(d time.Duration) *Scheduler {
 	if s.startLimit = d; d < 0 {
 		s.err = errtext.Join(s.err, fmt.Errorf("schedule: %w: WithStartLimit: %v is out of range, it takes 0 for no bound, or more", ErrInvalidConfig, d))
@@ -142,8 +143,7 @@ func (s *Scheduler) WithStartLimit(d time.Duration) *Scheduler {
 	return s
 }
 
-// Status returns what is known of the schedules, in the order in which New was given
-// them.
+// Status returns the state of the schedules, in the order of New's arguments.
 func (s *Scheduler) Status() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,24 +160,24 @@ func (s *Scheduler) change(p *plan, f func(*Status)) {
 	f(&p.status)
 }
 
-// Start runs until ctx ends, and then returns nil. It returns an error at once if New
-// was given something wrong, or the database cannot be used. While the database cannot be reached,
-// it tries again, see [Scheduler.WithStartLimit]. The errors can be told apart, as [errors.Is] does:
+// Start runs until ctx ends, and then returns nil. It returns an error at once if New was given an
+// invalid configuration, or if the database cannot be used. While the database cannot be reached,
+// Start retries, see [Scheduler.WithStartLimit]. [errors.Is] distinguishes the errors:
 //
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
 //   - [ErrOutage]: the database could not be reached for WithStartLimit;
 //   - [migrations.ErrNotApplied], [migrations.ErrNewerVersion]: the tables are missing or older
 //     than the program, or newer;
-//   - [ErrPrivileges], with the GRANTs: a Scheduler needs what migrations.JobsGrants gives a
-//     Client, and what it gives a Worker is not enough;
-//   - [ErrPreparedStatements]: a proxy breaks the driver's statements. A pool of one connection is
-//     not tried;
+//   - [ErrPrivileges], with the GRANTs: a Scheduler needs the privileges that
+//     migrations.JobsGrants gives a Client. The privileges of a Worker are not enough;
+//   - [ErrPreparedStatements]: a proxy breaks the driver's statements. This is not checked with a
+//     pool of one connection;
 //   - [ErrStandby]: the server takes no writes;
 //   - [ErrPoolClosed]: db was closed before ctx ended.
 //
-// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby] and [ErrPreparedStatements] are the
-// same variables as those of packages worker, jobs and jobs/table, where these have them.
-// The other errors are each package's own.
+// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby] and [ErrPreparedStatements] are
+// the same variables as those of packages worker, jobs and jobs/table, where these have them. The
+// other errors are each package's own.
 func (s *Scheduler) Start(ctx context.Context) error {
 	if s.err != nil {
 		return s.err
@@ -214,7 +214,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	}
 }
 
-// begin places the schedules in the table.
+// begin checks the database, and places the schedules in the table.
 func (s *Scheduler) begin(ctx context.Context) error {
 	return pgdriver.Checked(ctx, "schedule", s.db.DB, func(ctx context.Context) error {
 		err := s.check(ctx)
@@ -228,9 +228,9 @@ func (s *Scheduler) begin(ctx context.Context) error {
 	})
 }
 
-// check reports what keeps the Scheduler from running.
+// check returns an error if the Scheduler cannot run on the database.
 func (s *Scheduler) check(ctx context.Context) error {
-	if s.db.Stats().MaxOpenConnections != 1 { // CheckProxy takes two
+	if s.db.Stats().MaxOpenConnections != 1 { // CheckProxy takes two connections
 		if _, err := pgdriver.CheckProxy(ctx, s.db, false); err != nil {
 			return err
 		}
@@ -244,7 +244,7 @@ func (s *Scheduler) check(ctx context.Context) error {
 	return migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()})
 }
 
-// placeFirst places all schedules, and waits for processes that hold their rows.
+// placeFirst places all schedules. It waits for processes that hold their rows.
 func (s *Scheduler) placeFirst(ctx context.Context) error {
 	for failures := 1; ; failures++ {
 		// Another process may hold a row for longer than the role's statement_timeout.
@@ -254,9 +254,9 @@ func (s *Scheduler) placeFirst(ctx context.Context) error {
 	}
 }
 
-// checkRights reports with [ErrPrivileges] all that the role may not do and a Scheduler
-// does, though for the first time at some tick. Of a schedule that the role does not see, a
-// Scheduler would not know whether it is paused.
+// checkRights returns [ErrPrivileges] with every privilege that the role lacks, even if a Scheduler
+// first needs it at a later tick. If row-level security hid a schedule, the Scheduler would not
+// know whether the schedule is paused.
 func (s *Scheduler) checkRights(ctx context.Context) error {
 	missing, err := rights.Missing(ctx, s.db, rights.JobsScheduler(s.t))
 	if err != nil {
@@ -275,7 +275,8 @@ func (s *Scheduler) checkRights(ctx context.Context) error {
 	return nil
 }
 
-// place gives schedules their rows, and each row its next tick unless it has that.
+// place inserts the missing rows of schedules, and sets the next tick of each row that needs
+// another one.
 func (s *Scheduler) place(ctx context.Context, plans []*plan) error {
 	for _, p := range plans {
 		if err := guarded(func() error { return s.placeOne(ctx, p) }); err != nil {
@@ -305,16 +306,16 @@ func (s *Scheduler) placeOne(ctx context.Context, p *plan) error {
 	return tx.Commit()
 }
 
-// round enqueues what is due, and returns for how long nothing will be.
+// round enqueues the due ticks, and returns the pause until the next tick is due.
 func (s *Scheduler) round(ctx context.Context) (pause time.Duration, err error) {
 	bounded, cancel := context.WithTimeout(ctx, statementLimit)
 	defer cancel()
-	rows, now, err := look(bounded, s.db, s.t.Schedules, s.names())
+	rows, now, err := readRows(bounded, s.db, s.t.Schedules, s.names())
 	if err != nil {
 		return 0, err
 	}
 	read := time.Now()
-	var replace []*plan // somebody has deleted their rows, or moved them too far
+	var replace []*plan // their rows were deleted, or have a tick too far ahead
 	pause = longestPause
 	for _, p := range s.all {
 		i := slices.IndexFunc(rows, func(r row) bool { return r.name == p.name })
@@ -357,8 +358,8 @@ func (s *Scheduler) names() []string {
 	return names
 }
 
-// tryToFire takes note of what becomes of fire, and returns when to look again. One
-// that fails holds up no other.
+// tryToFire calls fire and records the result. It returns when to read the schedule again. A
+// schedule that fails does not delay the others.
 func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time) time.Duration {
 	var moved bool
 	var enqueued int
@@ -385,11 +386,11 @@ func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time
 	if !moved {
 		return whileHeld
 	}
-	return 0 // the next may be due
+	return 0 // the next tick may be due
 }
 
-// fire enqueues the ticks of a schedule that are due and moves it on, unless another
-// process has, or is at it. It returns how many jobs are new.
+// fire enqueues the due ticks of a schedule and advances the schedule. If another process has
+// advanced it or holds its row, fire enqueues nothing. It returns how many jobs are new.
 func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (fresh int, moved bool, err error) {
 	ticks, after, err := due(p.spec, r.next, now, max(1, p.catchUp))
 	if err != nil {
@@ -399,7 +400,7 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (fr
 		ticks = nil
 	}
 	var last time.Time
-	entries := make([]jobs.Entry, len(ticks))
+	entries := make([]jobs.EnqueueParams, len(ticks))
 	for i, tick := range ticks {
 		if entries[i], err = p.entry(tick); err != nil {
 			return 0, false, err

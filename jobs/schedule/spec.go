@@ -10,15 +10,14 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Spec tells the times of a schedule. The schedules of github.com/robfig/cron are
-// Specs.
+// Spec defines the times of a schedule. The schedules of github.com/robfig/cron are Specs.
 //
-// It must be a function of its argument alone: every process computes the same times. They
-// are a millisecond apart, or more, and not after the year 9999.
+// Next must depend on its argument alone, so that every process computes the same times. The times
+// are at least a millisecond apart, and not after the year 9999.
 //
 // A Spec may have a method String() string, as [fmt.Stringer]. Two Specs with different texts are
-// different schedules. The text must be the same in every process: it has no
-// addresses, and nothing of the current time. [Every] and [Daily] have one.
+// different schedules. The text must be the same in every process: it must not contain addresses or
+// the current time. [Every] and [Daily] have a String.
 type Spec interface {
 	// Next returns the first time after t, or the zero time if there is none.
 	Next(t time.Time) time.Time
@@ -26,8 +25,8 @@ type Spec interface {
 
 type every struct{ period time.Duration }
 
-// Every is each multiple of a period, counted from the beginning of the year 1 in
-// UTC: the full hours for an hour. A period takes a second or more.
+// Every ticks at each multiple of a period, counted from the beginning of the year 1 in UTC: for an
+// hour, at the full hours. The minimum is a second.
 func Every(period time.Duration) Spec { return every{period} }
 
 func (e every) Next(t time.Time) time.Time { return t.UTC().Truncate(e.period).Add(e.period) }
@@ -46,9 +45,9 @@ type daily struct {
 	zone         *time.Location
 }
 
-// Daily is once a day, at a time of a clock in a zone. A nil zone is UTC. A time that
-// the clock leaves out when it is put forward is the moment after it; of a time that
-// comes twice, when the clock is put back, it is the first.
+// Daily ticks once a day, at a clock time in a zone. A nil zone is UTC. If the clock skips the
+// time, because it is put forward, the tick is at the first moment after it. If the time occurs
+// twice, because the clock is put back, the tick is at the first occurrence.
 func Daily(hour, minute int, zone *time.Location) Spec {
 	if zone == nil {
 		zone = time.UTC
@@ -65,11 +64,11 @@ func (d daily) Next(t time.Time) time.Time {
 	}
 }
 
-// on is the time on a day. A day may be beyond its month.
+// on returns the tick of a day. The number of the day may exceed its month.
 func (d daily) on(year int, month time.Month, day int) time.Time {
 	at := time.Date(year, month, day, d.hour, d.minute, 0, 0, d.zone)
 	begin, end := at.ZoneBounds()
-	if at.Hour() != d.hour || at.Minute() != d.minute { // left out
+	if at.Hour() != d.hour || at.Minute() != d.minute { // the clock skips this time
 		if !begin.IsZero() && at.Sub(begin) < 24*time.Hour {
 			return begin
 		}
@@ -97,10 +96,10 @@ func (d daily) check() error {
 	return nil
 }
 
-// apart is how long after a tick the next one may come.
+// apart is the minimum distance between two ticks.
 const apart = time.Millisecond
 
-// next is the Next of a Spec in microseconds, as the database keeps times.
+// next returns the next time of a Spec in microseconds, the precision of the database.
 func next(s Spec, t time.Time) (time.Time, error) {
 	at := s.Next(t)
 	switch {
@@ -117,7 +116,7 @@ func next(s Spec, t time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// following is the tick after another.
+// following returns the tick after another tick.
 func following(s Spec, tick time.Time) (time.Time, error) {
 	at, err := next(s, tick)
 	if err == nil && !at.IsZero() && at.Sub(tick) < apart {
@@ -126,8 +125,8 @@ func following(s Spec, tick time.Time) (time.Time, error) {
 	return at, err
 }
 
-// afterRow returns the spec's tick after the row's. It may come sooner than [apart] if the row's is
-// no tick of the spec, as one that was set by hand.
+// afterRow returns the spec's tick after the row's tick. If the row's tick is no tick of the spec,
+// such as one set by hand, the distance may be less than [apart].
 func afterRow(s Spec, tick time.Time) (time.Time, error) {
 	at, err := next(s, tick)
 	if err != nil || at.IsZero() || at.Sub(tick) >= apart {
@@ -140,18 +139,18 @@ func afterRow(s Spec, tick time.Time) (time.Time, error) {
 	return at, err
 }
 
-// The samples that a fingerprint is made of. Those of the second kind are taken at all hours,
-// minutes and seasons of two years. The years are past, so that all releases of the time zone
-// database agree on them.
+// These samples make the fingerprint. Samples of the second kind are taken at all hours, minutes
+// and seasons of two years. The years are past, so that all releases of the time zone database
+// agree on them.
 const (
 	sampleTicks  = 50
 	sampleProbes = 512
 	probeStep    = 35*time.Hour + 17*time.Minute + 23*time.Second
 )
 
-// fingerprint tells Specs apart: the same times with the same String have the same hash in every
-// process and build. sampled is the hash that earlier builds compute. It samples the first
-// ticks of 2024 only, so that it is also that of some other Specs.
+// fingerprint returns a hash that distinguishes Specs. The same times with the same String have the
+// same hash in every process and build. sampled is the hash of earlier builds. It samples only the
+// first ticks of 2024, so different Specs may share it.
 func fingerprint(s Spec) (hash, sampled string, err error) {
 	begin := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 	h := sha256.New()
@@ -171,13 +170,13 @@ func fingerprint(s Spec) (hash, sampled string, err error) {
 	return hex.EncodeToString(h.Sum(nil)[:16]), sampled, err
 }
 
-// placed returns the tick that the row of a schedule is to have when a Scheduler starts,
-// and whether the row must change for that. The row keeps an infinite one, which somebody has set
-// by hand, and a tick that is due, unless the
-// schedule has other times: else a start would drop the tick. No tick is placed twice
-// after the database's clock was set back, unless that is by more than [Late] and by several
-// ticks: then the schedule goes on from now, as it would stand still until the clock is where
-// it was.
+// placed returns the next tick for the row of a schedule when a Scheduler starts, and whether the
+// row must change. The row keeps an infinite tick, which was set by hand. The row also keeps a due
+// tick unless the schedule has other times; otherwise a start would drop the tick.
+//
+// If the database's clock was set back, no tick is placed twice. Exception: if it was set back by
+// more than [Late] and by several ticks, the schedule continues from now. Otherwise it would not
+// tick until the clock is back at its old time.
 func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err error) {
 	same := r.hash == p.hash || r.hash == p.sampled
 	if first, err = next(p.spec, now); err == nil && same && r.last.After(now) {
@@ -204,9 +203,9 @@ func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err 
 	return first, !at.Equal(r.next), err
 }
 
-// beyond reports whether the row's next tick is later than the schedule's: the database's clock
-// was set back, or a program with other times, which have the same sample, has moved the row. Such
-// a program may also have left the row without a tick.
+// beyond reports whether the row's next tick is later than the schedule's. Either the database's
+// clock was set back. Or a program with other times, which have the same sample, has advanced the
+// row. Such a program may also have left the row without a tick.
 func (p *plan) beyond(r row, now time.Time) bool {
 	if r.hash != p.hash && r.hash != p.sampled || !r.next.After(now) && (!r.next.IsZero() || r.hash == p.hash) {
 		return false
@@ -215,15 +214,15 @@ func (p *plan) beyond(r row, now time.Time) bool {
 	return err == nil && changes && !first.IsZero() && (r.next.IsZero() || first.Before(r.next))
 }
 
-// due returns the latest ticks from first on that are not after now, limit at most,
-// and the first tick after now, the zero time if there is none. first is the row's: a tick of the
-// spec, one that somebody has set by hand, or store.EarliestTime, which is read from '-infinity'
-// and is no tick.
+// due returns the latest ticks from first to now, limit at most. It also returns the first tick
+// after now, the zero time if there is none. first is the row's tick. It is a tick of the spec, a
+// time set by hand, or store.EarliestTime. The last stands for '-infinity' and is no tick.
 func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time.Time, err error) {
-	// A long outage has missed many: look from ever further back until there are enough.
+	// After a long outage many ticks are missed. The search goes further back until there are
+	// enough ticks.
 	for back := time.Minute; ; back *= 2 {
 		from := now.Add(-back)
-		if back > math.MaxInt64/2 || !from.After(first) { // twice as much is no time.Duration
+		if back > math.MaxInt64/2 || !from.After(first) { // twice as much overflows time.Duration
 			from = first
 		}
 		ticks = nil

@@ -10,7 +10,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// tickAfter is the tick of a Spec after a time.
+// tickAfter returns the tick of a Spec after a time.
 func tickAfter(t interface{ Fatal(...any) }, s Spec, from time.Time) time.Time {
 	at, err := next(s, from)
 	if err != nil {
@@ -52,7 +52,7 @@ func drawTicks(t *rapid.T) irregular {
 	return ticks
 }
 
-// What is due are the latest ticks that have come, whatever was missed.
+// The due ticks are the latest ticks that have come, whatever was missed.
 func TestDueIsTheLatestOfTheMissed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -75,8 +75,8 @@ func TestDueIsTheLatestOfTheMissed(t *testing.T) {
 	})
 }
 
-// The row's tick may be any time, also one just before a tick of the spec. A spec whose own ticks
-// come too soon is refused.
+// The row's tick may be any time, also a time just before a tick of the spec. A spec whose own
+// ticks are too close is refused.
 func TestDueFromARowBetweenTicks(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -101,7 +101,7 @@ type creeping struct{}
 
 func (creeping) Next(t time.Time) time.Time { return t.Add(1) }
 
-// The times of Every are the same wherever one begins.
+// The times of Every are the same from any start.
 func TestEvery(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -127,8 +127,8 @@ func zone(t interface{ Fatal(...any) }, name string) *time.Location {
 	return l
 }
 
-// Daily has one time for each day that the zone has, at the clock's time unless that
-// day leaves it out.
+// Daily has one tick on each day of the zone. The tick is at the clock time, unless the clock skips
+// it.
 func TestDaily(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -155,13 +155,13 @@ func TestDaily(t *testing.T) {
 	})
 }
 
-// The days on which the clock changes, by hand.
+// Ticks on the days on which the clock changes, computed by hand.
 func TestDailyWhenTheClockChanges(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
 	for _, c := range []struct{ from, want string }{
-		{"2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z"}, // 2:30 is left out: 3:00
+		{"2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z"}, // 2:30 is skipped: 3:00
 		{"2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"},
-		{"2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"}, // 2:30 comes twice: the first
+		{"2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"}, // 2:30 occurs twice: the first
 		{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"},
 	} {
 		from, _ := time.Parse(time.RFC3339, c.from)
@@ -171,7 +171,7 @@ func TestDailyWhenTheClockChanges(t *testing.T) {
 	}
 }
 
-// minutes is each minute that it accepts, like a line of cron, and has no String.
+// minutes ticks at each minute that it accepts, like a line of cron, and has no String.
 type minutes func(at time.Time) bool
 
 func (m minutes) Next(t time.Time) time.Time {
@@ -182,7 +182,7 @@ func (m minutes) Next(t time.Time) time.Time {
 	return at
 }
 
-// minutely, and others that begin alike.
+// minutely, and Specs that begin alike.
 var (
 	minutely    = minutes(func(time.Time) bool { return true })
 	twoHours    = minutes(func(at time.Time) bool { return at.Hour() < 2 })
@@ -191,7 +191,7 @@ var (
 	notDecember = minutes(func(at time.Time) bool { return at.Month() < 12 })
 )
 
-// days is each midnight of days that it accepts.
+// days ticks at each midnight of the weekdays that it accepts.
 type days func(day time.Weekday) bool
 
 func (d days) Next(t time.Time) time.Time {
@@ -202,14 +202,14 @@ func (d days) Next(t time.Time) time.Time {
 	return at
 }
 
-// Specs that begin 2024 alike differ if they differ later.
+// Specs that are alike at the begin of 2024 have different hashes if they differ later.
 func TestFingerprintSeesBeyondTheFirstTicks(t *testing.T) {
 	workdays := days(func(day time.Weekday) bool { return day != time.Sunday })
 	allWeek := days(func(time.Weekday) bool { return true })
 	for about, pair := range map[string][2]Spec{
 		"two hours of a day": {twoHours, minutely},
 		"a month":            {notDecember, minutely},
-		"a day of the week":  {mondays, minutely}, // 2024 began with one
+		"a day of the week":  {mondays, minutely}, // 2024 began with a Monday
 		"zones":              {Daily(7, 0, nil), Daily(7, 0, zone(t, "Europe/London"))},
 	} {
 		_, a, _ := fingerprint(pair[0])
@@ -225,7 +225,7 @@ func TestFingerprintSeesBeyondTheFirstTicks(t *testing.T) {
 	}
 }
 
-// The hashes stay from build to build. With others a rolling deployment would take every
+// The hashes stay the same in every build. With other hashes a rolling deployment would take every
 // schedule for a changed one.
 func TestFingerprintIsStable(t *testing.T) {
 	for _, c := range []struct {
@@ -296,7 +296,7 @@ func TestPlaced(t *testing.T) {
 	}
 }
 
-// Specs with the same times and the same text are the same, others are not.
+// Specs with the same times and the same text have the same hash; others do not.
 func TestFingerprint(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
 	same := [][2]Spec{{Every(60 * time.Minute), Every(time.Hour)}, {Daily(7, 0, nil), Daily(7, 0, time.UTC)}, {Daily(7, 0, berlin), Daily(7, 0, zone(t, "Europe/Berlin"))}}
@@ -315,8 +315,8 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// From '-infinity' on, the latest ticks of all are due, also if there are fewer than asked for.
-func TestDueSinceEver(t *testing.T) {
+// From '-infinity' on, the latest ticks are due, also if there are fewer than the limit.
+func TestDueFromMinusInfinity(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		spec := drawTicks(t)

@@ -13,18 +13,18 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// row is what the table knows of a schedule.
+// row is the row of a schedule in the table.
 type row struct {
 	name   string
 	hash   string
-	next   time.Time // zero: no tick is to come
+	next   time.Time // zero: there is no next tick
 	last   time.Time // the latest tick with a job; zero: none yet
 	paused bool
 	byHand bool // next_at is infinite; only hold reads it
 }
 
-// toMicros is SQL for a time as microseconds, which every driver and server takes for the
-// same. It asks a clock once. NULL and 'infinity' are NULL: no time is to come.
+// toMicros returns SQL for a time in microseconds, which every driver and server reads alike. It
+// evaluates a clock once. NULL and 'infinity' give NULL: there is no next tick.
 func toMicros(of string) string {
 	return `(SELECT ` + pgdriver.Microseconds(`c.at`) + ` FROM (SELECT nullif(` + of + `, 'infinity') AS at) AS c)`
 }
@@ -45,8 +45,8 @@ func toMicro(t time.Time) any {
 	return t.UnixMicro()
 }
 
-// look reads the rows of some schedules, and the database's clock.
-func look(ctx context.Context, q store.Querier, table ident.Table, names []string) (rows []row, now time.Time, err error) {
+// readRows reads the rows of some schedules, and the database's clock.
+func readRows(ctx context.Context, q store.Querier, table ident.Table, names []string) (rows []row, now time.Time, err error) {
 	list, err := json.Marshal(names)
 	if err != nil {
 		return nil, now, err
@@ -65,17 +65,17 @@ FROM `+table.SQL()+` WHERE name IN (SELECT jsonb_array_elements_text($1::jsonb))
 	return rows, now, nil
 }
 
-// bounded makes the server end a transaction that falls silent while it holds the row
-// of a schedule: the client's machine may be gone.
+// bounded makes the server end a transaction that becomes idle while it holds the row of a
+// schedule. The machine of the client may be gone.
 const bounded = `set_config('idle_in_transaction_session_timeout', '5000', true)`
 
-// patient keeps the lock_timeout of the role from ending the wait for such a row. It must be
-// evaluated before the statement waits.
+// patient disables the lock_timeout of the role for the wait for such a row. It must be evaluated
+// before the statement waits.
 const patient = `set_config('lock_timeout', '0', true) IS NOT NULL`
 
-// hold makes the row of a schedule, without a tick, or locks the row that there is. It
-// returns the row, and the database's clock since then: whoever held the row before has
-// enqueued no later tick.
+// hold inserts the row of a schedule without a tick, or locks the existing row. It returns the row,
+// and the database's clock after the lock. The previous holder of the row has enqueued no later
+// tick.
 func hold(ctx context.Context, tx store.Querier, table ident.Table, name, hash string) (r row, now time.Time, err error) {
 	var next, last, micros sql.NullInt64
 	var limit string
@@ -91,7 +91,7 @@ RETURNING hash, `+toMicros(`next_at`)+`, `+toMicros(`last_at`)+`, `+toMicros(`cl
 	return r, fromMicro(micros), nil
 }
 
-// place gives the row of a schedule that is held its times and its next tick.
+// place sets the times and the next tick of a locked row.
 func place(ctx context.Context, tx store.Querier, table ident.Table, name, hash string, next time.Time) error {
 	_, err := tx.ExecContext(ctx, `UPDATE `+table.SQL()+` SET hash = $2::text, next_at = `+fmt.Sprintf(fromMicros, `$3`)+` WHERE name = $1::text`, name, hash, toMicro(next))
 	if err != nil {
@@ -100,11 +100,11 @@ func place(ctx context.Context, tx store.Querier, table ident.Table, name, hash 
 	return nil
 }
 
-// advance moves a schedule on from the tick that was read to the next, and reports
-// whether it was this statement that did. Another process may have been faster, or be
-// at it, or another program may have given the schedule other times. An operator has
-// the ticks up to a time pass; one in the future is of before the clock was set back. A tick that was read from a row is compared as it was read:
-// the column may hold '-infinity'.
+// advance moves a schedule from the tick that was read to the next tick, and reports whether this
+// statement did so. Another process may have been faster, or may hold the row. Another program may
+// have given the schedule other times. After a pause, ticks up to the time of the resume are
+// dropped. A resume in the future was before the clock was set back, and is ignored. The tick is
+// compared in the form in which it was read, since the column may hold '-infinity'.
 func advance(ctx context.Context, tx store.Querier, table ident.Table, r row, last, next time.Time) (pass time.Time, moved bool, err error) {
 	var micros sql.NullInt64
 	var limit string

@@ -25,7 +25,7 @@ func newTables(t *testing.T) (*pgtest.Database, tables.Jobs) {
 	return d, names
 }
 
-// A schedule moves on from the tick, and with the times, that a process has read: else
+// A schedule advances only from the tick and with the times that the process has read. Otherwise
 // another process was faster, or another program has given it other times.
 func TestAdvance(t *testing.T) {
 	t.Parallel()
@@ -56,13 +56,13 @@ func TestAdvance(t *testing.T) {
 			t.Errorf("%s: moved %t, %v", c.about, moved, err)
 		}
 	}
-	rows, _, err := look(t.Context(), d.DB, names.Schedules, []string{"s"})
+	rows, _, err := readRows(t.Context(), d.DB, names.Schedules, []string{"s"})
 	if err != nil || len(rows) != 1 || !rows[0].next.Equal(after) {
 		t.Errorf("it is at %+v, %v, want %v", rows, err, after)
 	}
 }
 
-// The table knows each tick to the microsecond, in any year.
+// The table stores each tick to the microsecond, in any year.
 func TestTicksAreExact(t *testing.T) {
 	t.Parallel()
 	d, names := newTables(t)
@@ -74,7 +74,7 @@ func TestTicksAreExact(t *testing.T) {
 		if err := place(t.Context(), d.DB, names.Schedules, "s", "h", tick); err != nil {
 			t.Fatal(err)
 		}
-		rows, now, err := look(t.Context(), d.DB, names.Schedules, []string{"s"})
+		rows, now, err := readRows(t.Context(), d.DB, names.Schedules, []string{"s"})
 		if err != nil || !rows[0].next.Equal(tick) {
 			t.Errorf("placed at %v, found at %v, %v", tick, rows[0].next, err)
 		}
@@ -84,7 +84,7 @@ func TestTicksAreExact(t *testing.T) {
 	}
 }
 
-// Who holds the row of a schedule and falls silent is ended by the server.
+// The server ends a transaction that holds the row of a schedule and becomes idle.
 func TestHolderIsBounded(t *testing.T) {
 	t.Parallel()
 	d, names := newTables(t)
@@ -93,7 +93,7 @@ func TestHolderIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // back to the pool
+	defer func() { _ = conn.Close() }() // returns it to the pool
 	limit := func(q store.Querier) (limit string) {
 		if err := q.QueryRowContext(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ type hourJob struct{ Tick time.Time }
 
 func (hourJob) Kind() string { return "hour" }
 
-// hours makes a scheduler of hours, and returns the hash that earlier builds have of it.
+// hours makes a Scheduler that ticks each hour, and returns the hash of earlier builds.
 func hours(t *testing.T, d *pgtest.Database) (s *Scheduler, sampled string) {
 	t.Helper()
 	s = New(d.DB, jobs.NewClient(d.DB), Job("s", Every(time.Hour), func(tick time.Time) jobs.Args { return hourJob{tick} })).WithLogger(slog.New(slog.DiscardHandler))
@@ -158,8 +158,8 @@ func runs(t *testing.T, s *Scheduler) {
 	})
 }
 
-// The row of an earlier build, whose hash is of the sample alone, stays as it is for the same
-// schedule. So that build goes on beside this one, and the tick that is due is enqueued once.
+// The row of an earlier build, whose hash is of the sample alone, stays unchanged for the same
+// schedule. So both builds run side by side, and the due tick is enqueued once.
 func TestEarlierBuildKeepsItsSchedule(t *testing.T) {
 	t.Parallel()
 	d, _ := newTables(t)
@@ -179,8 +179,8 @@ func TestEarlierBuildKeepsItsSchedule(t *testing.T) {
 	}
 }
 
-// A program whose times have the same sample, and which skips ticks, is told apart once it does.
-func TestEarlierBuildThatSkipsTicksStandsBack(t *testing.T) {
+// A program whose times have the same sample, and which skips ticks, is detected once it skips one.
+func TestEarlierBuildThatSkipsTicksStopsEnqueueing(t *testing.T) {
 	t.Parallel()
 	d, _ := newTables(t)
 	s, sampled := hours(t, d)
@@ -198,8 +198,8 @@ func TestEarlierBuildThatSkipsTicksStandsBack(t *testing.T) {
 	}
 }
 
-// A Scheduler that starts waits for a row that another process holds, whatever time limits
-// its role has.
+// A Scheduler that starts waits for a row that another process holds, whatever time limits its role
+// has.
 func TestStartWaitsBeyondTheTimeLimitsOfTheRole(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"lock_timeout", "statement_timeout"} {
@@ -211,7 +211,7 @@ func TestStartWaitsBeyondTheTimeLimitsOfTheRole(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = tx.Rollback() }()
-			if _, err := tx.Exec(`INSERT INTO jobs_schedules (name, hash) VALUES ('s', 'h')`); err != nil { // hold would bound it
+			if _, err := tx.Exec(`INSERT INTO jobs_schedules (name, hash) VALUES ('s', 'h')`); err != nil { // hold would set its own limit
 				t.Fatal(err)
 			}
 			db := d.OpenSet(t, setting, "2000") // milliseconds: enough for any other statement

@@ -13,15 +13,15 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// A hook that blocks is told. A stop ends its context, waits for it for a while, and
-// returns with what still runs.
+// A hook that blocks is reported. A stop ends its context and waits for a while. Then Start returns
+// and names the hook.
 func TestHooksThatBlock(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		block func(s *stage, wait func(ctx context.Context))
-		says  string // the trouble while it blocks
+		says  string // the condition while the hook blocks
 		row   string
-		err   string // of Start if the end of the context is ignored
+		err   string // error of Start if the hook ignores the end of its context
 	}{
 		"PreDequeue": {func(s *stage, wait func(ctx context.Context)) {
 			s.h.PreDequeue = func(ctx context.Context) (bool, table.Condition, error) {
@@ -61,7 +61,7 @@ func TestHooksThatBlock(t *testing.T) {
 				result := make(chan error, 1)
 				go func() { result <- w.Start(t.Context()) }()
 				s.until("the hook to block", func() bool { return len(s.notes()) == 1 })
-				s.until("that to be told", func() bool {
+				s.until("that to be reported", func() bool {
 					err := w.Status().ClaimError
 					return c.says == "" || err != nil && strings.Contains(err.Error(), c.says)
 				})
@@ -89,7 +89,7 @@ func TestHooksThatBlock(t *testing.T) {
 	}
 }
 
-// A row on which Scan does not return has a failure, and keeps its slot. The others run.
+// A row whose Scan does not return has a failure, and keeps its slot. The other rows run.
 func TestScanThatBlocks(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

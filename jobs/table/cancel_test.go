@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// A job that is cancelled while it runs hears of it, and is canceled if its handler
-// returns an error, whatever that is. It counts no failure. What has completed has.
+// The context of a cancelled job's run ends. The job is canceled if its handler returns any error,
+// and counts no failure. If the handler returns nil, the job has completed.
 func TestCancelWhileItRuns(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -47,8 +47,8 @@ func TestCancelWhileItRuns(t *testing.T) {
 	}
 }
 
-// An error that comes before the worker has seen the flag is a cancel, too.
-func TestCancelThatNobodyHasSeen(t *testing.T) {
+// An error before the worker has read the cancel flag also makes the job canceled.
+func TestErrorBeforeTheCancelIsSeen(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
@@ -62,8 +62,8 @@ func TestCancelThatNobodyHasSeen(t *testing.T) {
 	s.want("the row", "0 refused", `SELECT num_failures || ' ' || failure_message FROM example_jobs WHERE id = $1`, id)
 }
 
-// A job that is cancelled before it runs ends without its handler, also one that would
-// be due later.
+// A job that is cancelled before it runs ends without a call of its handler, also if it is due
+// later.
 func TestCancelBeforeItRuns(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -80,7 +80,7 @@ func TestCancelBeforeItRuns(t *testing.T) {
 	for _, id := range ids {
 		s.becomes(id, table.StateCanceled)
 		if d := <-done; d.State != string(table.StateCanceled) || !errors.Is(d.Err, table.ErrCanceled) {
-			t.Errorf("told: %+v", d)
+			t.Errorf("reported: %+v", d)
 		}
 	}
 	if n := s.notes(); len(n) > 0 || w.Status().Claimed > 0 {
@@ -89,7 +89,7 @@ func TestCancelBeforeItRuns(t *testing.T) {
 	s.want("the last error", "1 the last error", `SELECT num_failures || ' ' || failure_message FROM example_jobs WHERE id = $1`, ids[2])
 }
 
-// A null in the columns that may be null is as good as the default.
+// A NULL in a nullable column has the meaning of the default.
 func TestNulls(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

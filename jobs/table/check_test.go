@@ -19,7 +19,7 @@ import (
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
-// Start names all that keeps it from running the table, each in its words.
+// Start names every reason why it cannot run the table, each with its own text.
 func TestTableThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	const alter = `ALTER TABLE example_jobs `
@@ -63,7 +63,7 @@ func TestTableThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// Who applies the remedies of the error to a table that has rows gets no jobs of them.
+// Applying the remedies of the error to a table with rows makes no jobs of these rows.
 func TestRemediesMakeNoJobsOfRows(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -79,7 +79,7 @@ func TestRemediesMakeNoJobsOfRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(err.Error(), "\n")
-	if len(lines) != 13 { // the first says that it does not fit, and one column is there
+	if len(lines) != 13 { // the first line is the summary, and one column exists
 		t.Fatalf("%d lines: %v", len(lines), err)
 	}
 	for _, line := range lines[1:] {
@@ -104,8 +104,8 @@ func TestRemediesMakeNoJobsOfRows(t *testing.T) {
 	}
 }
 
-// Names with capitals are those of the table, or else as in SQL without quotes. What is
-// almost one is named.
+// Names with capitals match as written, or else as in SQL without quotes. The error names a similar
+// relation.
 func TestNamesWithCapitals(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -151,8 +151,8 @@ func TestNamesWithCapitals(t *testing.T) {
 	check(`or if it has another name, give that in AlternateColumnNames`)
 }
 
-// Columns that compare without regard to case change nothing: no two states, and no two
-// workers, differ in case alone.
+// Columns with a case-insensitive collation work: no two states, and no two workers, differ in case
+// alone.
 func TestCollationsOfTheColumns(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -176,7 +176,7 @@ func TestCollationsOfTheColumns(t *testing.T) {
 		s.add(`(state) VALUES ('QUEUED')`):         table.StateCompleted,
 		s.add(`(cancel) VALUES (true)`):            table.StateCanceled,
 		s.add(`(state) VALUES ('waits for more')`): "waits for more",
-		// Its worker is dead: one whose name is as that of the living, in capitals.
+		// The worker of this row is dead. Its name differs from a live worker's only in case.
 		s.add(`(state, started_at, last_heartbeat_at, worker_hostname) VALUES ('processing', now() - interval '1 hour', now() - interval '1 hour', 'HERE')`): table.StateCompleted,
 	}
 	s.run(nil)
@@ -186,7 +186,7 @@ func TestCollationsOfTheColumns(t *testing.T) {
 	}
 }
 
-// A table of one session is no table of a worker's.
+// Start refuses a temporary table, which only one session sees.
 func TestTemporaryTable(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -215,7 +215,7 @@ func TestTemporaryTable(t *testing.T) {
 	}
 }
 
-// Expressions that PostgreSQL does not take are found, each under its option.
+// Expressions that PostgreSQL refuses are reported, each under its option.
 func TestExpressionsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -228,7 +228,7 @@ func TestExpressionsThatDoNotFit(t *testing.T) {
 	}
 }
 
-// What PostgreSQL does not take in the statements alone is found, too.
+// Expressions that PostgreSQL refuses only as part of a statement are reported too.
 func TestExpressionsThatDoNotFitTogether(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -254,7 +254,7 @@ func TestExpressionsThatDoNotFitTogether(t *testing.T) {
 	}
 }
 
-// What is given wrong is said at once, all of it.
+// Invalid options are reported at once, all of them.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -372,7 +372,7 @@ func TestStartRefusesRowSecurityWithoutAPolicy(t *testing.T) {
 	}
 }
 
-// A role needs what Start says that it lacks, and no more.
+// A role needs the privileges that Start reports as missing, and no others.
 func TestRole(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -419,7 +419,7 @@ func TestRole(t *testing.T) {
 	}
 	s.d.Exec(t, `REVOKE UPDATE ON example_jobs FROM `+role)
 	const all = `state, failure_message, queued_at, started_at, last_heartbeat_at, finished_at, process_after, num_resets, num_failures, execution_logs, worker_hostname`
-	s.d.Exec(t, `GRANT UPDATE (`+all+`) ON example_jobs TO `+role) // what is on columns will do
+	s.d.Exec(t, `GRANT UPDATE (`+all+`) ON example_jobs TO `+role) // privileges on columns suffice
 	s.o.StalledMaxAge = 600 * time.Millisecond
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
 		if j.NumFailures == 0 {

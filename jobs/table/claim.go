@@ -16,10 +16,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// claimOn claims up to limit jobs. found counts also those that were cancelled before they
-// began, and have ended by it, and those that the table refuses. Rows that make the claim
-// fail are looked for, and left out of the next ones; the others are claimed, and
-// returned with an error, too.
+// claimOn claims up to limit jobs. found also counts jobs that were cancelled before they began,
+// and jobs that the table refuses. Rows that make the claim fail are found, and left out of the
+// next claims. The other rows are claimed all the same, and returned with an error.
 func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, limit int) (runs []*run, found int, err error) {
 	out := pgdriver.Array(w.begin(observe.ConditionClaim))
 	runs, found, err = w.pick(ctx, on, w.sql.claim, out, c, limit)
@@ -36,16 +35,16 @@ func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, lim
 	return runs, found, err
 }
 
-// mostBeside is how many rows a worker with fewer free slots looks at.
+// mostBeside is how many rows a worker with fewer free slots examines.
 const mostBeside = 16
 
-// pickApart claims what a claim has found that failed with err because of some of its
-// rows: those are refused. It looks at some more than may be claimed: whether an error is about a
-// row shows beside another one.
+// pickApart repeats a claim that failed with err because of some of its rows. It refuses these
+// rows. It examines some more rows than may be claimed. Whether an error belongs to a row shows
+// beside another row.
 func (w *Worker) pickApart(ctx context.Context, on store.Querier, out string, c Condition, limit int, err error) (runs []*run, found int, _ error) {
 	ids, err2 := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (id int64, err error) { return id, rows.Scan(&id) },
 		w.sql.peek.with(pgdriver.ShiftParameters(c.SQL, claimParameters), max(limit, mostBeside)), append([]any{out, w.host}, c.Args...)...)
-	if err2 != nil { // a condition or the order has failed
+	if err2 != nil { // the condition or the order has failed
 		return nil, 0, err
 	}
 	err = batch.Each(ids, func(ids []int64) error {
@@ -59,7 +58,7 @@ func (w *Worker) pickApart(ctx context.Context, on store.Querier, out string, c 
 	return runs, min(len(ids), limit), err
 }
 
-// pick claims up to limit of the rows that a claim is about, and takes a slot for each.
+// pick claims up to limit of the rows that text selects, and takes a slot for each.
 func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, list string, c Condition, limit int) (runs []*run, found int, err error) {
 	type row struct {
 		run   *run
@@ -83,7 +82,7 @@ func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, lis
 			w.observers.Notify(observe.JobDone{Job: r.run.header.job(), State: string(r.state), Err: ErrCanceled})
 			continue
 		}
-		if older := w.hand.add(r.run); older != nil {
+		if older := w.inFlight.add(r.run); older != nil {
 			older.end(ErrClaimLost)
 		}
 		runs = append(runs, r.run)
@@ -92,16 +91,15 @@ func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, lis
 	return runs, len(all), err
 }
 
-func (w *Worker) tellClaimed(n int, took time.Duration) {
+func (w *Worker) reportClaimed(n int, took time.Duration) {
 	if n > 0 {
 		w.observers.Notify(observe.JobsClaimed{Jobs: n, Took: took})
 	}
 }
 
-// open reads the rows of runs from the view, after the claim is committed: so nothing
-// that is read is stale. It returns those that can start, and settles the others. If they
-// cannot be read for a reason that is none of theirs, it queues them again, and returns
-// the error.
+// open reads the rows of runs from the view, after the claim is committed, so no data is stale. It
+// returns the runs that can start, and settles the others. If the read fails for a reason outside
+// of the rows, open queues the rows again and returns the error.
 func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) (ready []*run, err error) {
 	if len(runs) == 0 {
 		return nil, nil
@@ -126,7 +124,7 @@ func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) (ready
 	return ready, errtext.Join(all...)
 }
 
-// openAll is open without the halves: if a row makes the view fail, it changes nothing, and
+// openAll is open without splitting. If a row makes the view fail, openAll changes nothing and
 // returns the error.
 func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (ready []*run, err error) {
 	shown, err := w.read(ctx, on, runs)
@@ -169,21 +167,21 @@ func (w *Worker) release(runs []*run, err error) error {
 	return err
 }
 
-// fail settles a run whose row cannot be handled as if its handler had returned err.
+// fail settles a run whose row cannot be handled, as if its handler had returned err.
 func (w *Worker) fail(r *run, err error) {
 	to, message, delay, requeued := decide(err, nil, false)
 	w.settleUnstarted(r, end{To: to, Message: message, Delay: delay, Requeued: requeued}, err)
 }
 
-// sight is what the view shows of a row.
-type sight struct {
+// shownRow is a row as the view shows it.
+type shownRow struct {
 	times int
 	job   any
-	err   error // of Scan
+	err   error // error of Scan
 }
 
-// read reads what the view shows of the rows of runs.
-func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown map[int64]sight, err error) {
+// read reads the rows of runs from the view.
+func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown map[int64]shownRow, err error) {
 	byID := make(map[int64]*run, len(runs))
 	claims := make([]claim, len(runs))
 	for i, r := range runs {
@@ -194,22 +192,22 @@ func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = rows.Close() }() // Err has told everything
+	defer func() { _ = rows.Close() }() // Err has reported every error
 	names, err := rows.Columns()
 	if err != nil {
 		return nil, err
 	}
-	shown = make(map[int64]sight, len(runs))
+	shown = make(map[int64]shownRow, len(runs))
 	for rows.Next() {
 		v := view{rows: rows, dest: make([]any, len(names))}
 		id, err := v.id()
 		if err != nil {
 			return nil, err
 		}
-		s := sight{times: shown[id].times + 1}
+		s := shownRow{times: shown[id].times + 1}
 		if r := byID[id]; r != nil && s.times == 1 {
 			if s.job, s.err = w.scan(v, r); errors.Is(s.err, errScanOverdue) {
-				return nil, s.err // it may still read the row
+				return nil, s.err // Scan may still read the row
 			} else if s.err != nil && ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
@@ -219,15 +217,15 @@ func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown
 	return shown, rows.Err()
 }
 
-// scan calls the user's Scan. If that does not return, scan gives the run up, as a handler,
-// and returns errScanOverdue.
+// scan calls the user's Scan. If Scan does not return, scan gives up the run, as for a handler, and
+// returns errScanOverdue.
 func (w *Worker) scan(v view, r *run) (any, error) {
 	type answer struct {
 		job any
 		err error
 	}
 	answers := make(chan answer, 1)
-	var over atomic.Bool // Scan has returned, or was given up: the first of the two sets it
+	var over atomic.Bool // set by whichever is first: Scan returns, or is given up
 	go func() {
 		a := answer{err: errGoexit}
 		defer func() {
@@ -235,8 +233,8 @@ func (w *Worker) scan(v view, r *run) (any, error) {
 				answers <- a
 				return
 			}
-			w.hand.returned(r)
-			w.tellReturned(r, a.err)
+			w.inFlight.returned(r)
+			w.reportReturned(r, a.err)
 			w.give()
 		}()
 		a.err = recovered("Scan", func() (err error) {
@@ -262,16 +260,16 @@ func (w *Worker) scan(v view, r *run) (any, error) {
 	return nil, err
 }
 
-// errScanOverdue is a Scan that does not return.
+// errScanOverdue reports a Scan that does not return.
 var errScanOverdue = errors.New("Scan has not returned")
 
-// view is a row as Scan has it: without the id, which stands before it.
+// view is a row as Scan sees it, without the ID column in front.
 type view struct {
 	rows *sql.Rows
 	dest []any
 }
 
-// errColumns is a Scan with too few or too many values.
+// errColumns reports a Scan with too few or too many values.
 var errColumns = errors.New("Scan must take a value for each of the ColumnExpressions")
 
 func (v view) Scan(dest ...any) error {
@@ -283,7 +281,7 @@ func (v view) Scan(dest ...any) error {
 	return v.rows.Scan(v.dest...)
 }
 
-// id reads the id alone: whatever becomes of the rest, it is known whose row it is.
+// id reads only the ID. The ID is known even if reading the other columns fails.
 func (v view) id() (id int64, err error) {
 	for i := range v.dest {
 		v.dest[i] = ignored{}
@@ -292,8 +290,8 @@ func (v view) id() (id int64, err error) {
 	return id, v.rows.Scan(v.dest...)
 }
 
-// ignored takes a value that nobody wants.
+// ignored discards a value.
 type ignored struct{}
 
-// Scan takes the value.
+// Scan discards the value.
 func (ignored) Scan(any) error { return nil }

@@ -15,14 +15,14 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// column is one that a table of jobs has.
+// column is a column that a table of jobs needs.
 type column struct {
 	name    string
-	kind    string // what types it may have
-	ddl     string // that adds it
-	then    string // what to change of it once it is there
-	cleared bool   // is set to NULL at times
-	read    bool   // is never written
+	kind    string // types it may have
+	ddl     string // definition to add it
+	then    string // definition to change once it exists
+	cleared bool   // statements set it to NULL
+	read    bool   // statements never write it
 }
 
 const (
@@ -32,7 +32,7 @@ const (
 	labels     = "text, varchar or an enum"
 	logs       = "json[] or jsonb[]"
 	booleans   = "boolean"
-	stateBytes = 10 // of the longest state
+	stateBytes = 10 // length of the longest state
 )
 
 var columns = []column{
@@ -51,21 +51,21 @@ var columns = []column{
 	{name: "cancel", kind: booleans, ddl: "boolean NOT NULL DEFAULT false"},
 }
 
-// types are those of columns that statements cast to, as in SQL.
+// types are the SQL types of columns for casts in statements.
 type types struct{ state, message, log string }
 
-// attribute is a column as the catalog has it.
+// attribute is a column as the catalog describes it.
 type attribute struct {
-	name, full, base string // full: as in SQL; base: of the type, or what its domain is of
-	length           int    // of a varchar or a timestamp, -1 for none
+	name, full, base string // full: as in SQL; base: the type, or the type under a domain
+	length           int    // of a varchar or a timestamp; -1: none
 	notNull, made    bool   // made: GENERATED ALWAYS AS, or as an identity
 	enum             []string
 	number           int
 }
 
-// attributesSQL reads the columns of a table. A domain counts as what it is of. Types of
-// users have their schema: sessions may have other search paths. The base is compared, and
-// quotes of quote_all_identifiers would be in the way.
+// attributesSQL reads the columns of a table. A domain counts as its base type. Types of users are
+// qualified, since sessions may have other search paths. The base is compared with constants, so it
+// is read without the quotes of quote_all_identifiers.
 const attributesSQL = `
 SELECT a.attname::text, CASE WHEN n.nspname = 'pg_catalog' THEN format_type(a.atttypid, a.atttypmod) ELSE quote_ident(n.nspname) || '.' || quote_ident(t.typname) END,
 	replace(format_type(b.oid, NULL), '"', ''), CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
@@ -83,7 +83,7 @@ func scanAttribute(rows *sql.Rows) (a attribute, err error) {
 	return a, err
 }
 
-// holds reports whether a column can hold what is written into it.
+// holds returns why the column cannot hold the values that are written into it, "" if it can.
 func (a attribute) holds(kind string, hostname int) (finding string) {
 	switch kind {
 	case integers:
@@ -131,8 +131,8 @@ func (a attribute) holdsText(kind string, length int) (finding string) {
 	return ""
 }
 
-// inspect looks the table and the view up, and makes the statements. findings are what
-// does not fit, a line each.
+// inspect resolves the table and the view, and makes the statements. Each finding is one line about
+// a part that does not fit.
 func inspect(ctx context.Context, on store.Querier, s settings, hostname string) (found settings, sql statements, findings []string, err error) {
 	for _, r := range []*relation{&s.table, &s.view} {
 		finding, err := r.resolve(ctx, on, r == &s.table)
@@ -180,8 +180,7 @@ func inspect(ctx context.Context, on store.Querier, s settings, hostname string)
 	return s, newStatements(s, t), findings, nil
 }
 
-// resolve finds a table or a view, with its schema: as it is written, or else in lower
-// case.
+// resolve finds a table or view and its schema. The name is tried as written, then in lower case.
 func (r *relation) resolve(ctx context.Context, on store.Querier, table bool) (finding string, err error) {
 	var kind, persistence, similar string
 	var found ident.Table
@@ -223,7 +222,7 @@ func (s settings) attributes(ctx context.Context, on store.Querier, of relation)
 	return by, nil
 }
 
-// fits reports what is wrong with one column.
+// fits returns the findings about one column.
 func (s settings) fits(c column, attributes map[string]attribute, hostname string) (findings []string) {
 	name := s.columns[c.name]
 	at, is := attributes[name]
@@ -256,7 +255,7 @@ func (s settings) fits(c column, attributes map[string]attribute, hostname strin
 	return findings
 }
 
-// uniqueID reports if two rows may have the same id.
+// uniqueID returns a finding if two rows may have the same ID.
 func (s settings) uniqueID(ctx context.Context, on store.Querier, number int) (findings []string, err error) {
 	var unique bool
 	err = on.QueryRowContext(ctx, `
@@ -271,8 +270,8 @@ SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass($1::text) AND i
 	return findings, nil
 }
 
-// allowsStates asks the CHECK constraints that are about the state alone whether they
-// let all states in. Those that are about more columns show when a row is written.
+// allowsStates returns a finding if a CHECK constraint refuses a state. It asks only the
+// constraints about the state alone. Constraints about more columns show when a row is written.
 func (s settings) allowsStates(ctx context.Context, on store.Querier, state attribute) (findings []string, err error) {
 	type check struct{ name, expression string }
 	checks, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (c check, err error) {
@@ -304,7 +303,7 @@ WHERE NOT (`+c.expression+`)`)
 	return findings, nil
 }
 
-// viewHasID reports if rows of the view cannot be told by their id.
+// viewHasID returns a finding if the ID does not identify rows of the view.
 func (s settings) viewHasID(ctx context.Context, on store.Querier) (findings []string, err error) {
 	attributes, err := s.attributes(ctx, on, s.view)
 	if err != nil {
@@ -320,9 +319,9 @@ func (s settings) viewHasID(ctx context.Context, on store.Querier) (findings []s
 	return findings, nil
 }
 
-// lacks returns what a worker's role lacks. Policies may hide rows: a role for each tenant
-// is a use of them. But a table whose policies let the role do nothing gives a worker that
-// idles.
+// lacks returns the privileges that the worker's role lacks. Policies may hide rows, such as with a
+// role for each tenant. If the policies let the role do nothing, the worker would idle, so lacks
+// reports this.
 func (s settings) lacks(ctx context.Context, on store.Querier) ([]string, error) {
 	var reads, writes []string
 	for _, c := range columns {
@@ -344,8 +343,7 @@ func (s settings) lacks(ctx context.Context, on store.Querier) ([]string, error)
 	return missing, nil
 }
 
-// tries plans the user's expressions, each for itself, and then the statements that they
-// are part of.
+// tries plans the expressions of the user one by one, and then the statements that contain them.
 func (s statements) tries(ctx context.Context, on store.Querier) (findings []string, err error) {
 	type try struct {
 		about, statement string
@@ -379,7 +377,7 @@ func (s statements) tries(ctx context.Context, on store.Querier) (findings []str
 		try{"Condition in a search for the longest wait", s.longest, nil},
 		try{"a heartbeat", s.beat, []any{none, none, "", none}},
 		try{"the end of a run", s.settle, []any{"[]", ""}},
-		try{"a claim that is given back", s.disown, []any{none, ""}},
+		try{"a claim that is given back", s.releaseOrphans, []any{none, ""}},
 		try{"a search for stalled rows", s.stalled, nil},
 		try{"a reset", s.reset, []any{none, none}},
 	)

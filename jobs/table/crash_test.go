@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-var crashRows = flag.Int("table.rows", 2_000, "rows of TestProcessesThatDieAndSleep")
+var crashRows = flag.Int("table.rows", 2_000, "rows of TestProcessesAreKilledAndSuspended")
 
-// Worker processes are killed, and others stand still until their rows are another's
-// and then go on. Each row is completed, once, by the process that had claimed it.
-func TestProcessesThatDieAndSleep(t *testing.T) {
+// Worker processes are killed, and others are suspended until another process has their rows. Each
+// row is completed once, by the process that had claimed it.
+func TestProcessesAreKilledAndSuspended(t *testing.T) {
 	t.Parallel()
 	const processes = 4
 	s := newStage(t)
@@ -36,12 +36,12 @@ func TestProcessesThatDieAndSleep(t *testing.T) {
 	open := func() bool {
 		return s.text(`SELECT EXISTS (SELECT FROM example_jobs WHERE state <> 'completed')::text`) == "true"
 	}
-	// What is stopped may have ended its rows just before, or be killed before it ends them.
+	// A suspended process may have ended its rows just before, or be killed before it ends them.
 	for open() || kills < 3 || sleeps < 3 || sleeps < 20 && !refused() {
 		if time.Since(begin) > 20*time.Minute {
 			t.Fatal("it does not end")
 		}
-		if !open() { // so that there is something to die with
+		if !open() { // so that the processes have rows to lose
 			s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 + i % 20 FROM generate_series(1, 200) AS i`)
 		}
 		i := rand.IntN(processes)
@@ -53,7 +53,7 @@ func TestProcessesThatDieAndSleep(t *testing.T) {
 		} else {
 			sleeps++
 			running[i].signal(t, syscall.SIGSTOP)
-			// Until the others have taken what it had.
+			// Wait until other processes have taken its rows.
 			s.until("the rows of "+running[i].name+" to be another's", func() bool { return !s.holds(running[i]) })
 			running[i].signal(t, syscall.SIGCONT)
 		}

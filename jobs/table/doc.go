@@ -1,6 +1,6 @@
-// Package table runs durable jobs that are rows of a table of your own. You enqueue a
-// job by an INSERT, with the columns that you need. Any number of processes run the
-// rows, each row on one of them, until it has completed or failed for good.
+// Package table runs durable jobs that are rows of a table of your own. You enqueue a job by an
+// INSERT, with the columns that you need. Any number of processes run the rows, each row on one
+// of them, until the row has completed or failed for good.
 //
 //	store := table.NewStore(db, table.Options[ExampleJob]{
 //		TableName:         "example_jobs j",
@@ -17,15 +17,15 @@
 //		Handle: func(ctx context.Context, j *table.Job[ExampleJob]) error { return index(ctx, j.Record) },
 //	}, table.WorkerOptions{NumHandlers: 20}).Start(ctx)
 //
-// Those who know the dbworker of Sourcegraph's workerutil find its columns, states and
-// options here. Package [github.com/pgfrontier/worker/jobs] has tables of its own, and
-// does more: queues, caps, unique keys, schedules, results. Choose this one if there is
-// a table of jobs already, or if a job is a row that other queries read.
+// The columns, states and options are those of dbworker of Sourcegraph's workerutil. Package
+// [github.com/pgfrontier/worker/jobs] has tables of its own, and does more: queues, caps, unique
+// keys, schedules, results. Choose this package if a table of jobs exists already, or if a job is
+// a row that other queries read.
 //
 // # The table
 //
-// A worker needs these columns, under these names or others (AlternateColumnNames), and
-// leaves all others alone:
+// A worker needs these columns, under these names or other names (AlternateColumnNames). It
+// leaves all other columns alone:
 //
 //	CREATE TABLE example_jobs (
 //		id                bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -42,34 +42,34 @@
 //		worker_hostname   text NOT NULL DEFAULT '',
 //		cancel            boolean NOT NULL DEFAULT false,
 //
-//		repository_id     integer NOT NULL -- and what else a job is about
+//		repository_id     integer NOT NULL -- and the data of the job
 //	);
 //
-// Names have letters, digits and underscores. The id is any integer and unique; state is
-// text or an enum; failure_message and worker_hostname are text or a varchar, which for the
-// latter has room for the name of the machine and 37 characters; execution_logs is json[]
-// or jsonb[]. Store.Check and Start say what does not fit, and how to mend it. Nothing is
-// ever migrated.
+// Names have letters, digits and underscores. The id is a unique integer of any size. state is
+// text or an enum. failure_message and worker_hostname are text or a varchar. A varchar for
+// worker_hostname has room for the name of the machine and 37 characters. execution_logs is
+// json[] or jsonb[]. Store.Check and Start report each column that does not fit, with the remedy.
+// The package never migrates the table.
 //
-// There are no tables beside it, no leader and no session locks.
+// The package needs no other tables, no leader and no session locks.
 //
-// A partitioned table works if it is partitioned by the id: only then can the id be
-// unique. A table with children by inheritance has their rows, too. No index keeps their
-// ids apart: take them from one sequence.
+// A partitioned table works if it is partitioned by the id: only then can the id be unique. A
+// table with children by inheritance has the rows of its children, too. No index keeps the ids of
+// the children apart, so take the ids from one sequence.
 //
 // # Indexes
 //
-// Two are enough. The first has the columns of OrderByExpression, for claims. The second
-// is small, for what runs:
+// Two indexes are enough. The first has the columns of OrderByExpression, for claims. The second
+// is small, for running rows:
 //
 //	CREATE INDEX ON example_jobs (repository_id, id) WHERE state IN ('queued', 'errored');
 //	CREATE INDEX ON example_jobs (id) WHERE state = 'processing';
 //
-// Without retries the first may have WHERE state = 'queued'. Do not put
-// last_heartbeat_at into an index: each heartbeat would write there, too. Claims walk
-// over rows at the front of the order that are due later, or that a condition leaves
-// out, so do not keep many of these there. Where many rows finish, lower the table's
-// fillfactor (70) and autovacuum_vacuum_scale_factor (0.02).
+// Without retries the first index may have WHERE state = 'queued'. Do not put last_heartbeat_at
+// into an index: each heartbeat would write to the index too. Claims read all rows at the front
+// of the order that are due later, or that a condition leaves out. So do not keep many such rows
+// there. If many rows finish, lower the table's fillfactor (70) and
+// autovacuum_vacuum_scale_factor (0.02).
 //
 // # States
 //
@@ -77,8 +77,9 @@
 //	   ▲                    │    └───> errored ── RetryAfter later: claim
 //	   └── reset, requeue ──┘
 //
-// A row in queued is due at process_after, at once if that is NULL; one in errored
-// RetryAfter after its finished_at, at once if that is NULL. All times are the database's.
+// A row in queued is due at process_after, or at once if process_after is NULL. A row in errored
+// is due RetryAfter after its finished_at, or at once if finished_at is NULL. All times are the
+// database's.
 //
 // What becomes of a job:
 //
@@ -95,115 +96,112 @@
 //	is lost with its worker         queued; a reset. At MaxNumResets failed
 //	outlives a stop                 queued; not a failure
 //
-// MaxNumRetries counts failures, the first one included: 3 is two retries. A job that
-// returns nil has completed, also if cancel is set: it has happened. One that is
-// cancelled before it begins is canceled without its handler.
+// MaxNumRetries counts failures, the first failure included: 3 is two retries. A job that returns
+// nil has completed, even if cancel is set. A job that is cancelled before it begins is canceled
+// without a call of its handler.
 //
-// A row that Scan refuses, or on which the view or an expression fails, has a failure.
-// A row that the view does not show is queued again, with a failure_message that says
-// so: due in ten seconds, and then in as long again as since queued_at, an hour at most.
-// It counts nothing, and runs when the view shows it. Neither holds up others.
+// If Scan, the view or an expression fails on a row, the row has a failure. A row that the view
+// does not show is queued again, with a failure_message that says so. It is due in ten seconds,
+// and then after as long again as it has waited since queued_at, an hour at most. This counts no
+// failure, and the row runs when the view shows it. Neither kind of row delays others.
 //
-// A row that the table refuses to have in the state that it should have, because of a
-// CHECK or a trigger of yours, has failed with the server's words. If failed is refused,
-// too, it stalls.
+// A CHECK or a trigger of yours may refuse the new state of a row. Then the row has failed, with
+// the server's error text. If the table refuses failed too, the row stalls.
 //
 // # Claims
 //
-// A worker claims rows for all free handlers in one statement, the first ones by
-// OrderByExpression that nobody holds. The next statement reads them from the view: no
-// expression sees what was before the claim.
+// A worker claims rows for all free handlers in one statement: the first unlocked rows by
+// OrderByExpression. The next statement reads the rows from the view, so no expression sees data
+// from before the claim.
 //
-// OrderByExpression, Condition and the conditions of PreDequeue are about columns of the
-// table, with its alias. What the view joins, a subquery can have: "(SELECT r.rank FROM
-// repo AS r WHERE r.id = j.repository_id)", which no index helps to sort by.
+// OrderByExpression, Condition and the conditions of PreDequeue are about columns of the table,
+// with its alias. A subquery can read data that the view joins: "(SELECT r.rank FROM repo AS r
+// WHERE r.id = j.repository_id)". No index helps to sort by such a subquery.
 //
-// A row that the table refuses to have in processing, because of a CHECK, a trigger or a
-// policy of yours, is left out of claims, for a second first and a minute at most. Likewise
-// one that cannot be reset or have a heartbeat: without heartbeats it seems lost. A BEFORE
-// UPDATE trigger that returns NULL refuses a row, too. [observe.TableFailed] names the row,
-// [Status] why, and the others go on. More than 1000 such rows hold claims up, as does a
-// row on which the order or a condition fails.
+// A CHECK, a trigger or a policy of yours may refuse to have a row in processing. Claims leave
+// out such a row, for a second first and for a minute at most. A row that cannot be reset or get
+// a heartbeat is left out likewise: without heartbeats it seems lost. A BEFORE UPDATE trigger
+// that returns NULL refuses a row, too. [observe.TableFailed] names the row, [Status] the reason,
+// and the other rows are processed. More than 1000 such rows block claims, and so does a row on
+// which the order or a condition fails.
 //
-// [Handler].PreDequeue holds claims back or adds a condition, under which one row is
-// claimed at a time. With PreHandle and PostHandle it makes a budget: see the example of
-// [Handler].
+// [Handler].PreDequeue skips claims or adds a condition. With a condition one row is claimed at a
+// time. Together with PreHandle and PostHandle it makes a budget: see the example of [Handler].
 //
 // # One run finishes a job
 //
 // A claim writes the worker into worker_hostname, as name/ID, and the microsecond into
-// started_at. Every statement that changes a row for a run names both, and the id. So a
-// run whose row was reset, requeued, claimed again or removed changes nothing, whatever
-// it believes. Its context ends with [ErrClaimLost] at the next heartbeat, and
-// [observe.JobLost] reports it.
+// started_at. Every statement that changes a row for a run names both, and the id. So a run
+// changes nothing if its row was reset, requeued, claimed again or removed. The context of such a
+// run ends with [ErrClaimLost] at the next heartbeat, and [observe.JobLost] reports it.
 //
-// Effects outside of the row happen at least once: make them idempotent. Those in the
-// same database can be one with the end of the job: [Job.CompleteTx].
+// Effects outside of the row happen at least once: make them idempotent. Effects in the same
+// database can be one transaction with the end of the job: [Job.CompleteTx].
 //
 // # When a worker dies
 //
-// Each worker writes last_heartbeat_at of all its rows in one statement, every
-// HeartbeatInterval. Every worker looks for rows whose heartbeat is older than
-// StalledMaxAge, and resets them: queued, num_resets one more, due in a random part of a
-// second that doubles with each reset. So a job that kills its worker soon does it
-// alone. After MaxNumResets resets it has failed, with ResetFailureMessage.
+// Each worker writes last_heartbeat_at of all its rows in one statement, every HeartbeatInterval.
+// Every worker checks for rows whose heartbeat is older than StalledMaxAge, and resets them. A
+// reset row is queued, with num_resets one more. It is due in a random part of a second, which
+// doubles with each reset. So a job that kills its worker soon runs alone. After MaxNumResets
+// resets the job has failed, with ResetFailureMessage.
 //
-// A heartbeat is old by the database's clock, and it must not have come while the worker
-// has watched the row for half of StalledMaxAge: after an outage of the database, all
-// heartbeats are old and all workers live. A lost job runs again within one and a
-// quarter of StalledMaxAge.
+// The age of a heartbeat is by the database's clock. In addition, the worker must have seen no
+// heartbeat of the row for half of StalledMaxAge: after an outage of the database, all heartbeats
+// are old and all workers live. A lost job runs again within one and a quarter of StalledMaxAge.
 //
-// A worker that lives may still seem lost: it stands still, or its database is too slow
-// for heartbeats. Then its jobs run twice, and finish once: the run that has the row at
-// the end. If that happens, raise StalledMaxAge. Give all stores of a table the same: the
-// worker with the shortest one takes the rows of others for lost.
+// A live worker may seem lost if its process is suspended, or if its database is too slow for
+// heartbeats. Then its jobs run twice, and finish once: the run that has the row at the end
+// finishes the job. If this happens, raise StalledMaxAge. Give all stores of a table the same
+// value: the worker with the shortest StalledMaxAge resets rows of other workers.
 //
-// No statement waits for a row's lock. A transaction of yours that holds a row keeps
-// neither heartbeats nor ends of others back; its own row has no heartbeat meanwhile, and
-// is not reset. One that is held for longer than StalledMaxAge may be reset right after.
+// No statement waits for a row's lock. If a transaction of yours holds a row, heartbeats and
+// outcomes of other rows are not delayed. The locked row gets no heartbeat meanwhile, and is not
+// reset. A row that is locked for longer than StalledMaxAge may be reset right after.
 //
-// While the database does not answer, no job fails because of it: ends are kept, and
-// stored when it is back.
+// While the database does not answer, no job fails for this reason. Outcomes are kept, and stored
+// when the database is back.
 //
-// A standby may be promoted while the old primary goes on, and new connections lead to
-// one, old ones to the other. Every HeartbeatInterval a worker compares when the server of
-// its heartbeats was started with that of another connection. If they differ, or the heartbeats
-// have moved to another server, it closes the connections that are idle. HeartbeatError of
-// [Status] says that they differ.
+// A standby may be promoted while the old primary goes on. New connections then lead to one
+// server, old connections to the other. Every HeartbeatInterval a worker compares the start time
+// of the heartbeats' server with the start time of another connection's server. If the times
+// differ, or if the heartbeats have moved to another server, the worker closes idle connections.
+// HeartbeatError of [Status] reports the difference.
 //
 // # Stop
 //
-// [Worker.Start] runs until its context ends, [Worker.Stop] is called, after
-// NumTotalJobs or MaxActiveTime. Then it stops claiming, and waits for the jobs that
-// run, for ShutdownTimeout at most. Then their contexts end, and they are queued again
-// uncounted. Give it less than the platform does before SIGKILL.
+// [Worker.Start] runs until its context ends, until [Worker.Stop] is called, or until
+// NumTotalJobs or MaxActiveTime applies. Then the worker stops claiming, and waits for the
+// running jobs, for ShutdownTimeout at most. Then the contexts of the handlers end, and their
+// jobs are queued again without a failure. Choose a ShutdownTimeout that is shorter than the
+// platform's time before SIGKILL.
 //
-// A handler has ten seconds to return after its context has ended. Then it is given up:
-// its job goes on elsewhere, and its slot stays taken until it returns. The same goes for
-// the hooks of [Handler]; Scan has ten seconds in all.
+// A handler has ten seconds to return after its context has ended. Then the handler is given up.
+// Its job runs again on a worker, and its slot stays taken until the handler returns. The same
+// applies to the hooks of [Handler]. Scan has ten seconds in all.
 //
 // # Connections, drivers, PgBouncer
 //
-// A worker keeps one connection for heartbeats, and uses one to claim, one to settle and
-// one to reset now and then. A pool that is limited must have three or more, and more
-// for handlers that use it. Call SetMaxIdleConns: database/sql keeps two by default.
+// A worker keeps one connection for heartbeats. At times it uses one connection each to claim, to
+// settle and to reset. A limited pool must have three connections or more, and more for handlers
+// that use it. Call SetMaxIdleConns: database/sql keeps two idle connections by default.
 //
-// PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query
-// mode, or lib/pq. Nothing is bound to a session, so it works behind PgBouncer with
-// transaction pooling: with a driver that sends a statement and its values in one go,
-// such as pgx with default_query_exec_mode=exec. Start refuses one that does not.
+// PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query mode, or
+// lib/pq. No state is bound to a session, so the package works behind PgBouncer with transaction
+// pooling. The driver must send a statement and its values in one message, such as pgx with
+// default_query_exec_mode=exec. Start refuses a driver that does not.
 //
-// A worker's role needs SELECT and UPDATE of the table's columns above, and SELECT of
-// what the view and the expressions read. Start names the GRANTs that lack.
+// The role of a worker needs SELECT and UPDATE of the table's columns above, and SELECT of the
+// relations that the view and the expressions read. Start names the missing GRANTs.
 //
-// Row-level security of the table may hide rows from the role, such as those of other
-// tenants: the worker works on the rows that it sees. Start refuses a table without a policy
-// that lets the role SELECT and UPDATE, as such a worker would idle.
+// Row-level security of the table may hide rows from the role, such as the rows of other tenants.
+// The worker then works on the visible rows. Start refuses a table without a policy that lets the
+// role SELECT and UPDATE: its worker would idle.
 //
 // # What Start returns
 //
-// Start returns nil after a clean stop. Otherwise its error says what to mend, and can be told
-// apart, as [errors.Is] does:
+// Start returns nil after a clean stop. Otherwise its error names the remedy. [errors.Is]
+// distinguishes the errors:
 //
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
 //   - [ErrOutage]: the database could not be reached for StartLimit;
@@ -213,7 +211,7 @@
 //   - [ErrStandby]: the server takes no writes;
 //   - [ErrHandlerOverdue]: a handler ignores the end of its context;
 //   - [ErrPoolClosed]: the program has closed db before;
-//   - [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
+//   - [ErrUnsettled]: the database did not answer during the stop, and some jobs run again.
 //
 // [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby] and [ErrPreparedStatements] are the
 // same variables as those of packages worker, jobs and jobs/schedule, where these have them.
@@ -222,11 +220,9 @@
 // # What is not guaranteed
 //
 //   - that a job runs once: see "When a worker dies";
-//   - order: rows are claimed in order and run side by side, and a row that becomes due
-//     late comes late;
+//   - order: rows are claimed in order and run in parallel, and a row that becomes due
+//     late is claimed late;
 //   - after a crash of a server with synchronous_commit off, or the promotion of a
-//     standby that lags, what their last commits were: jobs run again, or were never
+//     standby that lags, the last commits: jobs run again, or were never
 //     enqueued.
 package table
-
-import ()

@@ -56,7 +56,7 @@ func TestDocumentedSQL(t *testing.T) {
 	}
 }
 
-// The table of the manual is the one that is documented.
+// The table of the manual is the documented table.
 func TestManual(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("doc.go")

@@ -15,8 +15,8 @@ import (
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
-// Everything works with each driver, in each way that it executes statements, and
-// where it can, behind a proxy that gives each transaction another session.
+// Tables work with each driver and each of its query modes. Where possible, they also work behind a
+// proxy that pools transactions.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	quick := []string{"direct pgx cache_statement", "direct lib/pq", "pgbouncer pgx simple_protocol"}
@@ -80,7 +80,7 @@ func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 	}
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 + i % 6 FROM generate_series(0, 59) AS i`)
 	lost := s.add(abandoned + `0, false`)
-	hid := s.add(`(repository_id, queued_at) VALUES (500, now() - interval '1 hour')`) // so it is hidden for long
+	hid := s.add(`(repository_id, queued_at) VALUES (500, now() - interval '1 hour')`) // so the row is hidden for long
 	w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 40 })
 	stop := s.start(w)
 	s.until("what runs until it is cancelled", func() bool {
@@ -120,7 +120,7 @@ func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 	}
 }
 
-// What a proxy breaks is refused by Start, with the remedy.
+// Start refuses a proxy that cannot work, and names the remedy.
 func TestPgBouncerRefused(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -133,7 +133,7 @@ func TestPgBouncerRefused(t *testing.T) {
 	}
 }
 
-// What pgx cannot read under the settings of the role, it is not started with.
+// Start refuses settings of the role whose formats pgx cannot read.
 func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -144,8 +144,8 @@ func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
 	}
 }
 
-// Settings of the role that change how types are named make no table unfit. A session that
-// may not write is refused.
+// Settings of the role that change the names of types do not make a table unfit. A read-only
+// session is refused.
 func TestSettingsOfTheRole(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Two servers are told apart by what each connection has found last. The heartbeats hear
-// of it, also if they lead to the same one again.
+// The servers of the heartbeats and of the pool are compared by the last read of each connection.
+// The heartbeats get the result, also if they lead to the same server again.
 func TestHome(t *testing.T) {
 	t.Parallel()
 	var h home
@@ -39,7 +39,8 @@ func TestHome(t *testing.T) {
 	want("closing", h.closes(), true)
 }
 
-// A claim that is not found is lost at once where it was made, and elsewhere after a while.
+// A claim that is not found on its own server is lost at once. On another server the claim is lost
+// after a while.
 func TestIsLost(t *testing.T) {
 	t.Parallel()
 	if r := (&run{server: 1}); !r.isLost(1, time.Hour) {

@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
-// ExampleJob is what a handler needs of a row of example_jobs, and of its view.
+// ExampleJob is the record of a row of example_jobs and its view.
 type ExampleJob struct {
 	ID             int
 	RepositoryID   int
@@ -27,7 +27,7 @@ func scanExampleJob(row table.Row) (job ExampleJob, err error) {
 
 var exampleJobColumns = []string{"j.id", "j.repository_id", "j.repository_name"}
 
-// database makes a database with the table of the manual for an Example.
+// database makes a database with the table of the manual, for an Example.
 func database() (db *sql.DB, drop func()) {
 	t, drop := pgtest.Example()
 	d := pgtest.Empty(t)
@@ -68,7 +68,7 @@ func Example() {
 	}, table.WorkerOptions{
 		NumHandlers:  1,           // process only one job at a time (per process)
 		Interval:     time.Second, // poll for jobs once per second
-		NumTotalJobs: 2,           // here, two are enough
+		NumTotalJobs: 2,           // this example needs two jobs only
 	})
 	fmt.Println("error:", worker.Start(ctx))
 	n, err := store.CountByState(ctx, table.StateCompleted)
@@ -80,8 +80,8 @@ func Example() {
 	// 2 completed <nil>
 }
 
-// What a handler writes in its transaction and the end of its job are one: both are
-// committed, or neither is.
+// The writes of a handler's transaction and the end of its job are one: both are committed, or
+// neither.
 func ExampleJob_CompleteTx() {
 	ctx := context.Background()
 	db, drop := database()
@@ -120,8 +120,8 @@ func ExampleJob_CompleteTx() {
 	// Output: indexed: 1
 }
 
-// A budget: the jobs that run at once need no more than there is. What needs more than
-// is left is not claimed; smaller ones behind it are.
+// With a budget, the jobs that run at once need no more memory than there is. Jobs that need more
+// than is left are not claimed; smaller jobs behind them are.
 func ExampleHandler() {
 	ctx := context.Background()
 	db, drop := database()
@@ -153,7 +153,7 @@ func ExampleHandler() {
 	// 1 queued
 }
 
-// budget is what a process may use.
+// budget is the memory that a process may use.
 type budget struct {
 	mu   sync.Mutex
 	left int

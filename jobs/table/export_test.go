@@ -4,11 +4,11 @@ import (
 	"time"
 )
 
-// SetGrace sets how long a handler has to return after its context has ended.
+// SetGrace sets how long a handler may run after its context has ended.
 func SetGrace(w *Worker, d time.Duration) { w.grace = d }
 
-// SetHangsAfter sets after what time a turn of a loop hangs.
+// SetHangsAfter sets how long a turn of a loop may take.
 func SetHangsAfter(w *Worker, d time.Duration) { w.hangs = d }
 
-// SetLimit bounds the statements of a worker's own.
+// SetLimit bounds the statements of the worker's own.
 func SetLimit(w *Worker, d time.Duration) { w.limit = d }

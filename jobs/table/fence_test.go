@@ -14,7 +14,7 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// theft gives a row that runs to another claim, in one part of the fence.
+// thefts give a running row to another claim, in one part of the fence each.
 var thefts = map[string]string{
 	"another worker":             `UPDATE example_jobs SET worker_hostname = 'elsewhere/1' WHERE id = $1`,
 	"a later claim of the same":  `UPDATE example_jobs SET started_at = started_at + interval '1 microsecond' WHERE id = $1`,
@@ -23,9 +23,8 @@ var thefts = map[string]string{
 	"an operator has removed it": `DELETE FROM example_jobs WHERE id = $1`,
 }
 
-// A run whose row is another's changes nothing of it, whatever it returns: it cannot
-// end it, write its heartbeat or its log, or complete it in a transaction. It hears of
-// it.
+// A run whose row another claim has cannot change the row. It cannot end the row, write its
+// heartbeat or log, or complete it in a transaction. Its context ends.
 func TestZombie(t *testing.T) {
 	t.Parallel()
 	for name, theft := range thefts {
@@ -50,7 +49,7 @@ func TestZombie(t *testing.T) {
 					s.note("complete %t", errors.Is(j.CompleteTx(context.WithoutCancel(ctx), tx), table.ErrClaimLost))
 					return errors.Join(returned, tx.Commit())
 				}
-				s.o.StalledMaxAge = time.Minute // nobody resets it
+				s.o.StalledMaxAge = time.Minute // no other worker resets it
 				w := s.run(func(o *table.WorkerOptions) {
 					o.Observers = []observe.Observer{observe.On(func(h observe.JobLost) { s.note("lost %d", h.ID) }), observe.On(func(d observe.JobDone) { s.note("done %+v", d) })}
 				})
@@ -60,9 +59,9 @@ func TestZombie(t *testing.T) {
 				row := `SELECT coalesce((SELECT (to_jsonb(j) - 'last_heartbeat_at')::text FROM example_jobs AS j WHERE id = $1), '')`
 				before := s.text(row, id)
 				close(release)
-				s.until("the run to be lost, or what it does to be told", func() bool { return w.Status().Lost == 1 || len(s.notes()) > 5 })
+				s.until("the run to be lost, or what it does to be reported", func() bool { return w.Status().Lost == 1 || len(s.notes()) > 5 })
 				s.want("the row", before, row, id)
-				s.until("its loss to be told", func() bool { return len(s.notes()) > 5 })
+				s.until("its loss to be reported", func() bool { return len(s.notes()) > 5 })
 				want := fmt.Sprintf("%q", []string{"runs", table.ErrClaimLost.Error(), "log true", "log true", "complete true", fmt.Sprint("lost ", id)})
 				if got := fmt.Sprintf("%q", s.notes()); got != want {
 					t.Errorf("noted %s, want %s", got, want)
@@ -72,8 +71,8 @@ func TestZombie(t *testing.T) {
 	}
 }
 
-// What is settled again, as after an answer that was lost, is settled once; and what
-// somebody has made of a row meanwhile stands.
+// An outcome that is settled again, as after a lost answer, is settled once. A change of the row in
+// between stands.
 func TestLostAnswerOfASettle(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -93,7 +92,7 @@ func TestLostAnswerOfASettle(t *testing.T) {
 	s.want("failures", "1", `SELECT num_failures::text FROM example_jobs WHERE id = $1`, id)
 }
 
-// A claim whose answer is lost is given back, uncounted, and runs.
+// Jobs of a claim with a lost answer are released without a failure, and run.
 func TestLostAnswerOfAClaim(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -116,7 +115,7 @@ func TestLostAnswerOfAClaim(t *testing.T) {
 	}
 }
 
-// A connection that is lost at the start is no fault of the table.
+// A connection that is lost during the start does not count as a fault of the table.
 func TestLostAnswerAtTheStart(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -161,7 +160,7 @@ func TestCompleteTx(t *testing.T) {
 				if err := j.CompleteTx(ctx, tx); err != nil {
 					return err
 				}
-				for range 2 { // heartbeats find no lock, and no end, that they mind
+				for range 2 { // heartbeats meet no lock and no end that stops them
 					last := worker.Load().Status().LastHeartbeat
 					s.until("a heartbeat", func() bool { return worker.Load().Status().LastHeartbeat.After(last) })
 				}
@@ -181,9 +180,9 @@ func TestCompleteTx(t *testing.T) {
 	}
 }
 
-// A transaction that holds the row of one job keeps neither the heartbeats nor the ends
-// of others back, and its own job is not taken for stalled.
-func TestRowThatSomebodyHolds(t *testing.T) {
+// A transaction that holds the row of one job delays neither heartbeats nor outcomes of other jobs.
+// Its own job does not count as stalled.
+func TestLockedRowDelaysNoOtherJobOfTheTable(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
@@ -218,12 +217,11 @@ func TestRowThatSomebodyHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.becomes(held, table.StateCompleted)
-	s.until("the end to be told", func() bool { return w.Status().Completed == 3 })
+	s.until("the end to be reported", func() bool { return w.Status().Completed == 3 })
 	s.want("resets", "0", `SELECT sum(num_resets)::text FROM example_jobs`)
 }
 
-// A handler that leaves rows behind which refer to its job does not keep the worker
-// from the job.
+// Rows of a handler that refer to its job do not keep the worker from the job.
 func TestForeignKeyToTheJob(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

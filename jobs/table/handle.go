@@ -11,8 +11,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// start runs the handler in a goroutine of its own. It waits until PreHandle has returned,
-// or was given up.
+// start runs the handler in a goroutine of its own. It waits until PreHandle has returned or was
+// given up.
 func (w *Worker) start(r *run) {
 	r.call(time.Now())
 	prepared := make(chan struct{})
@@ -22,9 +22,9 @@ func (w *Worker) start(r *run) {
 	}
 }
 
-// execute runs the handler of a job, and settles it. It holds the slot until what has
-// become of the job is stored, and PostHandle has returned. It calls prepared when
-// PreHandle has returned, or was given up.
+// execute runs the handler of a job, and settles the job. It holds the slot until the outcome is
+// stored and PostHandle has returned. It calls prepared when PreHandle has returned or was given
+// up.
 func (w *Worker) execute(r *run, prepared func()) {
 	defer w.give()
 	ctx, cancel := context.WithCancelCause(w.handling)
@@ -38,11 +38,11 @@ func (w *Worker) execute(r *run, prepared func()) {
 	returned := make(chan struct{})
 	defer context.AfterFunc(ctx, func() { w.watch(ctx, r, returned, prepared) })()
 	err := errGoexit
-	defer func() { // also when runtime.Goexit ends the goroutine
+	defer func() { // runs also if runtime.Goexit ends the goroutine
 		close(returned)
 		if !r.over.CompareAndSwap(false, true) {
-			w.hand.returned(r)
-			w.tellReturned(r, err)
+			w.inFlight.returned(r)
+			w.reportReturned(r, err)
 			w.after(r)
 			return
 		}
@@ -59,8 +59,8 @@ func (w *Worker) execute(r *run, prepared func()) {
 	err = recovered("the handler", func() error { return w.handler.handle(ctx, r.job) })
 }
 
-// watch waits for a handler whose context has ended, and gives it up if it ignores
-// that: its job goes on without it.
+// watch waits for a handler whose context has ended. If the handler has not returned after the
+// grace period, watch gives it up and settles its job.
 func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}, prepared func()) {
 	timer := time.NewTimer(w.grace)
 	defer timer.Stop()
@@ -79,14 +79,15 @@ func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}, pr
 	signal(w.wake)
 }
 
-// giveUp takes note of a run that does not return.
+// giveUp records a run whose handler does not return.
 func (w *Worker) giveUp(r *run) {
-	w.hand.gaveUp(r)
+	w.inFlight.gaveUp(r)
 	w.observers.Notify(observe.JobOverdue{Job: r.header.job()})
 }
 
-// tellReturned tells that what was given up has returned, while the worker runs.
-func (w *Worker) tellReturned(r *run, err error) {
+// reportReturned notifies observers that a handler that was given up has returned, while the worker
+// runs.
+func (w *Worker) reportReturned(r *run, err error) {
 	if w.alive.Err() != nil {
 		return
 	}
@@ -97,8 +98,7 @@ func (w *Worker) tellReturned(r *run, err error) {
 	w.observers.Notify(returned)
 }
 
-// finish settles a job after its handler has returned err, and waits until that is
-// stored.
+// finish settles a job after its handler has returned err, and waits until the outcome is stored.
 func (w *Worker) finish(r *run, err, cause error) {
 	stored := make(chan struct{})
 	w.settle(r, err, cause, func() { close(stored) })
@@ -110,14 +110,14 @@ func (w *Worker) finish(r *run, err, cause error) {
 	w.after(r)
 }
 
-// after calls the user's hook, once for each call of PreHandle.
+// after calls the hook PostHandle, once for each call of PreHandle.
 func (w *Worker) after(r *run) {
 	if hook := w.handler.postHandle; hook != nil {
 		w.observers.Call("PostHandle", func() { hook(w.handling, r.job) })
 	}
 }
 
-// settle hands a run to the settler. stored is called when that has ended.
+// settle gives a run to the settler. stored is called when the settler is done with the run.
 func (w *Worker) settle(r *run, err, cause error, stored func()) {
 	w.settler.expect()
 	ended, byTx := r.settle()
@@ -135,8 +135,8 @@ func (w *Worker) settle(r *run, err, cause error, stored func()) {
 		end: end{claim: r.claim, To: to, Message: message, Delay: delay, Requeued: requeued}})
 }
 
-// settleUnstarted settles a run whose handler was not called. A Scan that was given up
-// keeps its slot.
+// settleUnstarted settles a run whose handler was not called. A Scan that was given up keeps its
+// slot.
 func (w *Worker) settleUnstarted(r *run, e end, why error) {
 	w.settler.expect()
 	r.settle()
@@ -148,7 +148,7 @@ func (w *Worker) settleUnstarted(r *run, e end, why error) {
 	w.settler.add(&ending{run: r, err: why, stored: stored, end: e})
 }
 
-// timedOut is the failure of a handler that took too long.
+// timedOut is the failure of a handler that exceeded its time.
 type timedOut struct {
 	limit time.Duration
 	err   error
@@ -158,10 +158,10 @@ func (e *timedOut) Error() string {
 	return errtext.Line(fmt.Sprintf("the handler took longer than %v (MaximumRuntimePerJob): %v", e.limit, errtext.Of(e.err)))
 }
 
-// Unwrap gives what the handler has returned.
+// Unwrap returns ErrTimeout and the error that the handler has returned.
 func (e *timedOut) Unwrap() []error { return []error{ErrTimeout, e.err} }
 
-// causeOf is why a run's context has ended, nil if it has not.
+// causeOf returns why the context of a run has ended, nil if it has not.
 func causeOf(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
@@ -171,7 +171,7 @@ func causeOf(ctx context.Context) error {
 
 // running reports whether handlers run that were not given up.
 func (w *Worker) running() bool {
-	for _, r := range w.hand.all() {
+	for _, r := range w.inFlight.all() {
 		if runs, _ := r.runs(); runs {
 			return true
 		}

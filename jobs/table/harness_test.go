@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-// schema is the table of the manual, and what its view joins.
+// schema is the table of the manual, and the tables of its view.
 const schema = `
 CREATE TABLE repo (id serial PRIMARY KEY, name text NOT NULL);
 INSERT INTO repo (name) SELECT 'repo ' || i FROM generate_series(1, 20) AS i;
@@ -53,7 +53,7 @@ CREATE INDEX example_jobs_processing ON example_jobs (id) WHERE state = 'process
 CREATE VIEW example_jobs_with_repository_name AS
 	SELECT ej.*, r.name AS repository_name FROM example_jobs AS ej JOIN repo AS r ON r.id = ej.repository_id;`
 
-// example is what handlers are given of a row.
+// example is the record of a row.
 type example struct {
 	ID         int
 	State      string
@@ -74,7 +74,7 @@ func options() table.Options[example] {
 		OrderByExpression: "j.repository_id, j.id",
 		MaxNumRetries:     3,
 		RetryAfter:        time.Millisecond,
-		StalledMaxAge:     10 * time.Second, // on a busy machine, too
+		StalledMaxAge:     10 * time.Second, // long enough for a busy machine
 	}
 }
 
@@ -89,7 +89,7 @@ type stage struct {
 	o table.Options[example]
 	h table.Handler[example]
 
-	limit time.Duration // of the worker's own statements; 0: its default
+	limit time.Duration // bounds the worker's own statements; 0: the default
 
 	mu   sync.Mutex
 	seen []string
@@ -106,22 +106,22 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// openHole opens a pool whose connections can be swallowed. It sends a statement and its
-// values in one go: a statement whose answer is lost was executed.
+// openHole opens a pool whose statements or answers can be swallowed. It sends a statement and its
+// values in one message, so a statement whose answer is lost was executed.
 func (s *stage) openHole() (*sql.DB, *pgtest.Hole) {
 	s.t.Helper()
-	s.limit = 2 * time.Second // for an answer that never comes
+	s.limit = 2 * time.Second // a lost answer is given up after this time
 	return s.d.InMode(pgx.QueryExecModeExec).OpenHole(s.t)
 }
 
-// note takes note of something that happens.
+// note records an event of the test.
 func (s *stage) note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = append(s.seen, fmt.Sprintf(format, args...))
 }
 
-// notes are those so far.
+// notes returns the recorded events so far.
 func (s *stage) notes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *stage) until(what string, is func() bool) {
 	}
 }
 
-// add inserts a row, and returns its id.
+// add inserts a row, and returns its ID.
 func (s *stage) add(columns string) (id int64) {
 	s.t.Helper()
 	if columns == "" {
@@ -152,7 +152,7 @@ func (s *stage) add(columns string) (id int64) {
 	return id
 }
 
-// text is the answer of a query.
+// text returns the answer of a query.
 func (s *stage) text(query string, args ...any) (text string) {
 	s.t.Helper()
 	if err := s.d.DB.QueryRowContext(s.t.Context(), query, args...).Scan(&text); err != nil {
@@ -179,12 +179,12 @@ func (s *stage) becomes(id int64, state table.State) {
 	s.until(fmt.Sprintf("job %d to be %s", id, state), func() bool { return s.state(id) == string(state) })
 }
 
-// quick are options that make a worker notice everything soon.
+// quick returns options with short intervals.
 func quick() table.WorkerOptions {
 	return table.WorkerOptions{Interval: 20 * time.Millisecond, HeartbeatInterval: 50 * time.Millisecond, WorkerHostname: "here"}
 }
 
-// worker makes one that is not started.
+// worker makes a worker that is not started.
 func (s *stage) worker(db *sql.DB, change func(*table.WorkerOptions)) *table.Worker {
 	o := quick()
 	if change != nil {
@@ -197,7 +197,7 @@ func (s *stage) worker(db *sql.DB, change func(*table.WorkerOptions)) *table.Wor
 	return w
 }
 
-// run starts a worker, which ends with the test, and returns it.
+// run starts a worker, which ends with the test, and returns the worker.
 func (s *stage) run(change func(*table.WorkerOptions)) *table.Worker {
 	s.t.Helper()
 	w := s.worker(s.d.DB, change)
@@ -205,7 +205,7 @@ func (s *stage) run(change func(*table.WorkerOptions)) *table.Worker {
 	return w
 }
 
-// start starts a worker. stop ends it and returns what Start has.
+// start starts a worker. stop ends the worker and returns the error of Start.
 func (s *stage) start(w *table.Worker) (stop func() error) {
 	s.t.Helper()
 	result := make(chan error, 1)

@@ -13,12 +13,12 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// turns are those of the loops.
+// turns are the watchdogs of the loops.
 type turns struct{ claims, beats, settles, resets watchdog.Iteration }
 
-// Live returns nil unless only a new process helps: Start has returned, one of the
-// worker's loops hangs, or a hook of an Observer, or PreDequeue, does not return. The error
-// names it. Live never asks the database. Package health serves it to an orchestrator.
+// Live returns nil unless only a new process helps. It returns an error if Start has returned or a loop hangs.
+// It also returns an error if PreDequeue or a hook of an Observer does not return. The error
+// names the cause. Live never asks the database. Package health serves it to an orchestrator.
 func (w *Worker) Live() error {
 	switch w.state.Load() {
 	case WorkerStopped:
@@ -34,15 +34,16 @@ func (w *Worker) Live() error {
 		hung("of the heartbeats", w.turns.beats.Lasts()),
 		hung("that stores what became of jobs", w.turns.settles.Lasts()),
 		hung("that resets the jobs of lost workers", w.turns.resets.Lasts()),
-		hung("that calls the observer's "+hook, lasts), // one that has no turn
+		hung("that calls the observer's "+hook, lasts), // a loop without a watchdog
 	)
 }
 
-// Ready returns why the worker does not do all of its work, nothing if it does. It asks
-// the database for a sign of life. Each error is one line, with the remedy. Package health
-// serves them to an orchestrator. The duration is not used: how old a job is, only the table
-// knows. Rows that the table refuses to change do not count while others go on: Status has
-// them.
+// Ready returns the reasons why the worker does not do all of its work. It returns nothing if the
+// worker does. Ready asks the database whether it answers. Each error is one line, with the remedy.
+// Package health serves the errors to an orchestrator.
+//
+// The duration is not used: only the table knows the age of a job. Rows that the table refuses to
+// change do not count while others are changed. See [Status] for these rows.
 func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 	if s := w.state.Load(); s != WorkerRunning {
 		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s)}
@@ -55,7 +56,7 @@ func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 	if err := w.Live(); err != nil {
 		all = append(all, err)
 	}
-	if lost, since := w.hand.overdueNow(); lost >= w.opts.NumHandlers {
+	if lost, since := w.inFlight.overdueNow(); lost >= w.opts.NumHandlers {
 		all = append(all, fmt.Errorf("handlers that were given up keep all %d slots, the first since %s: start the process again, with handlers that return when their context ends", lost, since.UTC().Format(time.DateTime+"Z")))
 	}
 	w.mu.Lock()

@@ -16,7 +16,7 @@ import (
 
 var _ health.Worker = (*table.Worker)(nil)
 
-// reasons are why a worker is not ready.
+// reasons returns why a worker is not ready.
 func reasons(t *testing.T, w *table.Worker) string {
 	var all []string
 	for _, err := range w.Ready(t.Context(), 0) {
@@ -25,7 +25,7 @@ func reasons(t *testing.T, w *table.Worker) string {
 	return strings.Join(all, "\n")
 }
 
-// Health is green while the worker runs and the database answers.
+// Live and Ready succeed while the worker runs and the database answers.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	server := pgtest.OwnServer(t, nil)
@@ -65,7 +65,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// Health is not green while a loop is dead: here code of the user's never returns.
+// Health fails while a loop hangs. Here code of the user never returns.
 func TestHealthWhileALoopIsDead(t *testing.T) {
 	t.Parallel()
 	hook := func(of func(hang func()) observe.Observer) func(*stage, *table.WorkerOptions, func()) {

@@ -13,17 +13,17 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// heartbeat writes the heartbeats of the jobs in hand until ctx ends. It has a
-// connection of its own: handlers may have taken all others.
+// heartbeat writes the heartbeats of the jobs in flight until ctx ends. It has a connection of its
+// own, since handlers may have taken all others.
 func (w *Worker) heartbeat(ctx context.Context) {
 	defer func() {
-		if w.pulse != nil {
-			_ = w.pulse.Close()
+		if w.heartbeatConn != nil {
+			_ = w.heartbeatConn.Close()
 		}
 	}()
 	pause := w.opts.HeartbeatInterval
 	for failures := 0; backoff.Sleep(ctx, pause); {
-		before := w.hand.all()
+		before := w.inFlight.all()
 		w.turns.beats.Begin()
 		err := w.beat(ctx, before, w.beatLimit(failures))
 		if ctx.Err() != nil {
@@ -44,8 +44,8 @@ func (w *Worker) heartbeat(ctx context.Context) {
 	}
 }
 
-// beatLimit bounds the statements of a heartbeat. What does not answer is given up before
-// the jobs seem lost. A server that is slow gets twice as long after each failure.
+// beatLimit bounds the statements of a heartbeat. A statement without an answer is given up before
+// the jobs seem lost. After each failure the bound doubles, for a slow server.
 func (w *Worker) beatLimit(failures int) time.Duration {
 	limit := w.store.settings.stalled / 3
 	for ; failures > 0 && limit < w.limit; failures-- {
@@ -54,25 +54,26 @@ func (w *Worker) beatLimit(failures int) time.Duration {
 	return min(limit, w.limit)
 }
 
-// connectPulse makes sure that the heartbeats have a connection. A login may take long, and so
-// may handlers that have taken all connections.
-func (w *Worker) connectPulse(ctx context.Context) (err error) {
-	if w.pulse != nil {
+// connectHeartbeat makes sure that the heartbeats have a connection. A login may take long.
+// Handlers may also have taken all connections.
+func (w *Worker) connectHeartbeat(ctx context.Context) (err error) {
+	if w.heartbeatConn != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
-	w.pulse, err = w.store.db.Conn(ctx)
+	w.heartbeatConn, err = w.store.db.Conn(ctx)
 	return err
 }
 
-// beat writes the heartbeats, and ends the runs that have lost their jobs or were
-// cancelled. It takes the runs that were in hand before: what is claimed meanwhile is
-// not missed in the answer. A run that the settler has is the settler's affair.
+// beat writes the heartbeats. It ends the runs that have lost their jobs or were cancelled. before
+// are the runs in flight before the statement, so a job that is claimed meanwhile is not missing in
+// the answer. Runs that the settler has are left to the settler.
 //
-// A claim that it does not find may be on another server, where the pool leads.
+// If a heartbeat does not find a claim, the claim may be on another server, to which the pool
+// leads.
 func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) error {
-	if err := w.connectPulse(ctx); err != nil {
+	if err := w.connectHeartbeat(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -80,11 +81,11 @@ func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) e
 	seen := map[claim]bool{}
 	server, err := w.writeBeat(ctx, before, seen)
 	if err != nil {
-		if pgdriver.IsGone(w.pulse) {
+		if pgdriver.IsGone(w.heartbeatConn) {
 			w.sweepNow.Send()
 		}
-		pgdriver.Discard(w.pulse)
-		w.pulse = nil
+		pgdriver.Discard(w.heartbeatConn)
+		w.heartbeatConn = nil
 		return err
 	}
 	for _, r := range before {
@@ -94,7 +95,7 @@ func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) e
 			r.server, r.missed = server, time.Time{}
 		}
 		switch {
-		case !runs || !w.hand.has(r):
+		case !runs || !w.inFlight.has(r):
 		case is && canceled:
 			r.end(ErrCanceled)
 		case !is && !byTx && r.isLost(server, w.store.settings.stalled): // the handler may have committed its CompleteTx
@@ -104,10 +105,10 @@ func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) e
 	return nil
 }
 
-// writeBeat notes in seen what beatOn does, and returns on which server. It writes nothing
-// if the pool leads to another.
+// writeBeat writes the heartbeats of before, records the answer in seen, and returns the server. If
+// the pool leads to another server, writeBeat writes nothing.
 func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bool) (server int64, err error) {
-	server, err = findServer(ctx, w.pulse)
+	server, err = findServer(ctx, w.heartbeatConn)
 	switch {
 	case err != nil:
 		return 0, err
@@ -117,16 +118,18 @@ func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bo
 		return server, nil
 	}
 	out := pgdriver.Array(w.begin(observe.ConditionHeartbeat))
-	return server, batch.Each(before, func(runs []*run) error { return w.beatOn(ctx, w.store.db.Plans.On(w.pulse, w.pulse), runs, out, seen) }, func(r *run, err error) error {
+	return server, batch.Each(before, func(runs []*run) error {
+		return w.beatOn(ctx, w.store.db.Plans.On(w.heartbeatConn, w.heartbeatConn), runs, out, seen)
+	}, func(r *run, err error) error {
 		if err := w.refuse(observe.ConditionHeartbeat, r.claim.ID, err); err != nil {
 			return err
 		}
-		return w.beatOn(ctx, w.store.db.Plans.On(w.pulse, w.pulse), []*run{r}, pgdriver.Array([]int64{r.claim.ID}), seen)
+		return w.beatOn(ctx, w.store.db.Plans.On(w.heartbeatConn, w.heartbeatConn), []*run{r}, pgdriver.Array([]int64{r.claim.ID}), seen)
 	})
 }
 
-// beatOn notes in seen the runs whose rows are still theirs, and whether they were
-// cancelled. It writes nothing into the rows that are left out.
+// beatOn writes the heartbeats of runs. It records in seen the runs that still have their rows, and
+// whether they were cancelled. It writes nothing into the rows of out.
 func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run, out string, seen map[claim]bool) error {
 	claims := make([]claim, len(runs))
 	for i, r := range runs {

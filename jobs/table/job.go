@@ -12,59 +12,58 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Header is what is known of a job beside its record.
+// Header is the data of a job besides its record.
 type Header struct {
 	ID          int64
 	NumFailures int // before this run
-	NumResets   int // likewise
+	NumResets   int // before this run
 }
 
 func (h Header) job() observe.Job {
 	return observe.Job{ID: h.ID, Failures: h.NumFailures, Resets: h.NumResets}
 }
 
-// Job is what a handler is given. It is valid until the handler returns.
+// Job is the job that a handler gets. It is valid until the handler returns.
 type Job[R any] struct {
 	Header
-	// Record is what Scan has made of the row.
+	// Record is what Scan has returned for the row.
 	Record R
 
 	run *run
 }
 
-// Handler is what is done with jobs. Only Handle must be set. A panic of a hook is told
-// by [observe.HookPanicked].
+// Handler has the functions that handle jobs. Only Handle must be set. A panic of a hook is
+// notified as [observe.HookPanicked].
 type Handler[R any] struct {
-	// Handle runs a job. nil completes it. After an error it is tried again RetryAfter
-	// later, or has failed: see [NonRetryable] and [RequeueAfter].
+	// Handle runs a job. nil completes the job. After an error the job is retried after RetryAfter,
+	// or has failed: see [NonRetryable] and [RequeueAfter].
 	Handle func(ctx context.Context, j *Job[R]) error
-	// PreDequeue is called before rows are claimed. dequeueable false leaves the claim
-	// out until the next Interval, and so do an error, which is told by
-	// [observe.TableFailed], and a panic. Its context ends when the worker is to stop. The
-	// condition, if it has any SQL, must be met by what is claimed. That is one row then,
-	// so that PreHandle can lower what the next condition allows.
+	// PreDequeue is called before rows are claimed. If dequeueable is false, nothing is claimed
+	// until the next Interval. An error, which is notified as [observe.TableFailed], and a panic
+	// have the same effect. The context ends when the worker is to stop. The claimed rows meet the
+	// condition c, if it has SQL. With a condition, one row is claimed at a time, so that PreHandle
+	// can lower what the next condition allows.
 	PreDequeue func(ctx context.Context) (dequeueable bool, c Condition, err error)
-	// PreHandle is called before a job's Handle, for one job after the other, and has the
-	// context of that. The next claim waits for it: return soon.
+	// PreHandle is called before Handle, for one job after the other, with the context of the job.
+	// The next claim waits for PreHandle, so it must return soon.
 	PreHandle func(ctx context.Context, j *Job[R])
-	// PostHandle is called after Handle has returned and what became of the job is
-	// stored, by the goroutine of its Handle. The job may be another worker's by then. Its
-	// context ends at ShutdownTimeout, or after a stop has waited for hooks alone for five
-	// seconds.
+	// PostHandle is called after Handle has returned and the outcome is stored, by the goroutine of
+	// Handle. Another worker may have the job by then. The context ends at ShutdownTimeout, or
+	// after a stop has waited only for hooks for five seconds.
 	PostHandle func(ctx context.Context, j *Job[R])
 }
 
-// Condition is SQL on the columns of the table, such as "j.megabytes <= $1", with Args
-// for its parameters. It must not have a $ in its texts.
+// Condition is SQL on the columns of the table, such as "j.megabytes <= $1". Args are the values of
+// its parameters. String literals of the condition must not contain a $.
 type Condition struct {
 	SQL  string
 	Args []any
 }
 
-// Log appends an entry, anything that has a JSON form, to the job's execution_logs, and
-// returns its number, 1 for the first. It is written at once, in a statement of its own,
-// and stays whatever becomes of the job, until the job is claimed again. The error is
-// [ErrClaimLost] if the job is not this worker's any more.
+// Log appends an entry to the execution_logs of the job. The entry may be anything that has a JSON
+// form. Log returns the number of the entry, 1 for the first. The entry is written at once, in a
+// statement of its own. It stays until the job is claimed again, whatever the outcome of the job.
+// If the job does not belong to this worker any more, Log returns [ErrClaimLost].
 func (j *Job[R]) Log(ctx context.Context, entry any) (number int, err error) {
 	text, err := j.run.entry(entry)
 	if err != nil {
@@ -74,7 +73,7 @@ func (j *Job[R]) Log(ctx context.Context, entry any) (number int, err error) {
 	return number, err
 }
 
-// UpdateLog replaces an entry that Log has appended.
+// UpdateLog replaces an entry of Log.
 func (j *Job[R]) UpdateLog(ctx context.Context, number int, entry any) error {
 	text, err := j.run.entry(entry)
 	if err != nil {
@@ -90,10 +89,10 @@ func (j *Job[R]) UpdateLog(ctx context.Context, number int, entry any) error {
 	return nil
 }
 
-// CompleteTx completes the job in a transaction of the handler's own: effects and
-// completion are committed together. Call it last, commit, and return nil. If it
-// returns [ErrClaimLost], the job is another's: roll back. A handler that returns nil
-// without having committed has failed.
+// CompleteTx completes the job in a transaction of the handler's own. Effects and completion are
+// committed together. Call it last, commit, and return nil. If it returns [ErrClaimLost], another
+// worker has the job: roll back. If a handler returns nil without a commit, the run counts as a
+// failure.
 func (j *Job[R]) CompleteTx(ctx context.Context, tx *sql.Tx) error {
 	if tx == nil {
 		return fmt.Errorf("jobs/table: complete job %d: tx is nil", j.ID)
@@ -104,7 +103,7 @@ func (j *Job[R]) CompleteTx(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// entry is the JSON of an entry of the log.
+// entry returns the JSON of a log entry.
 func (r *run) entry(entry any) (text string, err error) {
 	var b []byte
 	err = recovered("the entry", func() (err error) {
@@ -117,7 +116,7 @@ func (r *run) entry(entry any) (text string, err error) {
 	return string(b), nil
 }
 
-// logged runs a statement about the log of the run, which may wait for the row.
+// logged runs a statement about the log of the run. The statement may wait for the row.
 func (r *run) logged(ctx context.Context, statement string, into *int, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, r.w.limit)
 	defer cancel()
@@ -132,10 +131,10 @@ func (r *run) logged(ctx context.Context, statement string, into *int, args ...a
 	return nil
 }
 
-// errHeld is a row that another transaction holds.
+// errHeld reports a row that another transaction holds locked.
 var errHeld = errors.New("another transaction holds the row: end it first")
 
-// completeIn completes the job in a transaction of the handler's.
+// completeIn completes the job in a transaction of the handler's own.
 func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 	r.mu.Lock()
 	r.byTx = true

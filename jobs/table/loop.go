@@ -13,39 +13,38 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// gather bounds the pause in which slots gather for the next claim, while there is more
-// to do than slots.
+// gather bounds the pause in which free slots gather for the next claim, while more jobs are due
+// than slots.
 const gather = 5 * time.Millisecond
 
-// loop claims jobs and starts them. One goroutine runs it, so no two claims of a
-// worker are under way.
+// loop claims jobs and starts them. One goroutine runs it, so the claims of a worker never overlap.
 type loop struct {
 	w *Worker
 	pace
-	failures int
-	doubtTo  time.Time       // until when a claim whose answer was lost may be committed
-	asked    <-chan struct{} // closed when a PreDequeue that was given up has returned
-	disownAt time.Time
+	failures  int
+	doubtTo   time.Time       // until then, a claim with a lost answer may be committed
+	asked     <-chan struct{} // closed when a PreDequeue that was given up has returned
+	orphansAt time.Time
 }
 
-// pace is when to claim next.
+// pace decides when to claim next.
 type pace struct {
-	handlers int
-	hungry   bool // there may be more to claim
-	took     time.Duration
-	claimed  time.Time // the end of the last claim
-	pollAt   time.Time
-	quiet    int       // claims in a row that have found nothing
-	pausedTo time.Time // after a failure
+	handlers  int
+	claimable bool // there may be more jobs to claim
+	took      time.Duration
+	claimed   time.Time // end of the last claim
+	pollAt    time.Time
+	quiet     int       // consecutive claims that have found nothing
+	pausedTo  time.Time // pause after a failure ends then
 }
 
-// next returns when to claim, with so many free slots: no later than now is at once.
-// never is true if that depends on something else, a slot for one.
+// next returns when to claim with free slots. A time that is not after now means at once. never is
+// true if the next claim needs another event, such as a free slot.
 func (p pace) next(free int) (at time.Time, never bool) {
 	if free <= 0 {
 		return at, true
 	}
-	if !p.hungry {
+	if !p.claimable {
 		at = p.pollAt
 	} else if free < (p.handlers+1)/2 {
 		at = p.claimed.Add(min(p.took, gather))
@@ -56,22 +55,22 @@ func (p pace) next(free int) (at time.Time, never bool) {
 	return at, false
 }
 
-// rested returns the pace after a claim that has found fewer rows than it had slots for, or was
-// left out: then found is above 0, as a hook may say otherwise soon. first and longest bound the
-// pause. random is in [0, 1).
+// rested returns the pace after a claim that found fewer rows than slots, or that was skipped.
+// After a skipped claim, found is above 0, since the hook may soon allow a claim. first and longest
+// bound the pause. random is in [0, 1).
 func (p pace) rested(now time.Time, found int, first, longest time.Duration, random float64) pace {
 	if found > 0 {
 		p.quiet = 0
 	}
 	pause := backoff.Doubled(p.quiet, first, longest)
-	p.hungry, p.pollAt = false, now.Add(pause-time.Duration(random*float64(pause)/4))
+	p.claimable, p.pollAt = false, now.Add(pause-time.Duration(random*float64(pause)/4))
 	if found == 0 {
 		p.quiet++
 	}
 	return p
 }
 
-// ended returns the pace after the end of a job, which may be tried again.
+// ended returns the pace after the end of a job, which may be retried.
 func (p pace) ended(now time.Time, first time.Duration) pace {
 	p.quiet = 0
 	if next := now.Add(first); next.Before(p.pollAt) {
@@ -81,12 +80,12 @@ func (p pace) ended(now time.Time, first time.Duration) pace {
 }
 
 func newLoop(w *Worker) *loop {
-	return &loop{w: w, pace: pace{handlers: w.opts.NumHandlers, hungry: true}}
+	return &loop{w: w, pace: pace{handlers: w.opts.NumHandlers, claimable: true}}
 }
 
-// run claims until intake has ended, or NumTotalJobs are claimed. Then it waits until
-// no handler runs, except those that were given up. It returns an error if PreDequeue was
-// given up, and still runs.
+// run claims until intake has ended or NumTotalJobs are claimed. Then it waits until no handler
+// runs, except handlers that were given up. It returns an error if PreDequeue was given up and
+// still runs.
 func (l *loop) run(ctx, intake context.Context) error {
 	for intake.Err() == nil && l.left(1) > 0 {
 		free, _ := l.w.free()
@@ -96,7 +95,7 @@ func (l *loop) run(ctx, intake context.Context) error {
 		} else {
 			l.sleep(intake, at.Sub(now), never)
 		}
-		l.disown(ctx)
+		l.releaseOrphans(ctx)
 	}
 	l.w.Stop() // after NumTotalJobs
 	for l.w.running() && ctx.Err() == nil {
@@ -113,7 +112,7 @@ func (l *loop) run(ctx, intake context.Context) error {
 	}
 }
 
-// left lowers a number of jobs to what may still be claimed.
+// left bounds a number of jobs by the jobs that may still be claimed.
 func (l *loop) left(n int) int {
 	if l.w.opts.NumTotalJobs == 0 {
 		return n
@@ -122,8 +121,8 @@ func (l *loop) left(n int) int {
 	return min(n, l.w.opts.NumTotalJobs-int(claimed))
 }
 
-// sleep waits for a time, or for a slot. A slot makes the loop claim if a hook may have
-// held it back because of what ran.
+// sleep waits for a time or for a free slot. A free slot causes a claim if the hook may have
+// skipped claims because of the running jobs.
 func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
 	if never || time.Now().Before(l.doubtTo) && d > l.w.opts.HeartbeatInterval {
 		d = l.w.opts.HeartbeatInterval
@@ -133,7 +132,7 @@ func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
 	select {
 	case <-t.C:
 	case <-l.w.wake:
-		l.hungry = l.hungry || l.w.handler.preDequeue != nil
+		l.claimable = l.claimable || l.w.handler.preDequeue != nil
 		l.pace = l.ended(time.Now(), l.w.opts.Interval)
 	case <-ctx.Done():
 	}
@@ -150,7 +149,7 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 	}
 	limit := pgdriver.RoundLimit(l.left(free))
 	if condition.SQL != "" {
-		limit = 1 // the next condition knows what this row has taken
+		limit = 1 // the next condition counts what this row takes
 	}
 	begin := time.Now()
 	found, ready := 0, []*run(nil)
@@ -163,7 +162,7 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 		if err != nil {
 			l.doubtTo = l.claimed.Add(l.w.store.settings.stalled)
 		}
-		l.w.tellClaimed(len(runs), l.took)
+		l.w.reportClaimed(len(runs), l.took)
 		var unread error
 		ready, unread = l.w.open(ctx, on, runs)
 		return errtext.Join(err, unread)
@@ -187,7 +186,7 @@ func (l *loop) rest(found int) {
 	l.pace = l.rested(time.Now(), found, l.w.opts.Interval, l.w.opts.MaxInterval, rand.Float64())
 }
 
-// preDequeue asks the user's hook. If that ignores the end of its context, it is given up.
+// preDequeue calls the user's hook. A hook that ignores the end of its context is given up.
 func (l *loop) preDequeue(intake context.Context) (c Condition, ok bool) {
 	hook := l.w.handler.preDequeue
 	if hook == nil {
@@ -214,8 +213,8 @@ func (l *loop) preDequeue(intake context.Context) (c Condition, ok bool) {
 	return answer.c, answered && answer.ok && answer.err == nil
 }
 
-// await waits for a hook, without which nothing is claimed, and tells if that takes long.
-// It returns false if the hook runs on for long after the end of its context.
+// await waits for a hook that blocks claims, and reports a hook that takes long. It reports false
+// if the hook runs on for long after the end of its context.
 func (w *Worker) await(ctx context.Context, hook string, returned <-chan struct{}) bool {
 	late := time.NewTimer(w.grace)
 	defer late.Stop()
@@ -235,26 +234,26 @@ func (w *Worker) await(ctx context.Context, hook string, returned <-chan struct{
 	}
 }
 
-// disown queues again what a claim has taken whose answer was lost. That claim may
-// still be under way in the server, so disown looks for a while.
-func (l *loop) disown(ctx context.Context) {
+// releaseOrphans queues jobs again whose claim got no answer. The claim may still run in the
+// server, so releaseOrphans repeats the statement for a while.
+func (l *loop) releaseOrphans(ctx context.Context) {
 	now := time.Now()
-	if !now.Before(l.doubtTo) || now.Before(l.disownAt) {
+	if !now.Before(l.doubtTo) || now.Before(l.orphansAt) {
 		return
 	}
-	l.disownAt = now.Add(l.w.opts.HeartbeatInterval)
+	l.orphansAt = now.Add(l.w.opts.HeartbeatInterval)
 	l.w.turns.claims.Begin()
 	defer l.w.turns.claims.End()
 	var mine []claim
-	for _, r := range l.w.hand.all() {
+	for _, r := range l.w.inFlight.all() {
 		mine = append(mine, r.claim)
 	}
 	ids, _ := arrays(mine)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		_, err := l.w.store.db.Plans.On(conn, conn).ExecContext(ctx, l.w.sql.disown, ids, l.w.host)
+		_, err := l.w.store.db.Plans.On(conn, conn).ExecContext(ctx, l.w.sql.releaseOrphans, ids, l.w.host)
 		return err
 	})
-	if err != nil { // the next claim will tell, if it fails, too
-		l.hungry = true
+	if err != nil { // if the next claim fails too, it reports the error
+		l.claimable = true
 	}
 }

@@ -14,51 +14,47 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Options describe a table of jobs, and what is done with its rows. R is what the
-// handler is given of a row. The expressions are SQL of yours, and go into statements
-// as they are.
+// Options describe a table of jobs. R is the type that the handler gets for a row. The expressions
+// are SQL of the program, and become part of statements unchanged.
 type Options[R any] struct {
-	// TableName names the table, with a schema or without, and with an alias for the
-	// expressions or without: "example_jobs", "infra.example_jobs AS j". A name with
-	// capitals is written without quotes: it stands for itself or, as in SQL, for the one
-	// in lower case.
+	// TableName names the table, optionally with a schema and with an alias for the expressions:
+	// "example_jobs", "infra.example_jobs AS j". Write a name with capitals without quotes. It
+	// stands for itself or, as in SQL, for the name in lower case.
 	TableName string
-	// ViewName names what rows are read from once they are claimed, in the same way:
-	// a view that joins what the handler needs, for one. It has the column id of the
-	// table, and shows a row of the table once. It is the table by default.
+	// ViewName names the relation from which claimed rows are read, in the same form. It may be a
+	// view that joins data for the handler. The view has the ID column of the table, and shows each
+	// row of the table once. By default it is the table.
 	ViewName string
-	// AlternateColumnNames has the columns that are called otherwise in the table:
-	// {"state": "status"}. That of id holds for the view, too. Capitals are as in
-	// TableName.
+	// AlternateColumnNames maps column names to other names in the table: {"state": "status"}. The
+	// name of id applies to the view too. Capitals are as in TableName.
 	AlternateColumnNames map[string]string
 	// ColumnExpressions are selected from the view for Scan.
 	ColumnExpressions []string
-	// Scan reads one row of them. A job whose row it refuses has failed as if its
-	// handler had returned the error. It has ten seconds.
+	// Scan reads the ColumnExpressions of one row. If Scan returns an error, the job has failed as
+	// if its handler had returned the error. Scan has ten seconds.
 	Scan func(Row) (R, error)
-	// OrderByExpression says which rows of the table are claimed first:
-	// "j.priority DESC, j.id". Without it, the lowest ids are. Give it an index: see
-	// "Indexes".
+	// OrderByExpression sets the order in which rows are claimed: "j.priority DESC, j.id". By
+	// default the lowest IDs are first. Give the expression an index: see "Indexes".
 	OrderByExpression string
-	// Condition leaves all rows of the table alone that do not meet it:
-	// "j.region = 'eu'". By default there is none.
+	// Condition restricts the worker to rows that meet it: "j.region = 'eu'". By default there is
+	// none.
 	Condition string
-	// MaxNumRetries is after how many failures a job has failed for good, the first
-	// one included. 0, the default, and 1: nothing is tried again.
+	// MaxNumRetries is the number of failures after which a job has failed for good, the first
+	// failure included. With 0, the default, and 1 nothing is retried.
 	MaxNumRetries int
-	// RetryAfter is how long after a failure a job is tried again. Give both or none.
+	// RetryAfter is the delay between a failure and the retry. Give both options or none.
 	RetryAfter time.Duration
-	// StalledMaxAge is after what time without a heartbeat a job counts as lost with
-	// its worker: 30 s by default. All stores of a table must have the same.
+	// StalledMaxAge is the time without a heartbeat after which a job counts as lost with its
+	// worker: 30 s by default. All stores of a table must have the same.
 	StalledMaxAge time.Duration
-	// MaxNumResets is how often a job that was lost with its worker is run again,
-	// before it has failed: 5 times by default, below 0: not once.
+	// MaxNumResets is how often a job that was lost with its worker runs again before it has
+	// failed: 5 by default. Below 0, a lost job does not run again.
 	MaxNumResets int
 	// ResetFailureMessage is the failure_message of a job that was lost too often.
 	ResetFailureMessage string
 }
 
-// Row is the row that Scan reads. It takes a value for each of the ColumnExpressions.
+// Row is the row that Scan reads. Its Scan takes a value for each of the ColumnExpressions.
 type Row interface{ Scan(dest ...any) error }
 
 const (
@@ -67,10 +63,10 @@ const (
 	defaultResetMessage  = "each worker that ran this job was lost, too often"
 )
 
-// settings are Options without the record, with defaults, taken apart.
+// settings are the Options with defaults applied and names parsed, without the record type.
 type settings struct {
 	table, view         relation
-	columns             map[string]string // by the name that the documentation uses
+	columns             map[string]string // by documented name
 	expressions         []string
 	order, condition    string
 	most                int // failures
@@ -81,13 +77,13 @@ type settings struct {
 
 // relation is a table or a view, and its name in expressions.
 type relation struct {
-	ident.Table // as found, or before that in lower case
+	ident.Table // as found; before that in lower case
 	written     ident.Table
 	alias       string
-	aliased     bool // else the alias is the name
+	aliased     bool // otherwise the alias is the name
 }
 
-// settings checks the options. The error names all that is wrong.
+// settings checks the options. The error names each problem.
 func (o Options[R]) settings() (settings, error) {
 	var all []error
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
@@ -144,7 +140,7 @@ func (o Options[R]) settings() (settings, error) {
 	return s, errtext.Join(all...)
 }
 
-// checkNumbers reports the numbers that are out of range.
+// checkNumbers returns an error for each number out of range.
 func (s settings) checkNumbers() (all []error) {
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	if s.most < 0 || s.most > math.MaxInt32 {
@@ -168,7 +164,7 @@ func (s settings) checkNumbers() (all []error) {
 	return all
 }
 
-// distinct refuses two columns of the same name.
+// distinct returns an error if two columns have the same name.
 func distinct(columns map[string]string) error {
 	of := map[string]string{}
 	for name, actual := range columns {
@@ -180,8 +176,7 @@ func distinct(columns map[string]string) error {
 	return nil
 }
 
-// parseRelation takes "table", "table alias" or "table AS alias", with a schema or
-// without.
+// parseRelation parses "table", "table alias" or "table AS alias", with or without a schema.
 func parseRelation(option, text string) (r relation, err error) {
 	words := strings.Fields(text)
 	if len(words) == 3 && strings.EqualFold(words[1], "AS") {
@@ -209,55 +204,57 @@ func parseRelation(option, text string) (r relation, err error) {
 
 const (
 	day = 24 * time.Hour
-	// longestDelay bounds delays: PostgreSQL's timestamps end.
+	// longestDelay bounds delays: PostgreSQL's timestamps have an upper limit.
 	longestDelay = 100 * 365 * day
 	minStalled   = 100 * time.Millisecond
-	// maxHandlers bounds what one statement claims.
+	// maxHandlers bounds how many jobs one statement claims.
 	maxHandlers = 10_000
 )
 
-// WorkerOptions say how a worker runs. The zero value has the defaults.
+// WorkerOptions set how a worker runs. The zero value has the defaults.
 type WorkerOptions struct {
-	// NumHandlers is how many jobs run at once, 10 by default.
+	// NumHandlers is how many jobs run at once: 10 by default.
 	NumHandlers int
-	// Interval is how often an idle worker looks for rows, a second by default. A
-	// random quarter is left out.
+	// Interval is how often an idle worker polls: a second by default. Each pause is shortened by a
+	// random part of up to a quarter.
 	Interval time.Duration
-	// MaxInterval lets the pause between two looks double while no row is found, from
-	// Interval up to it. So a new row, or one whose process_after has come, waits for as long. It is
-	// Interval by default, and a day at most. The end of a job makes the worker look after Interval.
+	// MaxInterval lets the pause between two polls double while no row is found, from Interval up
+	// to MaxInterval. So a row that becomes due may wait for up to MaxInterval. The default is
+	// Interval, the maximum a day. After the end of a job the worker polls after Interval.
 	MaxInterval time.Duration
-	// HeartbeatInterval is how often last_heartbeat_at of the running rows is written,
-	// all in one statement, and whether they were cancelled is read. By default it is
-	// a fifth of StalledMaxAge, and 5 s at most.
+	// HeartbeatInterval is how often the worker writes last_heartbeat_at of its running rows and
+	// reads whether they were cancelled. One statement does both for all rows. The default is a
+	// fifth of StalledMaxAge, and 5 s at most.
 	HeartbeatInterval time.Duration
-	// MaximumRuntimePerJob bounds a run with its PreHandle: its context ends with
-	// [ErrTimeout], and the job has a failure. 0, the default, is no bound.
+	// MaximumRuntimePerJob bounds a run including its PreHandle. Then its context ends with
+	// [ErrTimeout], and the job has a failure. With 0, the default, there is no bound.
 	MaximumRuntimePerJob time.Duration
-	// StartLimit is for how long Start tries again while the database cannot be reached, 10ms
-	// to a year. 0, the default, is for ever. [observe.TableFailed] reports each try that fails.
+	// StartLimit is for how long Start retries while the database cannot be reached, 10ms to a
+	// year. With 0, the default, Start retries for ever. Each failed try is notified as
+	// [observe.TableFailed].
 	StartLimit time.Duration
-	// NumTotalJobs ends the worker, as Stop does, once it has claimed so many jobs. 0,
-	// the default, is no bound.
+	// NumTotalJobs ends the worker, as Stop does, once it has claimed this many jobs. With 0, the
+	// default, there is no bound.
 	NumTotalJobs int
-	// MaxActiveTime ends the worker, as Stop does, when it has run for so long. 0, the
-	// default, is no bound.
+	// MaxActiveTime ends the worker, as Stop does, when it has run for this long. With 0, the
+	// default, there is no bound.
 	MaxActiveTime time.Duration
-	// ShutdownTimeout is how long a stop waits for the jobs that run. Then their
-	// contexts end, and they are queued again uncounted. By default it waits for as
-	// long as they take.
+	// ShutdownTimeout is how long a stop waits for the running jobs. Then their contexts end, and
+	// the jobs are queued again without a failure. By default a stop waits for as long as the jobs
+	// take.
 	ShutdownTimeout time.Duration
-	// WorkerHostname names the machine in the column worker_hostname, before a slash
-	// and the worker's ID. By default it is $HOSTNAME, or else what the system says.
+	// WorkerHostname names the machine in the column worker_hostname, before a slash and the
+	// worker's ID. The default is $HOSTNAME or, without one, the name that the system gives.
 	WorkerHostname string
-	// Observers are called with what happens.
+	// Observers get the worker's events.
 	Observers []observe.Observer
-	// Logger logs what happens, as [observe.Log] does. By default warnings and errors go to
-	// slog.Default; slog.New(slog.DiscardHandler) keeps the worker silent.
+	// Logger logs the worker's events, as [observe.Log] does. By default warnings and errors go to
+	// slog.Default. To silence the worker, give slog.New(slog.DiscardHandler).
 	Logger *slog.Logger
 }
 
-// withDefaults returns the options as they apply beside the store's.
+// withDefaults returns the options with defaults applied. stalled is the StalledMaxAge of the
+// store.
 func (o WorkerOptions) withDefaults(stalled time.Duration) WorkerOptions {
 	if o.NumHandlers == 0 {
 		o.NumHandlers = 10
@@ -277,16 +274,16 @@ func (o WorkerOptions) withDefaults(stalled time.Duration) WorkerOptions {
 	return o
 }
 
-// hostname is of the environment, or else of the system.
+// hostname returns $HOSTNAME or, without one, the name that the system gives.
 func hostname() string {
 	if h := os.Getenv("HOSTNAME"); h != "" {
 		return h
 	}
-	h, _ := os.Hostname() // it is for people's eyes
+	h, _ := os.Hostname() // the name only informs people
 	return h
 }
 
-// check reports all that is out of range.
+// check returns an error that lists every option out of range.
 func (o WorkerOptions) check(stalled time.Duration) error {
 	var all []error
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }

@@ -15,8 +15,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Rows are claimed in the user's order, and those that do not meet the condition, or
-// are due later, are left alone.
+// Rows are claimed in the user's order. Rows that do not meet the condition, or are due later, are
+// not claimed.
 func TestOrderAndCondition(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -36,8 +36,8 @@ func TestOrderAndCondition(t *testing.T) {
 	s.want("the others", "queued queued", `SELECT string_agg(state, ' ') FROM example_jobs WHERE repository_id IN (15, 16)`)
 }
 
-// A table whose columns all have other names, of other types, in another schema, is run
-// like any other.
+// A table in another schema runs like any other, if all its columns have other names and other
+// types.
 func TestRenames(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -79,8 +79,7 @@ INSERT INTO work.tasks ("order", status, began) VALUES (3, 'processing', now() -
 	}
 }
 
-// No more jobs run at once than there are handlers, and none is claimed before there is
-// room for it.
+// At most NumHandlers jobs run at once, and no job is claimed before it has a slot.
 func TestNumHandlers(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -103,8 +102,8 @@ func TestNumHandlers(t *testing.T) {
 	}
 }
 
-// The hooks make a budget: what does not fit is not claimed, and nothing is before the
-// hook says so.
+// The hooks make a budget. Jobs that do not fit are not claimed, and no job is claimed before the
+// hook allows it.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -164,7 +163,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// An Observer that ends its goroutine in each hook ends none of the worker's.
+// An Observer that ends its goroutine in each hook ends no goroutine of the worker.
 func TestObserverThatExits(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -195,14 +194,14 @@ func TestObserverThatExits(t *testing.T) {
 	s.until("the trouble to show", func() bool { return w.Status().ClaimError != nil })
 	s.d.Exec(t, `ALTER TABLE away RENAME TO example_jobs`)
 	s.becomes(s.add(""), table.StateCompleted)
-	s.until("all to be told", func() bool {
+	s.until("all to be reported", func() bool {
 		n := s.notes()
 		return slices.Contains(n, "done") && slices.Contains(n, "JobDone: it called runtime.Goexit") && slices.Contains(n, "RowReset: it called runtime.Goexit")
 	})
 }
 
-// A hook that fails, panics or exits holds claims up, or changes nothing; it is told,
-// and the worker goes on.
+// A hook that fails, panics or exits blocks claims or has no effect. It is reported, and the worker
+// goes on.
 func TestHooksThatFail(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -232,11 +231,11 @@ func TestHooksThatFail(t *testing.T) {
 	s.becomes(id, table.StateCompleted)
 	s.until("the slot", func() bool { return w.Status().Running == 0 })
 	want := []string{"failed claim", "PreDequeue: boom", "failed claim", "recovered claim", "PreHandle: before", "JobDone: in the observer", "PostHandle: it called runtime.Goexit"}
-	s.until("all to be told", func() bool { return len(s.notes()) >= len(want) })
+	s.until("all to be reported", func() bool { return len(s.notes()) >= len(want) })
 	got := s.notes()
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("reported %q, want %q", got, want)
 	}
 }

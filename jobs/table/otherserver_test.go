@@ -20,13 +20,13 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// serverPair is a primary, its standby, and a pool whose new connections lead to
-// either. The stage is on the primary.
+// serverPair is a primary, its standby, and a pool whose new connections lead to either. The stage
+// is on the primary.
 type serverPair struct {
 	*stage
-	onStandby *sql.DB // a test's own
+	onStandby *sql.DB // for the test's own statements
 	pool      *sql.DB
-	moved     atomic.Bool // new connections lead to the standby
+	moved     atomic.Bool // whether new connections lead to the standby
 }
 
 func newServerPair(t *testing.T) *serverPair {
@@ -61,7 +61,7 @@ func newServerPair(t *testing.T) *serverPair {
 	return p
 }
 
-// openDialled opens a pool whose connections a test makes. Its sessions are named pool.
+// openDialled opens a pool whose connections the test dials. Its sessions are named pool.
 func openDialled(t *testing.T, url string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *sql.DB {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)
@@ -75,8 +75,8 @@ func openDialled(t *testing.T, url string, dial func(ctx context.Context, networ
 	return db
 }
 
-// pulse returns the session of the heartbeats. A job must run.
-func (s *stage) pulse(w *table.Worker) (pid int64) {
+// heartbeatSession returns the session of the heartbeats. A job must run.
+func (s *stage) heartbeatSession(w *table.Worker) (pid int64) {
 	s.t.Helper()
 	s.until("a heartbeat", func() bool { return !w.Status().LastHeartbeat.IsZero() })
 	s.until("the session of the heartbeats", func() bool {
@@ -116,18 +116,18 @@ func (p *serverPair) hold(n int) (pids []int64, release func()) {
 	}
 }
 
-// A standby is promoted and the old primary goes on: new connections lead to the one,
-// those that survived to the other. The worker moves to where the pool leads, and says
-// so. A job that runs for several heartbeats runs once.
+// A standby is promoted while the old primary goes on. New connections lead to the new primary,
+// surviving connections to the old one. The worker moves to the server of the pool, and reports
+// this. A job that runs for several heartbeats runs once.
 func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 	for _, survives := range []string{"the heartbeats", "some connections", "some connections, given back before others"} {
 		t.Run(survives, func(t *testing.T) {
 			t.Parallel()
 			p := newServerPair(t)
-			var db atomic.Pointer[sql.DB] // where the job is
+			var db atomic.Pointer[sql.DB] // the server with the job
 			db.Store(p.d.DB)
 			var calls atomic.Int64
-			end := make(chan struct{}) // of the first job
+			end := make(chan struct{}) // ends the first job
 			p.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
 				if j.Header.ID == 1 {
 					select {
@@ -144,17 +144,17 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 				})
 				return ctx.Err()
 			}
-			var told atomic.Bool
+			var reported atomic.Bool
 			w := p.worker(p.pool, func(o *table.WorkerOptions) {
 				o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) {
 					if f.Condition == observe.ConditionHeartbeat && strings.Contains(f.Err.Error(), "do several servers answer the connection string?") {
-						told.Store(true)
+						reported.Store(true)
 					}
 				})}
 			})
 			p.start(w)
 			first := p.add("")
-			kept, release := []int64{p.pulse(w)}, func() {}
+			kept, release := []int64{p.heartbeatSession(w)}, func() {}
 			if survives != "the heartbeats" {
 				kept, release = p.hold(4)
 			} else {
@@ -180,7 +180,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 				}
 			}
 			if survives == "the heartbeats" {
-				add() // claimed before anybody looks where the pool leads
+				add() // claimed before the worker checks the server of the pool
 			}
 			p.moved.Store(true)
 			p.until("all other connections to lead to the new primary", func() bool {
@@ -198,7 +198,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 					return p.onStandby.QueryRow(`SELECT last_heartbeat_at FROM example_jobs WHERE id = $1`, first).Scan(&last) == nil && last.After(promoted)
 				})
 				releaseLast := func() {}
-				if survives == "some connections, given back before others" { // the pool gives these out later
+				if survives == "some connections, given back before others" { // the pool hands these out later
 					_, releaseLast = p.hold(8)
 				}
 				release()
@@ -217,8 +217,8 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 			if n := calls.Load(); n != 1 {
 				t.Errorf("%d calls, want 1; lost: %d, reset: %d", n, w.Status().Lost, w.Status().Reset)
 			}
-			if survives == "the heartbeats" { // others may be closed before anybody uses them
-				p.until("an error that tells that several servers answer", told.Load)
+			if survives == "the heartbeats" { // others may be closed before they are used
+				p.until("an error that says that several servers answer", reported.Load)
 			}
 			p.until("no session on the old primary", func() bool {
 				var n int
@@ -228,7 +228,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 	}
 }
 
-// A login that takes long holds heartbeats up, and does not end them.
+// A slow login delays heartbeats, and does not end them.
 func TestHeartbeatsWhenLoginsAreSlow(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -247,7 +247,7 @@ func TestHeartbeatsWhenLoginsAreSlow(t *testing.T) {
 	}
 	slow := openDialled(t, s.d.URL, func(ctx context.Context, network, address string) (net.Conn, error) {
 		select {
-		case <-time.After(1100 * time.Millisecond): // of the network, more than a beat may take
+		case <-time.After(1100 * time.Millisecond): // network delay, longer than a heartbeat may take
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -257,7 +257,7 @@ func TestHeartbeatsWhenLoginsAreSlow(t *testing.T) {
 	w := s.worker(slow, nil)
 	s.start(w)
 	id := s.add("")
-	pid := s.pulse(w)
+	pid := s.heartbeatSession(w)
 	s.run(nil)
 	var end time.Time
 	if err := s.d.DB.QueryRow(`SELECT clock_timestamp() + interval '6 s' FROM pg_terminate_backend($1)`, pid).Scan(&end); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// A server that goes away takes nothing with it: what ended meanwhile is stored when it
-// is back, and nothing is counted.
+// A server that goes away causes no loss. Outcomes are stored when the server is back, and no
+// failure is counted.
 func TestConnectionsThatAreCut(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -33,7 +33,7 @@ func TestConnectionsThatAreCut(t *testing.T) {
 	})
 }
 
-// Connections that die in silence hold nothing up for long.
+// Connections that die silently do not delay anything for long.
 func TestConnectionsThatFallSilent(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -54,26 +54,26 @@ func TestConnectionsThatFallSilent(t *testing.T) {
 	s.want("what is counted", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
 }
 
-// A worker that starts while the database is away waits for it, and tells so.
+// A worker that starts while the database is away waits, and reports this.
 func TestStartWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	id := s.add("")
 	db, back := s.d.OpenAway(t)
-	told, over := make(chan observe.TableFailed, 100), make(chan observe.Recovered, 100)
-	observers := []observe.Observer{observe.On(func(f observe.TableFailed) { told <- f }), observe.On(func(r observe.Recovered) { over <- r })}
+	reported, over := make(chan observe.TableFailed, 100), make(chan observe.Recovered, 100)
+	observers := []observe.Observer{observe.On(func(f observe.TableFailed) { reported <- f }), observe.On(func(r observe.Recovered) { over <- r })}
 	limited := s.worker(db, func(o *table.WorkerOptions) {
 		o.StartLimit, o.Observers = 10*time.Millisecond, observers
 	})
 	if err := limited.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: jobs/table: the database does not answer") {
 		t.Errorf("with a limit: %v", err)
 	}
-	for len(told) > 0 { // by that one, if its first try took less than the limit
-		<-told
+	for len(reported) > 0 { // reported by the other worker, if its first try took less than the limit
+		<-reported
 	}
 	s.start(s.worker(db, func(o *table.WorkerOptions) { o.Observers = observers }))
-	if f := <-told; f.Condition != observe.ConditionDatabase || !strings.Contains(f.Err.Error(), "the database does not answer") {
-		t.Errorf("told: %+v", f)
+	if f := <-reported; f.Condition != observe.ConditionDatabase || !strings.Contains(f.Err.Error(), "the database does not answer") {
+		t.Errorf("reported: %+v", f)
 	}
 	back()
 	s.becomes(id, table.StateCompleted)

@@ -7,7 +7,7 @@ import (
 	"github.com/pgfrontier/worker/internal/runtime"
 )
 
-// end is what a statement is to make of a run.
+// end is the outcome of a run that a statement is to store.
 type end struct {
 	claim
 	To       State   `json:"to"`
@@ -16,22 +16,22 @@ type end struct {
 	Requeued bool    `json:"requeued"`
 }
 
-// hidden is where a row goes that the view does not show: it is queued again, due
-// later and later. No row has this state.
+// hidden settles a row that the view does not show. The row is queued again, due after growing
+// delays. No row is stored with this state.
 const hidden State = "hidden"
 
-// unchanged is what the answer says of a row that a trigger leaves as it is.
+// unchanged is the answer for a row that a trigger leaves unchanged.
 const unchanged State = "unchanged"
 
-// decide says what becomes of a job whose handler has returned err. cause is why its
-// context was ended, nil if it was not; byTx is whether it has called CompleteTx.
+// decide returns the outcome of a job whose handler has returned err. cause is why the context of
+// the run was ended, nil if it was not. byTx reports whether the handler has called CompleteTx.
 //
-// The statement has the last word: it ends a job as canceled whose row says so and
-// that has not completed, and as failed one that has failed too often.
+// The statement may override the outcome. A row with cancel set that has not completed ends as
+// canceled. A row with too many failures ends as failed.
 func decide(err, cause error, byTx bool) (to State, message *string, delay *int64, requeued bool) {
 	switch {
 	case err == nil && byTx:
-		// It is completed if the transaction was committed, and then stays that.
+		// If the transaction was committed, the row is completed, and stays completed.
 		return StateErrored, text(errUncommitted), nil, false
 	case err == nil:
 		return StateCompleted, nil, nil, false
@@ -56,7 +56,7 @@ func text(err error) *string {
 	return &s
 }
 
-// isNonRetryable asks the error, whose method is the user's.
+// isNonRetryable reports whether err is non-retryable. The method that it calls may be the user's.
 func isNonRetryable(err error) (is bool) {
 	var says interface{ NonRetryable() bool }
 	if errors.As(err, &says) {

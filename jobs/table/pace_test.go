@@ -9,22 +9,23 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
-// The pause between two looks doubles while nothing is found, from the first to the longest, less
-// a random quarter. A row that is found, and a job that ends, make it the first one again.
+// The pause between two polls doubles while nothing is found, from the first to the longest, less a
+// random part of up to a quarter. A row that is found, or a job that ends, resets the pause to the
+// first.
 func TestPauseDoublesWhileNothingIsFound(t *testing.T) {
 	t.Parallel()
 	tier.Checks(t, 5_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		first := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "first"))
 		longest := time.Duration(rapid.Int64Range(int64(first), int64(day)).Draw(t, "longest"))
-		now, p, want := time.Now(), pace{hungry: true}, first
+		now, p, want := time.Now(), pace{claimable: true}, first
 		for range rapid.IntRange(1, 40).Draw(t, "looks") {
 			found := rapid.IntRange(0, 2).Draw(t, "found")
 			if found > 0 {
 				want = first
 			}
 			p = p.rested(now, found, first, longest, rapid.Float64Range(0, 0.999).Draw(t, "random"))
-			if pause := p.pollAt.Sub(now); p.hungry || pause > want || pause < want-want/4-1 {
+			if pause := p.pollAt.Sub(now); p.claimable || pause > want || pause < want-want/4-1 {
 				t.Fatalf("with %d found the next look is in %v, want %v", found, pause, want)
 			}
 			if found == 0 {

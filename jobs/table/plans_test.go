@@ -39,11 +39,11 @@ CREATE INDEX ON example_jobs (id) WHERE state = 'processing';
 CREATE INDEX ON example_jobs (state);
 CREATE VIEW shown AS SELECT j.*, 'x' AS more FROM example_jobs AS j;`
 
-// wholeTable finds a plan that reads the table from end to end.
+// wholeTable matches a plan that reads the whole table.
 var wholeTable = regexp.MustCompile(`Seq Scan on (public\.)?example_jobs`)
 
-// The plans hold whatever the statistics say, as they are when the table is still
-// empty, and once the statement has a plan for all parameters.
+// The plans use the indexes whatever the statistics say. This holds for statistics of an empty
+// table, and for generic plans.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	for name, retries := range map[string]bool{"retries": true, "none": false} {
@@ -77,7 +77,7 @@ func TestPlans(t *testing.T) {
 				"read":      {"text", q.read, "'{1,2}'"},
 				"beat":      {"text, text, text, text", q.beat, "'{1,2}', '{1,2}', 'here/1', '{3}'"},
 				"settle":    {"text, text", q.settle, `'[{"id":1,"claim":1,"to":"completed"}]', 'here/1'`},
-				"disown":    {"text, text", q.disown, "'{1,2}', 'here/1'"},
+				"disown":    {"text, text", q.releaseOrphans, "'{1,2}', 'here/1'"},
 				"stalled":   {"", q.stalled, ""},
 				"reset":     {"text, text", q.reset, "'{1,2}', '{1,NULL}'"},
 				"log":       {"bigint, bigint, text, text", q.log, "1, 1, 'here/1', '{}'"},
@@ -85,7 +85,7 @@ func TestPlans(t *testing.T) {
 				"requeue":   {"bigint, timestamptz", q.requeue, "1, NULL"},
 			} {
 				all := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
-				// As the index has it, so that the first ones are enough.
+				// In the order of the index, so that the first rows suffice.
 				inOrder := slices.Contains([]string{"claim", "condition", "peek"}, name)
 				if wholeTable.MatchString(all) || inOrder && (strings.Contains(all, "Bitmap Heap Scan on example_jobs j") || strings.Contains(all, "Sort")) {
 					t.Errorf("%s:\n%s", name, all)
@@ -95,8 +95,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// A claim, as a number, is the same microsecond on the way back, whatever the session
-// is set to.
+// A claim, as a number, is the same microsecond when read back, with any settings of the session.
 func TestMicroseconds(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
@@ -120,14 +119,13 @@ SELECT count(*) FROM (
 	}
 }
 
-// A worker resets only what has been silent at each of its looks, for long enough; and
-// all of that.
+// A worker resets exactly the rows that have been silent in each of its reads, for long enough.
 func TestWatch(t *testing.T) {
 	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		const long = 10 * time.Second
 		known, begin := watch{}, time.Now()
-		since := map[silence]time.Time{} // the model: in each look since
+		since := map[silence]time.Time{} // the model: silent in each read since
 		now := begin
 		for range rapid.IntRange(1, 30).Draw(t, "looks") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 6000).Draw(t, "milliseconds")) * time.Millisecond)
@@ -161,8 +159,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// With free slots a worker that may find more claims soon, and one that has found
-// nothing at its next poll; after a failure not before its pause is over.
+// With free slots, a worker claims soon if it may find more, and at its next poll if it has found
+// nothing. After a failure it does not claim before the pause is over.
 func TestPace(t *testing.T) {
 	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
@@ -170,7 +168,7 @@ func TestPace(t *testing.T) {
 		moment := func(name string) time.Time {
 			return now.Add(time.Duration(rapid.IntRange(-2000, 2000).Draw(t, name)) * time.Millisecond)
 		}
-		p := pace{handlers: rapid.IntRange(1, 100).Draw(t, "handlers"), hungry: rapid.Bool().Draw(t, "hungry"),
+		p := pace{handlers: rapid.IntRange(1, 100).Draw(t, "handlers"), claimable: rapid.Bool().Draw(t, "hungry"),
 			took: time.Duration(rapid.IntRange(0, 100).Draw(t, "took")) * time.Millisecond, claimed: now,
 			pollAt: moment("poll"), pausedTo: moment("pause")}
 		free := rapid.IntRange(-1, p.handlers).Draw(t, "free")
@@ -181,18 +179,18 @@ func TestPace(t *testing.T) {
 		case never:
 		case at.Before(p.pausedTo):
 			t.Fatal("it claims in the pause")
-		case !p.hungry && at.Before(p.pollAt):
+		case !p.claimable && at.Before(p.pollAt):
 			t.Fatal("it claims before the poll")
-		case p.hungry && at.After(p.pausedTo) && at.After(p.claimed.Add(gather)):
+		case p.claimable && at.After(p.pausedTo) && at.After(p.claimed.Add(gather)):
 			t.Fatalf("it waits until %v", at.Sub(now))
-		case p.hungry && 2*free >= p.handlers && at.After(now) && at.After(p.pausedTo):
+		case p.claimable && 2*free >= p.handlers && at.After(now) && at.After(p.pausedTo):
 			t.Fatal("half the slots are free, and it waits")
 		}
 	})
 }
 
-// What becomes of a job depends on why its context has ended before it does on what the
-// handler returns; only a nil without a transaction completes it.
+// The cause of the context's end decides the outcome of a job before the returned error does. Only
+// nil without a transaction completes the job.
 func TestDecide(t *testing.T) {
 	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
@@ -218,8 +216,8 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// What a claim asks for is given to the statement as it is, whatever names of ours the
-// user's texts have in them.
+// Values of a claim reach the statement unchanged, whatever placeholder names the user's texts
+// contain.
 func TestTextsOfUsersStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	o := Options[int]{TableName: "jobs", ColumnExpressions: []string{`'{id}' -- {state}`}, OrderByExpression: `'{limit}', id -- {table}`, Condition: `'{condition}' <> '{order}' -- `,

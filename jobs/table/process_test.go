@@ -21,20 +21,19 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// processVariable makes this program a worker process: it has a role.
+// processVariable is the environment variable with the role of a worker process.
 const processVariable = "TABLE_PROCESS"
 
-// role is what a worker process does.
+// role describes a worker process.
 type role struct {
-	Name     string // also of its sessions, and before the slash of worker_hostname
+	Name     string // name of its sessions too, and before the slash of worker_hostname
 	URL      string
 	Handlers int
 	Stalled  time.Duration
-	Work     time.Duration // each handler takes up to so long
+	Work     time.Duration // each handler takes up to this long
 }
 
-// beProcess runs a worker until SIGTERM. It keeps a record of each run, and of each
-// run that was refused.
+// beProcess runs a worker until SIGTERM. It records each run, and each run that was refused.
 func beProcess() {
 	var r role
 	if err := json.Unmarshal([]byte(os.Getenv(processVariable)), &r); err != nil {
@@ -69,7 +68,7 @@ func beProcess() {
 	}
 }
 
-// records are what processes keep, and who finished each row: the trigger rejects
+// records is a table of runs, and of the process that finished each row. The trigger rejects
 // nothing.
 const records = `
 CREATE UNLOGGED TABLE runs (job bigint, process text);
@@ -88,8 +87,8 @@ type process struct {
 	name string
 }
 
-// startProcess starts this program as a worker process. It ends with the test, also if
-// the test is killed.
+// startProcess starts this program as a worker process. The process ends with the test, also if the
+// test is killed.
 func (s *stage) startProcess(r role) *process {
 	s.t.Helper()
 	u, err := url.Parse(s.d.URL)
@@ -119,7 +118,7 @@ func (s *stage) startProcess(r role) *process {
 	return p
 }
 
-// holds reports whether rows are in the hands of a process.
+// holds reports whether a process has rows in processing.
 func (s *stage) holds(p *process) bool {
 	s.t.Helper()
 	return s.text(`SELECT EXISTS (SELECT FROM example_jobs WHERE state = 'processing' AND split_part(worker_hostname, '/', 1) = $1)::text`, p.name) == "true"

@@ -13,26 +13,26 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// errUnchanged is a row that an UPDATE leaves as it is, without an error.
+// errUnchanged reports a row that an UPDATE leaves unchanged without an error.
 var errUnchanged = errors.New("a trigger or a rule leaves the row unchanged: a BEFORE UPDATE trigger must return NEW")
 
-// begin begins a round of statements of a kind. It returns the ids that they leave out.
+// begin begins a round of statements of a kind. It returns the IDs that the statements leave out.
 func (w *Worker) begin(what observe.Condition) (out []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.refused[what].Begin(time.Now())
 }
 
-// partly says that the round which has begun did not come to all rows, and which ones were
-// taken of those that were refused before.
+// partly records that the current round did not reach all rows. taken are the rows that were
+// refused before and are accepted now.
 func (w *Worker) partly(what observe.Condition, taken []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.refused[what].Partly(taken)
 }
 
-// refuse takes note of a row that the table refuses to change. It returns an error if
-// these are too many.
+// refuse records a row that the table refuses to change. It returns an error if too many rows are
+// refused.
 func (w *Worker) refuse(what observe.Condition, id int64, err error) error {
 	err = errtext.Of(fmt.Errorf("jobs/table: %s of job %d: %s refuses it, and others go on: mend the row, or what refuses it: %w", what, id, w.store.settings.table, err))
 	w.mu.Lock()
@@ -48,7 +48,7 @@ func (w *Worker) refuse(what observe.Condition, id int64, err error) error {
 	return nil
 }
 
-// outcome takes note of whether something works. What is refused is not over by that.
+// outcome records whether the statements of a kind work. Refused rows stay recorded.
 func (w *Worker) outcome(what observe.Condition, err error) {
 	err = errtext.Of(err)
 	if pgdriver.IsPoolClosed(err) {
@@ -59,7 +59,7 @@ func (w *Worker) outcome(what observe.Condition, err error) {
 		w.refused[what].End()
 	}
 	w.errs[what] = err
-	left := w.trouble(what)
+	left := w.failure(what)
 	w.mu.Unlock()
 	if err != nil {
 		w.observers.Begin(runtime.Subject{Condition: what}, err)
@@ -69,7 +69,7 @@ func (w *Worker) outcome(what observe.Condition, err error) {
 	}
 }
 
-// trouble is why something does not work, or else which rows are refused.
-func (w *Worker) trouble(what observe.Condition) error {
+// failure returns why statements of a kind fail, or else which rows are refused.
+func (w *Worker) failure(what observe.Condition) error {
 	return cmp.Or(w.errs[what], w.refused[what].Err())
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// refusing are ways in which a table refuses that a row gets another state, %s, if odd is
-// true. The trigger is the last one to go: mend takes all away.
+// refusing are ways in which a table refuses the new state %s of a row for which odd is true. The
+// trigger is removed last: mend removes everything.
 var refusing = map[string]string{
 	"a constraint":        `ALTER TABLE example_jobs ADD CONSTRAINT odd CHECK (NOT ({odd}))`,
 	"a trigger":           trigger(`RAISE EXCEPTION 'odd'`),
@@ -39,8 +39,8 @@ const mend = `ALTER TABLE example_jobs DROP CONSTRAINT IF EXISTS odd;
 	DROP POLICY IF EXISTS odd ON example_jobs;
 	ALTER TABLE example_jobs DISABLE ROW LEVEL SECURITY`
 
-// refuse makes the table refuse rows for which odd is true, and returns the database of a
-// role that minds policies.
+// refuse makes the table refuse rows for which odd is true. It returns the database of a role to
+// which policies apply.
 func (s *stage) refuse(how, odd string) *pgtest.Database {
 	s.t.Helper()
 	s.script(strings.ReplaceAll(how, "{odd}", odd))
@@ -52,7 +52,7 @@ func (s *stage) refuse(how, odd string) *pgtest.Database {
 		s.t.Fatal("the connection string is no URL")
 	}
 	query := u.Query()
-	query.Set("options", "-crole="+role) // a space is not the same to each driver
+	query.Set("options", "-crole="+role) // drivers encode a space differently
 	u.RawQuery = query.Encode()
 	return &pgtest.Database{URL: u.String()}
 }
@@ -78,14 +78,14 @@ func (s *stage) script(sql string) {
 	}
 }
 
-// hears notes what an Observer is told of what does not work.
+// hears records what an Observer is notified of failures.
 func (s *stage) hears(o *table.WorkerOptions) {
 	o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) { s.note("failed %s %d", f.Condition, f.Row) }),
 		observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) })}
 }
 
-// Rows that the table refuses to have in processing hold up no others, however many of
-// them are at the front of the order. They are told, and run once the table allows it.
+// Rows that the table refuses to have in processing do not delay other rows, however many of them
+// come first. They are reported, and run once the table allows it.
 func TestRowsThatCannotBeClaimed(t *testing.T) {
 	t.Parallel()
 	for name, how := range refusing {
@@ -115,13 +115,13 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 					return err != nil && strings.Contains(err.Error(), "claim of job ") && strings.Contains(err.Error(), "mend the row") && strings.Contains(err.Error(), "(and 3 more rows)")
 				})
 				s.want("failures", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
-				// A claim that meets refused rows alone cannot know whether they are the reason: it
-				// fails as a whole, once more.
+				// A claim that meets only refused rows cannot know whether they are the cause. It
+				// fails as a whole once more.
 				got := slices.DeleteFunc(s.notes(), func(note string) bool { return note == "failed claim 0" || !strings.HasPrefix(note, "failed claim ") })
 				slices.Sort(got)
 				want := []string{"failed claim 1", "failed claim 12", "failed claim 2", "failed claim 3"}
 				if !slices.Equal(got, want) {
-					t.Errorf("told %q, want %q", got, want)
+					t.Errorf("reported %q, want %q", got, want)
 				}
 				s.script(mend)
 				s.until("all to complete", func() bool {
@@ -133,8 +133,8 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 	}
 }
 
-// A thousand rows are left out at most. With more of them claims fail, until the table
-// allows what it refused.
+// At most a thousand rows are left out. With more refused rows claims fail until the table accepts
+// them.
 func TestTooManyRowsThatCannotBeClaimed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -142,7 +142,7 @@ func TestTooManyRowsThatCannotBeClaimed(t *testing.T) {
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 + i / 1010 FROM generate_series(1, 1020) AS i`)
 	w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 100 })
 	s.start(w)
-	s.until("that to be told", func() bool {
+	s.until("that to be reported", func() bool {
 		err := w.Status().ClaimError
 		return err != nil && strings.Contains(err.Error(), "more than 1000 rows are refused, the last one: ")
 	})
@@ -153,7 +153,7 @@ func TestTooManyRowsThatCannotBeClaimed(t *testing.T) {
 	s.until("the trouble to be over", func() bool { return w.Status().ClaimError == nil })
 }
 
-// A row whose heartbeat is refused ends no other run, and its own only when it is reset.
+// A row whose heartbeat is refused ends no other run. Its own run ends when the row is reset.
 func TestRowsWithoutHeartbeats(t *testing.T) {
 	t.Parallel()
 	for name, how := range refusing {
@@ -186,14 +186,15 @@ func TestRowsWithoutHeartbeats(t *testing.T) {
 				return err != nil && strings.Contains(err.Error(), "heartbeat of job ") && strings.Contains(err.Error(), "(and 1 more rows)")
 			})
 			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
-			told := s.notes() // when both are reset, the trouble is over
+			reported := s.notes() // when both are reset, the condition is over
 			s.until("both to be reset", func() bool {
 				return s.text(`SELECT count(*)::text FROM example_jobs WHERE repository_id IN (2, 5) AND num_resets = 1`) == "2"
 			})
 			s.want("resets of the others", "0", `SELECT sum(num_resets)::text FROM example_jobs WHERE repository_id NOT IN (2, 5)`)
-			// A beat may also fail as a whole: each refusal makes it longer, and it is bounded.
-			if !slices.Contains(told, "failed heartbeat 2") || !slices.Contains(told, "failed heartbeat 5") || slices.Contains(told, "recovered heartbeat") {
-				t.Errorf("told %q", told)
+			// A heartbeat may also fail as a whole: each refusal makes it longer, and its time is
+			// bounded.
+			if !slices.Contains(reported, "failed heartbeat 2") || !slices.Contains(reported, "failed heartbeat 5") || slices.Contains(reported, "recovered heartbeat") {
+				t.Errorf("reported %q", reported)
 			}
 			s.script(mend)
 			close(release)
@@ -205,7 +206,7 @@ func TestRowsWithoutHeartbeats(t *testing.T) {
 	}
 }
 
-// A row that cannot be reset keeps no other from that.
+// A row that cannot be reset does not keep other rows from a reset.
 func TestRowsThatCannotBeReset(t *testing.T) {
 	t.Parallel()
 	for name, how := range refusing {
@@ -229,7 +230,7 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
 			n := slices.DeleteFunc(s.notes(), func(note string) bool { return !strings.HasPrefix(note, "failed reset ") })
 			if slices.Sort(n); !slices.Equal(n, []string{"failed reset 2", "failed reset 5"}) {
-				t.Errorf("told %q", n)
+				t.Errorf("reported %q", n)
 			}
 			s.script(mend)
 			s.until("all to complete", func() bool {
@@ -240,7 +241,7 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 	}
 }
 
-// A row that cannot be stored as completed has failed, also if nothing is said about it.
+// A row that cannot be stored as completed has failed, also if a trigger refuses it silently.
 func TestRowsThatStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -287,7 +288,7 @@ func TestRowsThatStayAsTheyAre(t *testing.T) {
 	})
 }
 
-// A privilege that goes is no refusal of rows.
+// A missing privilege does not count as a refusal of rows.
 func TestPrivilegeThatGoes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -306,12 +307,12 @@ func TestPrivilegeThatGoes(t *testing.T) {
 	s.d.Exec(t, `GRANT UPDATE ON example_jobs TO `+ident.Quote(role))
 	s.becomes(id, table.StateCompleted)
 	if n := s.notes(); n[0] != "failed claim 0" {
-		t.Errorf("told %q", n)
+		t.Errorf("reported %q", n)
 	}
 }
 
-// What a trigger lacks for some of the rows, a function here, holds up no others, also if
-// one slot claims row after row. A job whose end is refused so has failed.
+// A trigger lacks a function for some rows. These rows do not delay others, also if one slot claims
+// row after row. A job whose end is refused has failed.
 func TestRowsWhoseTriggerLacksAFunction(t *testing.T) {
 	t.Parallel()
 	for handlers, odd := range map[int]string{1: "repository_id IN (1, 2) AND state = 'processing'", 5: "repository_id IN (3, 7) AND state = 'completed'"} {
@@ -344,7 +345,7 @@ func TestRowsWhoseTriggerLacksAFunction(t *testing.T) {
 	}
 }
 
-// What a handler says is stored as its escapes where the database's encoding does not hold it.
+// An error text that the database's encoding does not hold is stored with escapes.
 func TestErrorThatTheEncodingDoesNotHold(t *testing.T) {
 	t.Parallel()
 	s := &stage{t: t, d: pgtest.Latin1(t), o: options()}

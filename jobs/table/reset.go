@@ -14,20 +14,20 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// silence is a row in processing whose heartbeat has not come for a while.
+// silence is a row in processing whose heartbeat has not changed for a while.
 type silence struct {
 	id        int64
-	heartbeat sql.NullInt64 // the last one, in microseconds
+	heartbeat sql.NullInt64 // the last heartbeat, in microseconds
 }
 
-// watch has the silences that this worker knows, and since when.
+// watch holds the silences that this worker has seen, and since when.
 //
-// An old heartbeat alone does not show that a worker is lost: after the database was
-// away, all heartbeats are old, and all workers live. So a worker resets only what has
-// been silent before its eyes, for as long as a heartbeat takes to come.
+// An old heartbeat alone does not prove that a worker is lost. After an outage of the database all
+// heartbeats are old and all workers live. So a worker resets only rows that it has itself seen
+// silent, for as long as a heartbeat takes to come.
 type watch map[silence]time.Time
 
-// see takes note of what is silent now. It returns what has been for long enough.
+// see records the silences of now. It returns the silences that have lasted for long.
 func (w watch) see(all []silence, now time.Time, long time.Duration) (due []silence) {
 	still := make(map[silence]bool, len(all))
 	for _, s := range all {
@@ -46,8 +46,8 @@ func (w watch) see(all []silence, now time.Time, long time.Duration) (due []sile
 	return due
 }
 
-// resetStalled resets the jobs of lost workers until ctx ends. Every worker does it:
-// rows that another one is about to reset are passed over.
+// resetStalled resets the jobs of lost workers until ctx ends. Every worker runs it. It passes over
+// rows that another worker is about to reset.
 func (w *Worker) resetStalled(ctx context.Context) {
 	known := watch{}
 	for tick := w.store.settings.stalled / 4; backoff.Sleep(ctx, tick); {
@@ -59,14 +59,14 @@ func (w *Worker) resetStalled(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			clear(known) // heartbeats may not have come through either
+			clear(known) // heartbeats may have failed too
 		}
 		w.outcome(observe.ConditionReset, err)
 		w.turns.resets.End()
 	}
 }
 
-// resetOn looks once. How old heartbeats are, the database judges, and again in the
+// resetOn does one round. The database decides how old heartbeats are, and decides again in the
 // statement that resets.
 func (w *Worker) resetOn(ctx context.Context, conn store.Querier, known watch) error {
 	silent, err := pgdriver.QueryAll(ctx, conn, func(rows *sql.Rows) (s silence, err error) {
@@ -89,7 +89,7 @@ func (w *Worker) resetOn(ctx context.Context, conn store.Querier, known watch) e
 		func(one silence, err error) error { return w.refuse(observe.ConditionReset, one.id, err) })
 }
 
-// resetRows resets those that are silent still.
+// resetRows resets the rows that are still silent.
 func (w *Worker) resetRows(ctx context.Context, conn store.Querier, due []silence) error {
 	ids, heartbeats := silences(due)
 	type row struct {
@@ -117,7 +117,7 @@ func (w *Worker) resetRows(ctx context.Context, conn store.Querier, due []silenc
 	return nil
 }
 
-// silences are the parts of silences, as text.
+// silences returns the IDs and heartbeats of silences as arrays in text form.
 func silences(all []silence) (ids, heartbeats string) {
 	a, b := "{", "{"
 	for i, s := range all {

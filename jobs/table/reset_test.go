@@ -16,16 +16,16 @@ const abandoned = `(state, worker_hostname, started_at, last_heartbeat_at, num_r
 
 const tooOften = "each worker that ran this job was lost, too often"
 
-// A row without heartbeats is run again, until that has happened too often; one that
-// was cancelled is not.
+// A row without heartbeats runs again until it was reset too often. A cancelled row does not run
+// again.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		row     string
-		told    table.State
-		resets  int
-		message string
-		most    int
+		row      string
+		reported table.State
+		resets   int
+		message  string
+		most     int
 	}{
 		"the first time":    {abandoned + `0, false`, table.StateQueued, 1, "-", 2},
 		"the last time":     {abandoned + `1, false`, table.StateQueued, 2, "-", 2},
@@ -49,23 +49,23 @@ func TestReset(t *testing.T) {
 				o.Observers = []observe.Observer{observe.On(func(r observe.RowReset) { resets <- r })}
 			})
 			id := s.add(c.row)
-			s.until("the reset to be told", func() bool { return w.Status().Reset >= 1 })
-			if r := <-resets; r.ID != id || r.State != string(c.told) || r.Age < 0 {
-				t.Errorf("told: %+v", r)
+			s.until("the reset to be reported", func() bool { return w.Status().Reset >= 1 })
+			if r := <-resets; r.ID != id || r.State != string(c.reported) || r.Age < 0 {
+				t.Errorf("reported: %+v", r)
 			}
 			s.want("the row", fmt.Sprint(c.resets, " ", c.message), `SELECT num_resets || ' ' || coalesce(failure_message, '-') FROM example_jobs WHERE id = $1`, id)
-			if c.told == table.StateQueued && c.resets < 5 { // the fifth time it is due in up to 16 s
-				c.told = table.StateCompleted
+			if c.reported == table.StateQueued && c.resets < 5 { // the fifth time it is due in up to 16 s
+				c.reported = table.StateCompleted
 			}
-			if c.told != table.StateQueued {
-				s.becomes(id, c.told)
+			if c.reported != table.StateQueued {
+				s.becomes(id, c.reported)
 			}
 		})
 	}
 }
 
-// The rows of partitions, and of tables that inherit, are rows of the table.
-func TestPartsOfATable(t *testing.T) {
+// Rows of partitions and of inheriting tables are rows of the table.
+func TestPartitionsAndChildTables(t *testing.T) {
 	t.Parallel()
 	for name, ddl := range map[string]string{
 		"partitions": `ALTER TABLE example_jobs RENAME TO whole;
@@ -93,7 +93,7 @@ func TestPartsOfATable(t *testing.T) {
 	}
 }
 
-// The message of jobs that were lost too often is the user's, if there is one.
+// The failure message of a job that was lost too often is the user's, if set.
 func TestResetFailureMessage(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -104,8 +104,8 @@ func TestResetFailureMessage(t *testing.T) {
 	s.want("the message", `it's gone \ again`, `SELECT failure_message FROM example_jobs WHERE id = $1`, id)
 }
 
-// After an outage all heartbeats are old. No worker takes that for a sign: the rows of
-// workers that live are left to them. A row whose worker is gone shows that somebody looks.
+// After an outage all heartbeats are old. No worker resets the rows of live workers for this
+// reason. The reset of a row whose worker is gone proves that a worker has checked.
 func TestOldHeartbeatsOfTheLiving(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

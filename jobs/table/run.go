@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// claim is, with the worker, the fence of a run: who changes the row must name it.
+// claim is, with the worker, the fence of a run: a statement that changes the row must name it.
 type claim struct {
 	ID    int64 `json:"id"`
-	Claim int64 `json:"claim"` // the microsecond of started_at
+	Claim int64 `json:"claim"` // microsecond of started_at
 }
 
-// arrays are the parts of claims, as text.
+// arrays returns the IDs and numbers of claims as arrays in text form.
 func arrays(claims []claim) (ids, numbers string) {
 	a, b := []byte{'{'}, []byte{'{'}
 	for i, c := range claims {
@@ -32,23 +32,23 @@ type run struct {
 	w      *Worker
 	claim  claim
 	header Header
-	job    any         // a *Job of the handler's; nil before it is read
-	server int64       // when the one with the claim was started; only the heartbeats change it
-	missed time.Time   // when a heartbeat first did not find the claim; likewise
-	back   bool        // it was given up, and has returned; guarded by hand
-	over   atomic.Bool // the handler has returned, or was given up: the first of the two sets it; or Scan was
+	job    any         // a *Job of the handler; nil before it is read
+	server int64       // start time of the server with the claim; only heartbeats change it
+	missed time.Time   // when a heartbeat first did not find the claim; only heartbeats change it
+	back   bool        // the handler was given up, and has returned; guarded by inFlight
+	over   atomic.Bool // set by whichever is first: the handler or Scan returns, or is given up
 
 	mu       sync.Mutex
-	begun    time.Time               // when it got its slot
-	cancel   context.CancelCauseFunc // of its context; nil before it runs
-	ended    error                   // why its context was to end
+	begun    time.Time               // when the run got its slot
+	cancel   context.CancelCauseFunc // ends the context of the run; nil before the run
+	ended    error                   // why the context was to end
 	settling bool                    // the settler has it
 	byTx     bool                    // CompleteTx was called
 }
 
-// isLost reports whether a heartbeat that has not found the claim shows that it is lost. On
-// another server than that of the claim it does not, see home. But that server may have been
-// restarted, or be gone, so after a while it does.
+// isLost reports whether the job is lost after a heartbeat that has not found the claim. On another
+// server than the claim's, the job is not lost at first, see home. That server may have been
+// restarted or be gone, so after a while the job is lost.
 func (r *run) isLost(server int64, while time.Duration) bool {
 	if r.missed.IsZero() {
 		r.missed = time.Now()
@@ -56,7 +56,7 @@ func (r *run) isLost(server int64, while time.Duration) bool {
 	return r.server == server || time.Since(r.missed) >= while
 }
 
-// end ends the context of the run, or makes it end as soon as it has one.
+// end ends the context of the run, or makes the context end as soon as the run has one.
 func (r *run) end(why error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,23 +77,23 @@ func (r *run) begin(cancel context.CancelCauseFunc) {
 	}
 }
 
-// call records that the run has its slot, and its handler is called now.
+// call records that the run has its slot and its handler is called at now.
 func (r *run) call(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.begun = now
 }
 
-// called returns since when the run has its slot, the zero time if it never had one, and whether
-// its handler has ended.
+// called returns since when the run has its slot, and whether its handler has ended. since is the
+// zero time if the run never had a slot.
 func (r *run) called() (since time.Time, ended bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.begun, r.settling
 }
 
-// settle takes note that the settler gets the run. It returns why the context was to
-// end, nil if it was not, and whether CompleteTx was called.
+// settle records that the settler gets the run. It returns why the context was to end, nil if it
+// was not, and whether CompleteTx was called.
 func (r *run) settle() (ended error, byTx bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,30 +101,28 @@ func (r *run) settle() (ended error, byTx bool) {
 	return r.ended, r.byTx
 }
 
-// runs reports whether the handler runs, and whether it may have completed the job
-// itself.
+// runs reports whether the handler runs, and whether it has called CompleteTx.
 func (r *run) runs() (runs, byTx bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.settling, r.byTx
 }
 
-// hand has the runs that this worker has claimed, until the database knows how they
-// ended.
-type hand struct {
+// inFlight holds the runs that this worker has claimed, until their outcome is stored.
+type inFlight struct {
 	mu      sync.Mutex
 	of      map[claim]*run
 	newest  map[int64]*run
-	overdue map[*run]bool // given up, their handlers have not returned
+	overdue map[*run]bool // given up, and the handler has not returned
 }
 
-func newHand() *hand {
-	return &hand{of: map[claim]*run{}, newest: map[int64]*run{}, overdue: map[*run]bool{}}
+func newInFlight() *inFlight {
+	return &inFlight{of: map[claim]*run{}, newest: map[int64]*run{}, overdue: map[*run]bool{}}
 }
 
-// add takes a run in. It returns another run of the same job, nil if there is none:
-// its claim was lost.
-func (h *hand) add(r *run) (older *run) {
+// add adds a run. If another run of the same job is in flight, add returns it: that run has lost
+// its claim.
+func (h *inFlight) add(r *run) (older *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	older = h.newest[r.claim.ID]
@@ -132,7 +130,7 @@ func (h *hand) add(r *run) (older *run) {
 	return older
 }
 
-func (h *hand) drop(r *run) {
+func (h *inFlight) drop(r *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.of, r.claim)
@@ -141,8 +139,8 @@ func (h *hand) drop(r *run) {
 	}
 }
 
-// all are the runs in hand.
-func (h *hand) all() (runs []*run) {
+// all returns the runs in flight.
+func (h *inFlight) all() (runs []*run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.of {
@@ -151,9 +149,9 @@ func (h *hand) all() (runs []*run) {
 	return runs
 }
 
-// called returns the jobs that have slots, and those whose handlers were given up. A Scan that
-// was given up has none.
-func (h *hand) called() (all []RunningJob) {
+// called returns the jobs that hold slots, including those whose handlers were given up. A Scan
+// that was given up has no job.
+func (h *inFlight) called() (all []RunningJob) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.of {
@@ -169,16 +167,16 @@ func (h *hand) called() (all []RunningJob) {
 	return all
 }
 
-// has reports whether a run is still in hand.
-func (h *hand) has(r *run) bool {
+// has reports whether a run is still in flight.
+func (h *inFlight) has(r *run) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.of[r.claim] == r
 }
 
-// gaveUp records that a handler ignores the end of its context, and returned that it
-// has returned after that.
-func (h *hand) gaveUp(r *run) {
+// gaveUp records that the handler of a run was given up. returned records that the handler has
+// returned after that.
+func (h *inFlight) gaveUp(r *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !r.back {
@@ -186,16 +184,16 @@ func (h *hand) gaveUp(r *run) {
 	}
 }
 
-func (h *hand) returned(r *run) {
+func (h *inFlight) returned(r *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r.back = true
 	delete(h.overdue, r)
 }
 
-// overdueNow counts the runs that were given up and whose handlers have not returned, and says
-// since when the first of them has its slot.
-func (h *hand) overdueNow() (n int, since time.Time) {
+// overdueNow counts the runs that were given up and whose handlers have not returned. since is when
+// the first of them got its slot.
+func (h *inFlight) overdueNow() (n int, since time.Time) {
 	for _, j := range h.called() {
 		if !j.Overdue {
 			continue
@@ -207,8 +205,8 @@ func (h *hand) overdueNow() (n int, since time.Time) {
 	return n, since
 }
 
-// late are the ids of runs that were given up and have not returned.
-func (h *hand) late() (ids []int64) {
+// late returns the IDs of runs that were given up and whose handlers have not returned.
+func (h *inFlight) late() (ids []int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for r := range h.overdue {

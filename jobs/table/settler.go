@@ -17,32 +17,33 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// settler stores what became of jobs: whatever has gathered while the last statement
-// ran, in the next. If the database does not answer, it keeps it and tries again.
+// settler stores the outcomes of jobs. The outcomes that gather while a statement runs are stored
+// by the next statement. While the database does not answer, the settler keeps the outcomes and
+// retries.
 type settler struct {
 	w       *Worker
 	pace    batch.Pace
 	wake    chan struct{}
-	changed chan struct{} // something was stored
+	changed chan struct{} // signalled after each statement
 
 	mu      sync.Mutex
-	coming  int // no handler of them runs any more, and add gets them next
+	coming  int // their handlers have ended, and add gets them next
 	waiting []*ending
-	flying  int // in the statement that runs
+	storing int // outcomes in the current statement
 	err     error
 }
 
-// ending is how a run has ended, as long as the database does not know it.
+// ending is an outcome that is not stored yet.
 type ending struct {
 	run    *run
 	err    error
 	took   time.Duration
 	end    end
-	stored func() // called when the settler is done with it
-	gone   bool   // it is
+	stored func() // called when the settler is done with the ending
+	gone   bool   // the settler is done with it
 }
 
-// size is about how many bytes a statement has for the ending.
+// size returns about how many bytes of a statement the ending takes.
 func (e *ending) size() int {
 	const rest = 200
 	if e.end.Message == nil {
@@ -54,11 +55,11 @@ func (e *ending) size() int {
 const (
 	// mostStored bounds how many jobs a statement settles.
 	mostStored = 2000
-	// mostBytes bounds the bytes that it has for them.
+	// mostBytes bounds the bytes of outcomes in a statement.
 	mostBytes = 4 << 20
-	// heldPause is the pause before jobs are settled again whose rows somebody holds.
+	// heldPause is the pause before jobs with locked rows are settled again.
 	heldPause = 200 * time.Millisecond
-	// finishLimit is how long a stop waits for ends to be stored.
+	// finishLimit is how long a stop waits for outcomes to be stored.
 	finishLimit = 15 * time.Second
 )
 
@@ -66,7 +67,7 @@ func newSettler(w *Worker) *settler {
 	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
-// expect takes note of an end that add gets next: a stop waits for it from now on.
+// expect records an outcome that add gets next. From now on a stop waits for this outcome.
 func (s *settler) expect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,17 +80,17 @@ func (s *settler) add(e *ending) {
 	s.waiting = append(s.waiting, e)
 	s.mu.Unlock()
 	signal(s.wake)
-	signal(s.w.wake) // no handler of it runs any more
+	signal(s.w.wake) // its handler has ended
 }
 
-// waits is how many ends the database does not know.
+// waits returns how many outcomes are not stored.
 func (s *settler) waits() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.coming + len(s.waiting) + s.flying
+	return s.coming + len(s.waiting) + s.storing
 }
 
-// run stores until ctx ends.
+// run stores outcomes until ctx ends.
 func (s *settler) run(ctx context.Context) {
 	for failures := 0; ; {
 		begin := time.Now()
@@ -104,7 +105,7 @@ func (s *settler) run(ctx context.Context) {
 		}
 		s.w.turns.settles.Begin()
 		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			s.w.begin(observe.ConditionSettle) // leaves nothing out
+			s.w.begin(observe.ConditionSettle) // a settle leaves out no rows
 			return batch.Each(all, func(part []*ending) error { return s.store(ctx, s.w.store.db.Plans.On(conn, conn), part) },
 				func(e *ending, err error) error { return s.refused(ctx, s.w.store.db.Plans.On(conn, conn), e, err) })
 		})
@@ -131,7 +132,7 @@ func (s *settler) run(ctx context.Context) {
 	}
 }
 
-// take returns what has gathered: as much as a statement may settle.
+// take returns the outcomes to store now, as many as a statement may settle.
 func (s *settler) take() []*ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,24 +144,24 @@ func (s *settler) take() []*ending {
 	}
 	all := s.waiting[:n:n]
 	s.waiting = s.waiting[n:]
-	s.flying = n
+	s.storing = n
 	return all
 }
 
-// putBack keeps what could not be stored, behind what has gathered since. It returns
-// how much that is.
+// putBack keeps the outcomes that could not be stored, behind newer outcomes. It returns how many
+// are kept.
 func (s *settler) putBack(all []*ending, err error) (kept int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rest := slices.DeleteFunc(all, func(e *ending) bool { return e.gone })
-	s.flying, s.err = 0, err
+	s.storing, s.err = 0, err
 	s.waiting = append(s.waiting, rest...)
 	signal(s.changed)
 	return len(rest)
 }
 
-// settleOn stores ends. It returns the state that each job has now, "" for a row that
-// somebody holds. Those that are missing are lost.
+// settleOn stores outcomes. It returns the current state of each job, "" for a locked row. Jobs
+// that are missing in the result are lost.
 func (w *Worker) settleOn(ctx context.Context, on store.Querier, ends []end) (map[claim]State, error) {
 	list, err := json.Marshal(ends)
 	if err != nil {
@@ -184,7 +185,7 @@ func (w *Worker) settleOn(ctx context.Context, on store.Querier, ends []end) (ma
 	return settled, nil
 }
 
-// store settles jobs. It may be repeated with the same ones.
+// store settles jobs. It may be repeated with the same jobs.
 func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) error {
 	ends := make([]end, len(batch))
 	for i, e := range batch {
@@ -203,18 +204,18 @@ func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) 
 			if err := s.refused(ctx, on, e, errUnchanged); err != nil {
 				return err
 			}
-		case state != "": // else somebody holds the row
+		case state != "": // else the row is locked
 			s.settled(e, state)
 		}
 	}
 	return nil
 }
 
-// refused settles a job as failed whose row the table does not take as it should be. If
-// the table refuses that, too, the row is left to stall.
+// refused settles a job as failed if the table refuses its outcome. If the table refuses this too,
+// the row stalls.
 func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err error) error {
 	if m := e.end.Message; m != nil && pgdriver.IsInvalidValue(err) && errtext.ASCII(*m) != *m {
-		ascii := errtext.ASCII(*m) // the database's encoding may not hold the other one
+		ascii := errtext.ASCII(*m) // the database's encoding may not hold the original text
 		e.end.Message = &ascii
 		if err = s.store(ctx, on, []*ending{e}); err == nil || pgdriver.FaultOf(err) == pgdriver.FaultServer {
 			return err
@@ -229,7 +230,7 @@ func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err 
 	}
 	switch {
 	case pgdriver.FaultOf(err) != pgdriver.FaultServer || state == unchanged:
-		_ = s.w.refuse(observe.ConditionSettle, e.run.claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // one too many holds nothing up
+		_ = s.w.refuse(observe.ConditionSettle, e.run.claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // a full list of refused rows does not block settling
 		s.lost(e)
 	case err != nil:
 		return err
@@ -241,7 +242,7 @@ func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err 
 	return nil
 }
 
-// settled takes note of what has become of a job.
+// settled records that the outcome of a job is stored.
 func (s *settler) settled(e *ending, state State) {
 	s.leave(e)
 	if state == StateCompleted {
@@ -261,7 +262,7 @@ func (s *settler) settled(e *ending, state State) {
 	e.stored()
 }
 
-// lost takes note that a run's job is another's.
+// lost records that another worker has the job of a run.
 func (s *settler) lost(e *ending) {
 	s.leave(e)
 	s.w.change(func(st *Status) { st.Lost++ })
@@ -271,11 +272,10 @@ func (s *settler) lost(e *ending) {
 
 func (s *settler) leave(e *ending) {
 	e.gone = true
-	s.w.hand.drop(e.run)
+	s.w.inFlight.drop(e.run)
 }
 
-// finish waits until everything is stored. It gives up when the database has not
-// answered for a while.
+// finish waits until every outcome is stored. It gives up after finishLimit or when ctx ends.
 func (s *settler) finish(ctx context.Context) error {
 	late := time.NewTimer(finishLimit)
 	defer late.Stop()
@@ -288,7 +288,7 @@ func (s *settler) finish(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		s.mu.Lock()
-		n, err := s.coming+len(s.waiting)+s.flying, s.err
+		n, err := s.coming+len(s.waiting)+s.storing, s.err
 		s.mu.Unlock()
 		if err == nil {
 			err = errHeld

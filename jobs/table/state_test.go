@@ -16,13 +16,13 @@ import (
 
 var errRefused = errors.New("refused")
 
-// permanent is an error of a user's that knows that it lasts.
+// permanent is an error with a method NonRetryable.
 type permanent struct{}
 
 func (permanent) Error() string      { return "gone for good" }
 func (permanent) NonRetryable() bool { return true }
 
-// What a handler does decides what becomes of its job.
+// The behaviour of a handler decides the outcome of its job.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -78,7 +78,7 @@ func TestStates(t *testing.T) {
 			}
 			s.want("what is left", "true true true", `SELECT (started_at IS NOT NULL) || ' ' || (finished_at >= started_at) || ' ' || (worker_hostname LIKE 'here/%') FROM example_jobs WHERE id = $1`, id)
 			last := observe.JobDone{}
-			s.until("the last run to be told", func() bool {
+			s.until("the last run to be reported", func() bool {
 				select {
 				case last = <-done:
 				default:
@@ -86,13 +86,13 @@ func TestStates(t *testing.T) {
 				return last.State == string(state)
 			})
 			if last.ID != id || (last.Err == nil) != (state == table.StateCompleted) {
-				t.Errorf("told: %+v", last)
+				t.Errorf("reported: %+v", last)
 			}
 		})
 	}
 }
 
-// contains reports whether a state, its count and a part of the message are as wanted.
+// contains reports whether got has the wanted state and count, and contains the wanted message.
 func contains(got, want string) bool {
 	a, b := strings.SplitN(got, " ", 3), strings.SplitN(want, " ", 3)
 	return a[0] == b[0] && a[1] == b[1] && strings.Contains(a[2], b[2])

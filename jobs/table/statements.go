@@ -10,19 +10,19 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// statements is the SQL about a table of jobs. Lists come as text, of JSON or of
-// arrays: every driver can do that in every mode.
+// statements is the SQL about a table of jobs. Lists are sent as text, of JSON or of arrays: every
+// driver supports text in every mode.
 //
-// No statement waits for a lock of a row: it passes over rows that others hold, and
-// tells. So a transaction that holds one row, as a handler's may, keeps no heartbeat
-// of others back, and no two statements wait for each other.
+// No statement waits for the lock of a row. A statement passes over locked rows and reports them.
+// So a transaction that holds one row, such as a handler's, does not delay heartbeats of other
+// rows. And no two statements wait for each other.
 //
-// The locks are FOR NO KEY UPDATE: a row that refers to a job by a foreign key, written
-// by its handler, takes a lock that FOR UPDATE would pass over.
+// The locks are FOR NO KEY UPDATE. A handler may write a row that refers to a job by a foreign key.
+// That row takes a lock on the job which FOR UPDATE would pass over.
 type statements struct {
 	claim, claimOf, peek                  claimText
 	read                                  string
-	beat, settle, disown                  string
+	beat, settle, releaseOrphans          string
 	stalled, reset                        string
 	log, relog                            string
 	requeue                               string
@@ -30,7 +30,7 @@ type statements struct {
 	tryCondition, tryOrder, tryExpression string // for EXPLAIN
 }
 
-// claimText is a claim around its condition and its limit.
+// claimText is the text of a claim around its condition and its limit.
 type claimText struct{ head, middle, tail string }
 
 func (c claimText) with(condition string, limit int) string {
@@ -40,7 +40,7 @@ func (c claimText) with(condition string, limit int) string {
 	return c.head + condition + c.middle + fmt.Sprint(limit) + c.tail
 }
 
-// claimParameters is how many parameters a claim has before those of a condition.
+// claimParameters is how many parameters a claim has before the parameters of a condition.
 const claimParameters = 2
 
 // listed is the list of runs, from arrays. A claim is the microsecond of started_at.
@@ -49,21 +49,22 @@ const listed = `d AS MATERIALIZED (
 	FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)
 )`
 
-// fence is the condition that a row is as one of the list d has claimed it. The ids
-// come as an array, too: a join with the list alone may become a sequential scan.
+// fence is the condition that the row still has the claim of an entry of the list d. The IDs come
+// as an array too, since a join with the list alone may become a sequential scan.
 const fence = `t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{started_at} = d.started AND t.{worker_hostname} = $3::text`
 
-// fenceOne is the same for one run. The handler of the run waits for it, so it may
-// wait for the row.
+// fenceOne is the fence for one run. The statement may wait for the row, since the handler of the
+// run waits for the statement.
 const fenceOne = `t.{id} = $1::bigint AND t.{started_at} = 'epoch'::timestamptz + $2::bigint * interval '1 microsecond'
 	AND t.{worker_hostname} = $3::text AND t.{state} = 'processing'`
 
-// due is the condition that a row may be claimed. The first part is that of the index.
-// The rest is a CASE: without statistics the planner takes it for true of every other
-// row, and so walks the index in its order instead of sorting what it expects to be few.
+// due is the condition that a row may be claimed. The first part is the condition of the index. The
+// rest is a CASE, for the planner. Without statistics, the planner estimates a CASE as true for
+// every other row. So the planner reads the index in its order instead of sorting a number of rows
+// that it expects to be small.
 //
-// A row that finished in the future did so before the server's clock was set back. A minute is
-// more than the moment by which a statement may be behind.
+// A finished_at in the future was written before the server's clock was set back. The limit of a
+// minute is longer than a statement's clock may lag.
 func (s settings) due() string {
 	if s.retryAfter == 0 {
 		return `{alias}.{state} = 'queued'
@@ -76,24 +77,23 @@ func (s settings) due() string {
 				OR {alias}.{finished_at} > statement_timestamp() + ` + interval(time.Minute.Microseconds()) + ` END`
 }
 
-// interval is a product: the number in an interval's text is a short one until
-// PostgreSQL 14.
+// interval returns an SQL interval as a product. Until PostgreSQL 14 the number in an interval's
+// text has less range.
 func interval(microseconds int64) string {
 	return fmt.Sprintf("%d * interval '1 microsecond'", microseconds)
 }
 
-// claimSQL claims the first rows. The rows are locked when they are updated. The limit
-// is part of the text: with a parameter for it a generic plan is made for a tenth of
-// the table.
+// claimSQL claims the first rows. The rows are locked when they are updated. The limit is part of
+// the text. With a parameter for the limit, a generic plan is made for a tenth of the table.
 //
-// A row that was cancelled before it began ends here. One that a trigger leaves as it is
-// has no state in the answer.
+// A row that was cancelled before it began ends here. A row that a trigger leaves unchanged has no
+// state in the answer.
 const claimSQL = `
 WITH picked AS MATERIALIZED (
 	SELECT {alias}.{id} AS id FROM {table} AS {alias}
 	WHERE {due} AND {which}{condition}`
 
-// Whether a claim leaves out the rows of its list, or is about these alone.
+// These say whether a claim leaves out the rows of its list, or covers only these rows.
 const (
 	notListed  = `NOT {alias}.{id} = ANY ($1::text::bigint[])`
 	onlyListed = `{alias}.{id} = ANY ($1::text::bigint[])`
@@ -120,8 +120,8 @@ const claimedSQL = `
 SELECT id, claim, state, failures, resets, {server} FROM claimed
 UNION ALL SELECT id, 0, '', 0, 0, 0 FROM picked WHERE id NOT IN (SELECT id FROM claimed)`
 
-// peekedSQL claims nothing: it returns the rows that a claim has found. It has the
-// parameters of a claim.
+// peekedSQL returns the rows that a claim would find, and claims nothing. It has the parameters of
+// a claim.
 const peekedSQL = `
 	FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -131,9 +131,9 @@ const readSQL = `
 SELECT {view alias}.{id}, {expressions}
 FROM {view} AS {view alias} WHERE {view alias}.{id} = ANY ($1::text::bigint[])`
 
-// beatSQL returns the rows that are still as they were claimed, also those that
-// somebody holds, whether they were cancelled, and whether a trigger has left them as they
-// are. It writes nothing into those of the last list.
+// beatSQL writes heartbeats. It returns the rows that still have their claim, including locked
+// rows. For each row it returns whether it was cancelled, and whether a trigger leaves it
+// unchanged. It writes nothing into the rows of the last list.
 const beatSQL = `
 WITH ` + listed + `, seen AS MATERIALIZED (
 	SELECT t.{id} AS id, d.claim, coalesce(t.{cancel}, false) AS cancel FROM {table} AS t, d WHERE ` + fence + ` AND t.{state} = 'processing'
@@ -144,13 +144,12 @@ WITH ` + listed + `, seen AS MATERIALIZED (
 )
 SELECT id, claim, cancel, id IN (SELECT id FROM mine) AND id NOT IN (SELECT id FROM beat) FROM seen`
 
-// settleSQL stores how runs have ended. A row that has left processing since, with the
-// claim still in it, was settled before: by this statement, whose answer was lost, or
-// by CompleteTx. It is returned with the state that it has, and one that somebody
-// holds without any. One that a trigger leaves as it is, is unchanged. What is not
-// returned was lost.
+// settleSQL stores the outcomes of runs. A row with the claim that has left processing was settled
+// before, by a lost answer of this statement or by CompleteTx. Such a row is returned with its
+// state. A locked row is returned without a state. A row that a trigger leaves unchanged is
+// returned as unchanged. A row that is not returned was lost.
 //
-// A hidden row waits for as long again as it has since it was queued.
+// A hidden row waits for as long again as it has waited since it was queued.
 const settleSQL = `
 WITH d AS MATERIALIZED (
 	SELECT d.*, 'epoch'::timestamptz + d.claim * interval '1 microsecond' AS started
@@ -186,8 +185,8 @@ UNION ALL SELECT id, claim, '' FROM seen WHERE id NOT IN (SELECT id FROM mine)`
 
 const settleFence = `t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{started_at} = d.started AND t.{worker_hostname} = $2::text`
 
-// disownSQL queues rows again that this worker has claimed without hearing of it.
-const disownSQL = `
+// releaseOrphansSQL queues rows again that this worker has claimed without an answer.
+const releaseOrphansSQL = `
 WITH mine AS MATERIALIZED (
 	SELECT t.{id} AS id FROM {table} AS t
 	WHERE t.{state} = 'processing' AND t.{worker_hostname} = $2::text AND NOT t.{id} = ANY ($1::text::bigint[])
@@ -197,19 +196,19 @@ UPDATE {table} AS t SET {state} = 'queued', {started_at} = NULL
 WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine))
 RETURNING t.{id}`
 
-// heartbeat is when a row last showed that its worker lives, NULL if it never has, or
-// somebody wrote a time that none can be. It may lie in the future, if the server's clock
-// was set back.
+// heartbeat is an expression for when a row last showed that its worker lives. The value is NULL
+// without such a time, or if the time is infinite. The value may lie in the future, if the server's
+// clock was set back.
 const heartbeat = `CASE WHEN isfinite(coalesce(t.{last_heartbeat_at}, t.{started_at})) THEN coalesce(t.{last_heartbeat_at}, t.{started_at}) END`
 
-// silent is the condition that a heartbeat is older than an interval, or lies in the
-// future, where nobody sees how old it is: the watch tells whether another one comes.
+// silent is the condition that a heartbeat is older than an interval or lies in the future. The age
+// of a heartbeat in the future is unknown, so the watch checks whether another heartbeat comes.
 func silent(than string) string {
 	return `NOT coalesce(` + heartbeat + `, '-infinity') BETWEEN clock_timestamp() - ` + than + ` AND clock_timestamp()`
 }
 
-// stalledSQL finds rows whose heartbeat may stop: half of StalledMaxAge is over. Some may
-// be such as the table refuses to reset.
+// stalledSQL finds rows whose heartbeat is older than half of StalledMaxAge. The table may refuse
+// to reset some of these rows.
 func stalledSQL(half string) string {
 	return `
 SELECT t.{id}, ` + pgdriver.Microseconds(heartbeat) + ` FROM {table} AS t
@@ -217,10 +216,9 @@ WHERE t.{state} = 'processing' AND ` + silent(half) + `
 ORDER BY t.{id} LIMIT ` + fmt.Sprint(1000+batch.MostRefused)
 }
 
-// resetSQL resets those of the list whose heartbeat has not come since. Killers of
-// workers and their neighbours come back apart from each other: else the neighbours
-// count as many resets as the killer. One that a trigger leaves as it is has no state in
-// the answer.
+// resetSQL resets the rows of the list whose heartbeat has not changed. A job that kills workers
+// and its neighbours get different delays. Otherwise the neighbours would count as many resets as
+// the killer. A row that a trigger leaves unchanged has no state in the answer.
 func resetSQL(age string) string {
 	return `
 WITH d AS MATERIALIZED (
@@ -253,7 +251,7 @@ UPDATE {table} AS t SET {execution_logs} = coalesce(t.{execution_logs}, '{}') ||
 WHERE ` + fenceOne + `
 RETURNING cardinality(t.{execution_logs})`
 
-// relogSQL tells a run that is lost from an entry that is not there.
+// relogSQL distinguishes a lost run from a missing entry.
 const relogSQL = `
 WITH mine AS MATERIALIZED (
 	SELECT t.{id} AS id, coalesce(cardinality(t.{execution_logs}), 0) AS entries FROM {table} AS t WHERE ` + fenceOne + ` FOR NO KEY UPDATE
@@ -263,8 +261,7 @@ WITH mine AS MATERIALIZED (
 )
 SELECT entries FROM mine`
 
-// requeueSQL tells a row that is not there from one that somebody holds, and from one that
-// a trigger leaves as it is.
+// requeueSQL distinguishes a missing row, a locked row, and a row that a trigger leaves unchanged.
 const requeueSQL = `
 WITH mine AS MATERIALIZED (
 	SELECT t.{id} AS id FROM {table} AS t WHERE t.{id} = $1::bigint FOR NO KEY UPDATE SKIP LOCKED
@@ -280,7 +277,7 @@ const countSQL = `SELECT count(*) FROM {table} AS {alias} WHERE {alias}.{state} 
 
 const existsSQL = `SELECT EXISTS (SELECT FROM {table} AS {alias} WHERE {alias}.{state} = ANY ($1::text::{state type}[]){condition})`
 
-// longestSQL tells how long the row has been due that has been due for longest.
+// longestSQL returns how long the row has been due that has been due for longest.
 var longestSQL = `
 SELECT coalesce(max(` + pgdriver.Age(`d.due`) + `), 0) FROM (
 	SELECT greatest({alias}.{queued_at}, {alias}.{process_after}) AS due FROM {table} AS {alias} WHERE {alias}.{state} = 'queued'{condition}
@@ -288,7 +285,7 @@ SELECT coalesce(max(` + pgdriver.Age(`d.due`) + `), 0) FROM (
 	SELECT coalesce(` + pgdriver.Time(`{alias}.{finished_at}`) + ` + {retry after}, {alias}.{queued_at}) FROM {table} AS {alias} WHERE {alias}.{state} = 'errored' AND {retries}{condition}
 ) AS d WHERE isfinite(d.due) AND d.due <= statement_timestamp()`
 
-// newStatements makes the SQL of a table with these types of columns.
+// newStatements makes the SQL of a table with these column types.
 func newStatements(s settings, t types) statements {
 	condition := ""
 	if s.condition != "" {
@@ -309,7 +306,7 @@ func newStatements(s settings, t types) statements {
 	for name, actual := range s.columns {
 		pairs = append(pairs, "{"+name+"}", ident.Quote(actual))
 	}
-	names := strings.NewReplacer(pairs...) // in one pass: what users wrote stays as it is
+	names := strings.NewReplacer(pairs...) // in one pass, so that expressions of users stay unchanged
 	r := func(sql string) string { return names.Replace(sql) }
 	claim := func(which, then string) claimText {
 		parts := strings.NewReplacer("{due}", s.due(), "{which}", which, "{started}", pgdriver.Microseconds("t.{started_at}"))
@@ -317,7 +314,7 @@ func newStatements(s settings, t types) statements {
 	}
 	return statements{
 		claim: claim(notListed, claimedSQL), claimOf: claim(onlyListed, claimedSQL), peek: claim(notListed, peekedSQL),
-		read: r(readSQL), beat: r(beatSQL), settle: r(settleSQL), disown: r(disownSQL),
+		read: r(readSQL), beat: r(beatSQL), settle: r(settleSQL), releaseOrphans: r(releaseOrphansSQL),
 		stalled: r(stalledSQL(interval(s.stalled.Microseconds() / 2))), reset: r(resetSQL(interval(s.stalled.Microseconds()))),
 		log: r(logSQL), relog: r(relogSQL), requeue: r(requeueSQL),
 		count: r(countSQL), exists: r(existsSQL), longest: r(longestSQL),

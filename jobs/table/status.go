@@ -10,14 +10,14 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// WorkerState is where a worker is in its life.
+// WorkerState is the state of a worker.
 type WorkerState = observe.State
 
 const (
 	WorkerNew      = observe.StateNew      // Start was not called yet
 	WorkerStarting = observe.StateStarting // checks the table
 	WorkerRunning  = observe.StateRunning
-	WorkerDraining = observe.StateDraining // waits for the jobs in hand
+	WorkerDraining = observe.StateDraining // waits for the jobs in flight
 	WorkerStopped  = observe.StateStopped  // Start has returned
 )
 
@@ -25,30 +25,30 @@ const (
 type Status struct {
 	State       WorkerState
 	NumHandlers int
-	Running     int // slots that are taken: by handlers, and by jobs whose end is being stored
-	// Overdue counts the handlers that were given up, as they ignore the end of their contexts.
+	Running     int // slots taken by handlers, and by jobs whose outcome is being stored
+	// Overdue counts the handlers that were given up, since they ignore the end of their contexts.
 	// Their slots are lost until they return. OverdueSince is when the first of them got its slot,
-	// by this process's clock, the zero time if there are none. Running names the jobs.
+	// by this process's clock. It is the zero time if there are none. Running names the jobs.
 	Overdue      int
 	OverdueSince time.Time
-	Unsettled    int   // runs that have ended, and that the database does not know yet
+	Unsettled    int   // runs that have ended and whose outcome is not stored yet
 	Claimed      int64 // since the start
-	Completed    int64 // likewise
-	Failed       int64 // runs that have failed, likewise
-	Lost         int64 // runs whose job became another's, likewise
-	Reset        int64 // jobs of other workers that were reset, likewise
-	// LastHeartbeat is when the heartbeats of the jobs in hand were last written, by
-	// this process's clock; the zero time before the first.
+	Completed    int64 // since the start
+	Failed       int64 // runs that have failed, since the start
+	Lost         int64 // runs whose job another worker got, since the start
+	Reset        int64 // jobs of other workers that were reset, since the start
+	// LastHeartbeat is when heartbeats of the jobs in flight were last written, by this process's
+	// clock. It is the zero time before the first heartbeat.
 	LastHeartbeat time.Time
-	// What follows is nil if it works. While the table refuses to change some rows, and
-	// others go on, it is about these.
+	// Each of these errors is nil if the statements work. While the table refuses to change only
+	// some rows, the error names these rows.
 	ClaimError     error // why jobs cannot be claimed at the moment
 	HeartbeatError error // why heartbeats are not written
-	SettleError    error // why the ends of jobs are not stored
+	SettleError    error // why outcomes of jobs are not stored
 	ResetError     error // why jobs of lost workers are not reset
 }
 
-// MarshalJSON writes the fields under their names, and errors as their texts.
+// MarshalJSON writes the fields by name, and errors as their texts.
 func (s Status) MarshalJSON() ([]byte, error) {
 	type fields Status
 	return json.Marshal(struct {
@@ -60,18 +60,18 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	}{fields(s), errtext.Storable(s.ClaimError), errtext.Storable(s.HeartbeatError), errtext.Storable(s.SettleError), errtext.Storable(s.ResetError)})
 }
 
-// Status returns a snapshot. It may be called at any time.
+// Status returns a snapshot of the worker. It may be called at any time.
 func (w *Worker) Status() Status {
 	w.mu.Lock()
 	s := w.status
-	s.ClaimError, s.HeartbeatError = w.trouble(observe.ConditionClaim), w.trouble(observe.ConditionHeartbeat)
-	s.SettleError, s.ResetError = w.trouble(observe.ConditionSettle), w.trouble(observe.ConditionReset)
+	s.ClaimError, s.HeartbeatError = w.failure(observe.ConditionClaim), w.failure(observe.ConditionHeartbeat)
+	s.SettleError, s.ResetError = w.failure(observe.ConditionSettle), w.failure(observe.ConditionReset)
 	s.Running = w.taken
 	w.mu.Unlock()
 	s.State = w.state.Load().(WorkerState)
 	s.NumHandlers = w.opts.NumHandlers
 	s.Unsettled = w.settler.waits()
-	s.Overdue, s.OverdueSince = w.hand.overdueNow()
+	s.Overdue, s.OverdueSince = w.inFlight.overdueNow()
 	return s
 }
 
@@ -82,17 +82,17 @@ func (w *Worker) change(f func(s *Status)) {
 	f(&w.status)
 }
 
-// RunningJob is a job that has a slot of this worker: its handler or its PreHandle runs.
+// RunningJob is a job that holds a slot of this worker: its PreHandle or its handler runs.
 type RunningJob struct {
 	Header
-	Since   time.Time // when it got the slot, by this process's clock
-	Overdue bool      // the handler ignores the end of its context: the job has gone on without it
+	Since   time.Time // when the job got its slot, by this process's clock
+	Overdue bool      // the handler ignores the end of its context and was given up
 }
 
-// Running returns the jobs that have slots of this worker, the longest first. It may be called
-// at any time, also from a handler.
+// Running returns the jobs that hold slots of this worker, the longest first. It may be called at
+// any time, also from a handler.
 func (w *Worker) Running() []RunningJob {
-	all := w.hand.called()
+	all := w.inFlight.called()
 	slices.SortFunc(all, func(a, b RunningJob) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})

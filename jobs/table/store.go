@@ -15,8 +15,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Store is a table of jobs: what a worker runs, and what others ask about. Jobs are
-// enqueued by an INSERT of yours.
+// Store is a table of jobs. A worker runs its jobs, and any program may query it. The program
+// enqueues jobs by INSERT.
 type Store[R any] struct {
 	*rows
 	scan func(Row) (R, error)
@@ -26,15 +26,15 @@ type Store[R any] struct {
 type rows struct {
 	db       pgdriver.Pool
 	settings settings
-	bad      error // of what NewStore was given
+	bad      error // error of the options
 
 	mu   sync.Mutex
 	made bool
 	sql  statements
 }
 
-// NewStore describes a table of jobs. It does nothing yet: what is wrong with the
-// options, Start of a worker and each method return.
+// NewStore describes a table of jobs. If an option is invalid, Start of a worker and each method of
+// the store return the error.
 func NewStore[R any](db *sql.DB, o Options[R]) *Store[R] {
 	s, err := o.settings()
 	if db == nil {
@@ -46,7 +46,7 @@ func NewStore[R any](db *sql.DB, o Options[R]) *Store[R] {
 	return &Store[R]{&rows{db: pgdriver.NewPool(db), settings: s, bad: err}, o.Scan}
 }
 
-// statements looks the table up, once it has been found as it must be.
+// statements returns the SQL of the table. The first call inspects the table.
 func (s *rows) statements(ctx context.Context) (statements, error) {
 	if s.bad != nil {
 		return statements{}, s.bad
@@ -79,12 +79,11 @@ func unfit(findings []string) error {
 	return fmt.Errorf("%w:\n%s", ErrUnfit, strings.Join(findings, "\n"))
 }
 
-// Requeue queues a job again, whatever its state, due at a time; the zero time is at
-// once. It clears cancel, and leaves num_failures and num_resets. A run of the job that
-// is under way loses it, see [ErrClaimLost]: a handler that wants to run its own job
-// again returns [RequeueAfter]. The error is [ErrNotFound] if there is no such row. If
-// another transaction holds the row, Requeue tries again for ten seconds, then that is
-// the error.
+// Requeue queues a job again, whatever its state. The job is due at after; the zero time is at
+// once. Requeue clears cancel, and keeps num_failures and num_resets. A current run of the job
+// loses it, see [ErrClaimLost]. A handler that wants to run its own job again returns
+// [RequeueAfter] instead. If there is no such row, Requeue returns [ErrNotFound]. If another
+// transaction holds the row locked, Requeue retries for ten seconds and then returns an error.
 func (s *rows) Requeue(ctx context.Context, id int64, after time.Time) error {
 	q, err := s.statements(ctx)
 	if err != nil {
@@ -117,8 +116,8 @@ func (s *rows) Requeue(ctx context.Context, id int64, after time.Time) error {
 	}
 }
 
-// CountByState counts the rows of the table that meet the Condition and are in one of
-// the states. Give the column state an index if there are many.
+// CountByState counts the rows of the table that meet the Condition and are in one of the states.
+// For a large table, create an index on the column state.
 func (s *rows) CountByState(ctx context.Context, of ...State) (n int64, err error) {
 	return ask[int64](ctx, s, func(q statements) string { return q.count }, of)
 }
@@ -158,9 +157,9 @@ func isState(s State) bool {
 	return false
 }
 
-// MaxDurationInQueue returns how long the job has been due that has been due for
-// longest: since queued_at, process_after or, after a failure, finished_at and
-// RetryAfter. 0: none is due.
+// MaxDurationInQueue returns how long the job has been due that has been due for longest. A job is
+// due since queued_at, process_after or, after a failure, finished_at plus RetryAfter. The result
+// is 0 if no job is due.
 func (s *rows) MaxDurationInQueue(ctx context.Context) (time.Duration, error) {
 	q, err := s.statements(ctx)
 	if err != nil {
@@ -173,9 +172,9 @@ func (s *rows) MaxDurationInQueue(ctx context.Context) (time.Duration, error) {
 	return time.Duration(n) * time.Microsecond, nil
 }
 
-// Check reports what keeps a worker with this role from running: columns that are not
-// there or of the wrong type, states that the table refuses, expressions that
-// PostgreSQL does not take, privileges. Start of a worker checks the same.
+// Check returns an error for everything that keeps a worker with this role from running. These are
+// missing columns, wrong types, states that the table refuses, invalid expressions, and missing
+// privileges. Start of a worker runs the same checks.
 func (s *rows) Check(ctx context.Context) error {
 	if s.bad != nil {
 		return s.bad
@@ -188,8 +187,8 @@ func (s *rows) Check(ctx context.Context) error {
 	return s.check(ctx, conn, "")
 }
 
-// check finds the table once, on one connection: a search path that a handler leaves
-// behind in a session then leads to no other table.
+// check resolves the table once, on one connection. A search path that a handler leaves in a
+// session later leads to no other table.
 func (s *rows) check(ctx context.Context, on store.Querier, hostname string) error {
 	if err := pgdriver.CheckWrites(ctx, on); err != nil {
 		return fmt.Errorf("jobs/table: %w", err)

@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
-// Requeue runs any job again, and takes one that runs away from its handler.
+// Requeue runs any job again, and takes a running job from its handler.
 func TestRequeue(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -50,9 +50,9 @@ func TestRequeue(t *testing.T) {
 	}
 }
 
-// Requeue does not wait for ever for a row that somebody holds, nor is it silent about one
-// that does not change.
-func TestRequeueThatCannot(t *testing.T) {
+// Requeue does not wait for ever for a locked row. It returns an error for a row that does not
+// change.
+func TestRequeueOfALockedOrUnchangedRow(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	store := table.NewStore(s.d.DB, s.o)
@@ -85,7 +85,7 @@ func TestRequeueThatCannot(t *testing.T) {
 	}
 }
 
-// Counts, and what is asked wrong.
+// CountByState, Exists and MaxDurationInQueue count, and refuse invalid arguments.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -121,7 +121,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// Entries of the log are numbered, and a number that is not there is an error.
+// Entries of the log are numbered, and an unknown number is an error.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -147,8 +147,8 @@ func TestLog(t *testing.T) {
 	s.want("the log", `{"n":1} "two"`, `SELECT execution_logs[1]::text || ' ' || execution_logs[2]::text FROM example_jobs WHERE id = $1`, id)
 }
 
-// What PostgreSQL sacrifices for a statement of others, where transactions are stricter than
-// read committed by default, is made again.
+// If PostgreSQL aborts a log statement for another one, with a stricter default isolation, the
+// statement is retried.
 func TestLogUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

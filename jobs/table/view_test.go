@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// What a handler is given is as the claim has left the row, also where an expression
-// wraps a column that the claim has written.
+// A handler gets the row as the claim has left it, also where an expression uses a column that the
+// claim has written.
 func TestNothingIsStale(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -31,8 +31,8 @@ func TestNothingIsStale(t *testing.T) {
 	}
 }
 
-// A row that the view hides waits, and then runs. One that Scan refuses, or that the
-// view fails on or shows twice, has a failure. The others run.
+// A row that the view hides waits, and then runs. A row has a failure if Scan refuses it, or if the
+// view fails on it or shows it twice. The other rows run.
 func TestRowsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -60,7 +60,7 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	want := map[string]string{"2": "queued 0 example_jobs_with_repository_name does not show the row", "3": "failed 2 division by zero", "4": "failed 2 more than once",
 		"5": "failed 2 refused", "6": "failed 2 boom", "7": "failed 2 takes 1, there are 7", "8": `failed 2 converting driver.Value type string ("repo 8")`}
 	hid := make(chan []int64, 100)
-	// What was queued an hour ago is hidden for as long.
+	// A row that was queued an hour ago is hidden for an hour.
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id, queued_at) SELECT i, now() - CASE i WHEN 2 THEN interval '1 hour' ELSE interval '0' END FROM generate_series(1, 20) AS i`)
 	w := s.run(func(o *table.WorkerOptions) {
 		o.NumHandlers = 30
@@ -94,8 +94,8 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	s.until("its slot", func() bool { return w.Status().Running == 0 })
 }
 
-// Scan may put a job off, as a handler may.
-func TestScanThatQueuesAgain(t *testing.T) {
+// Scan may delay a job, as a handler may.
+func TestScanThatReturnsRequeueAfter(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.o.Scan = func(row table.Row) (e example, err error) {
@@ -111,8 +111,7 @@ func TestScanThatQueuesAgain(t *testing.T) {
 	s.until("its slot", func() bool { return w.Status().Running == 0 })
 }
 
-// What is hidden waits for as long again as it has waited, ten seconds at least and an hour
-// at most.
+// A hidden row waits for as long again as it has waited, ten seconds at least and an hour at most.
 func TestHiddenForLong(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -129,8 +128,8 @@ func TestHiddenForLong(t *testing.T) {
 	})
 }
 
-// While the view cannot be read at all, no job is blamed for it.
-func TestViewThatIsAway(t *testing.T) {
+// While the view cannot be read at all, no job has a failure for this reason.
+func TestUnreadableView(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	w := s.run(nil)
@@ -148,7 +147,7 @@ func TestViewThatIsAway(t *testing.T) {
 	s.until("the trouble to be over", func() bool { return w.Status().ClaimError == nil })
 }
 
-// A row that the table does not take as completed has failed; its mates complete.
+// A row that the table does not accept as completed has failed. The other rows complete.
 func TestRowThatTheTableRefuses(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// leaveTimeout bounds what is waited for when a worker stops.
+	// leaveTimeout bounds the waits when a worker stops.
 	leaveTimeout = 5 * time.Second
-	// grace is how long a handler has to return after its context has ended.
+	// grace is how long a handler may run after its context has ended.
 	grace = 10 * time.Second
 	// statementLimit bounds each statement of the worker's own.
 	statementLimit = 10 * time.Second
-	// ownConnections is how many a worker needs at once: for heartbeats, to claim or
+	// ownConnections is how many connections a worker needs at once: for heartbeats, to claim or
 	// reset, and to settle.
 	ownConnections = 3
 )
@@ -38,34 +38,34 @@ type Worker struct {
 	store   *rows
 	handler handler
 	opts    WorkerOptions
-	bad     error  // of the options
-	host    string // what worker_hostname has: the name of the machine, and the id
+	bad     error  // error of the options
+	host    string // value of worker_hostname: the name of the machine and the ID
 	grace   time.Duration
-	limit   time.Duration // of a statement of the worker's own
-	hangs   time.Duration // after it, a turn of a loop hangs
+	limit   time.Duration // bounds a statement of the worker's own
+	hangs   time.Duration // bounds a turn of a loop, for Live
 
 	life       runtime.Life
 	prepared   bool // enter has succeeded
 	closedOnce sync.Once
-	closed     chan struct{} // closed when the pool is
+	closed     chan struct{} // closed when the pool is closed
 	state      atomic.Value  // WorkerState
-	wake       chan struct{} // for the loop
+	wake       chan struct{} // wakes the loop
 	sweepNow   *wakeup.Signal
 
-	sql       statements
-	pulse     *sql.Conn       // of the heartbeats
-	home      home            // the servers that pulse and the pool lead to
-	handling  context.Context // of all handlers; a stop that has waited long enough ends it
-	alive     context.Context // of all else; ends before Start returns
-	hand      *hand
-	settler   *settler
-	turns     turns
-	observers *runtime.Observers
+	sql           statements
+	heartbeatConn *sql.Conn       // connection of the heartbeats
+	home          home            // the servers of the heartbeats and of the pool
+	handling      context.Context // context of all handlers; a stop ends it after ShutdownTimeout
+	alive         context.Context // context of all other goroutines; ends before Start returns
+	inFlight      *inFlight
+	settler       *settler
+	turns         turns
+	observers     *runtime.Observers
 
-	mu      sync.Mutex // guards what follows
-	taken   int        // slots
+	mu      sync.Mutex // guards the fields below
+	taken   int        // slots taken
 	status  Status
-	errs    map[observe.Condition]error // of whole statements, by what they are for
+	errs    map[observe.Condition]error // errors of whole statements, by their purpose
 	refused map[observe.Condition]*batch.Refused[int64]
 }
 
@@ -78,7 +78,7 @@ type handler struct {
 	postHandle func(ctx context.Context, job any)
 }
 
-// NewWorker makes a worker. It does nothing yet: Start checks what it was given.
+// NewWorker makes a worker. Start checks the arguments and runs the worker.
 func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	made := handler{preDequeue: h.PreDequeue}
 	made.read = func(row Row, r *run) (any, error) {
@@ -104,7 +104,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	w := &Worker{
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: watchdog.Limit,
 		closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
-		hand: newHand(), errs: map[observe.Condition]error{},
+		inFlight: newInFlight(), errs: map[observe.Condition]error{},
 		refused: map[observe.Condition]*batch.Refused[int64]{observe.ConditionDatabase: {}, observe.ConditionClaim: {}, observe.ConditionHeartbeat: {}, observe.ConditionSettle: {}, observe.ConditionReset: {}},
 	}
 	var loggers []observe.Observer
@@ -122,28 +122,27 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	return w
 }
 
-// ID identifies this worker: worker_hostname ends with it.
+// ID returns the ID of this worker. worker_hostname ends with this ID.
 func (w *Worker) ID() uuid.UUID { return w.id }
 
-// Stop asks the worker to stop claiming, to wait for the jobs in hand and to end.
-// It returns at once; Start waits. It may be called at any time, any number of
-// times, also from a handler.
+// Stop asks the worker to stop claiming, to wait for the jobs in flight and to end. It returns at
+// once, and Start waits. Stop may be called at any time, any number of times, also from a handler.
 func (w *Worker) Stop() { w.life.Ask() }
 
-// Start runs the worker until ctx ends, Stop is called, or an error that no retry
-// can mend; the first two are a clean stop and return nil. It begins by checking the
-// configuration and the table, see Store.Check, and starts nothing if it finds
-// fault. While the database cannot be reached, it tries again, for ever or for StartLimit. When
-// it returns, nothing of the worker is running any more.
+// Start runs the worker until ctx ends, Stop is called, or an error occurs that no retry can mend.
+// The first two are a clean stop and return nil. Start first checks the configuration and the
+// table, see Store.Check. If a check fails, it starts nothing. While the database cannot be
+// reached, Start retries, for ever or for StartLimit. When Start returns, nothing of the worker is
+// running any more.
 //
-// At a stop the worker claims nothing, and waits for the jobs that run, for
-// ShutdownTimeout at most. Then their contexts end, and they are queued again
-// uncounted.
+// During a stop the worker claims no jobs, and waits for the running jobs, for ShutdownTimeout at
+// most. Then the contexts of their handlers end. The jobs are queued again, and no failure is
+// counted.
 //
-// A handler that ignores the end of its context cannot be ended. Some seconds after
-// that bound Start returns without it, with [ErrHandlerOverdue]. Its goroutine is
-// all that still runs. What it returns then is of no effect. The same goes for the hooks
-// of Handler, and Scan.
+// A handler that ignores the end of its context cannot be ended. Some seconds after the context has
+// ended, Start returns without the handler, with [ErrHandlerOverdue]. Only the goroutine of the
+// handler still runs. What the handler returns then has no effect. The same applies to the hooks of
+// Handler and to Scan.
 func (w *Worker) Start(ctx context.Context) error {
 	return w.life.Start(ctx, w.enter, w.work, w.leave)
 }
@@ -168,8 +167,8 @@ func (w *Worker) leave(_ *runtime.Phases, err error) {
 // source names this worker in events.
 func (w *Worker) source() observe.Worker { return observe.Worker{Kind: observe.KindTable, ID: w.id} }
 
-// work runs everything, and returns when the jobs in hand have ended and what became
-// of them is stored.
+// work starts all goroutines. It returns when the jobs in flight have ended and their outcomes are
+// stored.
 func (w *Worker) work(p *runtime.Phases) error {
 	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
 	for _, run := range []func(context.Context){w.heartbeat, w.settler.run, w.resetStalled, w.sweep, w.watchServer} {
@@ -189,13 +188,13 @@ func (w *Worker) work(p *runtime.Phases) error {
 			err = errtext.Join(err, fmt.Errorf("%w: the hook PostHandle of %d jobs", ErrHandlerOverdue, n))
 		}
 	}
-	if late := w.hand.late(); len(late) > 0 {
+	if late := w.inFlight.late(); len(late) > 0 {
 		err = errtext.Join(err, fmt.Errorf("%w: of jobs %v", ErrHandlerOverdue, late))
 	}
 	return err
 }
 
-// prepare checks everything that can be checked before anything runs.
+// prepare runs all checks before anything starts.
 func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.validate(); err != nil {
 		return err
@@ -226,11 +225,11 @@ func (w *Worker) check(ctx context.Context) error {
 		_ = conn.Close()
 		return err
 	}
-	w.pulse = conn
+	w.heartbeatConn = conn
 	return nil
 }
 
-// validate checks what NewWorker was given, without the database.
+// validate checks the arguments of NewWorker, without the database.
 func (w *Worker) validate() error {
 	if w.store.bad != nil {
 		return w.store.bad
@@ -245,8 +244,8 @@ func (w *Worker) validate() error {
 	return nil
 }
 
-// awaitClose ends the worker, and the contexts of the handlers, when somebody closes the
-// pool: nothing can be claimed or stored from then on.
+// awaitClose ends the worker and the contexts of its handlers when the pool is closed. Nothing can
+// be claimed or stored after that.
 func (w *Worker) awaitClose(running context.Context, abandon context.CancelCauseFunc) error {
 	select {
 	case <-w.closed:
@@ -264,15 +263,14 @@ func (w *Worker) on(ctx context.Context, f func(ctx context.Context, conn *sql.C
 	return pool.On(ctx, w.store.db, w.limit, w.sweepNow, func(conn *sql.Conn) error { return f(ctx, conn) })
 }
 
-// sweep closes the dead among the pool's idle connections each time that somebody
-// asks for it.
+// sweep closes the dead ones among the idle connections of the pool, each time that it is woken.
 func (w *Worker) sweep(ctx context.Context) {
 	pool.Run(ctx, w.store.db.DB, w.sweepNow, func(idle, alive int) {
 		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
 	})
 }
 
-// take takes slots for jobs that were claimed.
+// take takes slots for n claimed jobs.
 func (w *Worker) take(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,7 +278,7 @@ func (w *Worker) take(n int) {
 	w.status.Claimed += int64(n)
 }
 
-// give gives a slot back.
+// give returns a slot.
 func (w *Worker) give() {
 	w.mu.Lock()
 	w.taken--
@@ -288,22 +286,22 @@ func (w *Worker) give() {
 	signal(w.wake)
 }
 
-// free is how many slots are free, and claimed how many jobs were claimed so far.
+// free returns how many slots are free, and how many jobs were claimed so far.
 func (w *Worker) free() (free int, claimed int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.opts.NumHandlers - w.taken, w.status.Claimed
 }
 
-// awaitCalls waits until no goroutine has a slot but those of handlers that were given
-// up, and those that wait for what cannot be stored. It returns how many have one after a
-// limit.
+// awaitCalls waits until no goroutine holds a slot. Handlers that were given up do not count, nor
+// do jobs whose outcome cannot be stored. awaitCalls returns how many goroutines hold a slot after
+// the limit.
 func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) (left int) {
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	for {
 		free, _ := w.free()
-		if left = w.opts.NumHandlers - free - len(w.hand.late()) - w.settler.waits(); left <= 0 {
+		if left = w.opts.NumHandlers - free - len(w.inFlight.late()) - w.settler.waits(); left <= 0 {
 			return 0
 		}
 		select {
@@ -316,7 +314,7 @@ func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) (left int)
 	}
 }
 
-// signal wakes who waits at c, now or the next time.
+// signal wakes the receiver of c, now or at its next receive.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

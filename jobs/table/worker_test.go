@@ -19,7 +19,7 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// A worker ends by itself after so many jobs, or so long.
+// A worker ends by itself after a number of jobs, or after a time.
 func TestBoundsOfAWorker(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -43,8 +43,8 @@ func TestBoundsOfAWorker(t *testing.T) {
 	}
 }
 
-// A stop waits for what runs; after ShutdownTimeout it ends the contexts, and the jobs
-// are queued again, uncounted. A handler that ignores that is left behind.
+// A stop waits for running jobs. After ShutdownTimeout their contexts end, and the jobs are queued
+// again without a failure. A handler that ignores the end is left behind.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -94,7 +94,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Close of the pool under a worker ends it soon, with an error that says so.
+// A worker whose pool is closed soon ends, with an error that says so.
 func TestPoolThatIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, busy := range map[string]bool{"idle": false, "busy": true} {
@@ -134,8 +134,8 @@ func TestPoolThatIsClosed(t *testing.T) {
 	}
 }
 
-// A handler that ignores the end of its time is given up: its job is tried again, and
-// its slot stays taken until it returns.
+// A handler that ignores the end of its time is given up. Its job is retried, and its slot stays
+// taken until the handler returns.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -157,7 +157,7 @@ func TestOverdue(t *testing.T) {
 	s.start(w)
 	id := s.add("")
 	s.becomes(id, table.StateCompleted)
-	s.until("the end to be told", func() bool { return w.Status().Completed == 1 })
+	s.until("the end to be reported", func() bool { return w.Status().Completed == 1 })
 	s.until("one slot to be taken", func() bool { return w.Status().Running == 1 })
 	if st := w.Status(); st.Overdue != 1 || st.OverdueSince.IsZero() {
 		t.Errorf("it was given up, and the status is %+v", st)
@@ -186,7 +186,7 @@ func TestOverdue(t *testing.T) {
 	s.want("the row", "completed 1", `SELECT state || ' ' || num_failures FROM example_jobs WHERE id = $1`, id)
 }
 
-// Running shows a job from when it has its slot until its handler has returned.
+// Running returns a job from the time it gets its slot until its handler returns.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -208,7 +208,7 @@ func TestRunning(t *testing.T) {
 	s.until("it to have ended", func() bool { return len(w.Running()) == 0 })
 }
 
-// The status is JSON, and what is logged has a line for each hook.
+// The status has a JSON form, and the log has a line for each event.
 func TestStatusAndLogger(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -255,7 +255,7 @@ func TestStatusAndLogger(t *testing.T) {
 	if strings.Contains(lines.String(), "<nil>") {
 		t.Errorf("nil is logged:\n%s", &lines)
 	}
-	for _, want := range []string{"worker started", "jobs claimed", "job will be tried again", "job failed", "does not show the row", "somebody else has changed the state", "statement failed, retrying", "recovered", "worker stopped"} {
+	for _, want := range []string{"worker started", "jobs claimed", "job will be tried again", "job failed", "does not show the row", "the row has another state already", "statement failed, retrying", "recovered", "worker stopped"} {
 		if !strings.Contains(lines.String(), want) {
 			t.Errorf("%q is not logged:\n%s", want, &lines)
 		}
@@ -266,8 +266,8 @@ type writer func(p []byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// A burst of rows into a quiet table runs as fast as others, though the worker's sessions have
-// made their plans while the table was small, and nobody has analyzed it since.
+// A burst of rows into an idle table runs as fast as later bursts. The sessions have made their
+// plans while the table was small and not analyzed since.
 func TestPlansOfASmallTable(t *testing.T) {
 	tier.Long(t, "TestPlans, and TestPlans of internal/pgdriver, in which a slow statement is planned anew")
 	t.Parallel()
@@ -296,7 +296,7 @@ func TestPlansOfASmallTable(t *testing.T) {
 	began := time.Now()
 	s.until("the burst", func() bool { return w.Status().Completed == 50+burst })
 	t.Logf("%d rows in %v", burst, time.Since(began).Round(time.Millisecond))
-	if n := (read() - before) / burst; n > 300 { // a machine that is slow begins to plan anew later
+	if n := (read() - before) / burst; n > 300 { // a slow machine replans later
 		t.Errorf("the table was read %d times from end to end", n)
 	}
 }

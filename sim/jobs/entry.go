@@ -21,7 +21,7 @@ func (e *enqueuer) enqueue(ctx context.Context, a *enqueueAttempt) error {
 	if fault.Chance(e.dice, 0.1) {
 		many = 5 + e.dice.IntN(20)
 	}
-	var entries []jobs.Entry
+	var entries []jobs.EnqueueParams
 	var drawn []entry
 	for range many {
 		x, job := e.draw(many == 1)
@@ -70,7 +70,7 @@ func (e *enqueuer) token() string {
 
 // draw draws a job. Only one that is alone in its transaction has a key: two of the
 // same would meet themselves.
-func (e *enqueuer) draw(alone bool) (x entry, job jobs.Entry) {
+func (e *enqueuer) draw(alone bool) (x entry, job jobs.EnqueueParams) {
 	token := e.token()
 	queue := fault.OneOf(e.dice, e.knobs.Queues...).Name
 	priority := fault.OneOf(e.dice, 1, 5, 5, 5, 9)
@@ -115,7 +115,7 @@ func (e *enqueuer) draw(alone bool) (x entry, job jobs.Entry) {
 		opts = append(opts, e.drawBounds()...)
 	}
 	x.Kind = args.Kind()
-	return x, jobs.Entry{Args: args, Options: opts}
+	return x, jobs.EnqueueParams{Args: args, Options: opts}
 }
 
 // drawBounds draws how often a job may fail, and how many workers may be lost with

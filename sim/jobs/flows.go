@@ -90,7 +90,7 @@ var built, lists = buildFlows()
 func buildFlows() (all []*flow.Flow[flowInput], list *flow.Step[listTask, []plainTask]) {
 	for _, shape := range flows {
 		f := flow.New[flowInput](shape.Name)
-		var steps []flow.Before
+		var steps []flow.Dependency
 		for _, s := range shape.Steps {
 			opts := []flow.StepOption{flow.Enqueue(jobs.Queue(s.Queue))}
 			if s.Quorum > 0 {
@@ -128,7 +128,7 @@ func buildFlows() (all []*flow.Flow[flowInput], list *flow.Step[listTask, []plai
 }
 
 // addStep adds a step of one of the kinds that jobs have, too.
-func addStep(f *flow.Flow[flowInput], s history.FlowStep, opts []flow.StepOption) flow.Before {
+func addStep(f *flow.Flow[flowInput], s history.FlowStep, opts []flow.StepOption) flow.Dependency {
 	switch s.Kind {
 	case "tx":
 		return flow.Add[string](f, s.Name, func(in flowInput) txTask { return txTask{in.task(s.Name)} }, opts...)

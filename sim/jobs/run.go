@@ -161,7 +161,7 @@ func (s *Simulation) actLast(ctx context.Context) error {
 		return fmt.Errorf("sim: the last runs of flows: %w", err)
 	}
 	const many = 20
-	var entries []jobs.Entry
+	var entries []jobs.EnqueueParams
 	var all []entry
 	for i := range many {
 		t := task{Token: fmt.Sprintf("last-%d", i)}
@@ -173,7 +173,7 @@ func (s *Simulation) actLast(ctx context.Context) error {
 			opts = append(opts, jobs.Unique("last"))
 		}
 		all = append(all, entry{Enqueued: history.Enqueued{Token: t.Token, Who: "harness", Kind: "plain", Queue: queue.Name, Outcome: history.EnqueueCommitted}})
-		entries = append(entries, jobs.Entry{Args: plainTask{t}, Options: opts})
+		entries = append(entries, jobs.EnqueueParams{Args: plainTask{t}, Options: opts})
 	}
 	made, err := s.client.EnqueueMany(ctx, nil, entries)
 	if err != nil {

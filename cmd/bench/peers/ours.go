@@ -42,7 +42,7 @@ func (p *ourPeer) enqueue(ctx context.Context, first, n int) error {
 		_, err := p.client.Enqueue(ctx, nil, ourArgs{first})
 		return err
 	}
-	all := make([]jobs.Entry, n)
+	all := make([]jobs.EnqueueParams, n)
 	for i := range all {
 		all[i].Args = ourArgs{first + i}
 	}

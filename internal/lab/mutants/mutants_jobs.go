@@ -39,14 +39,14 @@ var jobMutants = []Mutant{
 		Test: Test{"./coord", "TestDeadSQLChecksAgain"},
 	},
 	{
-		Name: "hand-after", Jobs: true,
-		Mistake: "the look takes the set of jobs in hand after the rows, because it is fresher then",
+		Name: "in-flight-after", Jobs: true,
+		Mistake: "a reconciliation takes the set of jobs in flight after the rows, because it is fresher then",
 		Edits: []Edit{
-			{"jobs/look.go", `	before := l.w.hand.of(l)
-	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.lookedAt) < emptyLook*l.w.cfg.heartbeat {`, `	if len(l.w.hand.of(l)) == 0 && l.doubt.IsZero() {`},
-			{"jobs/look.go", `	l.lookedAt = time.Now()
-`, `	l.lookedAt = time.Now()
-	before := l.w.hand.of(l)
+			{"jobs/reconcile.go", `	before := l.w.inFlight.of(l)
+	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.reconciledAt) < idleReconcile*l.w.cfg.heartbeat {`, `	if len(l.w.inFlight.of(l)) == 0 && l.doubt.IsZero() {`},
+			{"jobs/reconcile.go", `	l.reconciledAt = time.Now()
+`, `	l.reconciledAt = time.Now()
+	before := l.w.inFlight.of(l)
 `},
 		},
 		Faults: jobCalm,
@@ -78,12 +78,12 @@ var jobMutants = []Mutant{
 		Faults:  jobCalm + ",cut=6",
 	},
 	{
-		Name: "rescue-after-chores", Jobs: true,
+		Name: "rescue-after-maintenance", Jobs: true,
 		Mistake: "a leader does one thing after the other: the jobs of the dead wait for what it removes",
-		Edits: []Edit{{"jobs/rescue.go", `		if ids := r.due(time.Now()); len(ids) > 0 {`, `		for r.w.chores.turn.Lasts() > 0 && backoff.Sleep(ctx, rescueTick) {
+		Edits: []Edit{{"jobs/rescue.go", `		if ids := r.due(time.Now()); len(ids) > 0 {`, `		for r.w.maintenance.turn.Lasts() > 0 && backoff.Sleep(ctx, rescueTick) {
 		}
 		if ids := r.due(time.Now()); len(ids) > 0 {`}},
-		Test: Test{"./jobs", "TestChoresHoldUpNoRescue"},
+		Test: Test{"./jobs", "TestMaintenanceDelaysNoRescue"},
 	},
 	{
 		Name: "verdict-as-asked", Jobs: true,
@@ -96,12 +96,12 @@ var jobMutants = []Mutant{
 		Mistake: "a run that a statement did not settle, and none before it, is another's: nobody looks whether its row was only locked",
 		Edits: []Edit{{"internal/queue/statements.go", `,
 		(SELECT 'running' FROM {jobs} AS j WHERE j.id = d.id AND j.claim = d.claim)) AS state`, `) AS state`}},
-		Test: Test{"./jobs", "TestLockedRowHoldsUpNoOther"},
+		Test: Test{"./jobs", "TestLockedRowDelaysNoOtherJob"},
 	},
 	{
 		Name: "no-adoption", Jobs: true,
 		Mistake: "rows of this worker that it does not know are left alone: the worker that claimed them will know",
-		Edits:   []Edit{{"jobs/look.go", `			l.adopt(j)`, `			l.width += len(j.Args)`}},
+		Edits:   []Edit{{"jobs/reconcile.go", `			l.adopt(j)`, `			l.width += len(j.Args)`}},
 		Faults:  jobCalm + ",crash=0,vanish=0,restart=0,cut=8",
 	},
 	{
@@ -109,7 +109,7 @@ var jobMutants = []Mutant{
 		Mistake: "a stop waits for what runs; what was claimed ahead, the others will find",
 		Edits: []Edit{{"jobs/begin.go", `	for _, r := range l.ready {
 		l.unclaim(r)`, `	for _, r := range l.ready {
-		l.w.hand.drop(r)
+		l.w.inFlight.drop(r)
 	}
 	for _, r := range l.ready[:0] {
 		l.unclaim(r)`}},
@@ -151,7 +151,7 @@ var jobMutants = []Mutant{
 		Name: "clock-before", Jobs: true,
 		Mistake: "a program that gives a schedule other times reads the clock when its transaction begins",
 		Edits:   []Edit{{"jobs/schedule/statements.go", "`+toMicros(`clock_timestamp()`)+`, `+bounded+`, coalesce(", "`+toMicros(`transaction_timestamp()`)+`, `+bounded+`, coalesce("}},
-		Test:    Test{"./jobs/schedule", "TestOtherTimesBeginAfterThoseBefore"},
+		Test:    Test{"./jobs/schedule", "TestOtherTimesBeginAfterTheEarlierOnes"},
 	},
 	{
 		Name: "own-clock", Jobs: true,

@@ -18,7 +18,7 @@ var tableMutants = []Mutant{
 		Name:    "table-heartbeat-waits",
 		Mistake: "a heartbeat waits for a row that somebody holds, as any UPDATE does",
 		Edits:   []Edit{{"jobs/table/statements.go", "` + fence + ` AND t.{state} = 'processing' FOR NO KEY UPDATE OF t SKIP LOCKED", "` + fence + ` AND t.{state} = 'processing' FOR NO KEY UPDATE OF t"}},
-		Test:    Test{"./jobs/table", "TestRowThatSomebodyHolds"},
+		Test:    Test{"./jobs/table", "TestLockedRowDelaysNoOtherJobOfTheTable"},
 	},
 	{
 		Name:    "table-heartbeat-for-update",
@@ -49,7 +49,7 @@ var tableMutants = []Mutant{
 		Name:    "table-cancel-late",
 		Mistake: "only a run that has heard of its cancel is canceled",
 		Edits:   []Edit{{"jobs/table/statements.go", `WHEN t.{cancel} OR d."to" = 'canceled' THEN 'canceled'`, `WHEN d."to" = 'canceled' THEN 'canceled'`}},
-		Test:    Test{"./jobs/table", "TestCancelThatNobodyHasSeen"},
+		Test:    Test{"./jobs/table", "TestErrorBeforeTheCancelIsSeen"},
 	},
 	{
 		Name:    "table-settled-twice",

@@ -7,10 +7,10 @@ import (
 	"github.com/pgfrontier/worker/internal/runtime"
 )
 
-// A look that took long puts the next one off, for it may have walked over many dead
-// entries; but no farther than six heartbeats, for it may have waited for its connection,
-// and not at all while a claim may be under way whose answer was lost.
-func TestSlowLookDelaysNoOtherForLong(t *testing.T) {
+// A slow reconciliation delays the next one, since it may have read many dead entries. The delay is
+// at most six heartbeats, since the reconciliation may have waited for its connection. While the
+// answer of a claim is missing, there is no delay.
+func TestReconcilePause(t *testing.T) {
 	const beat = time.Second
 	lost := time.Now()
 	for _, c := range []struct {
@@ -25,8 +25,8 @@ func TestSlowLookDelaysNoOtherForLong(t *testing.T) {
 		{2 * time.Second, lost, beat},
 	} {
 		l := &loop{w: &Worker{observers: &runtime.Observers{}, cfg: config{heartbeat: beat}}, doubt: c.doubt}
-		if got := l.lookPause(c.took); got != c.want {
-			t.Errorf("after a look of %v, a claim lost: %t, the next is due in %v, want %v", c.took, !c.doubt.IsZero(), got, c.want)
+		if got := l.reconcilePause(c.took); got != c.want {
+			t.Errorf("after a reconciliation of %v, a claim lost: %t, the next is due in %v, want %v", c.took, !c.doubt.IsZero(), got, c.want)
 		}
 	}
 }

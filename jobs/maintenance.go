@@ -21,82 +21,83 @@ import (
 )
 
 const (
-	// choreTick is how often the leader looks whether there is a chore.
-	choreTick = 250 * time.Millisecond
-	// choresEvery is how often it does them.
-	choresEvery = 10 * time.Second
-	// choreSlice bounds for how long it removes old rows of one kind before others have
+	// maintenanceTick is how often the leader checks whether maintenance is due.
+	maintenanceTick = 250 * time.Millisecond
+	// maintenanceEvery is the default interval between two rounds of maintenance.
+	maintenanceEvery = 10 * time.Second
+	// maintenanceSlice bounds the time for removing old rows of one kind. Then the other kinds have
 	// their turn.
-	choreSlice = 500 * time.Millisecond
+	maintenanceSlice = 500 * time.Millisecond
 )
 
-// chores are what is not urgent and that one of all workers must do, while this one
-// leads: it removes what is old, and looks for what was forgotten. Nothing depends on
-// that it is one only.
-type chores struct {
+// maintenance is the work that is not urgent and that one worker does for all: the leader. The
+// leader removes old rows, and checks for queues, flows and keys that no worker serves. Correctness
+// does not depend on there being one leader only.
+type maintenance struct {
 	w     *Worker
 	turn  watchdog.Iteration
-	at    time.Time // the next
+	at    time.Time // when the next round is due
 	pass  pass
-	token atomic.Bool // look for it now: the server may have crashed
+	token atomic.Bool // asks for the token at once: the server may have crashed
 
-	expires some[int64]
-	retains some[int64]
-	forgets some[string] // keys of Once
+	expires chunks[int64]
+	retains chunks[int64]
+	forgets chunks[string] // keys of Once
 
 	unserved   sighted // queues without a worker
 	orphans    sighted // emitters without a checkpoint
-	unadvanced int     // how often nobody was seen to advance flows
+	unadvanced int     // consecutive rounds in which no worker advanced flows
 }
 
-func newChores(w *Worker) *chores {
-	return &chores{w: w, expires: some[int64]{what: refusedJob}, retains: some[int64]{what: refusedJob}, forgets: some[string]{what: refusedKey}}
+func newMaintenance(w *Worker) *maintenance {
+	return &maintenance{w: w, expires: chunks[int64]{what: refusedJob}, retains: chunks[int64]{what: refusedJob}, forgets: chunks[string]{what: refusedKey}}
 }
 
-// refusedKey names a key of Once that the database refuses to remove.
+// refusedKey describes a key of Once that the database refuses to remove.
 func refusedKey(w *Worker, key string, err error) error {
 	return fmt.Errorf("key %s: the database refuses to remove it from %s, and others go on: mend what refuses it, such as a trigger or a foreign key: %w", errtext.Value(key), w.tables.Once, errtext.Of(err))
 }
 
-// run does them until ctx ends.
-func (c *chores) run(ctx context.Context) {
-	for backoff.Sleep(ctx, choreTick) {
+// run does maintenance until ctx ends.
+func (c *maintenance) run(ctx context.Context) {
+	for backoff.Sleep(ctx, maintenanceTick) {
 		now := time.Now()
 		if c.token.Swap(false) {
-			c.task(ctx, "keep the token", c.w.plantToken)
+			c.task(ctx, "keep the token", c.w.ensureToken)
 		}
 		if !c.w.coord.Status().Leader {
-			c.pass, c.at = pass{}, time.Time{} // a worker that leads again does them at once
+			c.pass, c.at = pass{}, time.Time{} // a worker that becomes leader again starts a round at once
 			continue
 		}
 		// The rescuer may have seen a loss of leadership that was shorter than a tick.
-		if forgot := c.w.rescuer.forgot.Swap(false); forgot || now.After(c.at) {
-			c.at = now.Add(c.w.choreInterval)
+		if cleared := c.w.rescuer.cleared.Swap(false); cleared || now.After(c.at) {
+			c.at = now.Add(c.w.maintenanceInterval)
 			c.begin(ctx)
 		}
 		c.cleanUp(ctx)
 	}
 }
 
-func (c *chores) task(ctx context.Context, name string, f func(ctx context.Context, conn *sql.Conn) error) {
+func (c *maintenance) task(ctx context.Context, name string, f func(ctx context.Context, conn *sql.Conn) error) {
 	c.w.task(ctx, &c.turn, name, f)
 }
 
-// begin does what is done at once, and begins a pass over what is old.
-func (c *chores) begin(ctx context.Context) {
+// begin does the short tasks of a round. If no pass is under way, begin starts a pass over old
+// rows.
+func (c *maintenance) begin(ctx context.Context) {
 	c.task(ctx, "look for jobs of workers that are gone", func(ctx context.Context, conn *sql.Conn) error {
 		ids, err := c.w.queue.Claimers(ctx, c.w.planned(conn, conn))
 		c.w.rescuer.suspect(ids)
 		return err
 	})
-	c.task(ctx, "keep the token", c.w.plantToken)
+	c.task(ctx, "keep the token", c.w.ensureToken)
 	c.task(ctx, "compare the sequence of jobs", func(ctx context.Context, conn *sql.Conn) error {
-		c.w.compareSequence(ctx, conn)
+		c.w.checkSequence(ctx, conn)
 		return nil
 	})
-	c.task(ctx, "look for queues without a worker", c.lookForUnserved)
-	c.task(ctx, "look for flows without a worker", c.lookForUnadvanced)
-	c.task(ctx, orphansTask, c.lookForOrphans)
+	c.task(ctx, "look for queues without a worker", c.checkUnserved)
+	c.task(ctx, "look for flows without a worker", c.checkUnadvanced)
+	c.task(ctx, orphansTask, c.checkOrphans)
 	if !c.pass.underWay() {
 		c.task(ctx, "look for finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
 			c.pass.queues, err = c.w.queue.Retained(ctx, c.w.planned(conn, conn))
@@ -106,27 +107,28 @@ func (c *chores) begin(ctx context.Context) {
 	}
 }
 
-// sightings is how often in a row something is seen before it is told: a worker that starts, or
-// that has just left for another one, is no reason.
-const sightings = 2
+// sightingsNeeded is how many consecutive rounds must see a condition before the worker reports it.
+// One sighting may be a worker that starts, or that has just left for another one.
+const sightingsNeeded = 2
 
-// sighted is how often in a row something was seen, by its name.
+// sighted counts, by name, in how many consecutive rounds a condition was seen.
 type sighted map[string]int
 
-// now records what is seen, and returns what is to be told: each once.
-func (s *sighted) now(names []string) (tell []string) {
+// now records the names that this round has seen. It returns the names to report. Each name is
+// reported once.
+func (s *sighted) now(names []string) (report []string) {
 	was := *s
 	*s = make(sighted, len(names))
 	for _, name := range names {
-		if (*s)[name] = was[name] + 1; (*s)[name] == sightings {
-			tell = append(tell, name)
+		if (*s)[name] = was[name] + 1; (*s)[name] == sightingsNeeded {
+			report = append(report, name)
 		}
 	}
-	return tell
+	return report
 }
 
-// lookForUnserved tells once of each queue whose jobs are due and that no worker serves.
-func (c *chores) lookForUnserved(ctx context.Context, conn *sql.Conn) error {
+// checkUnserved reports each queue that has due jobs and no worker. Each queue is reported once.
+func (c *maintenance) checkUnserved(ctx context.Context, conn *sql.Conn) error {
 	queues, err := c.w.queue.Unserved(ctx, c.w.planned(conn, conn))
 	if err != nil {
 		return err
@@ -137,8 +139,9 @@ func (c *chores) lookForUnserved(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// lookForOrphans tells once of each consumer whose keys of EnqueueFor no worker removes.
-func (c *chores) lookForOrphans(ctx context.Context, conn *sql.Conn) error {
+// checkOrphans reports each consumer whose keys of EnqueueFor no worker removes. Each consumer is
+// reported once.
+func (c *maintenance) checkOrphans(ctx context.Context, conn *sql.Conn) error {
 	emitters, err := c.w.queue.Orphans(ctx, c.w.planned(conn, conn), c.w.events)
 	if err != nil {
 		return err
@@ -149,8 +152,9 @@ func (c *chores) lookForOrphans(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// lookForUnadvanced tells once that runs of flows have not ended and no worker advances them.
-func (c *chores) lookForUnadvanced(ctx context.Context, conn *sql.Conn) error {
+// checkUnadvanced reports unfinished flow runs that no worker advances. The condition is reported
+// once.
+func (c *maintenance) checkUnadvanced(ctx context.Context, conn *sql.Conn) error {
 	unadvanced, err := c.w.queue.Unadvanced(ctx, c.w.planned(conn, conn))
 	switch {
 	case err != nil:
@@ -159,15 +163,16 @@ func (c *chores) lookForUnadvanced(ctx context.Context, conn *sql.Conn) error {
 		c.unadvanced = 0
 		return nil
 	}
-	if c.unadvanced++; c.unadvanced == sightings {
+	if c.unadvanced++; c.unadvanced == sightingsNeeded {
 		return errors.New("runs of flows have not ended, and no worker advances them, so they stand still: give flow.Advance() to the workers")
 	}
 	return nil
 }
 
-// compareSequence tells if the ids of new jobs come again. Such a job runs, and what becomes
-// of it cannot be stored. An error of the look is no reason not to start.
-func (w *Worker) compareSequence(ctx context.Context, conn *sql.Conn) {
+// checkSequence reports a sequence that will repeat IDs of earlier jobs. A job with a repeated ID
+// runs, but its outcome cannot be stored. If the check itself fails, the worker starts all the
+// same.
+func (w *Worker) checkSequence(ctx context.Context, conn *sql.Conn) {
 	found, err := serial.Find(ctx, conn, serial.Enqueued(w.tables))
 	if err == nil && len(found) > 0 {
 		err = fmt.Errorf("ids of jobs come again: %v: raise it (pgfrontier sequences --raise, or RaiseSequences of ops.Jobs)", found[0])
@@ -175,29 +180,28 @@ func (w *Worker) compareSequence(ctx context.Context, conn *sql.Conn) {
 	w.taskFailed("compare the sequence of jobs", err)
 }
 
-// plantToken puts a token into its table after the server has emptied it: only with
-// one is a free lock a sign of death.
-func (w *Worker) plantToken(ctx context.Context, conn *sql.Conn) error {
+// ensureToken inserts the token of the table if it is missing, such as after a server crash. A free
+// lock proves that a worker is dead only while the token is there.
+func (w *Worker) ensureToken(ctx context.Context, conn *sql.Conn) error {
 	return pgdriver.Repeated(func() error {
 		_, err := conn.ExecContext(ctx, incarnation.InsertTokenOnce(w.tables.Token), uuid.NewString())
 		return err
 	})
 }
 
-// pass is what is left to do of a pass over all that is old. It may take many slices of
-// time: millions of jobs may have finished on one day.
+// pass is the rest of a pass over old rows. A pass may take many slices: millions of jobs may have
+// finished on one day.
 type pass struct {
 	expire, forget bool
-	notes          bool           // of events
-	queues         []string       // whose finished jobs are still to be removed
-	after          queue.Finished // the last one of the first queue that was looked at; zero: none yet
+	notes          bool           // keys of EnqueueFor
+	queues         []string       // queues with finished jobs to remove
+	after          queue.Finished // the last job of the first queue that was read; zero: none yet
 }
 
 func (p *pass) underWay() bool { return p.expire || p.forget || p.notes || len(p.queues) > 0 }
 
-// cleanUp goes on with the pass for a slice of time each. What fails is tried again in the
-// next pass.
-func (c *chores) cleanUp(ctx context.Context) {
+// cleanUp continues the pass, for one slice of each kind. The next pass retries what failed.
+func (c *maintenance) cleanUp(ctx context.Context) {
 	p := &c.pass
 	if p.expire {
 		p.expire = c.slice(ctx, expireTask, c.expireSome)
@@ -213,16 +217,16 @@ func (c *chores) cleanUp(ctx context.Context) {
 	}
 }
 
-// slice repeats a step while there is more, and its time is not over. It reports whether
-// there is more.
-func (c *chores) slice(ctx context.Context, name string, step func(ctx context.Context, conn *sql.Conn) (more bool, err error)) (more bool) {
+// slice repeats a step until nothing is left or [maintenanceSlice] is over. It reports whether more
+// is left.
+func (c *maintenance) slice(ctx context.Context, name string, step func(ctx context.Context, conn *sql.Conn) (more bool, err error)) (more bool) {
 	c.task(ctx, name, func(ctx context.Context, conn *sql.Conn) (err error) {
 		for begin := time.Now(); ; {
 			if more, err = step(ctx, conn); err != nil || !more {
 				more = false
 				return err
 			}
-			if time.Since(begin) > choreSlice {
+			if time.Since(begin) > maintenanceSlice {
 				return nil
 			}
 		}
@@ -230,7 +234,7 @@ func (c *chores) slice(ctx context.Context, name string, step func(ctx context.C
 	return more
 }
 
-func (c *chores) expireSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
+func (c *maintenance) expireSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	expired := 0
 	n, err := c.expires.take(ctx, c.w, expireTask, func(out []int64, most int) ([]int64, error) {
 		return c.w.queue.Expirable(ctx, c.w.planned(conn, conn), out, most)
@@ -253,31 +257,31 @@ const (
 	orphansTask = "look for keys of EnqueueFor that no worker removes"
 )
 
-// retainSome removes finished jobs of the first queue that is left. It goes on where the
-// last call has ended.
-func (c *chores) retainSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
+// retainSome removes finished jobs of the first queue of the pass. It continues after the last job
+// that the previous call has read.
+func (c *maintenance) retainSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	p := &c.pass
 	last := p.after
 	n, err := c.retains.take(ctx, c.w, retainTask, func(out []int64, most int) (ids []int64, err error) {
 		ids, last, err = c.w.queue.Retainable(ctx, c.w.planned(conn, conn), p.queues[0], c.w.cfg.retention, p.after, out, most)
 		return ids, err
 	}, func(jobs []int64) (int, error) { return c.w.queue.Remove(ctx, c.w.planned(conn, conn), jobs) })
-	if pgdriver.FaultOf(err) != pgdriver.FaultServer { // nothing of this queue can be removed
+	if pgdriver.FaultOf(err) != pgdriver.FaultServer { // no job of this queue can be removed
 		c.w.taskFailed(retainTask, err)
 		n, last, err = 0, p.after, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if n == 0 && last == p.after { // there is nothing more: what is locked was passed over
+	if n == 0 && last == p.after { // nothing is left: rows that are locked were passed over
 		p.queues, last = p.queues[1:], queue.Finished{}
 	}
 	p.after = last
 	return len(p.queues) > 0, nil
 }
 
-// raiseSome removes notes of events.
-func (c *chores) raiseSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
+// raiseSome removes keys of EnqueueFor.
+func (c *maintenance) raiseSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	there, err := c.w.queue.HasEvents(ctx, c.w.planned(conn, conn), c.w.events)
 	if !there || err != nil {
 		return false, err
@@ -286,7 +290,7 @@ func (c *chores) raiseSome(ctx context.Context, conn *sql.Conn) (more bool, err 
 	return n > 0, err
 }
 
-func (c *chores) forgetSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
+func (c *maintenance) forgetSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	n, err := c.forgets.take(ctx, c.w, forgetTask, func(out []string, most int) ([]string, error) {
 		return c.w.queue.Forgettable(ctx, c.w.planned(conn, conn), out, most)
 	}, func(keys []string) (int, error) { return c.w.queue.Forget(ctx, c.w.planned(conn, conn), keys) })

@@ -11,19 +11,19 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/jobtrial"
+	"github.com/pgfrontier/worker/internal/jobdryrun"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
 func init() {
-	jobtrial.Run = func(ctx context.Context, handlers any, given []jobtrial.Given, bench jobtrial.Bench) ([]jobtrial.Outcome, error) {
-		return handlers.(*Handlers).try(ctx, given, bench)
+	jobdryrun.Run = func(ctx context.Context, handlers any, given []jobdryrun.Given, db jobdryrun.Database) ([]jobdryrun.Outcome, error) {
+		return handlers.(*Handlers).dryRun(ctx, given, db)
 	}
-	jobtrial.Kinds = func(handlers any) []string { return handlers.(*Handlers).kinds() }
-	jobtrial.Of = settingsOf
+	jobdryrun.Kinds = func(handlers any) []string { return handlers.(*Handlers).kinds() }
+	jobdryrun.Of = settingsOf
 }
 
-func settingsOf(options any) (s jobtrial.Settings) {
+func settingsOf(options any) (s jobdryrun.Settings) {
 	var c config
 	var client clientConfig
 	switch all := options.(type) {
@@ -47,36 +47,36 @@ func settingsOf(options any) (s jobtrial.Settings) {
 	return s
 }
 
-// trial is what a run leaves that belongs to no worker: package workertest calls
-// the handler, and no table has the job.
-type trial struct {
+// dryRun is the state of a run without a worker. Package workertest calls the handler, and no table
+// contains the job.
+type dryRun struct {
 	mu   sync.Mutex
 	logs []json.RawMessage
 	txid string // of the transaction that CompleteTx was given
 }
 
-func (t *trial) log(entry json.RawMessage) {
+func (t *dryRun) log(entry json.RawMessage) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.logs = append(t.logs, entry)
 }
 
-func (t *trial) completeIn(ctx context.Context, tx *sql.Tx) error {
+func (t *dryRun) completeIn(ctx context.Context, tx *sql.Tx) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return tx.QueryRowContext(ctx, `SELECT txid_current()::text`).Scan(&t.txid)
 }
 
-// defaultPriority is what the table gives a job without one.
+// defaultPriority is the priority that the table gives to a job without one.
 const defaultPriority = 5
 
-// errUncommitted is the failure of a handler that has called CompleteTx in vain.
+// errUncommitted is the failure of a handler that has called CompleteTx and has not committed.
 var errUncommitted = errors.New("the handler called CompleteTx and returned nil, but has not committed its transaction")
 
-// try gives jobs to their handler once, and decides what becomes of them as a
-// worker does. It does not look for the one job of a batch that makes it fail.
-func (h *Handlers) try(ctx context.Context, given []jobtrial.Given, bench jobtrial.Bench) (all []jobtrial.Outcome, err error) {
-	runs, err := h.trials(given)
+// dryRun calls a handler once with the given jobs, and decides their outcomes as a worker does. It
+// does not split a batch that fails.
+func (h *Handlers) dryRun(ctx context.Context, given []jobdryrun.Given, db jobdryrun.Database) (all []jobdryrun.Outcome, err error) {
+	runs, err := h.dryRuns(given)
 	if err != nil || len(runs) == 0 {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (h *Handlers) try(ctx context.Context, given []jobtrial.Given, bench jobtri
 	var tx *sql.Tx
 	check := func(err error) error { return err }
 	if handler.tx {
-		if tx, check, err = bench.Begin(ctx); err != nil {
+		if tx, check, err = db.Begin(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -107,7 +107,7 @@ func (h *Handlers) try(ctx context.Context, given []jobtrial.Given, bench jobtri
 		err = (&call{h: handler}).timeout(err)
 	}
 	for i, r := range runs {
-		o, err := r.tried(ctx, given[i].Failures, err, bench)
+		o, err := r.dryRunOutcome(ctx, given[i].Failures, err, db)
 		if err != nil {
 			return nil, err
 		}
@@ -116,14 +116,14 @@ func (h *Handlers) try(ctx context.Context, given []jobtrial.Given, bench jobtri
 	return all, nil
 }
 
-// trials are the runs of given jobs, all of one kind.
-func (h *Handlers) trials(given []jobtrial.Given) (runs []*run, err error) {
+// dryRuns returns the runs of the given jobs, which must be of one kind.
+func (h *Handlers) dryRuns(given []jobdryrun.Given) (runs []*run, err error) {
 	if err := errtext.Join(h.errs...); err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	for i, g := range given {
-		spec, err := g.Entry.(Entry).spec()
+		spec, err := g.Entry.(EnqueueParams).spec()
 		if err != nil {
 			return nil, err
 		}
@@ -144,34 +144,34 @@ func (h *Handlers) trials(given []jobtrial.Given) (runs []*run, err error) {
 			row.RunAt = *spec.job.At
 		}
 		header := headerOf(row, cmp.Or(spec.job.Queue, DefaultQueue), cmp.Or(row.Most, handler.maxAttempts))
-		runs = append(runs, &run{handler: handler, row: row, header: header, trial: &trial{}})
+		runs = append(runs, &run{handler: handler, row: row, header: header, dryRun: &dryRun{}})
 	}
 	return runs, nil
 }
 
-// tried is the outcome of a run whose handler has returned returned.
-func (r *run) tried(ctx context.Context, failures int, returned error, bench jobtrial.Bench) (o jobtrial.Outcome, err error) {
-	result, byTx, own, settled := r.left()
+// dryRunOutcome returns the outcome of a run. returned is what its handler has returned.
+func (r *run) dryRunOutcome(ctx context.Context, failures int, returned error, db jobdryrun.Database) (o jobdryrun.Outcome, err error) {
+	result, byTx, own, settled := r.reported()
 	if settled && (returned == nil || !r.handler.tx || own != nil) {
 		returned = own // the transaction has not undone it
 	}
 	if byTx {
 		committed := false
-		if r.trial.txid != "" {
-			if committed, err = bench.Committed(ctx, r.trial.txid); err != nil {
+		if r.dryRun.txid != "" {
+			if committed, err = db.Committed(ctx, r.dryRun.txid); err != nil {
 				return o, err
 			}
 		}
 		switch {
 		case committed:
-			returned = nil // it has completed, whatever the handler says
+			returned = nil // the job has completed, whatever the handler returned
 		case returned == nil:
 			returned = errUncommitted
 		}
 	}
 	end := r.handler.decide(r.row, result, returned, nil)
-	o = jobtrial.Outcome{
-		State: string(end.To), Outcome: string(end.Outcome), Counts: end.Counts, Code: end.Code, Err: returned, Result: end.Result, Logs: r.trial.logs,
+	o = jobdryrun.Outcome{
+		State: string(end.To), Outcome: string(end.Outcome), Counts: end.Counts, Code: end.Code, Err: returned, Result: end.Result, Logs: r.dryRun.logs,
 	}
 	switch {
 	case end.Counts && end.To == queue.Available && failures+1 >= r.header.MaxAttempts:

@@ -8,31 +8,30 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
-// phase is where a run is in this worker.
+// phase is the phase of a run in this worker.
 type phase int
 
 const (
 	prefetched phase = iota // claimed, and not started
 	running                 // its handler runs
-	settling                // the settler has it
+	settling                // the settler stores its outcome
 )
 
-// hand has the runs that this worker has claimed, until the database knows how they
-// ended.
-type hand struct {
+// inFlight holds the runs that this worker has claimed, until their outcome is stored.
+type inFlight struct {
 	mu      sync.Mutex
 	runs    map[queue.Run]*run
-	newest  map[int64]*run // by job: a claim that was lost may leave an older one
-	overdue map[*run]bool  // given up, their handlers have not returned
+	newest  map[int64]*run // by job: after a lost claim, an older run of the job may remain
+	overdue map[*run]bool  // given up, and the handler has not returned
 }
 
-func (h *hand) init() {
+func (h *inFlight) init() {
 	h.runs, h.newest, h.overdue = map[queue.Run]*run{}, map[int64]*run{}, map[*run]bool{}
 }
 
-// add takes a run in. It returns another run of the same job, nil if there is none:
-// its claim was lost.
-func (h *hand) add(r *run) (older *run) {
+// add adds a run. If another run of the same job is in flight, add returns it: that run has lost
+// its claim.
+func (h *inFlight) add(r *run) (older *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	older = h.newest[r.row.ID]
@@ -41,7 +40,7 @@ func (h *hand) add(r *run) (older *run) {
 }
 
 // enter moves runs to a phase.
-func (h *hand) enter(p phase, runs ...*run) {
+func (h *inFlight) enter(p phase, runs ...*run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range runs {
@@ -49,8 +48,8 @@ func (h *hand) enter(p phase, runs ...*run) {
 	}
 }
 
-// call records that runs have their slots, and their handlers are called now.
-func (h *hand) call(now time.Time, runs []*run) {
+// call records that runs have their slots, and that their handlers are called at now.
+func (h *inFlight) call(now time.Time, runs []*run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range runs {
@@ -58,8 +57,8 @@ func (h *hand) call(now time.Time, runs []*run) {
 	}
 }
 
-// called returns the jobs that have slots, and those whose handlers were given up.
-func (h *hand) called() (all []RunningJob) {
+// called returns the jobs that hold slots, including those whose handlers were given up.
+func (h *inFlight) called() (all []RunningJob) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.runs {
@@ -73,8 +72,8 @@ func (h *hand) called() (all []RunningJob) {
 	return all
 }
 
-// drop takes runs out.
-func (h *hand) drop(runs ...*run) {
+// drop removes runs.
+func (h *inFlight) drop(runs ...*run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range runs {
@@ -86,7 +85,7 @@ func (h *hand) drop(runs ...*run) {
 }
 
 // of returns the runs of a queue, with their phases.
-func (h *hand) of(l *loop) map[queue.Run]phase {
+func (h *inFlight) of(l *loop) map[queue.Run]phase {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := map[queue.Run]phase{}
@@ -98,8 +97,8 @@ func (h *hand) of(l *loop) map[queue.Run]phase {
 	return all
 }
 
-// get returns a run and its phase now, nil if it has left.
-func (h *hand) get(k queue.Run) (*run, phase) {
+// get returns a run and its current phase. The run is nil if it is no longer in flight.
+func (h *inFlight) get(k queue.Run) (*run, phase) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.runs[k]
@@ -109,9 +108,9 @@ func (h *hand) get(k queue.Run) (*run, phase) {
 	return r, r.phase
 }
 
-// gaveUp records that the handler of a run ignores the end of its context, and returned
-// that it has returned after all, which may be known first.
-func (h *hand) gaveUp(r *run) {
+// gaveUp records that the handler of a run was given up. The handler may return before gaveUp is
+// called.
+func (h *inFlight) gaveUp(r *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !r.back {
@@ -119,7 +118,7 @@ func (h *hand) gaveUp(r *run) {
 	}
 }
 
-func (h *hand) returned(r *run) (slotSince time.Time) {
+func (h *inFlight) returned(r *run) (slotSince time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r.back = true
@@ -127,9 +126,9 @@ func (h *hand) returned(r *run) (slotSince time.Time) {
 	return r.started
 }
 
-// overdueOf counts the runs of a queue that were given up and whose handlers have not returned,
-// and says since when the first of them has its slot.
-func (h *hand) overdueOf(l *loop) (n int, since time.Time) {
+// overdueOf counts the runs of a queue that were given up and whose handlers have not returned.
+// since is when the first of them got its slot.
+func (h *inFlight) overdueOf(l *loop) (n int, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for r := range h.overdue {
@@ -143,8 +142,8 @@ func (h *hand) overdueOf(l *loop) (n int, since time.Time) {
 	return n, since
 }
 
-// overdueKinds are those of handlers that were given up and have not returned.
-func (h *hand) overdueKinds() (kinds []string) {
+// overdueKinds returns the kinds whose handlers were given up and have not returned.
+func (h *inFlight) overdueKinds() (kinds []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for r := range h.overdue {

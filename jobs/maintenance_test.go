@@ -16,8 +16,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// Finished jobs are removed after their time, with their attempts and logs. What an
-// operator has set for a queue comes first.
+// Finished jobs are removed after the retention, with their attempts and logs. The retention of a
+// queue overrides the worker's.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -25,7 +25,7 @@ func TestRetention(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.SetRetention(t.Context(), "kept", ops.Forever, somebody); err != nil {
+	if err := o.SetRetention(t.Context(), "kept", ops.Forever, operator); err != nil {
 		t.Fatal(err)
 	}
 	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
@@ -52,9 +52,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// A finished job that somebody has locked, or whose removal the database refuses, holds up no
-// other: neither in its queue nor in those behind it. So do keys of Once. What is refused is
-// told.
+// A finished job that is locked, or whose removal the database refuses, does not delay other jobs.
+// Neither do such keys of Once. Refused rows are reported.
 func TestRetentionPassesOver(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -99,15 +98,15 @@ func TestRetentionPassesOver(t *testing.T) {
 	s.until("all to be removed", left(" / "))
 }
 
-// A worker says that ids of jobs come again: when it starts, and while it runs.
-func TestIDsComeAgain(t *testing.T) {
+// A worker reports that IDs of jobs repeat, when it starts and while it runs.
+func TestRepeatedIDsAreReported(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
 		VALUES (7, 'task', 'default', 5, now(), '{}', now(), 1, 0, 0, 5, 'completed')`)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	const says = "compare the sequence of jobs: ids of jobs come again: sequence jobs_id_seq is at "
-	told := func() (n int) {
+	reported := func() (n int) {
 		for _, note := range s.notes() {
 			if strings.HasPrefix(note, says) && strings.Contains(note, ": raise it (pgfrontier sequences --raise") {
 				n++
@@ -115,14 +114,14 @@ func TestIDsComeAgain(t *testing.T) {
 		}
 		return n
 	}
-	observed := jobs.WithObserver(observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) }), observe.On(func(observe.WorkerStarted) { s.note("started with %d", told()) }))
+	observed := jobs.WithObserver(observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) }), observe.On(func(observe.WorkerStarted) { s.note("started with %d", reported()) }))
 	_, stop := s.runOn(s.d.DB, observed)
 	s.until("the worker to start", func() bool { return slices.Contains(s.notes(), "started with 1") })
 	o, err := ops.NewJobs(s.d.DB, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if raised, err := o.RaiseSequences(t.Context(), somebody); err != nil || len(raised) != 1 {
+	if raised, err := o.RaiseSequences(t.Context(), operator); err != nil || len(raised) != 1 {
 		t.Fatalf("raised %v, %v", raised, err)
 	}
 	if e := s.add(task{}); e != 8 {
@@ -132,14 +131,14 @@ func TestIDsComeAgain(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	before := told()
+	before := reported()
 	s.run(observed)
 	s.until("the next worker to start", func() bool { return slices.Contains(s.notes(), fmt.Sprint("started with ", before)) })
 	s.d.Exec(t, `TRUNCATE jobs RESTART IDENTITY`)
-	s.until("it to be told while the worker runs", func() bool { return told() > before })
+	s.until("it to be reported while the worker runs", func() bool { return reported() > before })
 }
 
-// Jobs of a worker whose row is gone run again: nobody else would know of it.
+// Jobs of a worker without a row run again.
 func TestWorkerWithoutRow(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -152,8 +151,8 @@ func TestWorkerWithoutRow(t *testing.T) {
 	}
 }
 
-// A worker whose row somebody has removed registers again, and claims nothing
-// before: its jobs could not be rescued.
+// A worker whose row was removed registers again before it claims. Otherwise its jobs could not be
+// rescued.
 func TestRowRemoved(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -170,9 +169,9 @@ func TestRowRemoved(t *testing.T) {
 	}
 }
 
-// A worker says once, after some seconds, which queue with due jobs no worker serves, and that
-// nobody advances flows. It says nothing of what is served, paused or due later.
-func TestNobodyServes(t *testing.T) {
+// A worker reports once, after some seconds, each queue with due jobs and no worker, and flows that
+// no worker advances. It reports no queue that is served, paused or due later.
+func TestUnservedQueuesAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
@@ -180,7 +179,7 @@ func TestNobodyServes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.PauseQueue(t.Context(), "paused", somebody); err != nil {
+	if err := o.PauseQueue(t.Context(), "paused", operator); err != nil {
 		t.Fatal(err)
 	}
 	s.add(task{}, jobs.Queue("paused"))
@@ -190,7 +189,7 @@ func TestNobodyServes(t *testing.T) {
 	s.d.Exec(t, `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`)
 	s.run(jobs.WithObserver(observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) })))
 	const queue, flows = `look for queues without a worker: queue "mail" has jobs that are due`, `look for flows without a worker: runs of flows have not ended`
-	told := func(what string) (n int) {
+	reported := func(what string) (n int) {
 		for _, note := range s.notes() {
 			if strings.HasPrefix(note, what) {
 				n++
@@ -198,7 +197,7 @@ func TestNobodyServes(t *testing.T) {
 		}
 		return n
 	}
-	s.until("both to be told", func() bool { return told(queue) == 1 && told(flows) == 1 })
+	s.until("both to be reported", func() bool { return reported(queue) == 1 && reported(flows) == 1 })
 	s.run(jobs.WithQueue("mail", 1))
 	s.until("the job to run", func() bool {
 		counts, err := s.Counts(t.Context())
