@@ -57,7 +57,7 @@ func TestCancelOfAJobWhoseIDIsTaken(t *testing.T) {
 	s.d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
 		SELECT id, 'earlier', queue, 5, now(), '{}', now(), 1, 0, 0, 5, 'completed' FROM jobs`)
 	_, err := s.Cancel(t.Context(), nil, id)
-	if err == nil || !strings.Contains(err.Error(), "has an earlier job of that id") || !strings.Contains(err.Error(), "SET id = -id WHERE id = 1)") {
+	if err == nil || !strings.Contains(err.Error(), "already has a job with this id") || !strings.Contains(err.Error(), "SET id = -id WHERE id = 1)") {
 		t.Errorf("while the id is taken: %v", err)
 	}
 	s.d.Exec(t, `UPDATE jobs_history SET id = -id`)
