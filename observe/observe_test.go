@@ -9,8 +9,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"log/slog"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -39,11 +39,15 @@ func nameOf(e observe.Event) string { return reflect.TypeOf(e).Name() }
 // The tests cover each event of the package.
 func TestAllEventsAreCovered(t *testing.T) {
 	missing := map[string]bool{}
-	packages, err := parser.ParseDir(token.NewFileSet(), ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, parser.SkipObjectResolution)
+	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range packages["observe"].Files {
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, d := range file.Decls {
 			if fn, is := d.(*ast.FuncDecl); is && fn.Recv != nil && fn.Name.Name == "line" {
 				missing[fn.Recv.List[0].Type.(*ast.Ident).Name] = true

@@ -210,9 +210,9 @@ func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
 		case limit < 1 || limit > 10_000:
 			return nil, fmt.Errorf("limit is %d, allowed is 1 to 10000", limit)
 		case f.Before < 0:
-			return nil, fmt.Errorf("Before is %d, ids begin at 1", f.Before)
+			return nil, fmt.Errorf("the run Before is %d, ids begin at 1", f.Before)
 		case f.State != "" && !slices.Contains([]State{StateRunning, StateCompleted, StateFailed, StateCancelled}, f.State):
-			return nil, fmt.Errorf("State %s is unknown", errtext.Value(f.State))
+			return nil, fmt.Errorf("the state %s is unknown", errtext.Value(f.State))
 		case strings.ContainsRune(f.Flow, 0):
 			return nil, errors.New("Flow is no text that PostgreSQL can hold")
 		case f.Before == 0:
