@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -92,11 +95,15 @@ func TestCeilingsNameEachGauge(t *testing.T) {
 
 // A small module has each figure that can be counted by hand.
 func TestMeasure(t *testing.T) {
-	folders, err := load("testdata")
+	dir := t.TempDir() // a go.mod in testdata would be one more module of the repository
+	if err := errors.Join(os.CopyFS(dir, os.DirFS("testdata")), os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module "+module+"\n\ngo 1.25\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	folders, err := load(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	gauges, err := measure("testdata", folders)
+	gauges, err := measure(dir, folders)
 	if err != nil {
 		t.Fatal(err)
 	}

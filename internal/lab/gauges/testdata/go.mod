@@ -1,3 +1,0 @@
-module github.com/pgfrontier/worker
-
-go 1.26
