@@ -16,7 +16,6 @@ import (
 // pause ends when a known job is due. It is the first pause again while a job waits, or if the poll
 // may have missed jobs. A poll reads as far ahead as the next pause lasts.
 func TestNextPoll(t *testing.T) {
-	t.Parallel()
 	tier.Checks(t, 5000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		first := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "first"))

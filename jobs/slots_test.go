@@ -61,7 +61,6 @@ func TestUnboundedSlotsAreNeverSpent(t *testing.T) {
 // A queue gets no slot for which a queue of a higher priority has jobs, and every other free slot.
 // A queue that got fewer slots than were free is woken as soon as it may take more.
 func TestSlotsGoToTheHigherPriority(t *testing.T) {
-	t.Parallel()
 	tier.Checks(t, 2000, 100_000)
 	rapid.Check(t, func(t *rapid.T) {
 		total, woken := rapid.IntRange(1, 6).Draw(t, "slots"), false

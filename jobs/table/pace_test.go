@@ -13,7 +13,6 @@ import (
 // random part of up to a quarter. A row that is found, or a job that ends, resets the pause to the
 // first.
 func TestPauseDoublesWhileNothingIsFound(t *testing.T) {
-	t.Parallel()
 	tier.Checks(t, 5_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		first := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "first"))

@@ -66,9 +66,11 @@ func Amount(quick, long int) int {
 }
 
 // Checks sets the number of checks of rapid for the rest of the test, for each of
-// the two tiers. -rapid.checks on the command line has precedence.
+// the two tiers. -rapid.checks on the command line has precedence. The number is the
+// process's: Checks panics in a test that runs in parallel with others.
 func Checks(t testing.TB, quick, long int) {
 	t.Helper()
+	t.Setenv("TIER_CHECKS", "") // panics in a parallel test
 	isLong, err := isLong()
 	if err != nil {
 		t.Fatal(err)
