@@ -10,10 +10,14 @@ import (
 	"go/parser"
 	"go/token"
 	"log/slog"
+	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -82,6 +86,56 @@ func TestLogIsOneLine(t *testing.T) {
 			if n := strings.Count(out.String(), fmt.Sprintf("%q:", key)); n != 1 {
 				t.Errorf("%s has the key %s %d times", nameOf(e), key, n)
 			}
+		}
+	}
+}
+
+// The messages and keys of a log line stay the same from version to version. testdata/lines.txt has
+// them as they were; a line may be added.
+func TestLinesStayTheSame(t *testing.T) {
+	want, err := os.ReadFile("testdata/lines.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, e := range filled(t) {
+		var out bytes.Buffer
+		observe.Log(slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))(e)
+		line := map[string]any{}
+		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		message := line["msg"]
+		for _, every := range []string{"msg", "level", "time"} {
+			delete(line, every)
+		}
+		fmt.Fprintf(&got, "%s: %s: %s\n", nameOf(e), message, strings.Join(slices.Sorted(maps.Keys(line)), " "))
+	}
+	if got.String() != string(want) {
+		t.Errorf("the lines are\n%s\nwant\n%s", &got, want)
+	}
+}
+
+// filled are the events with an error in each field for one, since a line leaves out nil.
+func filled(t *testing.T) (all []observe.Event) {
+	t.Helper()
+	for _, e := range events {
+		v := reflect.New(reflect.TypeOf(e)).Elem()
+		fill(v)
+		all = append(all, v.Interface().(observe.Event))
+	}
+	return all
+}
+
+func fill(v reflect.Value) {
+	for i := range v.NumField() {
+		switch f := v.Field(i); {
+		case f.Type() == reflect.TypeFor[error]():
+			f.Set(reflect.ValueOf(errors.New("boom")))
+		case f.Kind() == reflect.Struct && f.Type() != reflect.TypeFor[time.Time]():
+			fill(f)
+		case f.Kind() == reflect.String && f.Type().Name() == "string":
+			f.SetString("x")
 		}
 	}
 }

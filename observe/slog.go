@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
@@ -67,18 +66,8 @@ func oneLine(attrs []slog.Attr) []slog.Attr {
 		}
 		attrs[i].Value = slog.AnyValue(errtext.Of(err))
 		if p := (*PanicError)(nil); errors.As(err, &p) {
-			attrs = append(attrs, slog.Any("stack", Lines(p.Stack)))
+			attrs = append(attrs, slog.Any("stack", errtext.Lines(p.Stack)))
 		}
 	}
 	return attrs
-}
-
-// Lines returns the lines of a stack without their indentation. As a list they stay on one
-// line of a text log.
-func Lines(stack []byte) []string {
-	lines := strings.Split(strings.TrimSpace(string(stack)), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
-	}
-	return lines
 }

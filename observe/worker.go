@@ -27,7 +27,7 @@ func (w Worker) attrs(more ...slog.Attr) []slog.Attr {
 	return append(more, slog.String("worker", string(w.Kind)), slog.Any("worker_id", w.ID))
 }
 
-// failure returns the attributes of an error.
+// failure returns the attribute of an error.
 func failure(err error) slog.Attr { return slog.Any("error", err) }
 
 // WorkerStarted reports that the checks of the start have succeeded, and that the worker is

@@ -45,7 +45,7 @@ func (w *Worker) skipped(consumer string, marks []progress.Mark) {
 func (w *Worker) deadLettered(consumer string, deadLetters []progress.DeadLetter) {
 	for _, l := range deadLetters {
 		if l.Replay {
-			continue // the event waits behind another dead letter, and has not failed
+			continue // the event follows events that are replayed, and has not failed
 		}
 		w.observers.Notify(observe.DeadLettered{DeadLetter: observe.DeadLetter{
 			Consumer: consumer, AggregateType: l.Type, AggregateID: l.ID, Position: l.Position, EventID: l.EventID, EventType: l.EventType, Attempts: l.Attempts, Error: l.Error}})

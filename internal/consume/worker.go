@@ -94,7 +94,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 	w.observers = runtime.NewObservers(w.source(), w.cfg.Loggers, w.cfg.Observers)
 	w.life = runtime.Life{
 		Package: "worker", Goexit: errGoexit, Again: ErrAlreadyStarted, DrainFor: c.ShutdownTimeout,
-		Grace: w.stopGrace, Entered: func(s observe.State) { w.state.Store(s) }, Late: w.abandon,
+		Grace: w.stopGrace, Entered: w.enter, Late: w.abandon,
 	}
 	w.state.Store(observe.StateNew)
 	return w
@@ -110,6 +110,13 @@ func (w *Worker) Stop() { w.life.Ask() }
 // can end.
 func (w *Worker) Start(ctx context.Context) error {
 	return w.life.Start(ctx, func(p *runtime.Phases) error { return explain(w.begin(p.Intake)) }, w.run, w.leave)
+}
+
+// enter records the state. Also a panic in the program's code, or runtime.Goexit, stops the worker.
+func (w *Worker) enter(s observe.State) {
+	if w.state.Store(s); s == observe.StateStopped {
+		close(w.ended)
+	}
 }
 
 // run runs the consumers, and everything that they need.
@@ -245,7 +252,6 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 // leave hands the consumers back and removes the worker from the list. If the database does
 // not answer, the other workers take over after HeartbeatTimeout.
 func (w *Worker) leave(p *runtime.Phases, err error) {
-	defer close(w.ended)
 	if !w.isReady() {
 		return
 	}

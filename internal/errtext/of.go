@@ -145,3 +145,13 @@ func attempt(f func() string) (text string, ok bool) {
 	text = f()
 	return text, true
 }
+
+// Lines returns the lines of a stack without their indentation. As a list they stay on one
+// line of a text log.
+func Lines(stack []byte) []string {
+	lines := strings.Split(strings.TrimSpace(string(stack)), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return lines
+}

@@ -10,30 +10,30 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Life is the life of a worker. It starts once, takes in work until it is asked to stop, finishes
-// the work in flight, and ends. The zero value of a field is its default.
+// Life is the life of a worker. The worker starts once, takes in work until a stop, finishes the
+// work in flight, and ends. A Life must not be copied after Start.
 type Life struct {
 	Stop
 
-	Package  string                // with which errors begin
+	Package  string                // the prefix of errors
 	Goexit   error                 // the error of a goroutine that runtime.Goexit has ended
 	Again    error                 // the error of a second Start
-	Stopping error                 // the cause with which the contexts of handlers end in the end
-	Most     time.Duration         // the worker stops by itself after it; 0: never
-	DrainFor time.Duration         // for the work in flight after a stop; 0: as long as it takes
-	Grace    func() time.Duration  // for the goroutines after all contexts have ended
-	Entered  func(s observe.State) // records the state
-	Late     func(p *Phases)       // ends the work in flight: DrainFor is over; nil: p.Abandon(Stopping)
+	Stopping error                 // the cause with which Handling ends
+	Most     time.Duration         // the time after which the worker stops itself; 0: no limit
+	DrainFor time.Duration         // bounds the work in flight after a stop; 0: no bound
+	Grace    func() time.Duration  // bounds the goroutines after all contexts have ended
+	Entered  func(s observe.State) // records a new state; StateStopped is recorded once, however Start ends
+	Late     func(p *Phases)       // ends the work in flight after DrainFor; nil: p.Abandon(Stopping)
 
 	started atomic.Bool
 }
 
-// Phases are the contexts of a life, in the order in which they end, and its goroutines.
+// Phases are the contexts of a Life, in the order in which they end, and its goroutines.
 type Phases struct {
-	Intake   context.Context // no new work begins after it
-	Handling context.Context // of the program's handlers
-	Running  context.Context // of everything else
-	Beyond   context.Context // never ends: for the last statements
+	Intake   context.Context // no new work begins after its end
+	Handling context.Context // the context of the program's handlers
+	Running  context.Context // the context of all other goroutines
+	Beyond   context.Context // never ends, for the last statements
 
 	Drain      context.CancelFunc      // ends Intake
 	Abandon    context.CancelCauseFunc // ends Handling
@@ -41,11 +41,12 @@ type Phases struct {
 	Background *Group                  // the first that fails ends Intake
 }
 
-// Start runs the worker until ctx ends, a stop is asked for, or something fails. begin makes the
-// worker ready. run runs it, and returns when the work in flight has ended. leave is called last,
-// also if begin has failed, with the error that Start returns.
+// Start runs the worker until ctx ends, Ask or Drain is called, or begin, run or a goroutine fails.
+// begin makes the worker ready. run runs the worker, and returns when the work in flight has ended.
+// leave is called last, with the error that Start returns, also if begin has failed.
 //
-// After a drain, Start waits for ctx to end or Ask: a process that ended would be started again.
+// After Drain, Start waits until ctx ends or Ask is called. A supervisor would restart a process that
+// ended.
 func (l *Life) Start(ctx context.Context, begin, run func(p *Phases) error, leave func(p *Phases, err error)) error {
 	if !l.started.CompareAndSwap(false, true) {
 		return l.Again
@@ -59,7 +60,7 @@ func (l *Life) Start(ctx context.Context, begin, run func(p *Phases) error, leav
 	return err
 }
 
-// live is Start, up to where nothing of the worker runs any more.
+// live is Start without the wait after Drain. No goroutine of the worker runs when it returns.
 func (l *Life) live(ctx context.Context, begin, run func(p *Phases) error, leave func(p *Phases, err error)) error {
 	l.Entered(observe.StateStarting)
 	p := &Phases{Beyond: context.WithoutCancel(ctx)}

@@ -1,12 +1,13 @@
-// Package runtime has the parts that all kinds of workers share: it notifies observers, and
-// calls functions of the program that uses the library. The worker continues whatever these
-// functions do.
+// Package runtime has the parts that all kinds of workers share. [Life] starts, drains and ends a
+// worker. [Observers] notifies observers, and calls functions of the program that uses the
+// library. The worker continues whatever these functions do.
 package runtime
 
 import (
 	"log/slog"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -25,9 +26,10 @@ type Observers struct {
 }
 
 // NewObservers returns the Observers of a worker. loggers are observers that log. If there are
-// none, warnings and errors go to slog.Default.
+// none, warnings and errors go to slog.Default. A nil observer is left out.
 func NewObservers(worker observe.Worker, loggers, others []observe.Observer) *Observers {
-	return &Observers{worker: worker, all: append(others[:len(others):len(others)], loggers...), unlogged: len(loggers) == 0}
+	all := slices.DeleteFunc(slices.Concat(others, loggers), func(o observe.Observer) bool { return o == nil })
+	return &Observers{worker: worker, all: all, unlogged: len(loggers) == 0}
 }
 
 // Notify calls all observers with an event.
@@ -55,7 +57,7 @@ func (o *Observers) Call(hook string, f func()) (returned bool) {
 		defer func() {
 			if p := recover(); p != nil {
 				panicked = true
-				o.report(hook, errtext.Panic(p), observe.Lines(debug.Stack()))
+				o.report(hook, errtext.Panic(p), errtext.Lines(debug.Stack()))
 			}
 		}()
 		f()

@@ -40,6 +40,15 @@ func TestObserversSurvive(t *testing.T) {
 	}
 }
 
+func TestNilObserverIsLeftOut(t *testing.T) {
+	seen := 0
+	o := NewObservers(observe.Worker{}, []observe.Observer{nil}, []observe.Observer{nil, func(observe.Event) { seen++ }})
+	o.Notify(observe.ConsumerStarted{})
+	if seen != 1 {
+		t.Errorf("%d events, want 1 and no panic of the nil observers", seen)
+	}
+}
+
 func TestObserverOfPanicsThatPanics(t *testing.T) {
 	calls := 0
 	o := NewObservers(observe.Worker{}, []observe.Observer{func(observe.Event) { calls++; panic("always") }}, nil)

@@ -105,6 +105,19 @@ func TestChecksDependOnTheTier(t *testing.T) {
 	}
 }
 
+// The number of checks is the process's, so a parallel test may not set it.
+func TestChecksRefusesParallelTests(t *testing.T) {
+	t.Run("parallel", func(t *testing.T) {
+		t.Parallel()
+		defer func() {
+			if recover() == nil {
+				t.Error("Checks accepts a parallel test")
+			}
+		}()
+		tier.Checks(t, 3, 7)
+	})
+}
+
 func TestSeedIsFixedInTheQuickTier(t *testing.T) {
 	seed := flag.Lookup("rapid.seed").Value
 	args, before := os.Args, seed.String()
