@@ -156,6 +156,7 @@ func TestLog(t *testing.T) {
 	id := uuid.New()
 	says(observe.WorkerStopped{Worker: observe.Worker{Kind: observe.KindJobs, ID: id}, Err: errors.New("boom\nat noon")}, "level=ERROR", "worker=jobs", id.String(), `error="boom; at noon"`)
 	says(observe.WorkerStopped{Drained: true}, "level=INFO", "drained")
+	says(observe.LeadershipChanged{Leader: true}, "gained leadership")
 	says(observe.JobDone{State: "failed", Failed: true, Err: errors.New("boom")}, "level=ERROR", "job failed", "boom")
 	says(observe.JobDone{State: "available", Failed: true, Err: errors.New("boom")}, "level=WARN", "tried again")
 	says(observe.JobDone{State: "available"}, "level=INFO", "did not complete")
