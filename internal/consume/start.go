@@ -2,10 +2,13 @@ package consume
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
@@ -14,8 +17,10 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 // minPool is the smallest pool that a worker can use: one batch beside the reserve.
@@ -133,4 +138,48 @@ func (w *Worker) validate() error {
 	units, err := unitsOf(w.consumers)
 	w.units = units
 	return errtext.Join(append(all, err, w.cfg.Validate())...)
+}
+
+// reconcileInterval is how often a listening worker polls, in case a notification was lost.
+const reconcileInterval = time.Second
+
+func (c Config) frontier(db *sql.DB, log store.Log, t tables.Tables, onChange func()) frontier.Config {
+	f := frontier.Config{
+		DB: db, Log: log, Token: t.Token, Settled: t.Settled, Changes: t.Changes,
+		Policy:     frontier.SkipStale,
+		StaleAfter: c.StaleGapThreshold,
+		HarborLag:  int64(c.StaleGapHarborLag),
+		Interval:   c.DispatcherInterval,
+		OnChange:   onChange,
+	}
+	if c.GapPolicy == GapWait {
+		f.Policy = frontier.Wait
+	}
+	if c.DispatcherStrategy == DispatcherStrategyNotify {
+		f.Interval = reconcileInterval
+	}
+	return f
+}
+
+func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, status func() ([]byte, error)) coord.Config {
+	cc := coord.Config{
+		DB: db, ID: id, Hostname: c.Hostname,
+		Nodes: t.Nodes, Stopped: t.Stopped, Assignments: t.Assignments, Checkpoints: t.Checkpoints, Leader: t.Leader, Changes: t.Changes, Token: t.Token, Column: "consumers",
+		HeartbeatInterval: c.HeartbeatInterval,
+		HeartbeatTimeout:  c.HeartbeatTimeout,
+		RebalanceInterval: c.RebalanceInterval,
+		Strategy:          coord.Advisory,
+		Sticky:            c.AssignmentStrategy == AssignSticky,
+		Status:            status,
+		Demands:           map[string]coord.Demand{},
+		Scopes:            map[string]scope.Scope{},
+	}
+	if c.LeaderStrategy == LeaderStrategyLease {
+		cc.Strategy = coord.Lease
+	}
+	for _, u := range units {
+		cc.Units = append(cc.Units, u.name)
+		cc.Demands[u.name], cc.Scopes[u.name] = u.demand, u.scope
+	}
+	return cc
 }

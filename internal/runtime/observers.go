@@ -1,6 +1,5 @@
-// Package runtime has the parts that all kinds of workers share. [Life] starts, drains and ends a
-// worker. [Observers] notifies observers, and calls functions of the program that uses the
-// library. The worker continues whatever these functions do.
+// Package runtime has what all workers share. [Life] starts, drains and ends a worker.
+// [Observers] calls observers and hooks. The worker continues whatever these do.
 package runtime
 
 import (

@@ -10,7 +10,7 @@ import (
 const wayType, wayFunc = "consumerLoop", "run"
 
 // climbs counts the static calls of the event's way whose target stands in a file above the
-// caller's.
+// caller's, in the order of files in which the fewest do.
 func climbs(fs []*folder) (int, error) {
 	for _, f := range fs {
 		bodies := map[types.Object]*ast.FuncDecl{}
@@ -34,17 +34,13 @@ func climbs(fs []*folder) (int, error) {
 	return 0, fmt.Errorf("gauges: no package of the library has a method %s.%s: say in way.go where an event's way begins", wayType, wayFunc)
 }
 
-func climbsFrom(f *folder, bodies map[types.Object]*ast.FuncDecl, entry types.Object) (n int) {
-	files, _ := order(len(f.files), references(f))
-	place := make([]int, len(files))
-	for i, file := range files {
-		place[file] = i
-	}
+func climbsFrom(f *folder, bodies map[types.Object]*ast.FuncDecl, entry types.Object) int {
+	calls := map[reference]int{}
 	seen := map[types.Object]bool{entry: true}
 	for next := []types.Object{entry}; len(next) > 0; {
 		caller := next[0]
 		next = next[1:]
-		calls := map[types.Object]bool{}
+		called := map[types.Object]bool{}
 		ast.Inspect(bodies[caller].Body, func(node ast.Node) bool {
 			id, ok := node.(*ast.Ident)
 			if !ok {
@@ -54,12 +50,12 @@ func climbsFrom(f *folder, bodies map[types.Object]*ast.FuncDecl, entry types.Ob
 			if fn, ok := callee.(*types.Func); ok {
 				callee = fn.Origin()
 			}
-			if bodies[callee] == nil || calls[callee] {
+			if bodies[callee] == nil || called[callee] {
 				return true
 			}
-			calls[callee] = true
-			if place[f.fileOf(callee.Pos())] < place[f.fileOf(caller.Pos())] {
-				n++
+			called[callee] = true
+			if from, to := f.fileOf(caller.Pos()), f.fileOf(callee.Pos()); from != to {
+				calls[reference{from, to}]++
 			}
 			if !seen[callee] {
 				seen[callee] = true
@@ -68,5 +64,6 @@ func climbsFrom(f *folder, bodies map[types.Object]*ast.FuncDecl, entry types.Ob
 			return true
 		})
 	}
-	return n
+	_, up := order(len(f.files), calls)
+	return up
 }

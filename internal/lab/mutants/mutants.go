@@ -235,7 +235,7 @@ var coordMutants = []Mutant{
 	{
 		Name:    "no-poll",
 		Mistake: "whoever listens for notifications need not look for events by itself",
-		Edits:   []Edit{{"internal/consume/config.go", `f.Interval = reconcileInterval`, `f.Interval = 24 * time.Hour`}},
+		Edits:   []Edit{{"internal/consume/start.go", `f.Interval = reconcileInterval`, `f.Interval = 24 * time.Hour`}},
 		Faults:  calm + ",notify-lost=4",
 	},
 	{
