@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
@@ -30,21 +31,16 @@ const (
 	// another progress, assignment or incarnation than expected. The progress is loaded
 	// again. The error is store.ErrIncarnation if another incarnation answers.
 	overtaken
-	// handlerFailed: the failure counts against the consumer.
-	handlerFailed
-	// conflicted: PostgreSQL aborted the transaction, as after a deadlock or a
-	// serialization failure. The conflict counts only if it repeats for the same batch.
-	conflicted
-	// disturbed: the server or a statement of the worker failed. Such failures never count
-	// against the consumer.
-	disturbed
-	// lost: a handler or the commit lost the connection, or met a temporary failure of the
-	// server. The loss counts if it repeats at the same event while other connections
-	// survive.
-	lost
-	// forbidden: the handler ended the transaction. The error is fatal, see lastBatch.
-	forbidden
+	// The failures follow, in the order of failure.Kind.
+	handlerFailed = overtaken + outcome(failure.Handler)
+	conflicted    = overtaken + outcome(failure.Conflict)
+	disturbed     = overtaken + outcome(failure.Database)
+	lost          = overtaken + outcome(failure.Loss)
+	forbidden     = overtaken + outcome(failure.Ended)
 )
+
+// kind returns the kind of a failure.
+func (o outcome) kind() failure.Kind { return failure.Kind(max(o-overtaken, 0)) }
 
 // result is an outcome with its details.
 type result struct {
@@ -198,7 +194,7 @@ func (w *Worker) batchDone(b *observe.Batch, r result) {
 
 // describe describes a batch that is about to begin.
 func (c *consumerLoop) describe(w *work) *observe.Batch {
-	b := &observe.Batch{Consumer: c.unit.name, Attempt: c.tallyOf(w.retried).attempt(), Events: len(w.Events), From: w.from.Position, To: w.advance.To, Read: w.Took}
+	b := &observe.Batch{Consumer: c.unit.name, Attempt: c.tallyOf(w.retried).Attempt(), Events: len(w.Events), From: w.from.Position, To: w.advance.To, Read: w.Took}
 	if n := len(w.Events); n > 0 {
 		b.First, b.Last = w.Events[0].GlobalPosition, w.Events[n-1].GlobalPosition
 	}

@@ -132,7 +132,7 @@ func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 }
 
 // quickLimit is the limit for taking a connection, and for a quick statement.
-func (c *consumerLoop) quickLimit() time.Duration { return c.w.limits.after(c.tally.disturbed) }
+func (c *consumerLoop) quickLimit() time.Duration { return c.w.limits.after(c.tally.Disturbed) }
 
 // after returns the limit of a quick statement after a number of failures in a row. The
 // limit doubles with each failure, up to three times and up to read: a slow server is not a

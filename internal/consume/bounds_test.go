@@ -102,7 +102,7 @@ func TestQuickLimitGrowsWithFailures(t *testing.T) {
 	c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
 	quick, read := usualLimits.quick, usualLimits.read
 	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
-		c.tally.disturbed = disturbed
+		c.tally.Disturbed = disturbed
 		if got := c.quickLimit(); got != want {
 			t.Errorf("after %d failures in a row it waits for %v, want %v", disturbed, got, want)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -28,8 +29,8 @@ type consumerLoop struct {
 	polled      *frontier.Value // the frontier's value up to which everything was read; nil: none
 	reloadedFor *frontier.Value // the frontier's value below the checkpoint for which the progress was already reloaded
 
-	tally            tally           // failures of new and late events
-	again            tally           // failures of the dead letter that is tried again
+	tally            failure.Tally   // failures of new and late events
+	again            failure.Tally   // failures of the dead letter that is tried again
 	overtaken        int             // overtaken iterations in a row
 	wrongServer      bool            // the status shows that another server has answered
 	poison           *poison         // the event that failed too often; nil: none
@@ -182,7 +183,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.Positions.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
 	}
-	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() && !c.paced() && c.suspects == 0 {
+	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.Bisection.Active() && !c.paced() && c.suspects == 0 {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	w.setAside(c.poison, c.w.text)
@@ -241,9 +242,9 @@ func (c *consumerLoop) settle(ctx context.Context, r *result) (fatal error) {
 
 // passOver records that there was nothing to commit.
 func (c *consumerLoop) passOver(w *work) outcome {
-	before := c.tally.bisect
+	before := c.tally.Bisection
 	c.passed(nil, w.Positions.Through)
-	if c.tally.bisect != before || w.under != c.w.frontier.Value() {
+	if c.tally.Bisection != before || w.under != c.w.frontier.Value() {
 		c.polled = nil
 		return again
 	}
@@ -264,14 +265,14 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 		c.deferred = deferredMove{}
 	}
 	c.recordHandled(w)
-	if c.passed(w.retried, w.Positions.Through); !c.tally.bisect.active() {
+	if c.passed(w.retried, w.Positions.Through); !c.tally.Bisection.Active() {
 		c.poison = nil
 	} else if c.poison != nil {
 		c.poison.revision = moved.Revision
 	}
 	c.overtaken = 0
 	c.unit.reload.revision.Store(moved.Revision)
-	c.status.advanced(a.To, len(w.Events), c.tally.failures)
+	c.status.advanced(a.To, len(w.Events), c.tally.Failures)
 	c.countVoids(a.Marks)
 	c.announce()
 	c.w.skipped(c.unit.name, a.Marks)
@@ -297,7 +298,7 @@ func (c *consumerLoop) announce() {
 // worked records that an iteration reached the database. It ends the conditions of the
 // database and the key.
 func (c *consumerLoop) worked() {
-	over, againOver := c.tally.worked(), c.again.worked()
+	over, againOver := c.tally.Worked(), c.again.Worked()
 	if (over || againOver || c.wrongServer) && !c.atOpenRangeLimit {
 		c.status.recovered()
 	}
@@ -330,7 +331,7 @@ func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 	case r.outcome == committed && c.w.cfg.BatchPause > 0:
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
 	}
-	sleepUntil(intake, c.tally.due(), nil)
+	sleepUntil(intake, c.tally.Due(), nil)
 }
 
 // gathering is how long a consumer lets further events gather after a batch.
@@ -386,7 +387,7 @@ func (c *consumerLoop) await(intake context.Context, n signals) {
 // restAfterFailure pauses. If the database failed, the pause ends early when the frontier
 // recovers.
 func (c *consumerLoop) restAfterFailure(intake context.Context, pause time.Duration, n signals) {
-	if c.tally.disturbed+c.again.disturbed == 0 {
+	if c.tally.Disturbed+c.again.Disturbed == 0 {
 		n.recovered = nil
 	}
 	sleepUntil(intake, pause, n.recovered)
@@ -445,7 +446,7 @@ func (c *consumerLoop) observeResumed() {
 // passed records that everything up to position is done.
 func (c *consumerLoop) passed(r *progress.Retry, position int64) {
 	t := c.tallyOf(r)
-	if t.passed(position); t.clean() {
+	if t.Passed(position); t.Clean() {
 		c.w.observers.End(c.aboutBatch(observe.ConditionBatch, r))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
@@ -27,7 +28,7 @@ func TestPauseEndsWhenFrontierRecovers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, back := time.Now(), make(chan struct{})
 				time.AfterFunc(time.Second, func() { close(back) })
-				c := &consumerLoop{tally: tally{disturbed: test.disturbed}}
+				c := &consumerLoop{tally: failure.Tally{Disturbed: test.disturbed}}
 				c.restAfterFailure(t.Context(), time.Hour, signals{recovered: back})
 				if took := time.Since(began); took != test.want {
 					t.Errorf("the pause took %v, want %v", took, test.want)
@@ -136,7 +137,7 @@ func TestOpenRangeLimitIsShownAfterDatabaseFailure(t *testing.T) {
 		}
 	}
 	waits("at first")
-	h.loop.tally.disturbed = 1
+	h.loop.tally.Disturbed = 1
 	h.loop.forget() // as after a failure of the database
 	waits("after a failure of the database")
 }

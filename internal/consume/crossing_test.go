@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -134,7 +135,7 @@ func drawLook(t *rapid.T) drawnRead {
 	d.c.progress = &progress.State{Position: checkpoint, Open: d.open}
 	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {
 		bound := rapid.Int64Range(1, lastDrawn).Draw(t, "bound")
-		d.c.tally.bisect = bisection{until: bound, bound: bound, limit: rapid.IntRange(0, 2).Draw(t, "half")}
+		d.c.tally.Bisection = failure.Bisection{Until: bound, Bound: bound, Limit: rapid.IntRange(0, 2).Draw(t, "half")}
 	}
 	return d
 }
@@ -214,7 +215,7 @@ func TestEachPositionGetsItsState(t *testing.T) {
 		switch {
 		case blocked:
 			seen["blocked"]++
-		case a.To < d.v.Safe && !p.Full && !d.c.tally.bisect.active():
+		case a.To < d.v.Safe && !p.Full && !d.c.tally.Bisection.Active():
 			t.Fatalf("stops at %d of %d, and nothing more is to come", a.To, d.v.Safe)
 		}
 	})
@@ -233,7 +234,7 @@ func (d drawnRead) wants(kind string) bool {
 // allRead reports whether every open range was read. A range is left out at the open range
 // limit, or if an earlier event failed.
 func (d drawnRead) allRead(p *work) bool {
-	return !d.c.tally.bisect.active() && len(p.Positions.Found) < d.c.w.cfg.BatchSize
+	return !d.c.tally.Bisection.Active() && len(p.Positions.Found) < d.c.w.cfg.BatchSize
 }
 
 // endings returns the final state of the positions that were open or are open now. It

@@ -15,7 +15,7 @@ import (
 func (c *consumerLoop) refuse(r result) {
 	c.w.deadLetterFailed(c.unit.name, r)
 	c.refused = &progress.Retry{Position: r.work.retried.Position, Err: r.err}
-	c.again.reset()
+	c.again.Reset()
 	about := c.aboutBatch(observe.ConditionBatch, r.work.retried)
 	c.w.observers.Forget(func(s runtime.Subject) bool { return s == about }) // the dead letter is not tried any more
 }

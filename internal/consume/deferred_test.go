@@ -31,7 +31,7 @@ func TestDeferredCommitConditions(t *testing.T) {
 		"a doubt that is watched":   {func(_ *consumerLoop, w *work) { w.from.Open = make([]progress.OpenRange, 1) }, false},
 		"a dead letter tried again": {func(_ *consumerLoop, w *work) { w.retried = &progress.Retry{} }, false},
 		"a whole consumer":          {func(c *consumerLoop, _ *work) { c.unit = c.unit.unit(partition.All) }, false},
-		"a failing event":           {func(c *consumerLoop, _ *work) { c.tally.bisect.until = 12 }, false},
+		"a failing event":           {func(c *consumerLoop, _ *work) { c.tally.Bisection.Until = 12 }, false},
 		"a poison event":            {func(c *consumerLoop, _ *work) { c.poison = &poison{} }, false},
 		"parts that meet":           {func(c *consumerLoop, _ *work) { c.rescaling.target = "c" }, false},
 		"a caller waits":            {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 12) }, false},

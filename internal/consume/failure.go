@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
@@ -27,42 +28,47 @@ type poison struct {
 
 // tallyOf returns the tally of a batch: the tally of the dead letter if the batch retries
 // one.
-func (c *consumerLoop) tallyOf(r *progress.Retry) *tally {
+func (c *consumerLoop) tallyOf(r *progress.Retry) *failure.Tally {
 	if r != nil {
 		return &c.again
 	}
 	return &c.tally
 }
 
+// failureLimits returns the options that decide what follows from a failure.
+func (c *Config) failureLimits() *failure.Limits {
+	return &failure.Limits{Attempts: c.MaxConsecutiveFailures, Stop: c.FailurePolicy == FailStop, RetryLimit: c.RetryLimit, Pause: c.PollInterval, MaxPause: c.MaxPollInterval}
+}
+
 // afterFailure returns the pause after a failed iteration, or the error that ends the
 // worker.
 func (c *consumerLoop) afterFailure(intake context.Context, r result) (pause time.Duration, fatal error) {
-	f := failure{outcome: r.outcome, random: rand.Float64()}
+	f := failure.Failure{Kind: r.outcome.kind(), Random: rand.Float64()}
 	var retried *progress.Retry
 	if r.work != nil {
-		f.batch, f.events, f.at, retried = true, r.work.Events, r.work.index(r.at), r.work.retried
-		f.many = r.many
+		f.Batch, f.Events, f.At, retried = true, r.work.Events, r.work.index(r.at), r.work.retried
+		f.Many = r.many
 	}
-	if f.outcome == lost {
-		f.well = c.othersLive(intake, r.began)
+	if f.Kind == failure.Loss {
+		f.Well = c.othersLive(intake, r.began)
 	}
 	if intake.Err() != nil && r.outcome != handlerFailed && r.outcome != conflicted {
 		return 0, nil // the worker's own stop interrupted it
 	}
-	f.now = time.Now()
-	v := c.tallyOf(retried).failed(&c.w.cfg, f)
+	f.Now = time.Now()
+	v := c.tallyOf(retried).Failed(c.w.cfg.failureLimits(), f)
 	if r.waited { // the wait ends with the other batch
-		v.pause, v.exhausted = min(v.pause, pollSessionEvery), false
+		v.Pause, v.Exhausted = min(v.Pause, pollSessionEvery), false
 	}
 	if r.halved {
-		v.pause, v.exhausted = 0, false
+		v.Pause, v.Exhausted = 0, false
 	}
 	var ofKey keyError
 	keyless := errors.As(r.err, &ofKey)
 	switch {
-	case v.byHandler:
+	case v.ByHandler:
 		return c.failed(r, v)
-	case v.exhausted && !keyless:
+	case v.Exhausted && !keyless:
 		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, c.w.cfg.RetryLimit, explain(r.err))
 	}
 	err := errtext.Of(explain(r.err))
@@ -75,8 +81,8 @@ func (c *consumerLoop) afterFailure(intake context.Context, r result) (pause tim
 		about = c.aboutBatch(observe.ConditionBatch, retried)
 	}
 	c.w.observers.Begin(about, err)
-	c.w.observers.Notify(observe.Retrying{Consumer: c.unit.name, Condition: about.Condition, InARow: v.inARow, Pause: v.pause, Err: err})
-	return v.pause, nil
+	c.w.observers.Notify(observe.Retrying{Consumer: c.unit.name, Condition: about.Condition, InARow: v.InARow, Pause: v.Pause, Err: err})
+	return v.Pause, nil
 }
 
 // othersLive reports whether the frontier's connection survived the loss of another
@@ -93,7 +99,7 @@ func (c *consumerLoop) othersLive(intake context.Context, began time.Time) bool 
 }
 
 // failed carries out the decision about a handler's failure.
-func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal error) {
+func (c *consumerLoop) failed(r result, v failure.Decision) (pause time.Duration, fatal error) {
 	if len(r.work.Events) == 1 {
 		r.at = &r.work.Events[0]
 	}
@@ -103,29 +109,29 @@ func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal 
 		c.refuse(r)
 		return 0, nil
 	}
-	c.status.failed(e, v.inARow)
+	c.status.failed(e, v.InARow)
 	switch {
-	case v.exhausted && (policy == FailStop || r.at == nil):
+	case v.Exhausted && (policy == FailStop || r.at == nil):
 		c.w.observers.Notify(observe.ConsumerFailed{Consumer: c.unit.name, Policy: string(FailStop), Err: e})
 		last := *e // other goroutines read e by now
 		last.Err = errtext.Join(ErrConsecutiveFailures, r.err)
 		if r.at != nil && len(r.work.Events) == 1 && r.work.retried == nil && c.othersBetween(r.work.from.Position, e.Position) {
-			c.poison = &poison{FailStop, e.Position, v.tries, &last, r.work.from.Revision}
+			c.poison = &poison{FailStop, e.Position, v.Tries, &last, r.work.from.Revision}
 			return 0, nil // read passes the events before it, and then ends the worker
 		}
 		return 0, &last
-	case v.exhausted:
-		c.poison = &poison{policy, e.Position, v.tries, e, r.work.from.Revision}
+	case v.Exhausted:
+		c.poison = &poison{policy, e.Position, v.Tries, e, r.work.from.Revision}
 		c.w.observers.Notify(observe.ConsumerFailed{Consumer: c.unit.name, Policy: string(policy), Err: e})
 		return 0, nil
 	}
 	c.w.observers.Begin(c.aboutBatch(observe.ConditionBatch, r.work.retried), e)
-	c.w.observers.Notify(observe.Retrying{Consumer: c.unit.name, Condition: observe.ConditionBatch, InARow: v.inARow, Pause: v.pause, Err: e, ByHandler: true})
-	return v.pause, nil
+	c.w.observers.Notify(observe.Retrying{Consumer: c.unit.name, Condition: observe.ConditionBatch, InARow: v.InARow, Pause: v.Pause, Err: e, ByHandler: true})
+	return v.Pause, nil
 }
 
-func (c *consumerLoop) consumerError(r result, v decision) *observe.ConsumerError {
-	e := &observe.ConsumerError{Consumer: c.unit.name, Failures: cmp.Or(v.tries, v.inARow), Err: r.err}
+func (c *consumerLoop) consumerError(r result, v failure.Decision) *observe.ConsumerError {
+	e := &observe.ConsumerError{Consumer: c.unit.name, Failures: cmp.Or(v.Tries, v.InARow), Err: r.err}
 	if r.at != nil {
 		e.Position, e.EventID, e.EventType = r.at.GlobalPosition, r.at.EventID, r.at.EventType
 	}
@@ -144,7 +150,7 @@ func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) result {
 	}
 	if paused {
 		c.announcePause()
-		c.tally.reset()
+		c.tally.Reset()
 	}
 	c.poison = nil
 	return result{outcome: overtaken}

@@ -23,7 +23,7 @@ import (
 // it returns the event that failed, or nil if that is unknown. A call has events of one
 // kind of delivery only.
 func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (*store.PersistedEvent, error) {
-	d := consumer.Delivery{Consumer: c.unit.consumerName, Partition: c.unit.slots.String(), Attempt: c.tally.attempt()}
+	d := consumer.Delivery{Consumer: c.unit.consumerName, Partition: c.unit.slots.String(), Attempt: c.tally.Attempt()}
 	if w.retried != nil {
 		d.Attempt = w.retried.Attempts + 1
 	}

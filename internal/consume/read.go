@@ -143,7 +143,7 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 	c.progress = p
 	c.unit.reload.revision.Store(c.progress.Revision)
 	if c.progress.Paused != nil {
-		c.tally.reset() // the operator who resumes the consumer decides about the failures
+		c.tally.Reset() // the operator who resumes the consumer decides about the failures
 	}
 	c.observeResumed()
 	if c.poison != nil && c.poison.revision != c.progress.Revision {
@@ -211,8 +211,8 @@ func ofEvents(ctx context.Context, err error) bool {
 
 // place returns where the unit continues, and how far it may read.
 func (c *consumerLoop) place() reader.Place {
-	b := c.tally.bisect
-	at := reader.Place{Position: c.at(), Limit: b.size(c.batchSize()), Bound: b.upTo(reader.Unbounded)}
+	b := c.tally.Bisection
+	at := reader.Place{Position: c.at(), Limit: b.Size(c.batchSize()), Bound: b.UpTo(reader.Unbounded)}
 	if c.rescaling.bounded {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}

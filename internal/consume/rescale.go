@@ -143,7 +143,7 @@ func (c *consumerLoop) nextCheck() (at time.Time, ok bool) {
 // it.
 func (c *consumerLoop) unready() bool {
 	t := &c.tally
-	return c.progress.Paused != nil || t.failures > 0 || t.disturbed > 0 || t.bisect.active() || c.poison != nil || c.atOpenRangeLimit
+	return c.progress.Paused != nil || t.Failures > 0 || t.Disturbed > 0 || t.Bisection.Active() || c.poison != nil || c.atOpenRangeLimit
 }
 
 // leaveBarrier leaves the barrier, because the unit is not to be merged, or not by this
@@ -182,7 +182,7 @@ func (c *consumerLoop) replaceUnits(intake context.Context, what string, replace
 // tryLimit is the time limit of a split or a merge. It grows with each failure: a unit may
 // have many dead letters, whose keys must be computed.
 func (c *consumerLoop) tryLimit() time.Duration {
-	return c.w.limits.after(max(c.tally.disturbed, c.rescaling.failures))
+	return c.w.limits.after(max(c.tally.Disturbed, c.rescaling.failures))
 }
 
 // inTransaction runs a short transaction on a connection of the loops' budget.

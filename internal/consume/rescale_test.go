@@ -263,9 +263,9 @@ func TestNewBoundPollsAgain(t *testing.T) {
 func TestUnready(t *testing.T) {
 	for name, trouble := range map[string]func(c *consumerLoop){
 		"a pause":               func(c *consumerLoop) { c.progress.Paused = &progress.Pause{} },
-		"a handler that fails":  func(c *consumerLoop) { c.tally.failures = 1 },
-		"a database that fails": func(c *consumerLoop) { c.tally.disturbed = 1 },
-		"a failing event":       func(c *consumerLoop) { c.tally.bisect.until = 12 },
+		"a handler that fails":  func(c *consumerLoop) { c.tally.Failures = 1 },
+		"a database that fails": func(c *consumerLoop) { c.tally.Disturbed = 1 },
+		"a failing event":       func(c *consumerLoop) { c.tally.Bisection.Until = 12 },
 		"a poison event":        func(c *consumerLoop) { c.poison = &poison{} },
 		"too many doubts":       func(c *consumerLoop) { c.atOpenRangeLimit = true },
 	} {

@@ -191,7 +191,7 @@ var partitionMutants = []Mutant{
 		Mistake: "a merge goes on if any of its parts may",
 		Edits: []Edit{
 			{"internal/consume/rescale.go", `|| p.Paused ||`, `||`},
-			{"internal/consume/rescale.go", `return c.progress.Paused != nil || t.failures`, `return t.failures`},
+			{"internal/consume/rescale.go", `return c.progress.Paused != nil || t.Failures`, `return t.Failures`},
 		},
 		Test: Test{"./internal/consume", "TestCanMerge"},
 	},

@@ -1,4 +1,4 @@
-package consume
+package failure
 
 import (
 	"slices"
@@ -10,8 +10,8 @@ import (
 )
 
 // next returns the batch after a position, as the loop reads it.
-func (i bisection) next(events []store.PersistedEvent, after int64, batchSize int) (page []store.PersistedEvent, through int64) {
-	through = i.upTo(1 << 40)
+func (i Bisection) next(events []store.PersistedEvent, after int64, batchSize int) (page []store.PersistedEvent, through int64) {
+	through = i.UpTo(1 << 40)
 	for _, e := range events {
 		if e.GlobalPosition <= after {
 			continue
@@ -19,7 +19,7 @@ func (i bisection) next(events []store.PersistedEvent, after int64, batchSize in
 		if e.GlobalPosition > through {
 			break
 		}
-		if page = append(page, e); len(page) == i.size(batchSize) {
+		if page = append(page, e); len(page) == i.Size(batchSize) {
 			return page, e.GlobalPosition
 		}
 	}
@@ -45,7 +45,7 @@ func TestBisectionFindsFailingEvent(t *testing.T) {
 		batchSize := rapid.IntRange(1, 20).Draw(t, "batch size")
 		named := rapid.Bool().Draw(t, "named")
 
-		var i bisection
+		var i Bisection
 		var done []int64
 		after, attempts := int64(0), 0
 		for len(done) < len(events) {
@@ -61,9 +61,9 @@ func TestBisectionFindsFailingEvent(t *testing.T) {
 					at = culprit
 				}
 				before := i
-				i = i.failed(page, at)
+				i = i.Failed(page, at)
 				next, _ := i.next(events, after, batchSize)
-				if again := !before.active() && !named; again && !slices.EqualFunc(next, page, samePosition) {
+				if again := !before.Active() && !named; again && !slices.EqualFunc(next, page, samePosition) {
 					t.Fatalf("%+v: the next batch is %v, want the one that failed, %v", i, next, page)
 				} else if !again && len(page) > 1 && len(next) >= len(page) {
 					t.Fatalf("%+v after %+v: the next batch of %d is no smaller than that of %d which failed", i, before, len(next), len(page))
@@ -76,12 +76,12 @@ func TestBisectionFindsFailingEvent(t *testing.T) {
 			if len(page) > 0 {
 				after = page[len(page)-1].GlobalPosition
 			}
-			i = i.passed(through)
+			i = i.Passed(through)
 		}
 		if !slices.IsSorted(done) || len(slices.Compact(done)) != len(events) {
 			t.Fatalf("handled %v", done)
 		}
-		if i = i.passed(after); i.active() {
+		if i = i.Passed(after); i.Active() {
 			t.Fatalf("%+v is under suspicion when all is done", i)
 		}
 	})
@@ -97,12 +97,12 @@ func TestBisectionOfNamedEventTakesThreeTries(t *testing.T) {
 			events[k].GlobalPosition = int64(k + 1)
 		}
 		at := rapid.IntRange(0, n-1).Draw(t, "culprit")
-		i := bisection{}.failed(events, at)
+		i := Bisection{}.Failed(events, at)
 		page, through := i.next(events, 0, n)
 		if len(page) != at || through != int64(at) {
 			t.Fatalf("first %d events through %d, want the %d before the culprit", len(page), through, at)
 		}
-		if i = i.passed(through); !i.active() {
+		if i = i.Passed(through); !i.Active() {
 			t.Fatal("nothing is under suspicion any more")
 		}
 		if page, _ = i.next(events, through, n); len(page) != 1 || page[0].GlobalPosition != int64(at+1) {

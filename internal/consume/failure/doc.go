@@ -1,0 +1,29 @@
+// Package failure decides what follows from a failed iteration of a consumer's loop. It
+// counts failures, narrows a failed batch down to the failing event, and says when to try
+// again and when the FailurePolicy applies.
+//
+// The package is pure: it knows neither a clock nor the database, and not the loop.
+package failure
+
+// Kind is whose failure it is. It decides what counts.
+type Kind int
+
+const (
+	// None: nothing has failed.
+	None Kind = iota
+	// Handler: the failure counts against the consumer.
+	Handler
+	// Conflict: PostgreSQL aborted the transaction, as after a deadlock or a serialization
+	// failure. The conflict counts only if it repeats for the same batch.
+	Conflict
+	// Database: the server or a statement of the worker failed. Such failures never count
+	// against the consumer.
+	Database
+	// Loss: a handler or the commit lost the connection, or met a temporary failure of the
+	// server. The loss counts if it repeats at the same event while other connections
+	// survive.
+	Loss
+	// Ended: the handler ended the transaction. The worker ends if the checkpoint's row
+	// agrees.
+	Ended
+)
