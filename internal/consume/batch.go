@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
 )
 
 // outcome is the result of one iteration of the loop.
@@ -39,6 +41,14 @@ const (
 	forbidden     = overtaken + outcome(failure.Ended)
 )
 
+// outcomeOf returns the outcome of a batch that ended with a failure of a kind, or with none.
+func outcomeOf(k failure.Kind) outcome {
+	if k == failure.None {
+		return committed
+	}
+	return overtaken + outcome(k)
+}
+
 // kind returns the kind of a failure.
 func (o outcome) kind() failure.Kind { return failure.Kind(max(o-overtaken, 0)) }
 
@@ -50,7 +60,7 @@ type result struct {
 	at      *store.PersistedEvent // the event that was being handled at the failure
 	moved   progress.Moved        // the progress's move, after a commit
 	left    error                 // the handler left the connection unusable
-	many    bool                  // the batch had too many events for its time, see timedOut
+	many    bool                  // the batch had too many events for its time, see batch.Result
 	fatal   error                 // ends the worker; nothing is to be settled
 	waited  bool                  // a time limit of the server ended the guard's wait for the row
 	halved  bool                  // the page could not be read, and the next page has half its size
@@ -68,7 +78,7 @@ func (r result) isOurs() bool {
 // runBatch runs work in one transaction: the guard, the handlers, the commit. The end of
 // intake stops the batch until the guard has returned. Afterwards only ctx and BatchTimeout
 // end the batch.
-func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *work) (r result) {
+func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *work) (r result) {
 	defer func() { r.work = w }()
 	b := c.describe(w)
 	c.w.observers.Notify(observe.BatchStarted{Batch: *b})
@@ -77,13 +87,13 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	began := time.Now()
-	tx, err := c.begin(ctx, cancel, intake, conn)
+	tx, err := c.begin(ctx, cancel, intake, conn.Conn)
 	if err != nil {
 		return result{outcome: disturbed, err: fmt.Errorf("worker: begin a batch: %w", err)}
 	}
 	defer c.rollback(tx, cancel)
 
-	moved, owned, err := c.guard(ctx, intake, conn, tx, w)
+	moved, owned, err := c.guard(ctx, intake, conn.Conn, tx, w)
 	b.Guard = time.Since(began)
 	switch {
 	case pgdriver.IsTimeLimit(err):
@@ -95,21 +105,49 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *
 	}
 
 	// The wait for the guard is not the handler's fault: BatchTimeout starts after it.
-	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(c.timeout(conn)) })
+	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(c.handler.TimedOut(conn.Conn)) })
 	defer deadline.Stop()
-	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved, intact: true}
-	_, t.marked = pgdriver.Status(conn)
-	if w.retried == nil && c.poison == nil {
-		t.until = time.Now().Add(time.Duration(c.w.limits.share * float64(c.w.cfg.BatchTimeout)))
-	}
+	t := batch.NewTx(ctx, tx, conn.Conn, moved.Author)
 	defer c.watchHandler(ctx, t, *b)()
 	c.last = &lastBatch{work: *w, after: moved.Version, transaction: moved.Transaction}
-	r = c.wrapped(ctx, *b, func(inner context.Context) result { return c.fill(ctx, inner, t, w, b) })
-	if r.outcome == committed {
+	calls := c.callsOf(w, t, moved, b)
+	calls.Lent = conn.lend
+	var got batch.Result
+	if middleware := c.w.cfg.BatchMiddleware; middleware != nil {
+		got = calls.RunWithin(ctx, middleware, *b)
+	} else {
+		got = calls.Run(ctx, ctx)
+	}
+	r = result{outcome: outcomeOf(got.Kind), err: got.Err, at: got.At, many: got.Many}
+	if b.Handle, b.Commit, c.pace = got.Handle, got.Commit, got.Pace; r.outcome == committed {
 		r.moved = moved
 	}
 	c.last.ended(r, t)
 	return r
+}
+
+// callsOf returns the batch of work, whose guard has moved the progress in t. b describes it.
+func (c *consumerLoop) callsOf(w *work, t *batch.Tx, moved progress.Moved, b *observe.Batch) *batch.Batch {
+	d := consumer.Delivery{Consumer: c.unit.consumerName, Partition: c.unit.slots.String(), Attempt: c.tally.Attempt()}
+	if w.retried != nil {
+		d.Attempt = w.retried.Attempts + 1
+	}
+	calls := &batch.Batch{
+		Handler: c.handler, Tx: t, Events: w.Events, Late: w.late(), Delivery: d, Delivered: w.from.Effects, Pace: c.pace,
+		Forget:  w.retried != nil && w.retried.Forget,
+		Prepare: func(ctx context.Context) error { return c.writeDeadLetters(ctx, c.w.db.Plans.On(t.Conn, t.Tx), w) },
+		Shorten: func(ctx context.Context) error { return c.shorten(ctx, t, moved.Role, w, b) },
+		Commit: func() error {
+			c.last.end = unsure
+			err := t.Commit()
+			c.last.sent(err)
+			return err
+		},
+	}
+	if w.retried == nil && c.poison == nil {
+		calls.Until = time.Now().Add(time.Duration(c.w.limits.share * float64(c.w.cfg.BatchTimeout)))
+	}
+	return calls
 }
 
 // guard runs the guard until it returns, intake ends, or the connection is found dead.
@@ -135,55 +173,6 @@ func (c *consumerLoop) refusedByIncarnation(ctx context.Context, tx *sql.Tx, tok
 		return store.ErrIncarnation
 	}
 	return err
-}
-
-// fill runs the batch's handlers and the commit. ctx is the worker's, and inner is the
-// middleware's: the handlers get inner.
-func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work, b *observe.Batch) result {
-	if err := c.writeDeadLetters(ctx, c.w.db.Plans.On(t.conn, t.Tx), w); err != nil {
-		return result{outcome: disturbed, err: err}
-	}
-	began := time.Now()
-	at, err := c.handleAll(inner, t, w)
-	if err == nil && t.through > 0 {
-		err = c.shorten(ctx, t, w, b)
-	}
-	b.Handle = time.Since(began)
-	if err != nil {
-		return c.timedOut(c.classify(ctx, t, at, err), t, w)
-	}
-	c.pace = c.pace.handled(len(w.Events), b.Handle)
-	began = time.Now()
-	c.last.end = unsure
-	err = t.Commit()
-	c.last.sent(err)
-	b.Commit = time.Since(began)
-	if err != nil {
-		return c.classifyCommit(ctx, err)
-	}
-	return result{outcome: committed}
-}
-
-// wrapped runs a batch inside the middleware, if one is set. The result is the batch's own:
-// the middleware's error does not replace the batch's error.
-func (c *consumerLoop) wrapped(ctx context.Context, b observe.Batch, fill func(context.Context) result) (r result) {
-	middleware := c.w.cfg.BatchMiddleware
-	if middleware == nil {
-		return fill(ctx)
-	}
-	var p middlewareCall
-	err := recovering(func() error {
-		return middleware(func(ctx context.Context, _ observe.Batch) error {
-			return p.run(ctx, func() error {
-				r = fill(ctx)
-				return r.err
-			})
-		})(ctx, b)
-	})
-	if err := p.end(err); err != nil {
-		return result{outcome: handlerFailed, err: err}
-	}
-	return r
 }
 
 // batchDone reports a batch with its result to the observers.

@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"database/sql"
+	"sync/atomic"
 	"time"
 )
 
@@ -43,6 +44,26 @@ func (b budget) release() {
 // releaseFunc returns a connection to the pool. ours reports whether a statement of the
 // worker failed on the connection. lent reports whether a handler has used the connection.
 type releaseFunc func(ours, lent bool) error
+
+// heldConn is the connection that a loop holds for one iteration.
+type heldConn struct {
+	*sql.Conn
+	giveBack releaseFunc // nil: no connection is held
+	lent     atomic.Bool // a handler has used the connection
+}
+
+// lend records that a handler uses the connection. Any goroutine may call it.
+func (h *heldConn) lend() { h.lent.Store(true) }
+
+// release returns the connection, if one is held. left is the error of a handler that left
+// the connection unusable.
+func (h *heldConn) release(ours bool) (left error) {
+	if giveBack := h.giveBack; giveBack != nil {
+		h.giveBack = nil
+		left = giveBack(ours, h.lent.Load())
+	}
+	return left
+}
 
 // loopConn takes a connection of the pool for a loop. A loop must hold no other connection:
 // loops that hold one and wait for a second could deadlock. limit applies to the wait for

@@ -1,20 +1,18 @@
 package consume
 
 import (
-	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/observe"
-	"github.com/pgfrontier/worker/store"
 )
 
 // The types of options, as package worker documents them.
@@ -25,9 +23,9 @@ type (
 	GapPolicy          string
 	FailurePolicy      string
 
-	BatchFunc  = func(ctx context.Context, b observe.Batch) error
-	HandleFunc = func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
-	Decoder    = func(ctx context.Context, e store.PersistedEvent) (store.PersistedEvent, error)
+	BatchFunc  = batch.Func
+	HandleFunc = batch.HandleFunc
+	Decoder    = batch.Decoder
 )
 
 // The values of each type. The first is the default.

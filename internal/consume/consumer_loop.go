@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -20,10 +20,11 @@ import (
 // consumerLoop runs one unit for as long as it is assigned to this worker. It reads, plans,
 // runs and settles one batch after the other.
 type consumerLoop struct {
-	w      *Worker
-	unit   *unit
-	status *unitStatus
-	reader *reader.Reader
+	w       *Worker
+	unit    *unit
+	status  *unitStatus
+	reader  *reader.Reader
+	handler *batch.Handler
 
 	progress    *progress.State // nil: it must be loaded
 	polled      *frontier.Value // the frontier's value up to which everything was read; nil: none
@@ -38,7 +39,6 @@ type consumerLoop struct {
 	refused          *progress.Retry // the dead letter whose retry has just failed; nil: none
 	last             *lastBatch
 	zombie           suspicion       // the dead batch that the guards' watches suspect of holding the row
-	lent             atomic.Bool     // a handler has used the loop's connection
 	stop             context.Context // the worker's intake; nil: that of run
 
 	triedDeadLetter bool // the last iteration tried a dead letter, so new events come next
@@ -46,7 +46,7 @@ type consumerLoop struct {
 
 	rescaling rescaling
 	deferred  deferredMove
-	pace      pace
+	pace      batch.Pace
 
 	precedence precedence
 }
@@ -57,7 +57,11 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 	if u.isPart() {
 		share = &reader.Share{Of: u.consumerName, Slot: u.slotOf, First: u.slots.First, Last: u.slots.Last, OneIn: partition.Slots / u.slots.Size()}
 	}
-	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share)}
+	h := &batch.Handler{
+		Consumer: u.consumer, Bulk: u.bulk, Forgets: u.forgets, Middleware: w.cfg.HandleMiddleware, Decoder: w.cfg.Decoder,
+		Timeout: w.cfg.BatchTimeout, Size: w.cfg.BatchSize, Key: u.key.Name(), SlotOf: u.slotOf,
+	}
+	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), handler: h}
 }
 
 // run works until intake ends, then finishes the batch in flight within ctx. It returns an
@@ -83,7 +87,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		if c.unit.isPart() {
 			n.barrier, n.callers = c.w.barriers.changed(), c.w.awaited.joined(c.unit.consumerName)
 		}
-		r, fatal := c.stepExclusively(ctx, intake)
+		r, fatal := c.step(ctx, intake)
 		if fatal != nil {
 			return fatal
 		}
@@ -102,32 +106,32 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	return nil
 }
 
-// stepExclusively calls step. The units of one consumer call step one after the other if
-// their events must not be handled at the same time.
-func (c *consumerLoop) stepExclusively(ctx, intake context.Context) (r result, fatal error) {
-	if c.unit.isPart() && c.unit.exclusive != nil {
-		select {
-		case c.unit.exclusive <- struct{}{}:
-			defer func() { <-c.unit.exclusive }()
-		case <-intake.Done():
-			return result{outcome: idle}, nil
-		}
-	}
-	return c.step(ctx, intake)
-}
-
-// step runs one iteration and settles its result.
+// step runs one iteration and settles its result. The iteration reads the next work, plans
+// it and runs it, on one connection.
 func (c *consumerLoop) step(ctx, intake context.Context) (r result, fatal error) {
-	if r = c.iterate(ctx, intake); r.fatal != nil {
+	leave, ok := c.unit.enter(intake)
+	if !ok {
+		return result{outcome: idle}, nil
+	}
+	defer leave()
+	began := time.Now()
+	var conn heldConn
+	defer func() { _ = conn.release(false) }() // after a handler has ended the goroutine
+	w, r := c.next(intake, &conn)
+	if w != nil {
+		r = c.runBatch(ctx, intake, &conn, w)
+	}
+	r.began, r.left = began, conn.release(r.isOurs())
+	if r.fatal != nil {
 		return r, r.fatal
 	}
 	return r, c.settle(ctx, &r)
 }
 
-// iterate reads the next work, plans it and runs it, on one connection.
-func (c *consumerLoop) iterate(ctx, intake context.Context) (r result) {
+// next returns the next work that needs a batch, and takes the connection for it. Without
+// such work it returns the reason as a result.
+func (c *consumerLoop) next(intake context.Context, held *heldConn) (w *work, r result) {
 	began := time.Now()
-	defer func() { r.began = began }()
 	ahead := c.takeReadAhead(intake)
 	v := c.w.frontier.Value()
 	if c.outdated(v) {
@@ -135,37 +139,36 @@ func (c *consumerLoop) iterate(ctx, intake context.Context) (r result) {
 		ahead = nil
 	}
 	if ahead == nil && c.progress != nil && !c.hasWork(v) {
-		return result{outcome: idle}
+		return nil, result{outcome: idle}
 	}
 	conn, release, err := c.w.loopConn(intake, c.quickLimit())
 	if err != nil {
-		return result{outcome: disturbed, err: err}
+		return nil, result{outcome: disturbed, err: err}
 	}
-	defer func() { r.left = release(r.isOurs(), c.lent.Swap(false)) }()
+	held.Conn, held.giveBack = conn, release
 	if r := c.load(intake, conn, v); r.outcome != again {
-		return r
+		return nil, r
 	}
-	w := ahead
-	if w == nil {
+	if w = ahead; w == nil {
 		if w, r = c.read(intake, conn, v); w == nil {
-			return r
+			return nil, r
 		}
 		w.Took = time.Since(began)
 	}
 	if err := c.reader.Failure(); err != nil {
-		return result{outcome: disturbed, err: err}
+		return nil, result{outcome: disturbed, err: err}
 	}
 	if err = c.findDeadLetters(intake, c.w.db.Plans.On(conn, conn), w); err != nil {
-		return result{outcome: disturbed, err: err}
+		return nil, result{outcome: disturbed, err: err}
 	}
 	c.plan(intake, w)
 	if w.isEmpty() && w.retried == nil {
-		return result{outcome: passedOver, work: w}
+		return nil, result{outcome: passedOver, work: w}
 	}
 	if c.deferCommit(w) {
-		return result{outcome: commitDeferred, work: w}
+		return nil, result{outcome: commitDeferred, work: w}
 	}
-	return c.runBatch(ctx, intake, conn, w)
+	return w, result{}
 }
 
 // plan plans new events and starts the read-ahead behind them. The retry of a dead letter

@@ -3,6 +3,7 @@ package consume
 import (
 	"errors"
 
+	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
@@ -84,8 +85,8 @@ func (b *lastBatch) sent(err error) {
 }
 
 // ended records how the batch failed, if it failed.
-func (b *lastBatch) ended(r result, t *transaction) {
-	b.err, b.fault, b.intact = r.err, t.fault, t.intact
+func (b *lastBatch) ended(r result, t *batch.Tx) {
+	b.err, b.fault, b.intact = r.err, t.Fault, t.Intact
 	b.seen = r.outcome == forbidden
 }
 

@@ -3,6 +3,7 @@ package consume
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ type listening struct {
 func startListening(t *testing.T, d *pgtest.Database, listensAt string, interval time.Duration) listening {
 	t.Helper()
 	l := listening{failed: make(chan error, 100), over: make(chan observe.Recovered, 100)}
-	l.Worker = newWorker(d.DB, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{thrifty{}},
+	l.Worker = newWorker(d.DB, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{steppedConsumer{"all", nil, new(atomic.Bool)}},
 		func(c *Config) { c.DispatcherStrategy = DispatcherStrategyNotify }, func(c *Config) { c.NotifyConnectionString = listensAt },
 		func(c *Config) {
 			c.Observers = append(c.Observers, observe.On(func(e observe.NotifyFailed) { err := e.Err; l.failed <- err }), observe.On(func(r observe.Recovered) { l.over <- r }))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -18,7 +19,7 @@ const overdueAfter = time.Second
 //
 // The loop cannot report it, because it waits for the handler. Meanwhile database/sql rolls
 // the transaction back, so the consumer's row is free.
-func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b observe.Batch) (returned func()) {
+func (c *consumerLoop) watchHandler(ctx context.Context, t *batch.Tx, b observe.Batch) (returned func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -27,8 +28,8 @@ func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b obser
 			return
 		case <-time.After(overdueAfter):
 		}
-		err := fmt.Errorf("%w%s (%w)", ErrHandlerOverdue, t.where(), context.Cause(ctx))
-		c.status.setOngoing(err, t.inFlight.Load())
+		err := fmt.Errorf("%w%s (%w)", ErrHandlerOverdue, where(t), context.Cause(ctx))
+		c.status.setOngoing(err, t.InFlight())
 		c.w.observers.Begin(c.about(observe.ConditionOverdue), err)
 		defer c.w.observers.End(c.about(observe.ConditionOverdue))
 		defer c.status.setOngoing(nil, 0)
@@ -45,8 +46,8 @@ func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b obser
 }
 
 // where names the event of the handler's running call, as part of an error.
-func (t *transaction) where() string {
-	if first := t.inFlight.Load(); first > 0 {
+func where(t *batch.Tx) string {
+	if first := t.InFlight(); first > 0 {
 		return fmt.Sprintf("; it was given the event at position %d", first)
 	}
 	return "" // the batch's middleware or the commit is running

@@ -229,7 +229,7 @@ func (c *consumerLoop) place() reader.Place {
 }
 
 // batchSize is the most events of the next batch.
-func (c *consumerLoop) batchSize() int { return c.pace.size(c.w.cfg.BatchSize, c.w.cfg.BatchTimeout) }
+func (c *consumerLoop) batchSize() int { return c.pace.Size(c.w.cfg.BatchSize, c.w.cfg.BatchTimeout) }
 
 // paced reports whether the handler's time makes batches smaller than BatchSize.
 func (c *consumerLoop) paced() bool { return c.batchSize() < c.w.cfg.BatchSize }

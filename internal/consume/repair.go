@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
@@ -41,24 +42,24 @@ func (b *lastBatch) through() int64 {
 // shorten ends a batch at the last handled event, because half of BatchTimeout has passed.
 // With its remaining events the batch might exceed BatchTimeout, and its handled events
 // would be rolled back and handled again.
-func (c *consumerLoop) shorten(ctx context.Context, t *transaction, w *work, b *observe.Batch) error {
-	return progress.AsRole(ctx, t.Tx, t.moved.Role, func() error {
-		if err := c.reader.Recount(ctx, t.Tx, w.advance.Token, &w.Page, t.through); err != nil {
+func (c *consumerLoop) shorten(ctx context.Context, t *batch.Tx, role string, w *work, b *observe.Batch) error {
+	return progress.AsRole(ctx, t.Tx, role, func() error {
+		if err := c.reader.Recount(ctx, t.Tx, w.advance.Token, &w.Page, t.Through); err != nil {
 			return err
 		}
 		was := c.last.left()
-		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > t.through })
-		version, ok, err := c.w.checkpoints.Shorten(ctx, c.w.db.Plans.On(t.conn, t.Tx), c.unit.name, was, w.endAt(t.through))
+		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > t.Through })
+		version, ok, err := c.w.checkpoints.Shorten(ctx, c.w.db.Plans.On(t.Conn, t.Tx), c.unit.name, was, w.endAt(t.Through))
 		if err != nil {
 			return err
 		}
 		if !ok {
-			t.ended = true
+			t.Ended = true
 			return ErrTransactionEnded
 		}
 		w.shortened, w.last.position = true, 0
 		c.last.work, c.last.after = *w, version
-		b.Events, b.Late, b.Last, b.To = len(w.Events), w.late(), t.through, w.advance.To
+		b.Events, b.Late, b.Last, b.To = len(w.Events), w.late(), t.Through, w.advance.To
 		return nil
 	})
 }

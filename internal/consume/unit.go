@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -73,6 +74,20 @@ func (u *unit) started(batchSize int) observe.ConsumerStarted {
 
 // isPart reports whether the unit is a part of a split consumer.
 func (u *unit) isPart() bool { return u.slots != partition.All }
+
+// enter waits until no other part of the consumer runs, if their events must not be handled
+// at the same time. ok is false if intake has ended before. The caller calls leave.
+func (u *unit) enter(intake context.Context) (leave func(), ok bool) {
+	if !u.isPart() || u.exclusive == nil {
+		return func() {}, true
+	}
+	select {
+	case u.exclusive <- struct{}{}:
+		return func() { <-u.exclusive }, true
+	case <-intake.Done():
+		return nil, false
+	}
+}
 
 // unitsOf checks the consumers and returns their units in order of name.
 func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {

@@ -187,7 +187,7 @@ var contractMutants = []Mutant{
 	{
 		Name:    "short-batch-keeps-checkpoint",
 		Mistake: "a batch that ends early commits the checkpoint that its guard has set: the events behind follow in the next batch",
-		Edits:   []Edit{{"internal/consume/batch.go", `err = c.shorten(ctx, t, w, b)`, `w.shortened = true`}},
+		Edits:   []Edit{{"internal/consume/batch.go", `return c.shorten(ctx, t, moved.Role, w, b)`, `w.shortened = true; return nil`}},
 		Faults:  calm + ",slow-batch=6",
 	},
 	{

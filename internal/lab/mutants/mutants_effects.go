@@ -38,7 +38,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "batch-over-border",
 		Mistake: "the events of a batch are alike: the first one tells whether they are replayed",
-		Edits: []Edit{{"internal/consume/handle.go", `			return n, replay, nil
+		Edits: []Edit{{"internal/consume/batch/calls.go", `			return n, replay, nil
 		}`, `			continue
 		}`}},
 		Faults: replaying,

@@ -1,4 +1,4 @@
-package consume
+package batch
 
 import "time"
 
@@ -11,15 +11,15 @@ const (
 	firstBatch = 10
 )
 
-// pace limits the size of a consumer's batches by the time that its handler takes. So no
+// Pace limits the size of a consumer's batches by the time that its handler takes. So no
 // batch exceeds BatchTimeout because it has many events. The zero value has no measurement.
-type pace struct {
+type Pace struct {
 	perEvent time.Duration // the average of the slowest batch, lowered by faster batches; 0: unknown
 }
 
-// handled records how long a batch took for its events. A slower average replaces perEvent
+// Handled records how long a batch took for its events. A slower average replaces perEvent
 // at once. A faster one lowers perEvent by half of the difference.
-func (p pace) handled(events int, took time.Duration) pace {
+func (p Pace) Handled(events int, took time.Duration) Pace {
 	if events == 0 {
 		return p
 	}
@@ -27,19 +27,19 @@ func (p pace) handled(events int, took time.Duration) pace {
 	if each < p.perEvent {
 		each += (p.perEvent - each) / 2
 	}
-	return pace{each}
+	return Pace{each}
 }
 
-// timedOut records that a batch of several events exceeded BatchTimeout. begun is the
+// TimedOut records that a batch of several events exceeded BatchTimeout. begun is the
 // number of its events that were begun, or all if that is unknown. The next batch has at
 // most half as many.
-func (p pace) timedOut(begun int, timeout time.Duration) pace {
+func (p Pace) TimedOut(begun int, timeout time.Duration) Pace {
 	half := max(begun/2, 1)
-	return pace{max(p.perEvent, timeout/paceShare/time.Duration(half)+1)} // rounded up
+	return Pace{max(p.perEvent, timeout/paceShare/time.Duration(half)+1)} // rounded up
 }
 
-// size returns the most events that the next batch may have.
-func (p pace) size(batchSize int, timeout time.Duration) int {
+// Size returns the most events that the next batch may have.
+func (p Pace) Size(batchSize int, timeout time.Duration) int {
 	if p.perEvent == 0 {
 		return min(batchSize, firstBatch)
 	}

@@ -1,4 +1,4 @@
-package consume
+package batch
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package consume
+package batch
 
 import (
 	"context"
@@ -9,10 +9,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// decode returns the events as the handler gets them. If a decoder fails, at is the index
+// decode returns the events as the handler gets them. A nil decoder changes nothing. If a decoder fails, at is the index
 // of the event.
-func (c *consumerLoop) decode(ctx context.Context, events []store.PersistedEvent) (decoded []store.PersistedEvent, at int, err error) {
-	decoder := c.w.cfg.Decoder
+func decode(ctx context.Context, decoder Decoder, events []store.PersistedEvent) (decoded []store.PersistedEvent, at int, err error) {
 	if decoder == nil {
 		return events, 0, nil
 	}

@@ -1,14 +1,13 @@
-package consume
+package batch
 
 import (
 	"context"
 	"database/sql"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/runtime"
-
+	"github.com/pgfrontier/worker/internal/consume/failure"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
-	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -18,6 +17,8 @@ type thrifty struct{}
 func (thrifty) Name() string                                                       { return "thrifty" }
 func (thrifty) Handle(context.Context, *sql.Tx, store.PersistedEvent) error        { return nil }
 func (thrifty) HandleBatch(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil }
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 func TestHandlingDoesNotAllocatePerEvent(t *testing.T) {
 	g := progresstest.New(t)
@@ -31,17 +32,17 @@ func TestHandlingDoesNotAllocatePerEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	inTx := &transaction{Tx: tx, ctx: t.Context(), conn: conn}
+	inTx := NewTx(t.Context(), tx, conn, "")
 	for name, bulk := range map[string]consumer.BatchConsumer{"each": nil, "in bulk": thrifty{}} {
-		c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}}, unit: &unit{name: "thrifty", spec: &spec{consumer: thrifty{}, bulk: bulk}}}
 		allocations := func(events int) float64 {
-			p := &work{Page: reader.Page{Events: make([]store.PersistedEvent, events)}}
-			for i := range p.Events {
-				p.Events[i].GlobalPosition = int64(i + 1)
+			b := &Batch{Handler: &Handler{Consumer: thrifty{}, Bulk: bulk}, Tx: inTx, Events: make([]store.PersistedEvent, events)}
+			b.Prepare, b.Commit = func(context.Context) error { return nil }, func() error { return nil }
+			for i := range b.Events {
+				b.Events[i].GlobalPosition = int64(i + 1)
 			}
 			return testing.AllocsPerRun(20, func() {
-				if _, err := c.handleAll(t.Context(), inTx, p); err != nil {
-					t.Fatal(err)
+				if r := b.Run(t.Context(), t.Context()); r.Kind != failure.None {
+					t.Fatal(r.Err)
 				}
 			})
 		}

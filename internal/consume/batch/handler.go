@@ -1,0 +1,80 @@
+package batch
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"runtime/debug"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// The functions of a program around a batch, a call and an event, as package worker
+// documents them.
+type (
+	Func       = func(ctx context.Context, b observe.Batch) error
+	HandleFunc = func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
+	Decoder    = func(ctx context.Context, e store.PersistedEvent) (store.PersistedEvent, error)
+)
+
+// Handler is a consumer, with what the worker's options put around its calls.
+type Handler struct {
+	Consumer   consumer.Consumer
+	Bulk       consumer.BatchConsumer // the consumer, if it handles whole batches
+	Forgets    consumer.Forgetter     // the consumer, if it forgets aggregates
+	Middleware func(next HandleFunc) HandleFunc
+	Decoder    Decoder
+	Timeout    time.Duration // BatchTimeout
+	Size       int           // BatchSize
+
+	Key    string // name of the consumer's own key; empty: the aggregate
+	SlotOf func(e *store.PersistedEvent) (int, error)
+}
+
+// call calls the consumer once, and turns a panic into an error. A consumer of single
+// events gets one event. No closure is allocated for it.
+func (h *Handler) call(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	if h.Bulk != nil {
+		return errtext.Sound(h.Bulk.HandleBatch(ctx, tx, events))
+	}
+	return errtext.Sound(h.Consumer.Handle(ctx, tx, events[0]))
+}
+
+// callWithin calls the consumer once, inside the middleware.
+func (h *Handler) callWithin(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
+	var p middlewareCall
+	var failed error
+	err := recovering(func() error {
+		return h.Middleware(func(ctx context.Context, _ *sql.Tx, _ []store.PersistedEvent) error {
+			return p.run(ctx, func() error {
+				if ctx.Err() != nil {
+					failed = context.Cause(ctx)
+				} else {
+					failed = h.call(ctx, tx, events)
+				}
+				return failed
+			})
+		})(ctx, tx, events)
+	})
+	return cmp.Or(p.end(err), failed, err)
+}
+
+// recovering calls f and turns a panic into an error. Methods of f's error, as errors.Is
+// calls them, cannot panic in the worker's goroutines.
+func recovering(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return errtext.Sound(f())
+}
