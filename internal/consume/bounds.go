@@ -169,3 +169,21 @@ func (c *consumerLoop) rollback(tx *sql.Tx, end context.CancelCauseFunc) {
 	defer silent.Stop()
 	_ = tx.Rollback() // no effect after the commit
 }
+
+// inTransaction runs a short transaction on a connection of the loops' budget. quick limits
+// the wait for the connection, and limit the transaction.
+func (w *Worker) inTransaction(ctx context.Context, quick, limit time.Duration, do func(ctx context.Context, tx *sql.Tx) error) (err error) {
+	conn, release, err := w.loopConn(ctx, quick)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = release(err != nil, false) }()
+	return w.bounded(ctx, limit, func(ctx context.Context) error {
+		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // no effect after the commit
+		return do(ctx, tx)
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/failure"
+	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -44,7 +45,7 @@ type consumerLoop struct {
 	triedDeadLetter bool // the last iteration tried a dead letter, so new events come next
 	suspects        int  // one of so many next events cannot be read; 0: none is known
 
-	rescaling rescaling
+	rescaling partitions.Rescaling
 	deferred  deferredMove
 	pace      batch.Pace
 
@@ -55,13 +56,13 @@ type consumerLoop struct {
 func (w *Worker) newLoop(u *unit) *consumerLoop {
 	var share *reader.Share
 	if u.isPart() {
-		share = &reader.Share{Of: u.consumerName, Slot: u.slotOf, First: u.slots.First, Last: u.slots.Last, OneIn: partition.Slots / u.slots.Size()}
+		share = &reader.Share{Of: u.consumerName, Slot: u.key.SlotOf, First: u.slots.First, Last: u.slots.Last, OneIn: partition.Slots / u.slots.Size()}
 	}
 	h := &batch.Handler{
 		Consumer: u.consumer, Bulk: u.bulk, Forgets: u.forgets, Middleware: w.cfg.HandleMiddleware, Decoder: w.cfg.Decoder,
-		Timeout: w.cfg.BatchTimeout, Size: w.cfg.BatchSize, Key: u.key.Name(), SlotOf: u.slotOf,
+		Timeout: w.cfg.BatchTimeout, Size: w.cfg.BatchSize, Key: u.key.Name(), SlotOf: u.key.SlotOf,
 	}
-	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), handler: h}
+	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), rescaling: partitions.New(w.rescalingUnit(u)), handler: h}
 }
 
 // run works until intake ends, then finishes the batch in flight within ctx. It returns an
@@ -77,7 +78,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		c.stop = intake
 	}
 	defer func() {
-		c.leaveBarrier()
+		c.rescaling.Leave()
 		fatal = c.close(ctx, fatal)
 		c.forget()
 		c.reader.Close() // the loop waits for every read that it has begun
@@ -85,7 +86,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	for intake.Err() == nil {
 		n := signals{c.w.frontier.Changed(), c.w.frontier.Back(), c.w.coord.Changed(), nil, nil}
 		if c.unit.isPart() {
-			n.barrier, n.callers = c.w.barriers.changed(), c.w.awaited.joined(c.unit.consumerName)
+			n.barrier, n.callers = c.w.barriers.Changed(), c.w.awaited.joined(c.unit.consumerName)
 		}
 		r, fatal := c.step(ctx, intake)
 		if fatal != nil {
@@ -186,7 +187,8 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.Positions.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
 	}
-	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.Bisection.Active() && !c.paced() && c.suspects == 0 {
+	_, bounded := c.rescaling.Bound()
+	if w.Full && !w.isEmpty() && !bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.Bisection.Active() && !c.paced() && c.suspects == 0 {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	w.setAside(c.poison, c.w.text)

@@ -47,7 +47,7 @@ func (c *consumerLoop) deferCommit(w *work) bool {
 	a := &w.advance
 	switch {
 	case !c.unit.isPart(), len(w.Events)+len(w.deadLetters)+len(a.Marks)+len(a.Gone)+len(w.from.Open) > 0, w.retried != nil,
-		c.tally.Bisection.Active(), c.poison != nil, c.suspects > 0, c.rescaling.target != "", c.deferredDue(), c.isWaitedFor(a.To):
+		c.tally.Bisection.Active(), c.poison != nil, c.suspects > 0, c.rescaling.Merges(), c.deferredDue(), c.isWaitedFor(a.To):
 		return false
 	}
 	if c.deferred.upTo == 0 {

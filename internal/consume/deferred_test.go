@@ -33,7 +33,7 @@ func TestDeferredCommitConditions(t *testing.T) {
 		"a whole consumer":          {func(c *consumerLoop, _ *work) { c.unit = c.unit.unit(partition.All) }, false},
 		"a failing event":           {func(c *consumerLoop, _ *work) { c.tally.Bisection.Until = 12 }, false},
 		"a poison event":            {func(c *consumerLoop, _ *work) { c.poison = &poison{} }, false},
-		"parts that meet":           {func(c *consumerLoop, _ *work) { c.rescaling.target = "c" }, false},
+		"parts that meet":           {func(c *consumerLoop, _ *work) { arriveAtBarrier(c) }, false},
 		"a caller waits":            {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 12) }, false},
 		"another process waits":     {func(c *consumerLoop, _ *work) { c.w.awaited.request("c", 11, func() int64 { return 10 }) }, false},
 		"a wait is for later":       {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 13) }, true},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/consume/failure"
+	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
@@ -63,7 +64,7 @@ func (c *consumerLoop) afterFailure(intake context.Context, r result) (pause tim
 	if r.halved {
 		v.Pause, v.Exhausted = 0, false
 	}
-	var ofKey keyError
+	var ofKey partitions.KeyError
 	keyless := errors.As(r.err, &ofKey)
 	switch {
 	case v.ByHandler:

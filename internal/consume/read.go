@@ -56,7 +56,8 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
 	if c.deadLetterNext() {
 		return nil
 	}
-	if c.progress == nil || len(c.progress.Open) > 0 || c.rescaling.bounded || c.paced() {
+	_, bounded := c.rescaling.Bound()
+	if c.progress == nil || len(c.progress.Open) > 0 || bounded || c.paced() {
 		c.reader.Drop()
 		return nil
 	}
@@ -213,8 +214,8 @@ func ofEvents(ctx context.Context, err error) bool {
 func (c *consumerLoop) place() reader.Place {
 	b := c.tally.Bisection
 	at := reader.Place{Position: c.at(), Limit: b.Size(c.batchSize()), Bound: b.UpTo(reader.Unbounded)}
-	if c.rescaling.bounded {
-		at.Bound = min(at.Bound, c.rescaling.upTo)
+	if upTo, bounded := c.rescaling.Bound(); bounded {
+		at.Bound = min(at.Bound, upTo)
 	}
 	if c.endsAtPoison() {
 		at.Limit, at.Bound = c.w.cfg.BatchSize, min(at.Bound, c.poison.position-1) // no event of the unit itself lies between
@@ -312,7 +313,7 @@ func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *
 	w.orders = map[int64]progress.Order{}
 	var all []progress.Order
 	for i := range w.Events {
-		o, err := c.unit.orderOf(&w.Events[i], c.w.ascii)
+		o, err := c.unit.key.OrderOf(&w.Events[i], c.w.ascii)
 		switch {
 		case err != nil && w.retried != nil:
 			continue // the dead letter already has its order

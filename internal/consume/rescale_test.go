@@ -4,20 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/runtime"
-
-	"github.com/pgfrontier/worker/coord"
-	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
-	"github.com/pgfrontier/worker/store"
-	"github.com/pgfrontier/worker/store/consumer"
-	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // One part has handled an event, and another part at the same position still watches the
@@ -128,57 +121,26 @@ const openRange = `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap
 
 // merge merges the halves into one unit.
 func (h *stepper) merge(ctx context.Context) (*progress.Rescaled, error) {
-	return h.rescaleUpper(ctx, func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error) {
-		return c.merge(ctx, tx, "all", partition.All, []string{"all#000-7ff", "all#800-fff"}, 1)
+	return h.rescaleUpper(ctx, func(ctx context.Context, u partitions.Unit, tx *sql.Tx, token string) (*progress.Rescaled, error) {
+		return u.Merge(ctx, tx, token, partition.All, []string{"all#000-7ff", "all#800-fff"}, 1)
 	})
 }
 
 // split splits the upper half into two units.
 func (h *stepper) split(ctx context.Context) (*progress.Rescaled, error) {
-	return h.rescaleUpper(ctx, func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error) {
-		return c.split(ctx, tx, c.unit.slots.Children(4), 4)
+	return h.rescaleUpper(ctx, func(ctx context.Context, u partitions.Unit, tx *sql.Tx, token string) (*progress.Rescaled, error) {
+		return u.Split(ctx, tx, token, u.Slots.Children(4), 4)
 	})
 }
 
-// rescaleUpper lets the loop of the upper half, which has loaded it at position 1, split or
-// merge.
-func (h *stepper) rescaleUpper(ctx context.Context, replace func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error)) (r *progress.Rescaled, err error) {
-	loop := h.newLoop(h.unit("all#800-fff"))
-	defer loop.reader.Close()
-	loop.progress = &progress.State{Position: 1, Token: h.frontier.Value().Token}
-	err = loop.inTransaction(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		r, err = replace(ctx, loop, tx)
+// rescaleUpper lets the upper half, whose progress was loaded at position 1, split or merge.
+func (h *stepper) rescaleUpper(ctx context.Context, replace func(ctx context.Context, u partitions.Unit, tx *sql.Tx, token string) (*progress.Rescaled, error)) (r *progress.Rescaled, err error) {
+	u := h.rescalingUnit(h.unit("all#800-fff"))
+	err = h.inTransaction(ctx, h.limits.quick, h.limits.quick, func(ctx context.Context, tx *sql.Tx) (err error) {
+		r, err = replace(ctx, u, tx, h.frontier.Value().Token)
 		return err
 	})
 	return r, err
-}
-
-// Units are merged if they cover the target's slots, are at one position, belong to this
-// worker, and run.
-func TestCanMerge(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(parts []progress.Part) []progress.Part
-		want   bool
-	}{
-		"all of it":         {func(parts []progress.Part) []progress.Part { return parts }, true},
-		"none":              {func([]progress.Part) []progress.Part { return nil }, false},
-		"one is missing":    {func(parts []progress.Part) []progress.Part { return parts[1:] }, false},
-		"one is paused":     {func(parts []progress.Part) []progress.Part { parts[2].Paused = true; return parts }, false},
-		"one is another's":  {func(parts []progress.Part) []progress.Part { parts[0].Mine = false; return parts }, false},
-		"one is behind":     {func(parts []progress.Part) []progress.Part { parts[1].Position--; return parts }, false},
-		"one selects more":  {func(parts []progress.Part) []progress.Part { parts[2].Scope = `{}`; return parts }, false},
-		"one is further":    {func(parts []progress.Part) []progress.Part { parts[2].Position++; return parts }, false},
-		"one is no unit":    {func(parts []progress.Part) []progress.Part { parts[1].Unit = "c#5"; return parts }, false},
-		"one is there more": {func(parts []progress.Part) []progress.Part { return append(parts, parts[2]) }, false},
-	} {
-		var parts []progress.Part
-		for _, r := range partition.Cut(3) {
-			parts = append(parts, progress.Part{Unit: partition.Name("c", r), Position: 9, Mine: true})
-		}
-		if got := canMerge(partition.All, c.change(parts)); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
 }
 
 // A unit whose dead letter has a key of another unit is not split. In a child, the dead
@@ -196,66 +158,6 @@ func TestNoSplitWithADeadLetterOfAnotherKey(t *testing.T) {
 	if err := d.DB.QueryRow(`SELECT count(*), (SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'all#800-fff')
 		FROM consumer_checkpoints WHERE split_at IS NULL`).Scan(&units, &deadLetters); err != nil || units != 2 || deadLetters != 1 {
 		t.Errorf("%d units, and %d dead letters of the lower one: %v", units, deadLetters, err)
-	}
-}
-
-// keyed is a consumer with a key of its own.
-type keyed struct{ steppedConsumer }
-
-func (keyed) Partitions() consumer.Partitions {
-	return consumer.Partitions{Count: 1, Key: consumer.ByKey("owner", func(e store.PersistedEvent) string { return "owner of " + e.AggregateID })}
-}
-
-// A dead letter goes with the key of its event. If the event is gone, it goes with the
-// aggregate, and not with the next event.
-func TestSlotOfADeadLetter(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), keyed{steppedConsumer{"all", nil, new(atomic.Bool)}})
-	for _, aggregate := range []string{"a", "b", "c"} {
-		appendOne(t, d.DB, aggregate)
-	}
-	d.Exec(t, `DELETE FROM events WHERE global_position <> 2`)
-	h.stepFrontierTo(t, 2)
-	slotOf := func(position int64, want int) {
-		t.Helper()
-		key := string(rune('a' + position - 1))
-		if slot, err := h.loop.slotOfDeadLetter(t.Context(), d.DB, h.frontier.Value().Token, progress.KeyedDeadLetter{Position: position, Key: key}); err != nil || slot != want {
-			t.Errorf("position %d is in slot %03x, %v; want %03x", position, slot, err, want)
-		}
-	}
-	slotOf(1, partition.Slot("a"))
-	slotOf(2, partition.Slot("owner of b"))
-	slotOf(3, partition.Slot("c"))
-	h.loop.unit.slots = partition.Range{First: 7, Last: 7}
-	slotOf(1, 7) // of a unit that lacks the slot of its key
-}
-
-// A failed split is neither retried nor waited for when no partitions are wanted any more.
-func TestRescaleForgetsFailuresWithoutDemand(t *testing.T) {
-	c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, coord: coord.New(coord.Config{})}, unit: &unit{name: "c"}}
-	c.rescaling = rescaling{wanted: 4, failures: 1, due: time.Now().Add(-time.Second)}
-	if c.rescale(t.Context()) {
-		t.Error("it goes on at once")
-	}
-	if at, ok := c.nextCheck(); ok {
-		t.Errorf("the next check is at %v", at)
-	}
-}
-
-// A page that was polled within a bound does not cover the positions beyond it.
-func TestNewBoundPollsAgain(t *testing.T) {
-	c := &consumerLoop{}
-	for i, step := range []struct {
-		bounded bool
-		upTo    int64
-		news    bool
-	}{{true, 5, true}, {true, 5, false}, {true, 7, true}, {false, 0, true}, {false, 0, false}} {
-		c.polled = &frontier.Value{}
-		if news := c.bound(step.bounded, step.upTo); news != step.news || (c.polled == nil) != step.news {
-			t.Errorf("step %d is new: %v, and polls again: %v; want %v", i, news, c.polled == nil, step.news)
-		}
 	}
 }
 
@@ -279,14 +181,8 @@ func TestUnready(t *testing.T) {
 	}
 }
 
-// The pause after failures ends when another number of partitions is wanted.
-func TestNewDemandEndsPause(t *testing.T) {
-	due := time.Now().Add(time.Minute)
-	r := rescaling{wanted: 8, failures: 7, due: due}
-	if r.setWanted(8); r.failures != 7 || r.due != due {
-		t.Errorf("the same number: %+v", r)
-	}
-	if r.setWanted(4); r.failures != 0 || !r.due.IsZero() {
-		t.Errorf("another number: %+v", r)
-	}
+// arriveAtBarrier makes the unit of a loop wait at a merge barrier.
+func arriveAtBarrier(c *consumerLoop) {
+	c.rescaling = partitions.New(c.w.rescalingUnit(c.unit))
+	c.rescaling.Next(1, partitions.Arrival{Position: c.progress.Position}, time.Now())
 }

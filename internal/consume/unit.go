@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
@@ -53,7 +54,7 @@ type spec struct {
 
 	scope  scope.Scope // of types, version and start
 	demand coord.Demand
-	key    consumer.Key
+	key    partitions.Key
 	// exclusive has room for one running part. It is for a consumer that other builds split
 	// although its events must not be handled at the same time. It is nil if they may be.
 	exclusive chan struct{}
@@ -187,7 +188,7 @@ func (d *spec) partitions() error {
 	if err := p.Check(); err != nil {
 		return fmt.Errorf("%q: Partitions: %w", d.consumerName, err)
 	}
-	d.demand, d.key = coord.Demand{Count: p.Count, Key: p.Key.Name()}, p.Key
+	d.demand, d.key = coord.Demand{Count: p.Count, Key: p.Key.Name()}, partitions.Key{Key: p.Key}
 	return nil
 }
 

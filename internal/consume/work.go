@@ -155,3 +155,13 @@ type errTooManyOpen struct {
 func (e errTooManyOpen) Error() string {
 	return fmt.Sprintf("worker: consumer %q waits at position %d: it has passed %d ranges of positions in doubt, as many as WithMaxOpenRanges allows; end the transactions that stay open (Status lists them), or raise the option", e.unit, e.at, e.max)
 }
+
+// deadLetterOf returns the dead letter of an event. Its order is the aggregate if orders
+// has no entry for the event.
+func deadLetterOf(e store.PersistedEvent, orders map[int64]progress.Order) progress.DeadLetter {
+	o, known := orders[e.GlobalPosition]
+	if !known {
+		o = progress.Order{Type: e.AggregateType, ID: e.AggregateID}
+	}
+	return progress.DeadLetter{Order: o, Type: e.AggregateType, ID: e.AggregateID, Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -43,7 +44,7 @@ type Worker struct {
 	ready       chan struct{}
 	units       []*unit // whole consumers, in order of name
 	parts       parts
-	barriers    mergeBarriers
+	barriers    partitions.Barriers
 	loopConns   budget
 	lookupConns budget // of the reserve
 	incarnation string // of the server, as an SQL expression

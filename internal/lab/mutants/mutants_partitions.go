@@ -31,8 +31,8 @@ var partitionMutants = []Mutant{
 		Name:    "merge-lower",
 		Mistake: "a merge goes on from the lowest position of its parts",
 		Edits: []Edit{
-			{"internal/consume/rescale.go", `|| p.Position != parts[0].Position`, ``},
-			{"internal/consume/barrier.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+			{"internal/consume/partitions/replace.go", `|| p.Position != parts[0].Position`, ``},
+			{"internal/consume/partitions/barrier.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
 			{rescaleFile, `max(revision, p.Revision)`, `max(revision, p.Revision); parts[0].Position = min(parts[0].Position, p.Position)`},
 		},
 		Faults: rescaling,
@@ -41,8 +41,8 @@ var partitionMutants = []Mutant{
 		Name:    "merge-higher",
 		Mistake: "a merge goes on from the highest position of its parts",
 		Edits: []Edit{
-			{"internal/consume/rescale.go", `|| p.Position != parts[0].Position`, ``},
-			{"internal/consume/barrier.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+			{"internal/consume/partitions/replace.go", `|| p.Position != parts[0].Position`, ``},
+			{"internal/consume/partitions/barrier.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
 			{rescaleFile, `max(revision, p.Revision)`, `max(revision, p.Revision); parts[0].Position = max(parts[0].Position, p.Position)`},
 		},
 		Faults: rescaling,
@@ -50,7 +50,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "merge-blind",
 		Mistake: "equal positions are equal states: the open ranges of all parts are united without a look at the log",
-		Edits:   []Edit{{"internal/consume/rescale.go", `if appeared || err != nil {`, `if appeared && err != nil || err != nil {`}},
+		Edits:   []Edit{{"internal/consume/partitions/replace.go", `if appeared || err != nil {`, `if appeared && err != nil || err != nil {`}},
 		Test:    Test{"./internal/consume", "TestMergeRefusesAppearedEvent"},
 	},
 	{
@@ -62,7 +62,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "merge-looks-before-lock",
 		Mistake: "a merge reads the open ranges of its parts first: it is over sooner if it must not be",
-		Edits: []Edit{{"internal/consume/rescale.go", `	parts, err := r.LockParts(ctx, units, wanted)
+		Edits: []Edit{{"internal/consume/partitions/replace.go", `	parts, err := r.LockParts(ctx, units, wanted)
 	if err != nil || !canMerge(target, parts) {
 		return nil, err
 	}
@@ -101,7 +101,10 @@ var partitionMutants = []Mutant{
 		Name:    "split-from-memory",
 		Mistake: "a split begins its children where the loop stands: it has just loaded the row",
 		Edits: []Edit{
-			{"internal/consume/rescale.go", `r.Split(ctx, c.unit.name`, `r.Split(context.WithValue(ctx, "at", c.at()), c.unit.name`},
+			{"internal/consume/partitions/replace.go", `	position, found, ok, err := r.LockUnit(`, `	var at int64
+	_ = tx.QueryRowContext(ctx, "SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text", u.Name).Scan(&at)
+	position, found, ok, err := r.LockUnit(`},
+			{"internal/consume/partitions/replace.go", `r.Split(ctx, u.Name`, `r.Split(context.WithValue(ctx, "at", at), u.Name`},
 			{rescaleFile, `SELECT unit, last_position, revision + 1, $4::text`, `SELECT unit, $5::bigint, revision + 1, $4::text`},
 			{rescaleFile, `string(moves), key)`, `string(moves), key, ctx.Value("at"))`},
 		},
@@ -161,13 +164,13 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "parts-in-turn",
 		Mistake: "parts of one consumer in one worker take turns, as those of a consumer do that is not safe for more",
-		Edits:   []Edit{{"internal/consume/unit.go", `Key: p.Key.Name()}, p.Key`, `Key: p.Key.Name()}, p.Key; d.exclusive = make(chan struct{}, 1)`}},
+		Edits:   []Edit{{"internal/consume/unit.go", `Key: p.Key.Name()}, partitions.Key{Key: p.Key}`, `Key: p.Key.Name()}, partitions.Key{Key: p.Key}; d.exclusive = make(chan struct{}, 1)`}},
 		Test:    Test{"./internal/e2e", "TestPartsHandleAtTheSameTime"},
 	},
 	{
 		Name:    "letters-by-aggregate",
 		Mistake: "dead letters follow each other by aggregate, whatever key keeps the order of the consumer",
-		Edits: []Edit{{"internal/consume/keys.go", `	key, err := d.keyOf(e)
+		Edits: []Edit{{"internal/consume/partitions/key.go", `	key, err := k.of(e)
 	if ascii {
 		key = errtext.ASCII(key)
 	}
@@ -190,16 +193,16 @@ var partitionMutants = []Mutant{
 		Name:    "merge-paused",
 		Mistake: "a merge goes on if any of its parts may",
 		Edits: []Edit{
-			{"internal/consume/rescale.go", `|| p.Paused ||`, `||`},
+			{"internal/consume/partitions/replace.go", `|| p.Paused ||`, `||`},
 			{"internal/consume/rescale.go", `return c.progress.Paused != nil || t.Failures`, `return t.Failures`},
 		},
-		Test: Test{"./internal/consume", "TestCanMerge"},
+		Test: Test{"./internal/consume/partitions", "TestCanMerge"},
 	},
 	{
 		Name:    "slot-of-a-position",
 		Mistake: "any spread of the events over the parts will do: by position it is even",
 		Edits: []Edit{
-			{"internal/consume/keys.go", `return partition.Slot(e.AggregateID), nil`, `return int(e.GlobalPosition % partition.Slots), nil`},
+			{"internal/consume/partitions/key.go", `return partition.Slot(e.AggregateID), nil`, `return int(e.GlobalPosition % partition.Slots), nil`},
 		},
 		Faults: rescaling,
 	},
@@ -208,9 +211,9 @@ var partitionMutants = []Mutant{
 		Mistake: "the hash has a salt, so that nobody can make keys of one slot: each worker has its own",
 		Edits: []Edit{
 			{"internal/consume/unit.go", `	"reflect"`, "	\"math/rand/v2\"\n	\"reflect\""},
-			{"internal/consume/unit.go", `type spec struct {`, "type spec struct {\n	salt uint64"},
-			{"internal/consume/unit.go", `d := &spec{`, `d := &spec{salt: rand.Uint64(), `},
-			{"internal/consume/keys.go", `return partition.Slot(e.AggregateID), nil`, `return partition.Slot(fmt.Sprint(d.salt, e.AggregateID)), nil`},
+			{"internal/consume/unit.go", `type spec struct {`, "type spec struct {\n	salt string"},
+			{"internal/consume/unit.go", `d := &spec{`, `d := &spec{salt: strconv.FormatUint(rand.Uint64(), 10), `},
+			{"internal/consume/consumer_loop.go", `Slot: u.key.SlotOf,`, `Slot: func(e *store.PersistedEvent) (int, error) { return partition.Slot(u.salt + e.AggregateID), nil },`},
 		},
 		Faults: rescaling,
 	},

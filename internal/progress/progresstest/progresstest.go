@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Guarded is a database with one consumer, "c" at position 10 of 30. The consumer is assigned
@@ -47,15 +48,32 @@ func (g Guarded) As(t *testing.T, worker uuid.UUID, batchTimeout time.Duration) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	return progress.New(names, worker, batchTimeout, g.server(t))
+}
+
+// server returns how statements name the incarnation.
+func (g Guarded) server(t *testing.T) progress.Server {
+	t.Helper()
+	names, err := tables.Parse(tables.Default, "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var database string
 	if err := g.DB.QueryRow(`SELECT oid::text || '::oid' FROM pg_database WHERE datname = current_database()`).Scan(&database); err != nil {
 		t.Fatal(err)
 	}
 	const sequence = `"public"."events_global_position_seq"`
-	return progress.New(names, worker, batchTimeout, progress.Server{
-		Incarnation: incarnation.Of(names.Token, `"public"."events"`, sequence, database),
-		Sequence:    sequence,
-	})
+	return progress.Server{Incarnation: incarnation.Of(names.Token, `"public"."events"`, sequence, database), Sequence: sequence}
+}
+
+// Bind binds the reads of a log to the incarnation.
+func (g Guarded) Bind(t *testing.T, log store.Log) store.BoundLog {
+	t.Helper()
+	bound, err := incarnation.Bind(t.Context(), g.DB, log, g.server(t).Incarnation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bound
 }
 
 // Assign assigns the consumer to a worker.

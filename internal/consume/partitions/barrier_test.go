@@ -1,4 +1,4 @@
-package consume
+package partitions
 
 import (
 	"testing"
@@ -22,7 +22,7 @@ type barrierPart struct {
 // one of them. Only a failed merge, a part that leaves and a paused part delay the merge.
 func TestPartsMergeAtBarrier(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var m mergeBarriers
+		var m Barriers
 		now := time.Unix(0, 0)
 		of := partition.Target(2, 0)
 		head := int64(100)
@@ -35,7 +35,7 @@ func TestPartsMergeAtBarrier(t *testing.T) {
 		attend := func(p *barrierPart, unready bool) {
 			attending[p] = true
 			before := p.do
-			news := m.changed()
+			news := m.Changed()
 			p.do = m.arrive("c", of, p.name, now, participant{slots: p.slots, at: p.at, unready: unready})
 			p.tells = news
 			switch {
@@ -129,7 +129,7 @@ func TestPartsMergeAtBarrier(t *testing.T) {
 
 // A part that is far behind delays no other part.
 func TestBarrierStaysClosedWithPartFarBehind(t *testing.T) {
-	var m mergeBarriers
+	var m Barriers
 	of := partition.All
 	now := time.Unix(0, 0)
 	low, high := of.Children(2)[0], of.Children(2)[1]
@@ -148,7 +148,7 @@ func TestBarrierStaysClosedWithPartFarBehind(t *testing.T) {
 		}
 	}
 	far = near - 4_000 // four seconds at its pace
-	m = mergeBarriers{}
+	m = Barriers{}
 	for range 3 {
 		now = now.Add(100 * time.Millisecond)
 		far += 100
@@ -165,7 +165,7 @@ func TestBarrierStaysClosedWithPartFarBehind(t *testing.T) {
 
 // No part waits for a part that is paused or failing.
 func TestBarrierStaysClosedWithUnreadyPart(t *testing.T) {
-	var m mergeBarriers
+	var m Barriers
 	now := time.Unix(0, 0)
 	low, high := partition.Cut(2)[0], partition.Cut(2)[1]
 	for range 20 {
@@ -180,7 +180,7 @@ func TestBarrierStaysClosedWithUnreadyPart(t *testing.T) {
 // No part waits again and again for a part that was fast and no longer arrives: its batch
 // fails or takes long.
 func TestBarrierStaysClosedWithSilentPart(t *testing.T) {
-	var m mergeBarriers
+	var m Barriers
 	now := time.Unix(0, 0)
 	low, high := partition.Cut(2)[0], partition.Cut(2)[1]
 	for i := range 100 {

@@ -1,4 +1,4 @@
-package consume
+package partitions
 
 import (
 	"cmp"
@@ -23,18 +23,18 @@ const (
 	barrierSilence = 3 * barrierLimit / 2
 )
 
-// mergeBarriers are the merge barriers of the parts that run in this worker. Parts can be
+// Barriers are the merge barriers of the parts that run in this worker. Parts can be
 // merged only at the same position. The barrier is in memory: when it opens, its position
 // is the furthest part's, and each part waits there.
-type mergeBarriers struct {
+type Barriers struct {
 	mu     sync.Mutex
 	all    map[string]*mergeBarrier // by the name of the merged unit
 	change chan struct{}            // closed when a barrier opens, closes or moves
 }
 
-// changed returns a channel that is closed at the next change. Callers take the channel
+// Changed returns a channel that is closed at the next change. Callers take the channel
 // before they call arrive.
-func (m *mergeBarriers) changed() <-chan struct{} {
+func (m *Barriers) Changed() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.change == nil {
@@ -43,7 +43,7 @@ func (m *mergeBarriers) changed() <-chan struct{} {
 	return m.change
 }
 
-func (m *mergeBarriers) notify() {
+func (m *Barriers) notify() {
 	if m.change != nil {
 		close(m.change)
 		m.change = nil
@@ -51,7 +51,7 @@ func (m *mergeBarriers) notify() {
 }
 
 // arrive records a part's position at its barrier, and returns the part's instruction.
-func (m *mergeBarriers) arrive(target string, of partition.Range, unit string, now time.Time, s participant) (do instruction) {
+func (m *Barriers) arrive(target string, of partition.Range, unit string, now time.Time, s participant) (do instruction) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.all == nil {
@@ -71,7 +71,7 @@ func (m *mergeBarriers) arrive(target string, of partition.Range, unit string, n
 }
 
 // leave removes a part from its barrier. The barrier closes.
-func (m *mergeBarriers) leave(target, unit string) {
+func (m *Barriers) leave(target, unit string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g := m.all[target]
@@ -86,7 +86,7 @@ func (m *mergeBarriers) leave(target, unit string) {
 }
 
 // abort closes a barrier whose parts could not be merged. No barrier opens before until.
-func (m *mergeBarriers) abort(target string, until time.Time) {
+func (m *Barriers) abort(target string, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if g := m.all[target]; g != nil {
@@ -235,7 +235,7 @@ func (g *mergeBarrier) complete() bool {
 }
 
 // partsOf returns the sorted names of the parts at a barrier.
-func (m *mergeBarriers) partsOf(target string) (units []string) {
+func (m *Barriers) partsOf(target string) (units []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if g := m.all[target]; g != nil {
