@@ -43,7 +43,7 @@ func (c *consumerLoop) rescale(intake context.Context) (again bool) {
 		c.forget()
 		return true
 	}
-	return s.Bound && c.rescaling.Merges()
+	return s.Bound
 }
 
 // replaceUnits runs one split or merge, and reports whether units were replaced.

@@ -7,10 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // One part has handled an event, and another part at the same position still watches the
@@ -181,8 +184,32 @@ func TestUnready(t *testing.T) {
 	}
 }
 
+// A part that leaves a merge barrier polls at once. Its last page ended at the barrier, and
+// the frontier may not move again.
+func TestLeavingABarrierPollsAgain(t *testing.T) {
+	parts := partition.Cut(2)
+	w := &Worker{observers: &runtime.Observers{}, coord: coord.New(coord.Config{})}
+	c := &consumerLoop{w: w, unit: (&spec{consumerName: "c"}).unit(parts[0]), progress: &progress.State{Position: 10}}
+	other := partitions.New(w.rescalingUnit((&spec{consumerName: "c"}).unit(parts[1])))
+	for range 2 {
+		arriveAtBarrier(c)
+		other.Next(1, partitions.Arrival{Position: 10}, time.Now())
+	}
+	if _, bounded := c.rescaling.Bound(); !bounded {
+		t.Fatal("the barrier is closed")
+	}
+	for _, again := range []bool{true, false} {
+		c.polled = &frontier.Value{}
+		if got := c.rescale(t.Context()); got != again || (c.polled == nil) != again {
+			t.Errorf("it continues at once: %v, and polls again: %v; want %v", got, c.polled == nil, again)
+		}
+	}
+}
+
 // arriveAtBarrier makes the unit of a loop wait at a merge barrier.
 func arriveAtBarrier(c *consumerLoop) {
-	c.rescaling = partitions.New(c.w.rescalingUnit(c.unit))
+	if !c.rescaling.Merges() {
+		c.rescaling = partitions.New(c.w.rescalingUnit(c.unit))
+	}
 	c.rescaling.Next(1, partitions.Arrival{Position: c.progress.Position}, time.Now())
 }
