@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -119,7 +120,7 @@ func (w *Worker) watchAges(ctx context.Context) error {
 // have not handled. It runs two statements, however many consumers there are. It fails if
 // the server's incarnation is not the frontier's.
 func (w *Worker) readLog(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*w.limits.quick, noAnswer(3*w.limits.quick))
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*w.limits.quick, lockwatch.NoAnswer(3*w.limits.quick))
 	defer cancel()
 	select {
 	case w.ages.reading <- struct{}{}:

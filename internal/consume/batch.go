@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/failure"
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
@@ -158,7 +159,7 @@ func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sq
 	end := c.watchGuard(inner, giveUp, conn)
 	m, owned, err = c.w.checkpoints.Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)
 	end(err)
-	return m, owned, withCause(inner, ctx, err)
+	return m, owned, lockwatch.WithCause(inner, ctx, err)
 }
 
 // refusedByIncarnation returns store.ErrIncarnation if the guard was refused by another

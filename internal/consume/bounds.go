@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -33,30 +34,20 @@ type limits struct {
 }
 
 var usualLimits = limits{
-	quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second, watchdog: 2 * time.Minute,
+	quick: 5 * time.Second, read: 30 * time.Second, lock: lockwatch.PollEvery, notify: 5 * time.Second, watchdog: 2 * time.Minute,
 	leave: 5 * time.Second, guard: 10 * time.Second, share: 0.5,
 }
-
-// errNoAnswer is the error of a statement that exceeded its time limit.
-var errNoAnswer error = unanswered{}
-
-type unanswered struct{}
-
-func (unanswered) Error() string        { return "no answer, gave up the connection" }
-func (unanswered) Is(target error) bool { return target == pgdriver.ErrSilent }
-
-func noAnswer(limit time.Duration) error { return fmt.Errorf("%w after %v", errNoAnswer, limit) }
 
 // bounded runs a statement that must return within limit. pgx closes the connection of a
 // statement that exceeds its limit. A statement slower than limits.quick starts a sweep of
 // the pool: other connections may be dead, too.
 func (w *Worker) bounded(ctx context.Context, limit time.Duration, statement func(ctx context.Context) error) error {
-	bound, cancel := context.WithTimeoutCause(ctx, limit, noAnswer(limit))
+	bound, cancel := context.WithTimeoutCause(ctx, limit, lockwatch.NoAnswer(limit))
 	defer cancel()
 	defer time.AfterFunc(w.limits.quick, w.sweepNow.Send).Stop()
 	err := statement(bound)
 	awaitDeadline(bound, err)
-	return withCause(bound, ctx, err)
+	return lockwatch.WithCause(bound, ctx, err)
 }
 
 // awaitDeadline waits for the end of ctx if err is a network timeout and the deadline of
@@ -69,14 +60,6 @@ func awaitDeadline(ctx context.Context, err error) {
 	}
 }
 
-// withCause adds the cause of bound to err if bound ended the statement and around did not end.
-func withCause(bound, around context.Context, err error) error {
-	if err != nil && around.Err() == nil && bound.Err() != nil {
-		return fmt.Errorf("%w: %w", context.Cause(bound), err)
-	}
-	return err
-}
-
 // take takes a connection from the pool. The pool checks that an idle connection is alive,
 // or opens a new one. If all connections are in use, take waits until one is free.
 func (w *Worker) take(ctx context.Context, limit time.Duration) (conn *sql.Conn, err error) {
@@ -85,7 +68,7 @@ func (w *Worker) take(ctx context.Context, limit time.Duration) (conn *sql.Conn,
 			conn, err = w.db.Conn(ctx)
 			return err
 		})
-		if !errors.Is(err, errNoAnswer) {
+		if !errors.Is(err, lockwatch.ErrNoAnswer) {
 			return conn, err
 		}
 		w.sweepNow.Send()
@@ -150,7 +133,7 @@ func (c *consumerLoop) quickly(ctx context.Context, statement func(ctx context.C
 // does not answer within the limit or intake ends first.
 func (c *consumerLoop) begin(ctx context.Context, end context.CancelCauseFunc, intake context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	limit := c.quickLimit()
-	silent := time.AfterFunc(limit, func() { end(noAnswer(limit)) })
+	silent := time.AfterFunc(limit, func() { end(lockwatch.NoAnswer(limit)) })
 	stop := context.AfterFunc(intake, func() { end(context.Cause(intake)) })
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	silent.Stop()
@@ -165,7 +148,7 @@ func (c *consumerLoop) begin(ctx context.Context, end context.CancelCauseFunc, i
 // end, which cancels the transaction's context, if the server does not answer.
 func (c *consumerLoop) rollback(tx *sql.Tx, end context.CancelCauseFunc) {
 	limit := c.w.limits.quick
-	silent := time.AfterFunc(limit, func() { end(noAnswer(limit)) })
+	silent := time.AfterFunc(limit, func() { end(lockwatch.NoAnswer(limit)) })
 	defer silent.Stop()
 	_ = tx.Rollback() // no effect after the commit
 }

@@ -8,15 +8,13 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pool"
@@ -26,13 +24,13 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// A statement that exceeds its limit returns errNoAnswer. A canceled statement does not.
+// A statement that exceeds its limit returns ErrNoAnswer. A canceled statement does not.
 func TestStatementTimeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &Worker{observers: &runtime.Observers{}, limits: usualLimits, sweepNow: wakeup.New()}
 		never := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		began := time.Now()
-		if err := w.bounded(t.Context(), w.limits.read, never); !errors.Is(err, errNoAnswer) || time.Since(began) != w.limits.read {
+		if err := w.bounded(t.Context(), w.limits.read, never); !errors.Is(err, lockwatch.ErrNoAnswer) || time.Since(began) != w.limits.read {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		if swept, _ := w.sweepNow.Sleep(t.Context(), time.Millisecond); !swept {
@@ -40,7 +38,7 @@ func TestStatementTimeLimit(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := w.bounded(ctx, w.limits.read, never); errors.Is(err, errNoAnswer) || !errors.Is(err, context.DeadlineExceeded) {
+		if err := w.bounded(ctx, w.limits.read, never); errors.Is(err, lockwatch.ErrNoAnswer) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("when its caller stops: %v", err)
 		}
 		if swept, _ := w.sweepNow.Sleep(t.Context(), time.Millisecond); swept {
@@ -64,7 +62,7 @@ func TestNetworkTimeoutAtContextDeadline(t *testing.T) {
 		err := w.bounded(lateContext{ctx}, time.Minute, func(context.Context) error {
 			return &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
 		})
-		if ctx.Err() == nil || errors.Is(err, errNoAnswer) {
+		if ctx.Err() == nil || errors.Is(err, lockwatch.ErrNoAnswer) {
 			t.Errorf("%v, and the context of the caller has ended: %v", err, ctx.Err())
 		}
 	})
@@ -91,7 +89,7 @@ func TestUsualLimits(t *testing.T) {
 		if got := w.stopLimit(); got != time.Minute+10*time.Second {
 			t.Errorf("a stop waits for %v, want 1m10s", got)
 		}
-		if got := c.guardLimit(); got != 2*time.Minute+10*time.Second {
+		if got := w.guardLimit(); got != 2*time.Minute+10*time.Second {
 			t.Errorf("a guard waits for %v, want 2m10s", got)
 		}
 	})
@@ -105,80 +103,6 @@ func TestQuickLimitGrowsWithFailures(t *testing.T) {
 		c.tally.Disturbed = disturbed
 		if got := c.quickLimit(); got != want {
 			t.Errorf("after %d failures in a row it waits for %v, want %v", disturbed, got, want)
-		}
-	}
-}
-
-// Polls begin after the patience and continue, a second apart, until they are ended.
-func TestPollAfter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		var polls []time.Duration
-		poll := func(context.Context) { polls = append(polls, time.Since(began)) }
-		end := pollAfter(t.Context(), 5*time.Second, poll)
-		time.Sleep(7*time.Second + time.Millisecond)
-		end()
-		if want := []time.Duration{5 * time.Second, 6 * time.Second, 7 * time.Second}; !slices.Equal(polls, want) {
-			t.Errorf("polls after %v, want %v", polls, want)
-		}
-		pollAfter(t.Context(), time.Minute, func(context.Context) { t.Error("a poll after the end") })()
-	})
-}
-
-// A connection is dead if two polls in a row find its session idle, or if no poll succeeds
-// until the limit.
-func TestStaleness(t *testing.T) {
-	const limit = 10 * time.Second
-	working, waiting, silent := session{busy: true}, session{blockers: []blocker{{PID: 1}}}, session{}
-	type poll struct {
-		after   time.Duration
-		session session
-		known   bool
-		want    bool
-	}
-	for name, polls := range map[string][]poll{
-		"silent":             {{1, silent, true, false}, {1, silent, true, true}},
-		"silent in between":  {{1, silent, true, false}, {1, working, true, false}, {1, silent, true, false}, {1, waiting, true, false}, {1, silent, true, false}},
-		"waits for long":     {{limit, waiting, true, false}, {limit - 1, waiting, true, false}, {limit, waiting, true, false}},
-		"works for long":     {{limit, working, true, false}, {limit, working, true, false}},
-		"unknown":            {{1, silent, false, false}, {1, silent, false, false}, {limit - 3, silent, false, false}, {1, silent, false, true}},
-		"unknown after work": {{limit, working, true, false}, {limit - 1, silent, false, false}, {1, silent, false, true}},
-	} {
-		now := time.Now()
-		v := staleness{proof: now}
-		for i, l := range polls {
-			now = now.Add(l.after)
-			if got := v.dead(l.session, l.known, now, limit); got != l.want {
-				t.Errorf("%s: poll %d: dead: %v, want %v", name, i, got, l.want)
-			}
-		}
-	}
-}
-
-// A session whose state the server hides from this role counts as busy: it is not known to
-// be dead.
-func TestHiddenSessionStateCountsAsBusy(t *testing.T) {
-	t.Parallel()
-	d := pgtest.Empty(t)
-	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	d.Exec(t, `CREATE ROLE `+role)
-	t.Cleanup(func() { d.Exec(t, `DROP ROLE `+role) })
-	var conns [2]*sql.Conn
-	for i := range conns {
-		conn, err := d.DB.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pgdriver.Discard(conn)
-		conns[i] = conn
-	}
-	querying, idle := conns[0], conns[1]
-	for hidden, statement := range map[bool]string{false: `RESET ROLE`, true: `SET ROLE ` + role} {
-		if _, err := querying.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-		if s, err := querySession(t.Context(), querying, pgdriver.PID(idle)); err != nil || s.busy != hidden {
-			t.Errorf("after %s an idle session is busy: %v, want %v; %v", statement, s.busy, hidden, err)
 		}
 	}
 }
@@ -275,7 +199,7 @@ func TestTakeFailsWithoutAnswer(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			began := time.Now()
-			if _, err := w.take(ctx, w.limits.quick); !errors.Is(err, errNoAnswer) || time.Since(began) != w.limits.quick {
+			if _, err := w.take(ctx, w.limits.quick); !errors.Is(err, lockwatch.ErrNoAnswer) || time.Since(began) != w.limits.quick {
 				t.Errorf("of a pool of %d, after %v: %v", maxOpenConns, time.Since(began), err)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/failure"
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -39,7 +40,7 @@ type consumerLoop struct {
 	atOpenRangeLimit bool            // the unit waits for open ranges to close, and the observers know
 	refused          *progress.Retry // the dead letter whose retry has just failed; nil: none
 	last             *lastBatch
-	zombie           suspicion       // the dead batch that the guards' watches suspect of holding the row
+	guards           lockwatch.Guards
 	stop             context.Context // the worker's intake; nil: that of run
 
 	triedDeadLetter bool // the last iteration tried a dead letter, so new events come next
@@ -62,7 +63,7 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 		Consumer: u.consumer, Bulk: u.bulk, Forgets: u.forgets, Middleware: w.cfg.HandleMiddleware, Decoder: w.cfg.Decoder,
 		Timeout: w.cfg.BatchTimeout, Size: w.cfg.BatchSize, Key: u.key.Name(), SlotOf: u.key.SlotOf,
 	}
-	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), rescaling: partitions.New(w.rescalingUnit(u)), handler: h}
+	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), rescaling: partitions.New(w.rescalingUnit(u)), guards: lockwatch.New(w.watchedRow(u)), handler: h}
 }
 
 // run works until intake ends, then finishes the batch in flight within ctx. It returns an

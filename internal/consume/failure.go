@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/consume/failure"
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -59,7 +60,7 @@ func (c *consumerLoop) afterFailure(intake context.Context, r result) (pause tim
 	f.Now = time.Now()
 	v := c.tallyOf(retried).Failed(c.w.cfg.failureLimits(), f)
 	if r.waited { // the wait ends with the other batch
-		v.Pause, v.Exhausted = min(v.Pause, pollSessionEvery), false
+		v.Pause, v.Exhausted = min(v.Pause, lockwatch.PollEvery), false
 	}
 	if r.halved {
 		v.Pause, v.Exhausted = 0, false

@@ -54,7 +54,12 @@ func (w *Worker) deadLettered(consumer string, deadLetters []progress.DeadLetter
 
 // about returns the subject of a condition of the loop's unit.
 func (c *consumerLoop) about(condition observe.Condition) runtime.Subject {
-	return runtime.Subject{Condition: condition, Consumer: c.unit.name}
+	return aboutUnit(condition, c.unit)
+}
+
+// aboutUnit returns the subject of a condition of a unit.
+func aboutUnit(condition observe.Condition, u *unit) runtime.Subject {
+	return runtime.Subject{Condition: condition, Consumer: u.name}
 }
 
 // aboutBatch returns the subject of a condition of new events, or of a dead letter.

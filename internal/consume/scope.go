@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -162,7 +163,7 @@ func (c *consumerLoop) watched(intake context.Context, conn *sql.Conn, do func(c
 	end := c.watchGuard(inner, giveUp, conn)
 	err := do(inner)
 	end(err)
-	return withCause(inner, intake, err)
+	return lockwatch.WithCause(inner, intake, err)
 }
 
 // ahead is another worker whose build has precedence.

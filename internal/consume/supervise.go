@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -94,4 +95,28 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 			}
 		}
 	}
+}
+
+// stopGrace is the time that a stop allows beyond the time of the batches in flight. It is
+// for handlers that return late, for rollbacks, and for a last outcome lookup.
+func (w *Worker) stopGrace() time.Duration { return 2 * w.limits.leave }
+
+// stopLimit is how long a stop waits for the batches in flight.
+func (w *Worker) stopLimit() time.Duration {
+	limit := w.cfg.ShutdownTimeout
+	if limit == 0 {
+		limit = w.cfg.BatchTimeout
+	}
+	return limit + w.stopGrace()
+}
+
+// leftBehind returns an error that names the consumers whose handlers a stop has not waited
+// for.
+func (w *Worker) leftBehind(running map[string]context.CancelFunc) error {
+	var names []string
+	for name := range running {
+		names = append(names, fmt.Sprintf("%q", name))
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%w: consumer %s, %v after the stop began", ErrHandlerOverdue, strings.Join(names, ", "), w.stopLimit())
 }

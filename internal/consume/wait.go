@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -114,7 +115,7 @@ func (w *waits) poll(ctx context.Context, consumer string, position int64, ask b
 // isUnanswered reports whether an error says nothing about the consumer, so the next poll
 // may succeed. A standby cancels statements that conflict with its replay.
 func isUnanswered(err error) bool {
-	return errors.Is(err, errNoAnswer) || pgdriver.IsConnectionLoss(err) || pgdriver.IsStandby(err) || pgdriver.IsConflict(err)
+	return errors.Is(err, lockwatch.ErrNoAnswer) || pgdriver.IsConnectionLoss(err) || pgdriver.IsStandby(err) || pgdriver.IsConflict(err)
 }
 
 // pauseUntil waits for there. Meanwhile it polls the consumer's position with reads shared

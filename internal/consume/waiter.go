@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -93,11 +94,11 @@ func (w *Waiter) connected(ctx context.Context, do func(context.Context, *sql.Co
 	if w.found.Load() == nil {
 		limit = usualLimits.read
 	}
-	bound, cancel := context.WithTimeoutCause(ctx, limit, noAnswer(limit))
+	bound, cancel := context.WithTimeoutCause(ctx, limit, lockwatch.NoAnswer(limit))
 	defer cancel()
 	defer func() {
 		awaitDeadline(bound, err)
-		err = withCause(bound, ctx, err)
+		err = lockwatch.WithCause(bound, ctx, err)
 	}()
 	conn, err := w.db.Conn(bound)
 	if err != nil {

@@ -3,12 +3,12 @@ package consume
 import (
 	"context"
 	"database/sql"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
@@ -150,9 +150,8 @@ func lockedBy(locks string) func(t *testing.T, g progresstest.Guarded, tx *sql.T
 // awaitGuard waits for the guard while the watch searches for a dead worker's batch.
 func (h hostage) awaitGuard(t *testing.T) {
 	t.Helper()
-	look := h.loop.endZombies(h.session)
-	end := pollAfter(t.Context(), 0, func(ctx context.Context) {
-		if err := look(ctx); err != nil && ctx.Err() == nil {
+	end := lockwatch.PollAfter(t.Context(), 0, func(ctx context.Context) {
+		if err := h.loop.guards.EndZombie(ctx, h.session); err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
 	})
@@ -192,23 +191,6 @@ func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 	}
 }
 
-// A batch is ended only if two polls find the same dead worker.
-func TestZombieNeedsTwoSightings(t *testing.T) {
-	nobody, one, other := progress.OpenBatch{}, progress.OpenBatch{Session: 1, Signature: 7}, progress.OpenBatch{Session: 1, Signature: 8}
-	for apart, want := range map[time.Duration][]int{pollSessionEvery: {9, 10}, pollSessionEvery / 2: {10}} {
-		var s suspicion
-		var confirmed []int
-		for i, z := range []progress.OpenBatch{nobody, nobody, one, nobody, one, other, one, nobody, other, other, other, nobody} {
-			if s.confirms(z, time.Unix(0, 0).Add(time.Duration(i)*apart)) {
-				confirmed = append(confirmed, i)
-			}
-		}
-		if !slices.Equal(confirmed, want) {
-			t.Errorf("polls %v apart confirmed %v, want only %v: found by polls in a row for %v", apart, confirmed, want, pollSessionEvery)
-		}
-	}
-}
-
 // Foreign transactions are not ended.
 func TestForeignTransactionsAreNotEnded(t *testing.T) {
 	t.Parallel()
@@ -226,7 +208,7 @@ func TestForeignTransactionsAreNotEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, holder := takeHostage(t, test.waiter, test.hold)
-			if z, err := h.loop.findZombie(t.Context(), h.session); err != nil || z != (progress.OpenBatch{}) {
+			if z, err := h.loop.guards.FindZombie(t.Context(), h.session); err != nil || z != (progress.OpenBatch{}) {
 				t.Errorf("found %+v, %v", z, err)
 			}
 			if err := holder.Commit(); err != nil {
@@ -239,9 +221,8 @@ func TestForeignTransactionsAreNotEnded(t *testing.T) {
 // With the lease, several workers may share a session, so no batch is ended.
 func TestZombiesAreNotEndedWithLease(t *testing.T) {
 	h, holder := takeHostage(t, waiter{opts: []option{func(c *Config) { c.LeaderStrategy = LeaderStrategyLease }}}, batchOf(-1))
-	look := h.loop.endZombies(h.session)
 	for range 3 {
-		if err := look(t.Context()); err != nil {
+		if err := h.loop.guards.EndZombie(t.Context(), h.session); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -253,7 +234,7 @@ func TestZombiesAreNotEndedWithLease(t *testing.T) {
 // A batch that has ended between the polls and the end is ignored.
 func TestVanishedZombieIsIgnored(t *testing.T) {
 	h, holder := takeHostage(t, waiter{}, batchOf(-1))
-	z, err := h.loop.findZombie(t.Context(), h.session)
+	z, err := h.loop.guards.FindZombie(t.Context(), h.session)
 	if err != nil || z.Session == 0 || z.Signature != progress.Signature(h.Worker) || z.Worker != uuid.Nil {
 		t.Fatalf("found %+v, %v", z, err)
 	}
@@ -301,10 +282,6 @@ func TestSessionPid(t *testing.T) {
 			}
 			if got := w.sessionOf(conn); got != want {
 				t.Errorf("the session is %d, want %d", got, want)
-			}
-			const madeUp = 1<<32 - 1
-			if s, err := querySession(t.Context(), w.db, madeUp); err != nil || s.busy || len(s.blockers) > 0 {
-				t.Errorf("a session that does not exist: %+v, %v", s, err)
 			}
 		})
 	}
