@@ -40,20 +40,6 @@ type Attempt struct {
 	Error     string
 }
 
-var findSQL = func() string {
-	part := func(table, end string) string {
-		return `
-SELECT id, kind, queue, priority, ` + pgdriver.TimeOrNever(`run_at`) + `, ` + pgdriver.TimeOrNever(`good_until`) + `, state, args, meta, ` + pgdriver.Time(`created_at`) + `,
-	attempt, failures, resets, coalesce(max_attempts, 0), ` + pgdriver.Time(`started_at`) + `, claimed_by, ` + end + ` FROM ` + table + ` WHERE id = $1::bigint`
-	}
-	return part(`{jobs}`, `NULL::timestamptz, '', '', NULL::jsonb`) + `
-UNION ALL` + part(`{history}`, pgdriver.Time(`finished_at`)+`, coalesce(code, ''), coalesce(error, ''), result`)
-}()
-
-var attemptsSQL = `
-SELECT attempt, worker_id, ` + pgdriver.Time(`started_at`) + `, ` + pgdriver.Time(`ended_at`) + `, outcome, coalesce(code, ''), coalesce(error, '')
-FROM {attempts} WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT 100`
-
 // Find returns a job. It returns sql.ErrNoRows if there is none.
 func (q *Queue) Find(ctx context.Context, on store.Querier, id int64) (f Found, err error) {
 	var args, meta, result []byte
@@ -96,29 +82,6 @@ type Tally struct {
 	More         bool // more jobs than were counted
 }
 
-// countsSQL finds each queue by one index lookup. It counts at most ten thousand rows of the
-// queue's index range.
-const countsSQL = `
-WITH RECURSIVE waits AS (
-	(SELECT queue, priority FROM {jobs} WHERE state = 'available' ORDER BY queue, priority LIMIT 1)
-	UNION ALL
-	SELECT next.* FROM waits AS w CROSS JOIN LATERAL (
-		SELECT queue, priority FROM {jobs} WHERE state = 'available' AND (queue, priority) > (w.queue, w.priority)
-		ORDER BY queue, priority LIMIT 1) AS next
-), runs AS (
-	(SELECT queue FROM {jobs} WHERE state = 'running' ORDER BY queue LIMIT 1)
-	UNION ALL
-	SELECT next.queue FROM runs AS r CROSS JOIN LATERAL (
-		SELECT queue FROM {jobs} WHERE state = 'running' AND queue > r.queue ORDER BY queue LIMIT 1) AS next
-), counted AS (
-	SELECT queue, 'available' AS state, (SELECT count(*) FROM (
-		SELECT FROM {jobs} AS j WHERE j.state = 'available' AND j.queue = w.queue AND j.priority = w.priority LIMIT 10001) AS c) AS n FROM waits AS w
-	UNION ALL
-	SELECT queue, 'running', (SELECT count(*) FROM (
-		SELECT FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = r.queue LIMIT 10001) AS c) FROM runs AS r
-)
-SELECT queue, state, sum(least(n, 10000))::bigint, bool_or(n > 10000) FROM counted GROUP BY queue, state ORDER BY queue, state`
-
 // Counts counts the unfinished jobs of each queue, up to a bound.
 func (q *Queue) Counts(ctx context.Context, on store.Querier) ([]Tally, error) {
 	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (t Tally, err error) {
@@ -136,9 +99,6 @@ type LogEntry struct {
 	At      time.Time
 	Entry   json.RawMessage
 }
-
-var logsSQL = `
-SELECT attempt, ` + pgdriver.Time(`updated_at`) + `, entry FROM {logs} WHERE job_id = $1::bigint ORDER BY attempt, id LIMIT 1000`
 
 // Logs returns the log of the runs of a job.
 func (q *Queue) Logs(ctx context.Context, on store.Querier, id int64) ([]LogEntry, error) {

@@ -20,7 +20,7 @@ import (
 // out. with is the beginning of a statement, up to a CTE "dead" with the worker_ids of the
 // dead. args are its arguments.
 func (q *Queue) Lost(ctx context.Context, on store.Querier, out []int64, most int, with string, args ...any) (ids []int64, err error) {
-	text, args := listed(with+q.sql.lost, most, args, out)
+	text, args := listed(with+"\n"+q.sql.lost, most, args, out)
 	ids, err = pgdriver.QueryAll(ctx, on, scanID, text, args...)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: select jobs of dead workers: %w", err)
@@ -99,7 +99,7 @@ func (q *Queue) Unserved(ctx context.Context, on store.Querier) (queues []string
 // Unadvanced reports whether some runs of flows have not ended, but no worker advances them. It
 // returns false for a role that may not read their tables.
 func (q *Queue) Unadvanced(ctx context.Context, on store.Querier) (unadvanced bool, err error) {
-	err = on.QueryRowContext(ctx, flowsSQL, q.tables.FlowRuns.SQL(), q.tables.FlowSweep.SQL()).Scan(&unadvanced)
+	err = on.QueryRowContext(ctx, texts["may_read_flows"], q.tables.FlowRuns.SQL(), q.tables.FlowSweep.SQL()).Scan(&unadvanced)
 	if err == nil && unadvanced {
 		err = on.QueryRowContext(ctx, q.sql.unadvanced).Scan(&unadvanced)
 	}

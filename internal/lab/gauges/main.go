@@ -99,6 +99,11 @@ func measure(root string, all []*folder) ([]gauge, error) {
 	}
 	largest := largestTypes(library)
 	function, sql := lengths(library)
+	file, err := longestFile(root, library)
+	if err != nil {
+		return nil, err
+	}
+	sql.offer(file.name, file.lines)
 	libraryLines, libraryCode, err := lines(root, library)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,8 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -102,6 +104,30 @@ func lengths(fs []*folder) (function, sql longest) {
 		}
 	}
 	return function, sql
+}
+
+// longestFile returns the longest .sql file of the folders, its comments not counted.
+func longestFile(root string, fs []*folder) (longest longest, err error) {
+	for _, f := range fs {
+		names, err := filepath.Glob(filepath.Join(root, f.dir, "sql", "*.sql"))
+		if err != nil {
+			return longest, err
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return longest, fmt.Errorf("gauges: %w", err)
+			}
+			n := 0
+			for line := range strings.Lines(string(text)) {
+				if !strings.HasPrefix(strings.TrimSpace(line), "--") {
+					n++
+				}
+			}
+			longest.offer(f.dir+"/sql/"+filepath.Base(name), n)
+		}
+	}
+	return longest, nil
 }
 
 func isSQL(s *ast.BasicLit) bool {

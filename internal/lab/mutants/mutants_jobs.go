@@ -8,14 +8,14 @@ var jobMutants = []Mutant{
 	{
 		Name: "attempt-fence", Jobs: true,
 		Mistake: "a run is told by its job and attempt, which are there already: no claim comes twice",
-		Edits:   []Edit{{"internal/queue/statements.go", `claimed_by = $1::uuid, claim = $2::bigint`, `claimed_by = $1::uuid, claim = j.attempt + 1 + 0 * $2::bigint`}},
+		Edits:   []Edit{{"internal/queue/sql/claim.sql", `claimed_by = $1::uuid, claim = $2::bigint`, `claimed_by = $1::uuid, claim = j.attempt + 1 + 0 * $2::bigint`}},
 		Test:    Test{"./internal/queue", "TestClaimLostInCrash"},
 	},
 	{
 		Name: "claim-kept", Jobs: true,
 		Mistake: "a job that is to run again keeps its last claim, for people to see; the next claim overwrites it",
 		Edits: []Edit{
-			{"internal/queue/statements.go", `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`, `state = 'available', claimed_at = NULL, started_at = NULL`},
+			{"internal/queue/sql/freed.sql", `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`, `state = 'available', claimed_at = NULL, started_at = NULL`},
 			{"migrations/jobs.go", `"(state = 'running') = (claim IS NOT NULL) AND (state = 'running') = (claimed_by IS NOT NULL)"`, `"state <> 'running' OR claim IS NOT NULL"`},
 		},
 		Test: Test{"./internal/queue", "TestStatementsAgreeWithModel"},
@@ -24,10 +24,10 @@ var jobMutants = []Mutant{
 		Name: "count-with-lock", Jobs: true,
 		Mistake: "what runs of a capped queue is counted by the statement that locks the cap: one statement less",
 		Edits: []Edit{
-			{"internal/queue/statements.go", `SELECT name, max_running, set_config`, `SELECT name, max_running - (SELECT count(*) FROM {jobs} AS j WHERE j.state = 'running' AND (c.name = '*' OR j.queue = c.name)), set_config`},
-			{"internal/queue/statements.go", `FROM {queues} WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`, `FROM {queues} AS c WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`},
-			{"internal/queue/statements.go", `$2::bigint - CASE WHEN $2::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running' AND queue = $1::text) END`, `$2::bigint + 0 * length($1::text)`},
-			{"internal/queue/statements.go", `$3::bigint - CASE WHEN $3::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running') END`, `$3::bigint`},
+			{"internal/queue/sql/lock.sql", `SELECT name, max_running, set_config`, `SELECT name, max_running - (SELECT count(*) FROM {jobs} AS j WHERE j.state = 'running' AND (c.name = '*' OR j.queue = c.name)), set_config`},
+			{"internal/queue/sql/lock.sql", `FROM {queues} WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`, `FROM {queues} AS c WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`},
+			{"internal/queue/sql/room.sql", `$2::bigint - CASE WHEN $2::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running' AND queue = $1::text) END`, `$2::bigint + 0 * length($1::text)`},
+			{"internal/queue/sql/room.sql", `$3::bigint - CASE WHEN $3::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running') END`, `$3::bigint`},
 		},
 		Faults: jobCalm + ",cap=4",
 	},
@@ -60,7 +60,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "all-blamed", Jobs: true,
 		Mistake: "each job that a dead worker had claimed was reset, also what it had not started",
-		Edits:   []Edit{{"internal/queue/statements.go", `resets = j.resets + (l.started_at IS NOT NULL)::int`, `resets = j.resets + 1`}},
+		Edits:   []Edit{{"internal/queue/sql/reset.sql", `resets = j.resets + (l.started_at IS NOT NULL)::int`, `resets = j.resets + 1`}},
 		Faults:  jobCalm + ",crash=5",
 		Draws:   "prefetch 2",
 	},
@@ -94,7 +94,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "locked-is-lost", Jobs: true,
 		Mistake: "a run that a statement did not settle, and none before it, is another's: nobody looks whether its row was only locked",
-		Edits: []Edit{{"internal/queue/statements.go", `,
+		Edits: []Edit{{"internal/queue/sql/verdict.sql", `,
 		(SELECT 'running' FROM {jobs} AS j WHERE j.id = d.id AND j.claim = d.claim)) AS state`, `) AS state`}},
 		Test: Test{"./jobs", "TestLockedRowDelaysNoOtherJob"},
 	},
@@ -119,8 +119,8 @@ var jobMutants = []Mutant{
 	{
 		Name: "watermark-only", Jobs: true,
 		Mistake: "a consumer's events are settled up to its checkpoint, also those that it has passed in doubt",
-		Edits: []Edit{{"internal/queue/statements_maintenance.go", `
-		(SELECT min(g.gap_position) - 1 FROM {gaps} AS g WHERE g.consumer_name = c.consumer_name AND g.state = 'open'),`, ``}},
+		Edits: []Edit{{"internal/queue/sql/raise.sql", `
+		(SELECT min(g.gap_position) - 1 FROM {gap_skips} AS g WHERE g.consumer_name = c.consumer_name AND g.state = 'open'),`, ``}},
 		Test: Test{"./internal/queue", "TestEmitRecordsInDoubtStay"},
 	},
 	{

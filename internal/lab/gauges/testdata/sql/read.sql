@@ -1,0 +1,5 @@
+-- Reads two columns.
+SELECT a,
+	b
+FROM t
+WHERE a = $1

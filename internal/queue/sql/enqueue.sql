@@ -1,0 +1,1 @@
+{enqueue_given}, {enqueue_new true}

@@ -1,0 +1,2 @@
+-- The columns that a finished job keeps.
+{uncancelled}, cancel_at

@@ -1,0 +1,1 @@
+SELECT job_id, hash FROM {once} WHERE key = $1::text
