@@ -165,13 +165,13 @@ var jobMutants = []Mutant{
 	{
 		Name: "told-again", Jobs: true,
 		Mistake: "a step whose job has left has ended; the statement has seen that nobody took note of it before",
-		Edits:   []Edit{{"jobs/flow/statements.go", ` AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id`, ``}},
+		Edits:   []Edit{{"jobs/flow/sql/advance.sql", ` AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id`, ``}},
 		Test:    Test{"./jobs/flow", "TestJoinsUnderConcurrentFinishers"},
 	},
 	{
 		Name: "run-unlocked", Jobs: true,
 		Mistake: "who takes note of ends locks their rows; the run is locked when its steps are counted",
-		Edits: []Edit{{"jobs/flow/statements.go", `ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+		Edits: []Edit{{"jobs/flow/sql/given.sql", `ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 ), mine`, `ORDER BY id
 ), mine`}},
 		Test: Test{"./jobs/flow", "TestRunsAreLockedFirst"},
@@ -179,7 +179,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "begun-again", Jobs: true,
 		Mistake: "a step that is told of enough good ends is enqueued; those that have begun need no more",
-		Edits: []Edit{{"jobs/flow/statements.go", `s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')`,
+		Edits: []Edit{{"jobs/flow/sql/advance.sql", `s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')`,
 			`s.id = ANY (ARRAY(SELECT id FROM told)) AND s.finished_at IS NULL`}},
 		Faults: jobCalm,
 	},
@@ -194,13 +194,13 @@ var jobMutants = []Mutant{
 	{
 		Name: "one-may-fail", Jobs: true,
 		Mistake: "a step is skipped when as many have failed as may",
-		Edits:   []Edit{{"jobs/flow/statements.go", `WHEN s.may_fail - t.bad < 0 AND (s.blamed`, `WHEN s.may_fail - t.bad <= 0 AND (s.blamed`}},
+		Edits:   []Edit{{"jobs/flow/sql/advance.sql", `WHEN s.may_fail - t.bad < 0 AND (s.blamed`, `WHEN s.may_fail - t.bad <= 0 AND (s.blamed`}},
 		Faults:  jobCalm,
 	},
 	{
 		Name: "unneeded-at-once", Jobs: true,
 		Mistake: "a step that cannot begin any more is skipped at once, also if none of those before has failed yet",
-		Edits:   []Edit{{"jobs/flow/statements.go", `WHEN s.may_fail - t.bad < 0 AND (s.blamed OR t.blamed OR s.need - t.good + s.may_fail - t.bad = 0) THEN`, `WHEN s.may_fail - t.bad < 0 THEN`}},
+		Edits:   []Edit{{"jobs/flow/sql/advance.sql", `WHEN s.may_fail - t.bad < 0 AND (s.blamed OR t.blamed OR s.need - t.good + s.may_fail - t.bad = 0) THEN`, `WHEN s.may_fail - t.bad < 0 THEN`}},
 		Test:    Test{"./jobs/flow", "TestDatabaseAgreesWithModel"},
 	},
 	{

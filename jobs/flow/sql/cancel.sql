@@ -1,0 +1,1 @@
+UPDATE {runs} SET cancel_at = clock_timestamp() WHERE id = $1::bigint

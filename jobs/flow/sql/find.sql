@@ -1,0 +1,1 @@
+SELECT {run_columns} FROM {runs} AS r WHERE r.id = $1::bigint
