@@ -1,0 +1,2 @@
+-- Claims the first rows of the list.
+WITH {picked {among}}, {claimed}

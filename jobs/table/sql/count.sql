@@ -1,0 +1,1 @@
+SELECT count(*) FROM {table} AS {alias} WHERE {alias}.{state} = ANY ($1::text::{state_type}[]){condition}
