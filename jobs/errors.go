@@ -6,7 +6,6 @@ import (
 	"runtime/debug"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/refusal"
 )
 
@@ -120,12 +119,4 @@ func recovered(f func() error) (err error) {
 		}
 	}()
 	return errtext.Sound(f())
-}
-
-// explain adds the remedy to the error of a server that takes no writes.
-func explain(err error) error {
-	if pgdriver.IsStandby(err) && !errors.Is(err, ErrStandby) {
-		return errtext.Of(fmt.Errorf("%w: %w", ErrStandby, err))
-	}
-	return err
 }

@@ -9,7 +9,7 @@ func SetGrace(w *Worker, d time.Duration) { w.grace = d }
 func SetLimit(w *Worker, d time.Duration) { w.limit = d }
 
 // SetEchoes sets how often a worker checks for its echo.
-func SetEchoes(w *Worker, d time.Duration) { w.echoes = d }
+func SetEchoes(w *Worker, d time.Duration) { w.listener.Every = d }
 
 // SetMaintenance sets how often a worker that leads does maintenance.
 func SetMaintenance(w *Worker, d time.Duration) { w.maintenanceInterval = d }

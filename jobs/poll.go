@@ -58,7 +58,7 @@ func (l *loop) handleNotices(now time.Time) {
 	if l.unwanted.Swap(false) {
 		l.wantedAt, l.wantAt = time.Time{}, time.Time{}
 	}
-	notifyDown := l.w.notifyDown()
+	notifyDown := l.w.listener.IsDown()
 	if l.back.Swap(false) || notifyDown && !l.notifyDown {
 		l.soon(now)
 	}

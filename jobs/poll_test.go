@@ -81,7 +81,6 @@ func TestNoNotifyRequestInThePauseAfterAFailure(t *testing.T) {
 func TestEventsThatEndALongPause(t *testing.T) {
 	t.Parallel()
 	w := &Worker{observers: &runtime.Observers{}, cfg: config{notify: "x"}}
-	w.listens.echo = true
 	now := time.Now()
 	l := &loop{w: w, woken: make(chan struct{}, 1)}
 	rest := func() { l.polls, l.pollAt = polls{time.Second, time.Hour, 9}, now.Add(time.Hour) }
@@ -97,17 +96,11 @@ func TestEventsThatEndALongPause(t *testing.T) {
 	check("after the end of a job", time.Hour, 9)
 	l.count(queue.Available, true)
 	check("after a job has failed, and is to be tried again", time.Second, 0)
-	for what, change := range map[string]func(*listener){
-		"before the first echo":     func(l *listener) { l.echo = false },
-		"while an echo is missed":   func(l *listener) { l.doubt = true },
-		"when nothing has arrived":  func(l *listener) { l.silent = errNotifyElsewhere },
-		"a lost connection, anew":   func(l *listener) { l.echo = false },
-		"a connection in doubt now": func(l *listener) { l.doubt = true },
-	} {
-		w.listens = listener{echo: true}
+	for _, what := range []string{"notifications have stopped", "notifications have stopped again"} {
+		w.listener.ConnString = ""
 		l.handleNotices(now)
 		rest()
-		w.listens.change(change)
+		w.listener.ConnString = "x" // no echo has arrived
 		check(what, time.Second, 0)
 		l.pollAt = now.Add(time.Millisecond)
 		check(what+", in the next turn", time.Millisecond, 0)

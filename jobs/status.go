@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -91,9 +92,9 @@ func (w *Worker) Status() Status {
 		return s
 	}
 	c := w.coord.Status()
-	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, explain(c.LastError)
+	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, errtext.Of(runtime.Explain("jobs", c.LastError))
 	s.Unsettled, s.SettleError = w.settler.status()
-	s.NotifyError = w.notifyError()
+	s.NotifyError = w.listener.Err()
 	for i, l := range w.loops {
 		s.Queues[i] = l.status()
 		s.Queues[i].Overdue, s.Queues[i].OverdueSince = w.inFlight.overdueOf(l)

@@ -41,7 +41,6 @@ type Worker struct {
 	maintenanceInterval time.Duration // interval of maintenance
 	limit               time.Duration // bounds a statement of the worker's own
 	hangsAfter          time.Duration // bounds a turn of a loop, for Live
-	echoes              time.Duration // interval between two checks for an echo
 
 	life  runtime.Life
 	state atomic.Value // WorkerState
@@ -67,7 +66,7 @@ type Worker struct {
 	sweepNow       *wakeup.Signal // wakes sweep
 	rescuer        *rescuer
 	maintenance    *maintenance
-	listens        listener
+	listener       runtime.Listener
 
 	// handling is the context of all handlers. It ends when a stop has reached WithShutdownTimeout.
 	handling  context.Context
@@ -82,7 +81,7 @@ type Worker struct {
 // change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: watchdog.Limit, maintenanceInterval: maintenanceEvery, echoes: echoEvery,
+		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: watchdog.Limit, maintenanceInterval: maintenanceEvery,
 		poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	if handlers == nil {
@@ -99,6 +98,10 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	}
 	w.state.Store(WorkerNew)
 	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.observers)
+	w.listener = runtime.Listener{
+		Package: "jobs", Of: "jobs", ConnString: w.cfg.notify, Echo: "jobs_echo_" + w.id.String(), Every: runtime.EchoEvery, EchoAgain: echoAgain,
+		Observers: w.observers, Exec: w.exec, Down: w.wakeLoops,
+	}
 	return w
 }
 
@@ -164,7 +167,7 @@ func (w *Worker) work(p *runtime.Phases) error {
 	}
 	if w.cfg.notify != "" {
 		p.Background.Run(func() error { return w.listen(p.Running) })
-		p.Background.Run(func() error { w.watchNotify(p.Running); return nil })
+		p.Background.Run(func() error { w.listener.Watch(p.Running); return nil })
 	}
 	ended := make(chan struct{}, len(w.loops))
 	for _, l := range w.loops {

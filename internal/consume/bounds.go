@@ -19,9 +19,6 @@ type limits struct {
 	quick time.Duration // for a statement that touches a few rows, and for taking a connection of the pool
 	read  time.Duration // for reads of events, counts and deletions
 	lock  time.Duration // the time until the first poll of a guard that waits for a lock
-	// notify is the pause between two checks that notifications arrive. A notification
-	// takes milliseconds.
-	notify time.Duration
 	// watchdog is the time after which a loop is reported as hanging, in addition to its
 	// longest pause. It exceeds the time of several statements that get no answer.
 	watchdog time.Duration
@@ -34,7 +31,7 @@ type limits struct {
 }
 
 var usualLimits = limits{
-	quick: 5 * time.Second, read: 30 * time.Second, lock: lockwatch.PollEvery, notify: 5 * time.Second, watchdog: 2 * time.Minute,
+	quick: 5 * time.Second, read: 30 * time.Second, lock: lockwatch.PollEvery, watchdog: 2 * time.Minute,
 	leave: 5 * time.Second, guard: 10 * time.Second, share: 0.5,
 }
 

@@ -72,7 +72,7 @@ func TestNetworkTimeoutAtContextDeadline(t *testing.T) {
 func TestUsualLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(nil, nil, nil, func(c *Config) { c.BatchTimeout = time.Minute })
-		if want := (limits{5 * time.Second, 30 * time.Second, time.Second, 5 * time.Second, 2 * time.Minute, 5 * time.Second, 10 * time.Second, 0.5}); w.limits != want {
+		if want := (limits{5 * time.Second, 30 * time.Second, time.Second, 2 * time.Minute, 5 * time.Second, 10 * time.Second, 0.5}); w.limits != want {
 			t.Errorf("the limits are %+v, want %+v", w.limits, want)
 		}
 		stopped, stop := context.WithCancel(t.Context())

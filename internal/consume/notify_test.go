@@ -32,7 +32,7 @@ func startListening(t *testing.T, d *pgtest.Database, listensAt string, interval
 		func(c *Config) {
 			c.Observers = append(c.Observers, observe.On(func(e observe.NotifyFailed) { err := e.Err; l.failed <- err }), observe.On(func(r observe.Recovered) { l.over <- r }))
 		})
-	l.limits.notify = interval
+	l.listener.Every = interval
 	done := make(chan error, 1)
 	go func() { done <- l.Start(t.Context()) }()
 	t.Cleanup(func() {

@@ -2,10 +2,9 @@ package consume
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // checkPooling returns an error for a transaction-pooling proxy that breaks the worker, and
@@ -17,15 +16,5 @@ func (w *Worker) checkPooling(ctx context.Context) (err error) {
 	return nil
 }
 
-// explain adds the remedy to an error of a proxy that was added after the start, and to the
-// error of a standby. It adds none to a protocol violation (08P01): PgBouncer also reports
-// a dead server that way.
-func explain(err error) error {
-	if pgdriver.IsStandby(err) && !errors.Is(err, ErrStandby) {
-		return fmt.Errorf("worker: %w: %w", ErrStandby, err)
-	}
-	if !pgdriver.IsLostStatement(err) || errors.Is(err, ErrPreparedStatements) {
-		return err
-	}
-	return fmt.Errorf("worker: %w: %w", ErrPreparedStatements, err)
-}
+// explain adds the remedy to some errors of the database.
+func explain(err error) error { return runtime.Explain("worker", err) }

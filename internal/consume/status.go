@@ -175,7 +175,7 @@ func (w *Worker) Status() observe.Status {
 	}
 	c := w.coord.Status()
 	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, errtext.Of(explain(c.LastError)), c.Unowned
-	s.NotifyError = w.listener.err()
+	s.NotifyError = w.listener.Err()
 	s.FrontierError = errtext.Of(explain(w.frontier.Err()))
 	s.Blocked = w.frontier.Blocked()
 	v := w.frontier.Value()

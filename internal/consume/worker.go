@@ -70,7 +70,7 @@ type Worker struct {
 	compactNow *wakeup.Signal  // wakes compact
 
 	observers *runtime.Observers
-	listener  listener // for DispatcherStrategyNotify
+	listener  runtime.Listener // for DispatcherStrategyNotify
 }
 
 // New makes a Worker. It does no I/O: Start checks the arguments.
@@ -93,6 +93,11 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 	}
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
 	w.observers = runtime.NewObservers(w.source(), w.cfg.Loggers, w.cfg.Observers)
+	w.listener = runtime.Listener{
+		Package: "worker", Of: "events", ConnString: c.NotifyConnectionString, Echo: "worker_echo_" + w.id.String(), Every: runtime.EchoEvery,
+		NoSender: errNoNotifier(c.NotifyChannel), Observers: w.observers, Exec: w.exec,
+		Head: func() int64 { head, _ := w.frontier.Head(); return head },
+	}
 	w.life = runtime.Life{
 		Package: "worker", Goexit: errGoexit, Again: ErrAlreadyStarted, DrainFor: c.ShutdownTimeout,
 		Grace: w.stopGrace, Entered: w.enter, Late: w.abandon,
@@ -185,7 +190,7 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		g.Run(func() error { w.answerWaits(running); return nil })
 		g.Run(func() error { return w.listen(running) })
-		g.Run(func() error { w.watchNotify(running); return nil })
+		g.Run(func() error { w.listener.Watch(running); return nil })
 	}
 }
 

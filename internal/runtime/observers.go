@@ -1,4 +1,5 @@
-// Package runtime has what all workers share. [Life] starts, drains and ends a worker.
+// Package runtime has what all workers share. [Life] starts, drains and ends a worker. [Listener]
+// listens for its notifications.
 // [Observers] calls observers and hooks. The worker continues whatever these do.
 package runtime
 

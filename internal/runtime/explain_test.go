@@ -1,4 +1,4 @@
-package consume
+package runtime
 
 import (
 	"database/sql"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/refusal"
 )
 
 // PostgreSQL's error about a missing prepared statement gets the remedy, and no other error
@@ -23,16 +24,16 @@ func TestExplainNamesTheRemedy(t *testing.T) {
 			if err == nil {
 				t.Fatalf("%s: %s succeeded", name, statement)
 			}
-			explained := explain(err)
-			if got := errors.Is(explained, ErrPreparedStatements); got != want || !errors.Is(explained, err) {
+			explained := Explain("worker", err)
+			if got := errors.Is(explained, refusal.ErrPreparedStatements); got != want || !errors.Is(explained, err) {
 				t.Errorf("%s: %s: explained: %v, want %v: %v", name, statement, got, want, explained)
 			}
-			if again := explain(explained); again != explained {
+			if again := Explain("worker", explained); again != explained {
 				t.Errorf("%s: explained twice: %v", name, again)
 			}
 		}
 	}
-	if err := explain(nil); err != nil {
+	if err := Explain("worker", nil); err != nil {
 		t.Errorf("nil became %v", err)
 	}
 }
