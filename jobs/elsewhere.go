@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pool"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // home is the server that the worker works on, by the time of its start: as the session
@@ -95,7 +95,7 @@ func (w *Worker) watchServer(ctx context.Context) {
 			until = time.Now().Add(w.cfg.heartbeatTimeout)
 		}
 		if time.Now().Before(until) {
-			pool.CloseIdle(ctx, w.db.DB)
+			runtime.CloseIdle(ctx, w.db.DB)
 		}
 		if ctx.Err() == nil {
 			w.taskFailed("compare servers", err)

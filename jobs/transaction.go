@@ -36,7 +36,7 @@ func (w *Worker) takeTx(ctx context.Context) (*transaction, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
-	defer time.AfterFunc(w.limit/2, w.sweepNow.Send).Stop()
+	defer time.AfterFunc(w.limit/2, w.pool.SweepNow.Send).Stop()
 	conn, err := w.db.Conn(ctx)
 	if err != nil {
 		t.free()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -44,9 +42,7 @@ type Worker struct {
 
 	life  runtime.Life
 	state atomic.Value // WorkerState
-
-	poolOnce   sync.Once
-	poolClosed chan struct{} // closed when a statement finds db closed
+	pool  *runtime.Pool
 
 	// prepare sets these fields. Functions other than Start may read them once ready is closed.
 	ready          chan struct{}
@@ -63,7 +59,6 @@ type Worker struct {
 	txs            chan struct{} // bounds the transactions of handlers; nil: no bound
 	looping        chan struct{} // bounds the statements of the loops
 	settler        *settler
-	sweepNow       *wakeup.Signal // wakes sweep
 	rescuer        *rescuer
 	maintenance    *maintenance
 	listener       runtime.Listener
@@ -82,7 +77,7 @@ type Worker struct {
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
 		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: watchdog.Limit, maintenanceInterval: maintenanceEvery,
-		poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
+		ready: make(chan struct{}),
 	}
 	if handlers == nil {
 		w.handlers = NewHandlers()
@@ -98,6 +93,7 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	}
 	w.state.Store(WorkerNew)
 	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.observers)
+	w.pool = runtime.NewPool(w.db, ErrPoolClosed, w.observers)
 	w.listener = runtime.Listener{
 		Package: "jobs", Of: "jobs", ConnString: w.cfg.notify, Echo: "jobs_echo_" + w.id.String(), Every: runtime.EchoEvery, EchoAgain: echoAgain,
 		Observers: w.observers, Exec: w.exec, Down: w.wakeLoops,
@@ -156,10 +152,10 @@ func (w *Worker) work(p *runtime.Phases) error {
 	member, leave := context.WithCancel(p.Running) // of those that share the jobs
 	defer leave()
 	p.Background.Run(func() error {
-		return w.watchPool(p.Running, func(why error) { p.Abandon(why); leave() })
+		return w.pool.AwaitClose(p.Running, func(why error) { p.Abandon(why); leave() })
 	})
 	p.Background.Run(func() error { return w.coord.Run(member) })
-	for _, run := range []func(context.Context){w.settler.run, w.rescuer.run, w.maintenance.run, w.sweep, w.watchServer} {
+	for _, run := range []func(context.Context){w.settler.run, w.rescuer.run, w.maintenance.run, w.pool.Sweep, w.watchServer} {
 		p.Background.Run(func() error { run(p.Running); return nil })
 	}
 	for _, c := range w.cfg.extensions {

@@ -17,10 +17,8 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pool"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/wakeup"
-	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -105,47 +103,6 @@ func TestQuickLimitGrowsWithFailures(t *testing.T) {
 			t.Errorf("after %d failures in a row it waits for %v, want %v", disturbed, got, want)
 		}
 	}
-}
-
-// A sweep closes the dead idle connections, all at the same time, and keeps the others.
-func TestSweep(t *testing.T) {
-	t.Parallel()
-	db, h := pgtest.Empty(t).OpenHole(t)
-	const n = 20
-	db.SetMaxIdleConns(n)
-	fill := func() {
-		conns := make([]*sql.Conn, n)
-		for i := range conns {
-			var err error
-			if conns[i], err = db.Conn(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, conn := range conns {
-			_ = conn.Close()
-		}
-	}
-	fill()
-	if idle, alive := pool.CloseDead(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
-		t.Errorf("of %d living connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
-	}
-	h.SwallowAll()
-	if idle, alive := pool.CloseDead(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
-		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
-	}
-	fill()
-	h.SwallowAll()
-	ctx, cancel := context.WithCancel(t.Context())
-	reported, ended := make(chan observe.PoolSwept), make(chan struct{})
-	w := &Worker{db: pgdriver.Pool{DB: db}, sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(s observe.PoolSwept) { reported <- s })})}
-	go func() { defer close(ended); w.sweep(ctx) }()
-	w.sweepNow.Send()
-	if s := <-reported; s.Idle != n || s.Alive != 0 {
-		t.Errorf("the sweep of %d dead connections reported %+v", n, s)
-	}
-	cancel()
-	<-ended
-	fill()
 }
 
 // A connection to another server is closed. In the pool it would be taken again and again.

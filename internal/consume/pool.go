@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pool"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -128,27 +127,4 @@ func (w *Worker) watchPool(ctx context.Context) {
 		}
 		before = closed
 	}
-}
-
-// closedEvery is the pause between two checks whether the pool is closed. A check costs no
-// round trip.
-const closedEvery = time.Second
-
-// watchClosed ends the worker after the program has closed the pool. The worker's own
-// connections survive the close. Their heartbeats would keep the consumers assigned to this
-// worker.
-func (w *Worker) watchClosed(ctx context.Context) error {
-	for backoff.Sleep(ctx, closedEvery) {
-		if w.db.IsClosed() {
-			return ErrPoolClosed
-		}
-	}
-	return nil
-}
-
-// sweep closes the dead idle connections of the pool after each sweepNow.
-func (w *Worker) sweep(ctx context.Context) {
-	pool.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
-		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
-	})
 }

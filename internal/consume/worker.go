@@ -66,10 +66,11 @@ type Worker struct {
 	unfinished chan []string   // of a draining worker: the units whose loops have not ended, the latest value only
 	watched    watchdog.Moment // when the last iteration of watchProgress began
 	watchNow   *wakeup.Signal  // wakes watchProgress
-	sweepNow   *wakeup.Signal  // wakes sweep
+	sweepNow   *wakeup.Signal  // of pool
 	compactNow *wakeup.Signal  // wakes compact
 
 	observers *runtime.Observers
+	pool      *runtime.Pool
 	listener  runtime.Listener // for DispatcherStrategyNotify
 }
 
@@ -83,7 +84,6 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 		cfg:        c,
 		ended:      make(chan struct{}),
 		watchNow:   wakeup.New(),
-		sweepNow:   wakeup.New(),
 		compactNow: wakeup.New(),
 		unfinished: make(chan []string, 1),
 		limits:     usualLimits,
@@ -93,6 +93,8 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 	}
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
 	w.observers = runtime.NewObservers(w.source(), w.cfg.Loggers, w.cfg.Observers)
+	w.pool = runtime.NewPool(w.db, ErrPoolClosed, w.observers)
+	w.sweepNow = w.pool.SweepNow
 	w.listener = runtime.Listener{
 		Package: "worker", Of: "events", ConnString: c.NotifyConnectionString, Echo: "worker_echo_" + w.id.String(), Every: runtime.EchoEvery,
 		NoSender: errNoNotifier(c.NotifyChannel), Observers: w.observers, Exec: w.exec,
@@ -184,9 +186,9 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { w.retain(running); return nil })
 	g.Run(func() error { w.compact(running); return nil })
 	g.Run(func() error { w.watchPool(running); return nil })
-	g.Run(func() error { return w.watchClosed(running) })
+	g.Run(func() error { return w.pool.AwaitClose(running, nil) })
 	g.Run(func() error { w.watchServer(running); return nil })
-	g.Run(func() error { w.sweep(running); return nil })
+	g.Run(func() error { w.pool.Sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		g.Run(func() error { w.answerWaits(running); return nil })
 		g.Run(func() error { return w.listen(running) })

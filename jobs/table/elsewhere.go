@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pool"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -102,7 +102,7 @@ func (w *Worker) watchServer(ctx context.Context) {
 			return err
 		})
 		if w.home.closes() {
-			pool.CloseIdle(ctx, w.store.db.DB)
+			runtime.CloseIdle(ctx, w.store.db.DB)
 		}
 	}
 }

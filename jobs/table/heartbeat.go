@@ -82,7 +82,7 @@ func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) e
 	server, err := w.writeBeat(ctx, before, seen)
 	if err != nil {
 		if pgdriver.IsGone(w.heartbeatConn) {
-			w.sweepNow.Send()
+			w.pool.SweepNow.Send()
 		}
 		pgdriver.Discard(w.heartbeatConn)
 		w.heartbeatConn = nil

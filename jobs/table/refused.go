@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -51,9 +50,7 @@ func (w *Worker) refuse(what observe.Condition, id int64, err error) error {
 // outcome records whether the statements of a kind work. Refused rows stay recorded.
 func (w *Worker) outcome(what observe.Condition, err error) {
 	err = errtext.Of(err)
-	if pgdriver.IsPoolClosed(err) {
-		w.closedOnce.Do(func() { close(w.closed) })
-	}
+	w.pool.Note(err)
 	w.mu.Lock()
 	if err == nil {
 		w.refused[what].End()

@@ -284,7 +284,7 @@ func (s *settler) finish(ctx context.Context) error {
 		case <-s.changed:
 			continue
 		case <-late.C:
-		case <-s.w.closed:
+		case <-s.w.pool.Closed():
 		case <-ctx.Done():
 		}
 		s.mu.Lock()

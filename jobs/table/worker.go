@@ -13,9 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pool"
 	"github.com/pgfrontier/worker/internal/runtime"
-	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -44,13 +42,11 @@ type Worker struct {
 	limit   time.Duration // bounds a statement of the worker's own
 	hangs   time.Duration // bounds a turn of a loop, for Live
 
-	life       runtime.Life
-	prepared   bool // enter has succeeded
-	closedOnce sync.Once
-	closed     chan struct{} // closed when the pool is closed
-	state      atomic.Value  // WorkerState
-	wake       chan struct{} // wakes the loop
-	sweepNow   *wakeup.Signal
+	life     runtime.Life
+	prepared bool // enter has succeeded
+	pool     *runtime.Pool
+	state    atomic.Value  // WorkerState
+	wake     chan struct{} // wakes the loop
 
 	sql           statements
 	heartbeatConn *sql.Conn       // connection of the heartbeats
@@ -103,7 +99,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	o = o.withDefaults(rows.settings.stalled)
 	w := &Worker{
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: watchdog.Limit,
-		closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
+		wake:     make(chan struct{}, 1),
 		inFlight: newInFlight(), errs: map[observe.Condition]error{},
 		refused: map[observe.Condition]*batch.Refused[int64]{observe.ConditionDatabase: {}, observe.ConditionClaim: {}, observe.ConditionHeartbeat: {}, observe.ConditionSettle: {}, observe.ConditionReset: {}},
 	}
@@ -112,6 +108,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 		loggers = append(loggers, observe.Log(o.Logger))
 	}
 	w.observers = runtime.NewObservers(w.source(), loggers, o.Observers)
+	w.pool = runtime.NewPool(rows.db, ErrPoolClosed, w.observers)
 	w.host = o.WorkerHostname + "/" + w.id.String()
 	w.settler = newSettler(w)
 	w.life = runtime.Life{
@@ -171,10 +168,12 @@ func (w *Worker) source() observe.Worker { return observe.Worker{Kind: observe.K
 // stored.
 func (w *Worker) work(p *runtime.Phases) error {
 	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
-	for _, run := range []func(context.Context){w.heartbeat, w.settler.run, w.resetStalled, w.sweep, w.watchServer} {
+	for _, run := range []func(context.Context){w.heartbeat, w.settler.run, w.resetStalled, w.pool.Sweep, w.watchServer} {
 		p.Background.Run(func() error { run(p.Running); return nil })
 	}
-	p.Background.Run(func() error { return w.awaitClose(p.Running, p.Abandon) })
+	p.Background.Run(func() error {
+		return w.pool.AwaitClose(p.Running, func(why error) { p.Abandon(fmt.Errorf("%w: %w", errStopping, why)) })
+	})
 	ended := make(chan struct{})
 	p.Background.Run(func() error {
 		defer close(ended)
@@ -244,30 +243,11 @@ func (w *Worker) validate() error {
 	return nil
 }
 
-// awaitClose ends the worker and the contexts of its handlers when the pool is closed. Nothing can
-// be claimed or stored after that.
-func (w *Worker) awaitClose(running context.Context, abandon context.CancelCauseFunc) error {
-	select {
-	case <-w.closed:
-		abandon(fmt.Errorf("%w: %w", errStopping, ErrPoolClosed))
-		return ErrPoolClosed
-	case <-running.Done():
-		return nil
-	}
-}
-
 // on runs statements of the worker's own on a connection of the pool.
 func (w *Worker) on(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
-	return pool.On(ctx, w.store.db, w.limit, w.sweepNow, func(conn *sql.Conn) error { return f(ctx, conn) })
-}
-
-// sweep closes the dead ones among the idle connections of the pool, each time that it is woken.
-func (w *Worker) sweep(ctx context.Context) {
-	pool.Run(ctx, w.store.db.DB, w.sweepNow, func(idle, alive int) {
-		w.observers.Notify(observe.PoolSwept{Worker: w.source(), Idle: idle, Alive: alive})
-	})
+	return w.pool.On(ctx, w.limit, func(conn *sql.Conn) error { return f(ctx, conn) })
 }
 
 // take takes slots for n claimed jobs.
