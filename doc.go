@@ -50,7 +50,7 @@
 //     [consumer.BatchOnly] if it needs no Handle.
 //   - [consumer.Starter] begins at the head of the log, or after a position.
 //   - [consumer.Partitioned] is handled in partitions, by goroutines and workers at the same
-//     time, each key in order: see docs/partitions.md.
+//     time, each key in order: see docs/guide.md.
 //
 // In a handler, [consumer.Info] returns the number of the attempt and whether the event is
 // late. [consumer.Conn] returns the connection of the transaction, for COPY and other features
@@ -258,8 +258,8 @@
 // [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers, skips
 // events and manages dead letters. Each operation is recorded. Package
 // [github.com/pgfrontier/worker/workertest] runs consumers in tests. The modules
-// observe/prometheus and observe/otel export metrics, traces and alerts: see docs/metrics.md.
+// observe/prometheus and observe/otel export metrics, traces and alerts: see docs/observing.md.
 //
-// The folder docs of the repository has more: operations.md, decoding.md, replaying.md,
-// observing.md, metrics.md, performance.md, migrating.md and architecture.md.
+// The folder docs of the repository has more: guide.md, operations.md, observing.md,
+// performance.md, migrating.md and architecture.md.
 package worker

@@ -190,7 +190,7 @@ func (r *report) writeText(w io.Writer) error {
 // writeMarkdown writes a page that shows the plot in that file.
 func (r *report) writeMarkdown(w io.Writer, plot string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Performance\n\n%s\n\nMade by `%s -markdown docs/performance.md` on:\n\n", introduction, r.command)
+	fmt.Fprintf(&b, "# Performance\n\n%s\n\n`%s -run %s` makes the rows of one scenario; `-h` says what each does.\nMade by `%s -markdown docs/performance.md` on:\n\n", introduction, r.command, scenarios[0].name, r.command)
 	for _, f := range r.facts() {
 		fmt.Fprintf(&b, "- %s\n", f)
 	}
@@ -203,22 +203,13 @@ func (r *report) writeMarkdown(w io.Writer, plot string) error {
 	}
 	fmt.Fprintf(&b, "\n![The ratios of the table against their goals](%s)\n", plot)
 	fmt.Fprint(&b, "\n"+byHand)
-	fmt.Fprintf(&b, "\n## What the scenarios do\n\n`%s -run %s` makes the rows of one scenario.\n\n| scenario | |\n|---|---|\n", r.command, scenarios[0].name)
-	for _, s := range scenarios {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", s.name, s.about)
-	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-const introduction = `Times depend on the machine and its other load. Compare within a run, and make your own: ` + "`" + `make bench` + "`" + ` makes
-this table in a shorter run. A control is what the same machine does in the same run without the library.
-A share of the control depends on the machine the least.
-
-"Each once" counts deliveries that were found right. Every consumer handled every committed event exactly
-once and nothing else, and its checkpoint is at the head. If other processes handle the events, or the
-server goes away, the rows that consumers wrote are counted. For ` + "`" + `scale` + "`" + `, consumers that belonged to
-exactly one worker are counted.`
+const introduction = `Times depend on the machine and its load: compare within a run. ` + "`" + `make bench` + "`" + ` makes a shorter run. A control is
+what the machine does in the same run without the library. "Each once" counts deliveries: every consumer handled
+every committed event exactly once. For ` + "`" + `scale` + "`" + ` it counts consumers that exactly one worker had.`
 
 // loadAverage is that of the last minute, where the system tells it.
 func loadAverage() string {
@@ -254,31 +245,49 @@ const byHand = `## Memory
 | read-ahead, for all consumers of a worker | 16 MiB |
 | the page in flight of each consumer that is behind | 8 MiB |
 
-Add what the driver and the garbage collector need. An event that is larger counts in full. 400 events of
-2 MB, four consumers, default options: the process peaked at 157 MB (VmHWM), and at 1.67 GB with unbounded
-reads. The bound is exact for a ` + "`" + `store.SizedReader` + "`" + `. Any other store is asked for fewer events after a
-read that brought large ones.
+Add what the driver and the garbage collector need. A larger event counts in full. With 400 events of 2 MB, four
+consumers and default options, the process peaked at 157 MB. The bound is exact for a ` + "`" + `store.SizedReader` + "`" + `. Any
+other store is asked for fewer events after a read that brought large ones.
+
+## Partitions
+
+` + "`" + `go run ./cmd/bench -long -run partitions,partitions-head,rescale` + "`" + `, twice, on two idle cores:
+
+| handler | partitions | events/s, times those of one |
+|---|---|---|
+| sleeps 1 ms, one worker | 2 / 4 / 8 | 1.96 / 3.80 / 7.24 |
+| sleeps 1 ms, a process each | 2 / 4 / 8 | 1.99 / 3.91 / 7.66 |
+| one upsert an event, one worker | 2 / 4 / 8 | 2.18 / 2.94 / 3.05 |
+| nothing, one worker | 4 | 1.09 |
+
+With 1,000 events/s, a split from 4 to 8 delayed no key for longer than 131 ms, a merge to 3 for no longer than
+147 ms. The CPU is the limit: two slower cores, which the appends alone kept busy, gave 1.3 / 1.5 / 1.8 for
+upserts, and delays up to 0.9 s.
+
+| at the head of the log, 1,000 appends/s | one | 8 partitions |
+|---|---|---|
+| statements an event | 2.1 | 2.4 |
+| p50 from the commit to the handler's commit | 4 ms | 9 ms |
+| p99 | 12 ms | 17 ms |
 
 ## Metrics
 
-CPU time of the process for an event: handlers do nothing, batches of 100, medians of five runs of 50,000
-events on two busy cores. A handler that writes a row takes some 100 µs.
+CPU time of the process for an event: handlers do nothing, batches of 100, two busy cores. A handler that writes
+a row takes some 100 µs. ` + "`" + `go test -run '^$' -bench . -benchtime 50000x -count 5` + "`" + ` measures this in either module.
 
-| | µs | more than without |
-|---|---|---|
-| without | 4.4 | |
-| module ` + "`" + `prometheus` + "`" + ` | 6.2 | 1.8 |
-| module ` + "`" + `otel` + "`" + `, metrics only | 5.2 | 0.8 |
-| with a span for each batch, and the producer's link in each event's metadata | 10.4 | 6.0 |
-| with event spans, too | 13.1 | 8.7 |
-
-` + "`" + `go test -run '^$' -bench . -benchtime 50000x -count 5` + "`" + ` measures this in either module.
+| | µs |
+|---|---|
+| without | 4.4 |
+| module ` + "`" + `prometheus` + "`" + ` | 6.2 |
+| module ` + "`" + `otel` + "`" + `, metrics only | 5.2 |
+| with a span for each batch, and the producer's link in each event's metadata | 10.4 |
+| with event spans, too | 13.1 |
 
 ## The console
 
-200 workers with code for each of 2,000 consumers, 1,000,000 rows in each audit, 20,000 dead letters and
-100,000 jobs; PostgreSQL 15, 2 cores. No page was above 90 KiB. On a busy machine the overview took up to
-three times as long.
+200 workers with code for each of 2,000 consumers, 1,000,000 rows in each audit, 20,000 dead letters and 100,000
+jobs, 2 cores. No page was above 90 KiB. On a busy machine the overview took up to three times as long.
+` + "`" + `go test ./ops/console -run '^$' -bench Pages -benchtime 12x` + "`" + ` measures this.
 
 | page | median, ms | slowest of twelve, ms |
 |---|---:|---:|
@@ -289,12 +298,10 @@ three times as long.
 | queues, a job, jobs of an unknown kind | 8 to 16 | 12 to 21 |
 | jobs, schedules | 1.5 to 2.2 | 3.7 to 5.1 |
 
-The first two rows read all checkpoints and all reports of workers. Live updates cost this once in two
-seconds for all viewers. ` + "`" + `go test ./ops/console -run '^$' -bench Pages -benchtime 12x` + "`" + ` measures this.
+The first two rows read all checkpoints and all reports of workers. Live updates cost this once in two seconds for
+all viewers.
 
 ## The audit
 
-1,000,000 appends at 2,000/s, 5% rolled back, one consumer: ` + "`" + `consumer_gap_skips` + "`" + ` had 66 rows in 0.7 MB,
-removed rows included. A row a batch would be 20,832 rows in 4.5 MB. An earlier statement, which merged a
-little more, was measured.
+After 1,000,000 appends with 5% rolled back, ` + "`" + `consumer_gap_skips` + "`" + ` of one consumer had 66 rows in 0.7 MB.
 `

@@ -207,7 +207,7 @@ func (p *patient) partitions(context.Context) (finding, error) {
 	}
 	switch {
 	case len(apart) > 0:
-		return warn("deploy the code that is wanted everywhere, or pgfrontier partition NAME N: docs/partitions.md, The number", "%s", list(apart)), nil
+		return warn("deploy the code that is wanted everywhere, or pgfrontier partition NAME N: docs/guide.md, The number", "%s", list(apart)), nil
 	case len(numbers) > 0:
 		return ok("%s", list(numbers)), nil
 	}

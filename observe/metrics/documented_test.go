@@ -9,9 +9,9 @@ import (
 	"github.com/pgfrontier/worker/observe/metrics"
 )
 
-// docs/metrics.md has each metric as it is, in order, and no others.
+// docs/observing.md has each metric as it is, in order, and no others.
 func TestTableOfTheDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/metrics.md")
+	text, err := os.ReadFile("../../docs/observing.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@
 //	w := worker.New(db, events, consumers, t.Options()...)
 //	t.Watch(w)
 //
-// The providers are the global ones unless options name others. docs/metrics.md of the library has
+// The providers are the global ones unless options name others. docs/observing.md of the library has
 // all metrics. The package starts no goroutine.
 //
 // # Traces

@@ -5,6 +5,6 @@
 //	c.Watch(w)
 //	registry.MustRegister(c)
 //
-// docs/metrics.md of the library has all metrics, and the folder rules beside this package has
+// docs/observing.md of the library has all metrics, and the folder rules beside this package has
 // alerts and a dashboard. The package starts no goroutine.
 package prometheus
