@@ -20,8 +20,7 @@
 // both believe that they run a consumer. Only one of them can commit.
 //
 // The frontier is the position up to which the log may be read. A missing position is either
-// still being written or will never appear. The locks of open transactions prove which: see
-// package [frontier]. A position whose append rolled back is void. If a consumer passes a
+// still being written or will never appear. Package [frontier] proves which. A position whose append rolled back is void. If a consumer passes a
 // position whose transaction is still open, the position is recorded as in doubt.
 //
 // One worker is the leader. It assigns each consumer to a live worker that has code for it. A
@@ -62,29 +61,20 @@
 //
 // # Rules for handlers
 //
-// Run every statement through the given transaction, and none through the pool. A statement on
-// the pool commits by itself. It stays when the batch rolls back, and runs again with the next
-// attempt. It may need a row that the transaction has locked, or a connection that the pool
-// does not have. Then it waits until [WithBatchTimeout], in each attempt.
+// [consumer.Consumer] gives the reasons:
 //
-// Do not end the transaction: no Commit, no Rollback, no SQL that does the same. A commit
-// would commit the checkpoint of the whole batch with a part of its events. The worker detects
-// that, sets the checkpoint back to before the event at fault, and ends with
-// [ErrTransactionEnded]. docs/operations.md says what is detected when, and what the operator
-// has to do.
-//
-// Do not leave a savepoint behind: release it, or roll back to it. If a later event of the
-// batch rolls back to that savepoint, the events in between are undone, and the worker cannot
-// detect it.
-//
-// Pass the context to everything that the handler waits for. A handler that ignores the end of
-// its context cannot be stopped: see [ErrHandlerOverdue].
-//
-// Use SET LOCAL, not SET. [Worker.Start] resolves all tables of the worker once, and later
-// statements name them with their schema. So a search path or a temporary table that a handler
-// leaves in its session does not affect the worker. It still affects other handlers on that
-// connection. A SET LOCAL lasts until the end of the batch, so it also affects the handlers of
-// later events. After SET LOCAL ROLE, reset the role before you return.
+//   - Execute every statement through the given transaction, none through the pool.
+//   - Do not end the transaction, neither by a method nor by SQL. The worker detects a commit,
+//     sets the checkpoint back to before the event at fault, and ends with
+//     [ErrTransactionEnded]. docs/operations.md says what is detected when.
+//   - Release each savepoint, or roll back to it. The worker cannot detect a savepoint that is
+//     left behind.
+//   - Pass the context to everything that the handler waits for. A handler that ignores the end
+//     of its context cannot be stopped: see [ErrHandlerOverdue].
+//   - Use SET LOCAL, not SET. It lasts until the end of the batch, so it also affects the
+//     handlers of later events. After SET LOCAL ROLE, reset the role before you return. A
+//     search path or a temporary table that a handler leaves in its session does not affect the
+//     worker, but other handlers on that connection.
 //
 // # Failures
 //
@@ -145,21 +135,19 @@
 // names the option, the value and the range. By purpose:
 //
 //   - throughput: [WithBatchSize]; less load on the database: [WithBatchPause];
-//   - latency: [WithDispatcherStrategy] with [DispatcherStrategyNotify],
-//     [WithNotifyConnectionString], and [WithNotifyChannel] with the channel that the store
-//     notifies; without it, [WithDispatcherInterval];
+//   - latency: [WithDispatcherStrategy], [WithNotifyConnectionString], and [WithNotifyChannel]
+//     with the channel that the store notifies; without them [WithDispatcherInterval];
 //   - failures: [WithFailurePolicy], [WithMaxConsecutiveFailures], [WithRetryLimit],
 //     [WithPollInterval], [WithMaxPollInterval];
 //   - a stop: [WithShutdownTimeout]. By default a stop waits for the batches in flight, as long
 //     as [WithBatchTimeout] allows. Start returns at most ten seconds later;
 //   - death of a worker: [WithHeartbeatInterval], [WithHeartbeatTimeout];
 //   - assignment: [WithLeaderStrategy], [WithAssignmentStrategy], [WithRebalanceInterval];
-//   - the name in lists of workers: [WithHostname];
 //   - order: [WithGapPolicy], [WithStaleGapThreshold], [WithStaleGapHarborLag],
 //     [WithMaxOpenRanges];
-//   - tables: [WithWorkerNodesTable], [WithConsumerAssignmentsTable],
-//     [WithConsumerCheckpointsTable], [WithConsumerGapSkipsTable], [WithLeaderElectionTable]. A
-//     name may have a schema: "infra.worker_nodes".
+//   - names: [WithHostname]; tables, with a schema or without: [WithWorkerNodesTable],
+//     [WithConsumerAssignmentsTable], [WithConsumerCheckpointsTable],
+//     [WithConsumerGapSkipsTable], [WithLeaderElectionTable].
 //
 // # Deployment
 //
@@ -169,30 +157,22 @@
 //
 // Connections. A worker holds two connections of the pool and occasionally needs one more. Each
 // busy consumer takes one for its batch. Read-ahead uses one connection for all unscoped
-// consumers together, and up to two for each scoped consumer. Start refuses a pool of fewer
-// than four. In a pool that [database/sql.DB.SetMaxOpenConns] limits, the consumers leave three
-// connections free and share the rest, so no heartbeat waits for a handler. With four, one
-// batch runs at a time. Give a worker a pool of its own: it does not count the connections of
-// other users, or of a handler that queries the pool.
+// consumers together, and up to two for each scoped consumer. [DispatcherStrategyNotify] adds
+// one outside the pool. Start refuses a pool of fewer than four. In a limited pool, the
+// consumers leave three connections free and share the rest, so no heartbeat waits for a
+// handler. Give a worker a pool of its own: it does not count connections of other users.
 //
 // Keep idle connections: SetMaxIdleConns(5 + consumers), and two more for each scoped consumer.
-// database/sql keeps two by default. It closes and opens all others again and again, and each
-// new one costs a new server process. A worker that detects this logs it.
-// [DispatcherStrategyNotify] adds one connection outside the pool.
+// database/sql keeps two by default, and opens and closes all others again and again. A worker
+// that detects this logs it.
 //
 // Drivers and servers. PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in
-// every query mode, or lib/pq.
-//
-// PgBouncer. With session pooling nothing changes. With transaction pooling use
+// every query mode, or lib/pq. Behind PgBouncer with transaction pooling, use
 // [LeaderStrategyLease] and a driver that sends a statement and its values together, such as
-// pgx with default_query_exec_mode=exec. Start refuses other configurations, with
-// [ErrTransactionPooling] or [ErrPreparedStatements].
+// pgx with default_query_exec_mode=exec. Start refuses other configurations.
 //
 // Privileges. Start returns [ErrPrivileges] with every GRANT that its role lacks.
-// cmd/migrate-gen -grants prints all of them. Start also refuses a role to which row-level
-// security of the events or of a table of the library applies, whatever its policies. A dead
-// letter that the role does not see would hold no event back. If row-level security is enabled
-// later, the worker detects it for the events only.
+// cmd/migrate-gen -grants prints all of them.
 //
 // Servers. Name the primary only, or add target_session_attrs=read-write. Each read and each
 // guard proves the server's incarnation. So the worker rejects an answer of a standby, an
@@ -201,7 +181,8 @@
 // Start refuses configurations that break the proof, and the worker checks them afterwards:
 //
 //   - a sequence with CACHE above 1, an increment other than 1, CYCLE or a MINVALUE below 1;
-//   - row-level security on the events table;
+//   - row-level security that applies to the role, whatever its policies, on the events (checked
+//     afterwards) or on a table of the library (checked by Start only);
 //   - a standby.
 //
 // The following cannot be detected, so never do it:
@@ -225,40 +206,34 @@
 //
 // # What Start returns
 //
-// Start returns nil after a clean stop: its context has ended, or Stop was called. Otherwise it
-// returns the reason. [errors.Is] and [errors.As] distinguish:
+// Start returns nil after a clean stop: its context has ended, or Stop was called. Otherwise
+// the error names the remedy. [errors.Is] and [errors.As] distinguish:
 //
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
-//   - [ErrOutage]: the database was away for longer than [WithRetryLimit], at the start or later;
-//   - [migrations.ErrNotApplied], [migrations.ErrNewerVersion]: the tables are missing or older
-//     than the program, or newer;
-//   - [ErrPrivileges]: the role lacks privileges;
-//   - [ErrTransactionPooling], [ErrPreparedStatements]: a proxy breaks the worker's sessions;
-//   - [ErrStandby]: the server takes no writes;
+//   - [ErrOutage]: the database was away for longer than [WithRetryLimit];
+//   - [migrations.ErrNotApplied], [migrations.ErrNewerVersion]: the tables do not fit;
+//   - [ErrPrivileges], [ErrTransactionPooling], [ErrPreparedStatements], [ErrStandby]: the role,
+//     the proxy or the server does not fit;
 //   - a [SetupError]: the log or its sequence breaks the proof;
 //   - [ErrConsecutiveFailures]: a handler failed too often, under [FailStop];
-//   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or may have.
-//     The error says what to do;
+//   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or may have;
 //   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
 //   - [ErrPoolClosed]: the program closed db before Start returned.
 //
-// The error names the remedy. [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby],
-// [ErrTransactionPooling] and [ErrPreparedStatements] are the same variables in packages jobs,
-// jobs/table and jobs/schedule, where these define them. So one check covers all packages. Any
-// other error usually comes from the server, such as a wrong password: see the driver's error.
-//
-// Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor] has two
-// errors of its own, [ErrDeadLettered] and [ErrNoConsumer].
+// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby], [ErrTransactionPooling] and
+// [ErrPreparedStatements] are the same variables in packages jobs, jobs/table and
+// jobs/schedule, where these define them. Any other error usually comes from the server, such
+// as a wrong password. Errors of a consumer are a [ConsumerError], which names the event.
+// [Worker.WaitFor] has two errors of its own, [ErrDeadLettered] and [ErrNoConsumer].
 //
 // # Observability, operations and tests
 //
 // Package [github.com/pgfrontier/worker/observe/health] answers probes. [Worker.Status] is a
 // snapshot. [WithObserver] is for metrics and alarms, [WithSlog] for logs, and
-// [WithBatchMiddleware] and [WithHandleMiddleware] for tracing. Package
-// [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers, skips
-// events and manages dead letters. Each operation is recorded. Package
-// [github.com/pgfrontier/worker/workertest] runs consumers in tests. The modules
-// observe/prometheus and observe/otel export metrics, traces and alerts: see docs/observing.md.
+// [WithBatchMiddleware] and [WithHandleMiddleware] for tracing. The modules observe/prometheus
+// and observe/otel export metrics, traces and alerts. Package
+// [github.com/pgfrontier/worker/ops] has the operations of operators. Package
+// [github.com/pgfrontier/worker/workertest] runs consumers in tests.
 //
 // The folder docs of the repository has more: guide.md, operations.md, observing.md,
 // performance.md, migrating.md and architecture.md.

@@ -13,20 +13,16 @@
 //
 // # Concepts
 //
-// A job has a kind, which names its handler, and arguments, a Go value that is stored
-// as JSON. It is in a queue, has a priority, and is due at a time.
+// A job has a kind, which names its handler, and arguments, a Go value that is stored as JSON.
+// It is in a queue, has a priority, and is due at a time.
 //
 // A worker claims due jobs: as many as it has free slots, in one statement. Then it runs their
-// handlers. A claim is identified by a random number. The statement that settles a run must name
-// this number, so only the run that has the job can finish it. A run that was taken for dead and
-// comes back finishes nothing.
+// handlers. The statement that settles a run, which stores its outcome, must name the random
+// number of its claim. So a run that was taken for dead and comes back finishes nothing.
 //
 // A run is one execution of a job by a worker. Attempt is the number of claims of a job. A
 // failure is a run whose handler returned an error. A reset is a run that was lost with its
-// worker. To settle a run is to store its outcome.
-//
-// Unfinished jobs are in one table, finished jobs in another. So the table from which every
-// worker claims stays small, however many jobs have finished.
+// worker.
 //
 // # Enqueueing
 //
@@ -100,27 +96,22 @@
 // # Transactions
 //
 // The handler of [RegisterTx] gets a transaction. After the handler has returned nil, the worker
-// completes the job in this transaction and commits. The writes of the handler and the end of the
-// job happen exactly once, together. After an error, both are rolled back. The handler runs
-// without a lock on the job, so the job can be cancelled, or given to another worker. Of two runs
-// that reach the commit, one commits.
+// completes the job in this transaction and commits. So the writes of the handler and the end of
+// the job happen exactly once, together. The handler runs without a lock on the job, so the job
+// can be cancelled, or given to another worker. Of two runs that reach the commit, one commits.
 //
-// The rules are the same as for consumers of package worker. Run every statement through the
-// transaction. Do not end the transaction: the job then fails with TX_ENDED, since the handler's
-// writes may be committed. Use SET LOCAL, not SET. Pass the context on. After SET LOCAL ROLE the
-// worker sets the role back before it completes the job. Before [Job.CompleteTx] the handler must
-// set the role back.
+// The rules for handlers of package worker apply. A handler that ends its transaction fails its
+// job with TX_ENDED, since its writes may be committed. After SET LOCAL ROLE the worker sets the
+// role back before it completes the job. Before [Job.CompleteTx] the handler must set it back.
 //
 // If PostgreSQL aborts a transaction for another one (deadlock, serialization failure), the
-// transaction runs again at once, up to three times. This is no failure. If the row of the job is
-// locked, the worker waits for five seconds. Then it rolls back, and the job runs again; this is
-// no failure either.
+// transaction runs again at once, up to three times. If the row of the job is locked, the worker
+// waits for five seconds. Then it rolls back, and the job runs again. Neither is a failure.
 //
 // [Job.CompleteTx] completes a job in a transaction of the handler's own. Use it in a handler
 // that works for long and writes at the end.
 //
-// The effects of any other handler, and all effects outside of the database (mail, HTTP, another
-// database), happen at least once. Make these effects idempotent, such as by the job's ID.
+// All other effects happen at least once. Make them idempotent, such as by the job's ID.
 //
 // # Batches
 //
@@ -141,20 +132,16 @@
 //
 // [WithQueue] names the queues that a worker serves, with the number of slots of each. Without
 // the option, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all queues
-// together, and [WithQueuePriority] sets which queues get the shared slots first.
-// [WithClaimBatch] bounds how many jobs one claim takes. Each queue has its own claims: a full
-// queue does not delay others. A job of a kind without a handler is left for another worker.
+// together, and [WithQueuePriority] sets which queues get the shared slots first. A full queue
+// does not delay others. A job of a kind without a handler is left for another worker.
 // [observe.UnknownKinds] and [Status] name such kinds.
 //
-// Jobs of a queue start in order of priority (1 first), then of due time, then of ID. There is
-// one exception. A job may become visible late, because its transaction committed late or the job
-// was released. Other jobs may overtake such a job for about a second. They may do so for longer
-// behind hundreds of thousands of jobs without a handler, or while a long transaction keeps
-// vacuum from removing dead rows.
-//
-// Priorities are strict among unclaimed jobs: while jobs of priority 1 are due, no claim takes a
-// job of priority 2. With [WithPrefetch], prefetched jobs start before jobs of a higher priority
-// that become due later. Jobs run in parallel, so they end in any order.
+// Jobs of a queue start in order of priority (1 first), then of due time, then of ID. Priorities
+// are strict among unclaimed jobs: while jobs of priority 1 are due, no claim takes a job of
+// priority 2. Jobs run in parallel, so they end in any order. Exception: other jobs may overtake
+// a job that becomes visible late, or was released, for about a second. They may do so for
+// longer behind hundreds of thousands of jobs without a handler, or while a long transaction
+// keeps vacuum from removing dead rows.
 //
 // An idle worker polls each [WithPollInterval], a second by default. It starts jobs with a later
 // due time at that time. With [WithMaxPollInterval] the worker polls more seldom while it finds
@@ -163,8 +150,8 @@
 // notification costs every commit of the server.
 //
 // [WithPrefetch] claims more jobs than there are slots, for jobs that take about a millisecond.
-// Leave it out where priorities matter more than speed. A prefetched job that expires or is
-// cancelled does not start. A stop releases prefetched jobs.
+// Prefetched jobs start before jobs of a higher priority that become due later. A prefetched job
+// that expires or is cancelled does not start.
 //
 // # Caps
 //
@@ -179,20 +166,20 @@
 //
 // # When a worker dies
 //
-// A worker shows that it is alive by heartbeats, and by a lock of a database session. The lock is
+// A worker shows that it is alive by heartbeats, and by a lock of a database session, which is
 // released as soon as the process ends. There is no lease on a job, and nothing is written for a
 // job while it runs: a job may take hours.
 //
-// One of the workers leads. The leader resets the jobs of a worker that has seemed dead for
-// [WithRescueDelay], 5 seconds by default. A worker that has only lost its connection is back
-// sooner. A job that had started counts a reset, and waits for a random part of a second, which
-// doubles with each reset. A job that was only claimed counts no reset and does not wait. A job
-// that kills its worker each time fails after MaxResets.
+// The leader resets the jobs of a worker that has seemed dead for [WithRescueDelay], 5 seconds by
+// default. A worker that has only lost its connection is back sooner. A job that had started
+// counts a reset, and waits for a random part of a second, which doubles with each reset. A job
+// that was only claimed counts none and does not wait. A job that kills its worker each time
+// fails after MaxResets.
 //
 // A process that is suspended keeps its session. It seems dead after [WithHeartbeatTimeout], 30
 // seconds by default. With [LeaderStrategyLease] this time applies to every dead process. If a
-// suspended process comes back, the contexts of its handlers end with [ErrClaimLost]. Then the
-// results of the handlers have no effect.
+// suspended process comes back, the contexts of its handlers end with [ErrClaimLost], and their
+// results have no effect.
 //
 // While the database does not answer, no job fails for this reason. Claims are retried with
 // growing pauses. Outcomes of jobs are kept until they can be stored.
@@ -200,14 +187,14 @@
 // # Timeouts and stop
 //
 // A handler may run for a minute, unless [Timeout] sets another time. Then its context ends. Ten
-// seconds later the handler is given up. Its job is retried, and its slot stays taken until the
+// seconds later the handler is abandoned. Its job is retried, and its slot stays taken until the
 // handler returns. [observe.JobOverdue] and [observe.JobReturned] report this.
 //
 // [Worker.Start] runs until its context ends, until [Worker.Stop] is called, or until
 // [WithStopAfterJobs] or [WithStopAfter] applies. Then the worker claims no more jobs, releases
-// prefetched jobs, and waits for the running jobs. It waits for [WithShutdownTimeout] at most.
-// Then the contexts of the handlers end, and their jobs are released without a failure. Choose a
-// shutdown timeout that is shorter than the platform's time before SIGKILL.
+// prefetched jobs, and waits for the running jobs, for [WithShutdownTimeout] at most. Then the
+// contexts of the handlers end, and their jobs are released without a failure. Choose a shutdown
+// timeout that is shorter than the platform's time before SIGKILL.
 //
 // # Keys
 //
@@ -233,22 +220,14 @@
 // Keys are removed once the consumer has passed their events. [WithCheckpointsTable] names the
 // tables of the consumer if they have other names.
 //
-// # Schedules
+// # Schedules, flows, operations
 //
 // Package [github.com/pgfrontier/worker/jobs/schedule] enqueues a job for each tick of a
-// schedule, on any number of processes.
-//
-// # Flows
-//
-// Package [github.com/pgfrontier/worker/jobs/flow] runs jobs that depend on each other.
-//
-// # Operations
-//
-// [github.com/pgfrontier/worker/ops.Jobs] pauses, caps and lists queues, cancels,
-// retries, reruns and discards jobs, and acknowledges those that failed; each operation
-// leaves a record. [Worker.Status] is for health checks, [WithObserver] for metrics and
-// alarms, [WithLogger] for logs, [WithMiddleware] for tracing. Package
-// [github.com/pgfrontier/worker/workertest] tests handlers.
+// schedule. Package [github.com/pgfrontier/worker/jobs/flow] runs jobs that depend on each
+// other. [github.com/pgfrontier/worker/ops.Jobs] has the operations of operators.
+// [Worker.Status] is for health checks, [WithObserver] for metrics and alarms, [WithLogger] for
+// logs, [WithMiddleware] for tracing. Package [github.com/pgfrontier/worker/workertest] tests
+// handlers.
 //
 // # Tables
 //
@@ -279,18 +258,17 @@
 //
 // # Connections, drivers, PgBouncer
 //
-// A worker keeps one connection for its heartbeats. At times it uses one connection for each queue, at most 32 at once. It uses one
-// connection to settle, and one for each running job of RegisterTx. A limited
-// pool must have four connections or more. Transactions of handlers leave three of them to the
-// worker and share the rest. Call SetMaxIdleConns with the sum of these connections. By default
-// database/sql keeps two idle connections, and opens and closes the others again and again.
-// [WithNotifyConnectionString] adds one connection outside of the pool.
+// A worker keeps one connection for its heartbeats. At times it uses one for each queue, at most
+// 32 at once, one to settle, and one for each running job of RegisterTx. A limited pool must have
+// four connections or more. Transactions of handlers leave three of them to the worker and share
+// the rest. Call SetMaxIdleConns with the sum: database/sql keeps two idle connections by
+// default. [WithNotifyConnectionString] adds one connection outside of the pool.
 //
-// PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query
-// mode, or lib/pq. Behind PgBouncer with session pooling, nothing changes. With transaction
-// pooling use [LeaderStrategyLease] and a driver that sends a statement and its values in one
-// message, such as pgx with default_query_exec_mode=exec. Start refuses a configuration that
-// cannot work. The connection that listens must not go through PgBouncer.
+// PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query mode, or
+// lib/pq. Behind PgBouncer with transaction pooling, use [LeaderStrategyLease] and a driver that
+// sends a statement and its values in one message, such as pgx with default_query_exec_mode=exec.
+// Start refuses a configuration that cannot work. The connection that listens must not go through
+// PgBouncer.
 //
 // # What is guaranteed
 //
@@ -321,16 +299,12 @@
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
 //   - [ErrOutage]: the database could not be reached for [WithStartLimit];
 //   - [github.com/pgfrontier/worker/migrations.ErrNotApplied],
-//     [github.com/pgfrontier/worker/migrations.ErrNewerVersion]: the tables are missing or
-//     older than the program, or newer;
-//   - [ErrPrivileges]: the role lacks privileges;
-//   - [ErrTransactionPooling], [ErrPreparedStatements]: a proxy breaks what the worker needs;
-//   - [ErrStandby]: the server takes no writes;
+//     [github.com/pgfrontier/worker/migrations.ErrNewerVersion]: the tables do not fit;
+//   - [ErrPrivileges], [ErrTransactionPooling], [ErrPreparedStatements], [ErrStandby]: the role,
+//     the proxy or the server does not fit;
 //   - [ErrHandlerOverdue]: a handler ignores the end of its context;
 //   - [ErrPoolClosed]: db was closed too early;
 //   - [ErrUnsettled]: the database did not answer during the stop, and some jobs run again.
 //
-// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby], [ErrTransactionPooling] and
-// [ErrPreparedStatements] are the same variables as those of packages worker, jobs/table and
-// jobs/schedule, where these have them. The other errors are each package's own.
+// Package worker says which of these are the same variables in all packages.
 package jobs

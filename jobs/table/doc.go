@@ -155,18 +155,16 @@
 // finishes the job. If this happens, raise StalledMaxAge. Give all stores of a table the same
 // value: the worker with the shortest StalledMaxAge resets rows of other workers.
 //
-// No statement waits for a row's lock. If a transaction of yours holds a row, heartbeats and
-// outcomes of other rows are not delayed. The locked row gets no heartbeat meanwhile, and is not
-// reset. A row that is locked for longer than StalledMaxAge may be reset right after.
+// No statement waits for a row's lock. A locked row gets no heartbeat and is not reset. A row that
+// is locked for longer than StalledMaxAge may be reset right after.
 //
 // While the database does not answer, no job fails for this reason. Outcomes are kept, and stored
 // when the database is back.
 //
-// A standby may be promoted while the old primary goes on. New connections then lead to one
-// server, old connections to the other. Every HeartbeatInterval a worker compares the start time
-// of the heartbeats' server with the start time of another connection's server. If the times
-// differ, or if the heartbeats have moved to another server, the worker closes idle connections.
-// HeartbeatError of [Status] reports the difference.
+// A standby may be promoted while the old primary goes on. Every HeartbeatInterval a worker
+// compares the start time of the heartbeats' server with that of another connection's server. If
+// they differ, or the heartbeats have moved to another server, the worker closes idle
+// connections. HeartbeatError of [Status] reports the difference.
 //
 // # Stop
 //
@@ -186,10 +184,8 @@
 // settle and to reset. A limited pool must have three connections or more, and more for handlers
 // that use it. Call SetMaxIdleConns: database/sql keeps two idle connections by default.
 //
-// PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query mode, or
-// lib/pq. No state is bound to a session, so the package works behind PgBouncer with transaction
-// pooling. The driver must send a statement and its values in one message, such as pgx with
-// default_query_exec_mode=exec. Start refuses a driver that does not.
+// No state is bound to a session, so the package works behind PgBouncer with transaction
+// pooling. Servers and drivers are those of package jobs.
 //
 // The role of a worker needs SELECT and UPDATE of the table's columns above, and SELECT of the
 // relations that the view and the expressions read. Start names the missing GRANTs.
@@ -206,16 +202,13 @@
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
 //   - [ErrOutage]: the database could not be reached for StartLimit;
 //   - [ErrUnfit]: the table or the view is missing, or not as a worker needs it;
-//   - [ErrPrivileges]: the role lacks privileges;
-//   - [ErrPreparedStatements]: a proxy breaks the driver's statements;
-//   - [ErrStandby]: the server takes no writes;
+//   - [ErrPrivileges], [ErrPreparedStatements], [ErrStandby]: the role, the proxy or the server
+//     does not fit;
 //   - [ErrHandlerOverdue]: a handler ignores the end of its context;
 //   - [ErrPoolClosed]: the program has closed db before;
 //   - [ErrUnsettled]: the database did not answer during the stop, and some jobs run again.
 //
-// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby] and [ErrPreparedStatements] are the
-// same variables as those of packages worker, jobs and jobs/schedule, where these have them.
-// The other errors are each package's own.
+// Package worker says which of these are the same variables in all packages.
 //
 // # What is not guaranteed
 //
