@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/observe"
@@ -129,13 +130,13 @@ func (w *Worker) coordination() coord.Config {
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
 		Status:      w.heartbeatStatus,
-		Incarnation: startedSQL, FailedOver: w.home.isElsewhere,
+		Incarnation: runtime.StartedSQL, FailedOver: w.failover.Beat,
 		OnMembers: w.rescuer.see, OnDrain: w.life.Stop.Drain,
 		OnLeader: func(leads bool) {
 			w.observers.Notify(observe.LeadershipChanged{Worker: w.source(), Leader: leads})
 		},
 		OnFailure: func(err error) {
-			w.home.forget()
+			w.failover.Forget()
 			err = errtext.Of(err)
 			w.observers.Begin(about(observe.ConditionCoordination, ""), err)
 			w.observers.Notify(observe.CoordinationFailed{Worker: w.source(), Err: err})

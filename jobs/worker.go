@@ -68,7 +68,7 @@ type Worker struct {
 	running   context.Context // context of all other goroutines; ends before Start returns
 	inFlight  inFlight
 	runners   runners
-	home      home
+	failover  runtime.Failover
 	observers *runtime.Observers
 }
 
@@ -94,6 +94,7 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w.state.Store(WorkerNew)
 	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.observers)
 	w.pool = runtime.NewPool(w.db, ErrPoolClosed, w.observers)
+	w.failover.CloseFor = w.cfg.heartbeatTimeout
 	w.listener = runtime.Listener{
 		Package: "jobs", Of: "jobs", ConnString: w.cfg.notify, Echo: "jobs_echo_" + w.id.String(), Every: runtime.EchoEvery, EchoAgain: echoAgain,
 		Observers: w.observers, Exec: w.exec, Down: w.wakeLoops,
@@ -155,9 +156,13 @@ func (w *Worker) work(p *runtime.Phases) error {
 		return w.pool.AwaitClose(p.Running, func(why error) { p.Abandon(why); leave() })
 	})
 	p.Background.Run(func() error { return w.coord.Run(member) })
-	for _, run := range []func(context.Context){w.settler.run, w.rescuer.run, w.maintenance.run, w.pool.Sweep, w.watchServer} {
+	for _, run := range []func(context.Context){w.settler.run, w.rescuer.run, w.maintenance.run, w.pool.Sweep} {
 		p.Background.Run(func() error { run(p.Running); return nil })
 	}
+	p.Background.Run(func() error {
+		w.failover.Watch(p.Running, w.pool, w.cfg.heartbeat, w.limit, func(err error) { w.taskFailed("compare servers", err) })
+		return nil
+	})
 	for _, c := range w.cfg.extensions {
 		p.Background.Run(func() error { c.Run(p.Running); return nil })
 	}

@@ -44,9 +44,9 @@ func closeDead(ctx context.Context, db *sql.DB) (idle, alive int) {
 	return checkIdle(ctx, db, func(ctx context.Context, conn *sql.Conn) bool { return conn.PingContext(ctx) == nil })
 }
 
-// CloseIdle closes all idle connections.
-func CloseIdle(ctx context.Context, db *sql.DB) {
-	checkIdle(ctx, db, func(context.Context, *sql.Conn) bool { return false })
+// closeIdle closes all idle connections.
+func (p *Pool) closeIdle(ctx context.Context) {
+	checkIdle(ctx, p.db.DB, func(context.Context, *sql.Conn) bool { return false })
 }
 
 // checkIdle takes all idle connections at the same time. It keeps those for which keep returns

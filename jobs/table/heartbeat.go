@@ -9,6 +9,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
@@ -33,7 +34,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 		w.turns.beats.End()
 		pause = w.opts.HeartbeatInterval
 		if failures++; err != nil {
-			w.home.forget()
+			w.failover.Forget()
 			pause = min(pause, backoff.Session(failures))
 			continue
 		}
@@ -107,13 +108,13 @@ func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) e
 
 // writeBeat writes the heartbeats of before, records the answer in seen, and returns the server. If
 // the pool leads to another server, writeBeat writes nothing.
-func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bool) (server int64, err error) {
-	server, err = findServer(ctx, w.heartbeatConn)
+func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bool) (server string, err error) {
+	if server, err = runtime.Server(ctx, w.heartbeatConn); err == nil && (w.failover.Beat(server) || w.failover.HasDiffered()) {
+		err = runtime.ErrFailover
+	}
 	switch {
 	case err != nil:
-		return 0, err
-	case w.home.beatsAt(server, w.store.settings.stalled):
-		return 0, errElsewhere
+		return "", fmt.Errorf("jobs/table: %w", err)
 	case len(before) == 0 && w.Status().HeartbeatError == nil:
 		return server, nil
 	}

@@ -33,7 +33,7 @@ type run struct {
 	claim  claim
 	header Header
 	job    any         // a *Job of the handler; nil before it is read
-	server int64       // start time of the server with the claim; only heartbeats change it
+	server string      // start time of the server with the claim; only heartbeats change it
 	missed time.Time   // when a heartbeat first did not find the claim; only heartbeats change it
 	back   bool        // the handler was given up, and has returned; guarded by inFlight
 	over   atomic.Bool // set by whichever is first: the handler or Scan returns, or is given up
@@ -47,9 +47,9 @@ type run struct {
 }
 
 // isLost reports whether the job is lost after a heartbeat that has not found the claim. On another
-// server than the claim's, the job is not lost at first, see home. That server may have been
+// server than the claim's, the job is not lost at first, see Failover. That server may have been
 // restarted or be gone, so after a while the job is lost.
-func (r *run) isLost(server int64, while time.Duration) bool {
+func (r *run) isLost(server string, while time.Duration) bool {
 	if r.missed.IsZero() {
 		r.missed = time.Now()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/sqltext"
 )
 
@@ -72,7 +73,7 @@ func newStatements(s settings, t types) statements {
 	values := sqltext.Values{
 		"table": s.table.SQL(), "alias": alias, "view": s.view.SQL(), "view_alias": ident.Quote(s.view.alias),
 		"condition": condition, "order": order, "expressions": strings.Join(s.expressions, "\n, ") + "\n", "here": claimBreak,
-		"server": serverSQL, "state_type": t.state, "message_type": t.message, "log_type": t.log,
+		"server": runtime.StartedSQL, "state_type": t.state, "message_type": t.message, "log_type": t.log,
 		"most": fmt.Sprint(s.most), "resets": fmt.Sprint(s.resets), "reset_message": ident.Literal(s.resetMessage), "most_stalled": fmt.Sprint(1000 + batch.MostRefused),
 		"minute": interval(time.Minute.Microseconds()), "retry_after": interval(s.retryAfter.Microseconds()), "retries": fmt.Sprint(s.retryAfter > 0),
 		"stalled_age": interval(s.stalled.Microseconds()), "stalled_half": interval(s.stalled.Microseconds() / 2),

@@ -49,8 +49,8 @@ type Worker struct {
 	wake     chan struct{} // wakes the loop
 
 	sql           statements
-	heartbeatConn *sql.Conn       // connection of the heartbeats
-	home          home            // the servers of the heartbeats and of the pool
+	heartbeatConn *sql.Conn // connection of the heartbeats
+	failover      runtime.Failover
 	handling      context.Context // context of all handlers; a stop ends it after ShutdownTimeout
 	alive         context.Context // context of all other goroutines; ends before Start returns
 	inFlight      *inFlight
@@ -109,6 +109,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	}
 	w.observers = runtime.NewObservers(w.source(), loggers, o.Observers)
 	w.pool = runtime.NewPool(rows.db, ErrPoolClosed, w.observers)
+	w.failover.CloseFor = rows.settings.stalled
 	w.host = o.WorkerHostname + "/" + w.id.String()
 	w.settler = newSettler(w)
 	w.life = runtime.Life{
@@ -168,9 +169,13 @@ func (w *Worker) source() observe.Worker { return observe.Worker{Kind: observe.K
 // stored.
 func (w *Worker) work(p *runtime.Phases) error {
 	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
-	for _, run := range []func(context.Context){w.heartbeat, w.settler.run, w.resetStalled, w.pool.Sweep, w.watchServer} {
+	for _, run := range []func(context.Context){w.heartbeat, w.settler.run, w.resetStalled, w.pool.Sweep} {
 		p.Background.Run(func() error { run(p.Running); return nil })
 	}
+	p.Background.Run(func() error {
+		w.failover.Watch(p.Running, w.pool, w.opts.HeartbeatInterval, w.limit, nil)
+		return nil
+	})
 	p.Background.Run(func() error {
 		return w.pool.AwaitClose(p.Running, func(why error) { p.Abandon(fmt.Errorf("%w: %w", errStopping, why)) })
 	})
