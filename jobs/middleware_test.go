@@ -35,7 +35,7 @@ func TestMiddlewareThatBreaksRules(t *testing.T) {
 		"adds to the error":         {func(ctx context.Context, next next) error { return jobs.Fail(fmt.Errorf("around: %w", next(ctx))) }, true, "failed around: refused", 1},
 		"does not call":             {func(context.Context, next) error { return nil }, false, "failed did not call next", 0},
 		"discards without a call":   {func(context.Context, next) error { return jobs.Discard(errRefused) }, false, "cancelled refused", 0},
-		"calls twice":               {func(ctx context.Context, next next) error { _ = next(ctx); return next(ctx) }, false, "failed next twice", 1},
+		"calls twice":               {func(ctx context.Context, next next) error { _ = next(ctx); return next(ctx) }, false, "failed called next already", 1},
 		"calls twice, tells of one": {func(ctx context.Context, next next) error { err := next(ctx); _ = next(ctx); return err }, false, "completed ", 1},
 		"nil context":               {func(_ context.Context, next next) error { return next(nil) }, false, "failed nil context", 0}, //nolint:staticcheck // that is the test
 		"swallows the error":        {func(ctx context.Context, next next) error { _ = next(ctx); return nil }, true, "failed refused", 1},

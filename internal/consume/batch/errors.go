@@ -13,11 +13,6 @@ var ErrTransactionEnded = errors.New("worker: the handler ended the batch's tran
 var (
 	errBatchTimeout = errors.New("the batch took longer than BatchTimeout")
 	errConnClosed   = errors.New("the handler closed the connection of consumer.Conn, and a Close waits until the transaction ends: remove it")
-	errNotCalled    = errors.New("the middleware did not call the next function, so nothing was done")
-	errNilContext   = errors.New("the middleware called the next function with a nil context: pass on the one that it was given, or one made from it")
-	errCutShort     = errors.New("a panic in the next function that the middleware has called ended the batch")
-	errCalledTwice  = errors.New("the middleware has called the next function already")
-	errCalledLate   = errors.New("the middleware has returned already, so the next function does nothing: call it before, and wait for it")
 	errTxAborted    = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
 )
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -51,11 +52,11 @@ func (h *Handler) call(ctx context.Context, tx *sql.Tx, events []store.Persisted
 
 // callWithin calls the consumer once, inside the middleware.
 func (h *Handler) callWithin(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
-	var p middlewareCall
+	var once runtime.Next
 	var failed error
 	err := recovering(func() error {
 		return h.Middleware(func(ctx context.Context, _ *sql.Tx, _ []store.PersistedEvent) error {
-			return p.run(ctx, func() error {
+			return once.Call(ctx, func() error {
 				if ctx.Err() != nil {
 					failed = context.Cause(ctx)
 				} else {
@@ -65,7 +66,10 @@ func (h *Handler) callWithin(ctx context.Context, tx *sql.Tx, events []store.Per
 			})
 		})(ctx, tx, events)
 	})
-	return cmp.Or(p.end(err), failed, err)
+	if missing := once.End(); missing != nil {
+		return errtext.Join(missing, err)
+	}
+	return cmp.Or(failed, err)
 }
 
 // recovering calls f and turns a panic into an error. Methods of f's error, as errors.Is

@@ -12,6 +12,8 @@ import (
 
 	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/delivered"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -54,17 +56,17 @@ type Result struct {
 // middleware.
 func (b *Batch) RunWithin(ctx context.Context, middleware func(next Func) Func, described observe.Batch) Result {
 	r := Result{Pace: b.Pace}
-	var p middlewareCall
+	var once runtime.Next
 	err := recovering(func() error {
 		return middleware(func(inner context.Context, _ observe.Batch) error {
-			return p.run(inner, func() error {
+			return once.Call(inner, func() error {
 				r = b.Run(ctx, inner)
 				return r.Err
 			})
 		})(ctx, described)
 	})
-	if err := p.end(err); err != nil {
-		r.Kind, r.Err, r.At, r.Many = failure.Handler, err, nil, false
+	if missing := once.End(); missing != nil {
+		r.Kind, r.Err, r.At, r.Many = failure.Handler, errtext.Join(missing, err), nil, false
 	}
 	return r
 }
