@@ -145,9 +145,8 @@
 //   - assignment: [WithLeaderStrategy], [WithAssignmentStrategy], [WithRebalanceInterval];
 //   - order: [WithGapPolicy], [WithStaleGapThreshold], [WithStaleGapHarborLag],
 //     [WithMaxOpenRanges];
-//   - names: [WithHostname]; tables, with a schema or without: [WithWorkerNodesTable],
-//     [WithConsumerAssignmentsTable], [WithConsumerCheckpointsTable],
-//     [WithConsumerGapSkipsTable], [WithLeaderElectionTable].
+//   - names: [WithHostname]; tables: [WithNames] takes a [store.Names], such as {Schema: "app"}.
+//     Give every package the same value. [WithWorkerNodesTable] and the like name one table.
 //
 // # Deployment
 //

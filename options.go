@@ -290,31 +290,31 @@ func withLog(o observe.Observer) Option {
 	return func(c *Config) { c.Loggers = append(c.Loggers, o) }
 }
 
-// WithWorkerNodesTable names the table of registered workers. The default is "worker_nodes".
-func WithWorkerNodesTable(name string) Option { return func(c *Config) { c.WorkerNodesTable = name } }
+// WithNames sets the names of the tables. The default is the zero value. The event store has its
+// own WithNames.
+func WithNames(n store.Names) Option { return func(c *Config) { c.Names = n } }
 
-// WithConsumerAssignmentsTable names the table of assignments. The default is
-// "consumer_assignments".
+// WithWorkerNodesTable sets the field WorkerNodes of the names.
+func WithWorkerNodesTable(name string) Option {
+	return func(c *Config) { c.Names.WorkerNodes = name }
+}
+
+// WithConsumerAssignmentsTable sets the field ConsumerAssignments of the names.
 func WithConsumerAssignmentsTable(name string) Option {
-	return func(c *Config) { c.ConsumerAssignmentsTable = name }
+	return func(c *Config) { c.Names.ConsumerAssignments = name }
 }
 
-// WithConsumerCheckpointsTable names the table of checkpoints. The default is
-// "consumer_checkpoints". The names of further tables derive from it: "..._token",
-// "..._settled", "..._changes" and "..._schema". Two more replace "_checkpoints" by
-// "_dead_letters" and "_operations".
+// WithConsumerCheckpointsTable sets the field ConsumerCheckpoints of the names.
 func WithConsumerCheckpointsTable(name string) Option {
-	return func(c *Config) { c.ConsumerCheckpointsTable = name }
+	return func(c *Config) { c.Names.ConsumerCheckpoints = name }
 }
 
-// WithConsumerGapSkipsTable names the audit table of skipped positions. The default is
-// "consumer_gap_skips".
+// WithConsumerGapSkipsTable sets the field ConsumerGapSkips of the names.
 func WithConsumerGapSkipsTable(name string) Option {
-	return func(c *Config) { c.ConsumerGapSkipsTable = name }
+	return func(c *Config) { c.Names.ConsumerGapSkips = name }
 }
 
-// WithLeaderElectionTable names the table of LeaderStrategyLease. The default is
-// "worker_leader_election".
+// WithLeaderElectionTable sets the field LeaderElection of the names.
 func WithLeaderElectionTable(name string) Option {
-	return func(c *Config) { c.LeaderElectionTable = name }
+	return func(c *Config) { c.Names.LeaderElection = name }
 }

@@ -35,9 +35,7 @@ func TestOptionsSetTheirFields(t *testing.T) {
 		"Decoder":          worker.WithDecoder(func(_ context.Context, e store.PersistedEvent) (store.PersistedEvent, error) { return e, nil }),
 		"BatchMiddleware":  worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc { return next }),
 		"HandleMiddleware": worker.WithHandleMiddleware(func(next worker.HandleFunc) worker.HandleFunc { return next }),
-		"WorkerNodesTable": worker.WithWorkerNodesTable("x"), "ConsumerAssignmentsTable": worker.WithConsumerAssignmentsTable("x"),
-		"ConsumerCheckpointsTable": worker.WithConsumerCheckpointsTable("x"), "ConsumerGapSkipsTable": worker.WithConsumerGapSkipsTable("x"),
-		"LeaderElectionTable": worker.WithLeaderElectionTable("x"),
+		"Names":            worker.WithNames(store.Names{Schema: "x"}),
 	}
 	config := reflect.TypeFor[worker.Config]()
 	for i := range config.NumField() {
@@ -55,6 +53,20 @@ func TestOptionsSetTheirFields(t *testing.T) {
 				t.Errorf("the option of %s has changed %s: %t", name, config.Field(j).Name, changed)
 			}
 		}
+	}
+}
+
+// The options of other libraries set the fields of the same value.
+func TestOptionsOfTablesSetNames(t *testing.T) {
+	c := worker.DefaultConfig()
+	for _, o := range []worker.Option{
+		worker.WithNames(store.Names{Schema: "app"}), worker.WithWorkerNodesTable("n"), worker.WithConsumerAssignmentsTable("a"),
+		worker.WithConsumerCheckpointsTable("c"), worker.WithConsumerGapSkipsTable("g"), worker.WithLeaderElectionTable("l"),
+	} {
+		o(&c)
+	}
+	if want := (store.Names{Schema: "app", WorkerNodes: "n", ConsumerAssignments: "a", ConsumerCheckpoints: "c", ConsumerGapSkips: "g", LeaderElection: "l"}); c.Names != want {
+		t.Errorf("the names are %+v, want %+v", c.Names, want)
 	}
 }
 

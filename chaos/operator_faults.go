@@ -46,7 +46,7 @@ func (p *processes) rescales(ctx, intake context.Context) error {
 		return fmt.Errorf("chaos: %w", err)
 	}
 	defer func() { _ = db.Close() }()
-	operator, err := ops.New(db, nil)
+	operator, err := ops.New(db)
 	if err != nil {
 		return fmt.Errorf("chaos: %w", err)
 	}

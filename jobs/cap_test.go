@@ -42,7 +42,7 @@ func TestCap(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.countRunning()
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestCapOverAllQueuesUnderStrictIsolation(t *testing.T) {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
-			o, err := ops.NewJobs(s.d.DB, nil)
+			o, err := ops.NewJobs(s.d.DB)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +118,7 @@ func TestCapOverAllQueuesUnderStrictIsolation(t *testing.T) {
 func TestCapBindsConditions(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestPauseAndCapApplyToRunningWorkers(t *testing.T) {
 		now.Add(-1)
 		return nil
 	})
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestWaitForACapDelaysNoLowWalk(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

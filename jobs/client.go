@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -15,13 +14,14 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Client enqueues, reads, cancels and awaits jobs. Any number of goroutines may use a client. A
 // client owns no resources, so there is no need to close it.
 type Client struct {
 	db     pgdriver.Pool
-	table  string
+	names  store.Names
 	queue  *queue.Queue
 	tables tables.Jobs
 	err    error // of its options; every call returns it
@@ -31,7 +31,10 @@ type Client struct {
 // ClientOption is an option of [NewClient].
 type ClientOption interface{ applyClient(*clientConfig) }
 
-type clientConfig struct{ table, notify string }
+type clientConfig struct {
+	names  store.Names
+	notify string
+}
 
 // CommonOption is an option of workers and clients.
 type CommonOption interface {
@@ -39,15 +42,15 @@ type CommonOption interface {
 	ClientOption
 }
 
-type table string
+type names store.Names
 
-func (t table) applyClient(c *clientConfig) { c.table = string(t) }
-func (t table) apply(c *config)             { c.table = string(t) }
+func (n names) applyClient(c *clientConfig) { c.names = store.Names(n) }
+func (n names) apply(c *config)             { c.names = store.Names(n) }
 
-// WithTable names the table of jobs: "jobs" by default, or "schema.jobs". All other tables are in
-// the same schema and are named after this one. In package migrations the option is called
-// JobsTable.
-func WithTable(name string) CommonOption { return table(name) }
+// WithNames sets the names of the tables. Beside the table of jobs, a worker reads those of the
+// checkpoints and of the audit of gaps, if they exist. From them the leader learns which keys of
+// [Client.EnqueueFor] it may remove.
+func WithNames(n store.Names) CommonOption { return names(n) }
 
 type notifyString string
 
@@ -67,13 +70,13 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 			o.applyClient(&cfg)
 		}
 	}
-	c := &Client{db: pgdriver.NewPool(db), table: cmp.Or(cfg.table, tables.DefaultJobs)}
-	t, err := tables.ParseJobs(cfg.table, "WithTable")
+	c := &Client{db: pgdriver.NewPool(db), names: cfg.names}
+	t, err := tables.ParseJobs(cfg.names)
 	switch {
 	case db == nil:
 		c.err = errors.New("jobs: db is nil: open one with sql.Open")
 	case err != nil:
-		c.err = fmt.Errorf("jobs: %w", err)
+		c.err = fmt.Errorf("jobs: WithNames: %w", err)
 	case cfg.notify != "":
 		if err := listen.Check(cfg.notify); err != nil {
 			c.err = fmt.Errorf("jobs: WithNotifyConnectionString: %w", err)
@@ -86,9 +89,6 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 	}
 	return c
 }
-
-// Table returns the name of the table of jobs.
-func (c *Client) Table() string { return c.table }
 
 // Cancel cancels a job. A job that does not run ends at once. For a job that runs, the worker ends
 // the context of the handler with [ErrCancelled]. A worker that listens does so at once, any other

@@ -15,11 +15,12 @@ import (
 	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
 )
 
 // config holds what the options set.
 type config struct {
-	table            string
+	names            store.Names
 	notify           string
 	queues           []queueConfig
 	concurrency      int
@@ -42,7 +43,6 @@ type config struct {
 	loggers          []observe.Observer // none: warnings and errors go to slog.Default
 	hooks            Hooks
 	middleware       []Middleware
-	events           tables.Names
 	extensions       []jobflow.Extension
 }
 
@@ -72,7 +72,7 @@ func defaults() config {
 	return config{
 		pollInterval: time.Second, heartbeat: 5 * time.Second, heartbeatTimeout: 30 * time.Second,
 		leader: LeaderStrategyAdvisory, rescueDelay: 5 * time.Second, retention: 7 * 24 * time.Hour,
-		hostname: hostname(), events: tables.Default,
+		hostname: hostname(),
 	}
 }
 
@@ -213,14 +213,6 @@ func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) { c.loggers = append(c.loggers, observe.Log(l)) })
 }
 
-// WithCheckpointsTable names the tables of package worker in this database: the consumer
-// checkpoints, "consumer_checkpoints" by default, and the audit of gaps. From these tables the
-// leader learns which keys of [Client.EnqueueFor] it may remove. Without the tables, or without the
-// consumer, it removes no keys and notifies [observe.TaskFailed].
-func WithCheckpointsTable(checkpoints, gapSkips string) Option {
-	return option(func(c *config) { c.events.ConsumerCheckpoints, c.events.ConsumerGapSkips = checkpoints, gapSkips })
-}
-
 // Hooks are called around jobs, by the worker's own goroutines. Every field may be nil. A panic of
 // a hook is notified as [observe.HookPanicked]. After a panic of BeforeClaim nothing is claimed, as
 // with Skip.
@@ -330,9 +322,21 @@ func (c config) validate() error {
 			fail("WithNotifyConnectionString: %w", err)
 		}
 	}
-	_, err := tables.ParseJobs(c.table, "WithTable")
-	_, err2 := tables.Parse(c.events, "WithCheckpointsTable: ")
-	return errtext.Join(append(all, err, err2)...)
+	if _, _, err := c.tables(); err != nil {
+		all = append(all, err)
+	}
+	return errtext.Join(all...)
+}
+
+// tables returns the names of the tables of jobs, and of those of consumers.
+func (c config) tables() (jobs tables.Jobs, events tables.Tables, err error) {
+	if jobs, err = tables.ParseJobs(c.names); err == nil {
+		events, err = tables.Parse(c.names)
+	}
+	if err != nil {
+		err = fmt.Errorf("WithNames: %w", err)
+	}
+	return jobs, events, err
 }
 
 // checkPriorities returns the errors of the WithQueuePriority options.

@@ -217,7 +217,7 @@
 // [Client.EnqueueFor] enqueues jobs in the Handle of a consumer of package worker. The job and
 // the checkpoint are one transaction. The key of the job is the event and the number of the call.
 // So a consumer that is reset enqueues no job twice, and an event that comes late is not missed.
-// Keys are removed once the consumer has passed their events. [WithCheckpointsTable] names the
+// Keys are removed once the consumer has passed their events. [WithNames] names the
 // tables of the consumer if they have other names.
 //
 // # Schedules, flows, operations
@@ -232,7 +232,7 @@
 // # Tables
 //
 // [github.com/pgfrontier/worker/migrations.ApplyJobs] creates and upgrades the tables.
-// They are named after the first, which [WithTable] names:
+// They are named after the first, which [WithNames] names:
 //
 //	jobs                  the unfinished jobs
 //	jobs_history          the finished ones, for WithRetention: a week by default

@@ -26,7 +26,7 @@ func TestDrainWorker(t *testing.T) {
 	running := s.add(task{1})
 	w, stop := s.runOn(s.d.DB, jobs.WithShutdownTimeout(0), jobs.WithPollInterval(time.Minute)) // no claim is under way when the worker drains
 	<-begun
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

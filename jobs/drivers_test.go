@@ -148,7 +148,7 @@ func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 func (s *stage) enqueueEverything(t *testing.T, db *sql.DB) map[int64]jobs.State {
 	t.Helper()
 	ctx, ids := t.Context(), map[int64]jobs.State{}
-	operator, err := ops.NewJobs(s.d.DB, nil)
+	operator, err := ops.NewJobs(s.d.DB)
 	if err == nil {
 		err = operator.SetCap(ctx, "capped", 3, ops.By{Operator: "o", Reason: "r"})
 	}

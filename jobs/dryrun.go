@@ -40,7 +40,7 @@ func settingsOf(options any) (s jobdryrun.Settings) {
 			}
 		}
 	}
-	s.Table = cmp.Or(c.table, client.table)
+	s.Names = cmp.Or(c.names, client.names)
 	for _, q := range c.queues {
 		s.Queues = append(s.Queues, q.name)
 	}

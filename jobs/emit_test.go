@@ -80,7 +80,7 @@ func TestKeysOfAnUnknownEmitterAreReported(t *testing.T) {
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	for _, names := range [][2]string{{"my_checkpoints", "my_gap_skips"}, {"no_checkpoints", "no_gap_skips"}} {
 		reported := make(chan observe.TaskFailed, 100)
-		_, stop := s.runOn(e.d.DB, jobs.WithCheckpointsTable(names[0], names[1]), jobs.WithObserver(observe.On(func(f observe.TaskFailed) { reported <- f })))
+		_, stop := s.runOn(e.d.DB, jobs.WithNames(store.Names{ConsumerCheckpoints: names[0], ConsumerGapSkips: names[1]}), jobs.WithObserver(observe.On(func(f observe.TaskFailed) { reported <- f })))
 		if f := <-reported; !strings.Contains(f.Err.Error(), `consumer "mailer" in public.jobs_emitted`) || !strings.Contains(f.Err.Error(), names[0]) {
 			t.Errorf("reported: %+v", f)
 		}
@@ -158,7 +158,7 @@ func (e emitting) catchUp(refused bool) {
 
 func (e emitting) reset() {
 	e.t.Helper()
-	o, err := ops.New(e.d.DB, nil)
+	o, err := ops.New(e.d.DB)
 	if err != nil {
 		e.t.Fatal(err)
 	}

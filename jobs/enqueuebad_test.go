@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/store"
 )
 
 // odd are arguments of any kind and JSON.
@@ -165,7 +166,7 @@ func TestClientRefuses(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	for name, c := range map[string]*jobs.Client{
-		"nil db": jobs.NewClient(nil), "table": jobs.NewClient(s.d.DB, jobs.WithTable("a.b.c.d"), nil),
+		"nil db": jobs.NewClient(nil), "table": jobs.NewClient(s.d.DB, jobs.WithNames(store.Names{Jobs: "a.b.c.d"}), nil),
 		"notify": jobs.NewClient(s.d.DB, jobs.WithNotifyConnectionString("postgres://u:secret@h:port/")),
 	} {
 		_, enqueue := c.Enqueue(t.Context(), nil, task{})

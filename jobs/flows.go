@@ -16,7 +16,7 @@ import (
 func init() {
 	jobflow.Of = func(client any) jobflow.Client {
 		c := client.(*Client)
-		return jobflow.Client{DB: c.db, Tables: c.tables, Queue: c.queue, Ends: &c.ends, Err: c.err}
+		return jobflow.Client{DB: c.db, Names: c.names, Tables: c.tables, Queue: c.queue, Ends: &c.ends, Err: c.err}
 	}
 	jobflow.Job = func(args, options any) (queue.NewJob, error) {
 		return EnqueueParams{Args: args.(Args), Options: options.([]EnqueueOption)}.stepJob()

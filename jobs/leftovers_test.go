@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/store"
 )
 
 // workerGoroutines returns the stacks of goroutines that run code of package jobs or of the
@@ -91,7 +92,7 @@ func TestNothingIsLeftAfterStart(t *testing.T) {
 		"invalid":      jobs.NewWorker(db, nil, notify),
 		"no server":    jobs.NewWorker(nowhere, s.Handlers, notify, jobs.WithStartLimit(10*time.Millisecond)),
 		"a closed db":  jobs.NewWorker(closed, s.Handlers, notify),
-		"no tables":    jobs.NewWorker(db, s.Handlers, jobs.WithTable("missing"), notify),
+		"no tables":    jobs.NewWorker(db, s.Handlers, jobs.WithNames(store.Names{Jobs: "missing"}), notify),
 		"no listening": jobs.NewWorker(db, s.Handlers, jobs.WithNotifyConnectionString("host=127.0.0.1 port=1 sslmode=disable"), jobs.WithStopAfter(100*time.Millisecond)),
 	} {
 		if err := w.Start(t.Context()); (err == nil) != (name == "no listening") {

@@ -63,7 +63,7 @@ func TestLockedRowDelaysNoOtherJob(t *testing.T) {
 		}
 		return j.SetResult(j.Args.Name)
 	})
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func (c *maintenance) checkOrphans(ctx context.Context, conn *sql.Conn) error {
 		return err
 	}
 	for _, name := range c.orphans.now(emitters) {
-		c.w.taskFailed(orphansTask, fmt.Errorf("the rows of consumer %s in %s, written by EnqueueFor, are not removed, since %s has no such consumer: if its checkpoints are in another table, name that by WithCheckpointsTable; if it is retired, and no other goes on for it by EmitAs, its rows may be deleted", errtext.Value(name), c.w.tables.Emitted, c.w.events.Checkpoints))
+		c.w.taskFailed(orphansTask, fmt.Errorf("the rows of consumer %s in %s, written by EnqueueFor, are not removed, since %s has no such consumer: if its checkpoints are in another table, name that with WithNames; if it is retired, and no other goes on for it by EmitAs, its rows may be deleted", errtext.Value(name), c.w.tables.Emitted, c.w.events.Checkpoints))
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ import (
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestRepeatedIDsAreReported(t *testing.T) {
 	observed := jobs.WithObserver(observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) }), observe.On(func(observe.WorkerStarted) { s.note("started with %d", reported()) }))
 	_, stop := s.runOn(s.d.DB, observed)
 	s.until("the worker to start", func() bool { return slices.Contains(s.notes(), "started with 1") })
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestUnservedQueuesAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
 )
 
 var errRefused = errors.New("refused")
@@ -200,7 +201,7 @@ func TestStartRefuses(t *testing.T) {
 		"unknown strategy":    {jobs.NewWorker(s.d.DB, good(), jobs.WithLeaderStrategy("x")), "WithLeaderStrategy"},
 		"no connection":       {jobs.NewWorker(s.d.DB, good(), jobs.WithNotifyConnectionString("postgres://u:secret@h:port/")), "WithNotifyConnectionString"},
 		"another pool":        {jobs.NewWorker(s.d.OpenLent(t, 4), good()), "pgxpool.Pool"},
-		"table of four names": {jobs.NewWorker(s.d.DB, good(), jobs.WithTable("a.b.c.d")), "WithTable"},
+		"table of four names": {jobs.NewWorker(s.d.DB, good(), jobs.WithNames(store.Names{Jobs: "a.b.c.d"})), "Names.Jobs"},
 	} {
 		err := test.w.Start(t.Context())
 		if !errors.Is(err, jobs.ErrInvalidConfig) || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "secret") {
@@ -213,7 +214,7 @@ func TestStartRefuses(t *testing.T) {
 	if err := jobs.NewWorker(s.d.DB, zero, jobs.WithStopAfter(time.Millisecond), nil).Start(t.Context()); err != nil {
 		t.Errorf("with a zero Handlers: %v", err)
 	}
-	if err := jobs.NewWorker(s.d.DB, good(), jobs.WithTable("missing")).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "missing") {
+	if err := jobs.NewWorker(s.d.DB, good(), jobs.WithNames(store.Names{Jobs: "missing"})).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Errorf("without tables: %v", err)
 	}
 }

@@ -15,11 +15,7 @@ import (
 // statements run for the first time after weeks, and would then fail for ever. Under row-level
 // security, other statements would find no row and return no error: a paused queue would not look
 // paused. The tables of consumers are checked only if they exist.
-func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs) error {
-	events, err := tables.Parse(w.cfg.events, "WithCheckpointsTable: ")
-	if err != nil {
-		return fmt.Errorf("jobs: %w", err)
-	}
+func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs, events tables.Tables) error {
 	needs := append(rights.JobsWorker(t, w.cfg.leader == LeaderStrategyLease), rights.JobsEmitters(events)...)
 	missing, err := rights.Missing(ctx, conn, needs)
 	if err != nil {

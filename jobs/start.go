@@ -11,7 +11,6 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
-	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -91,14 +90,14 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 	if err := pgdriver.CheckWrites(ctx, conn); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	t, err := tables.ParseJobs(w.cfg.table, "WithTable")
+	t, events, err := w.cfg.tables()
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	if err := w.checkRights(ctx, conn, t); err != nil {
+	if err := w.checkRights(ctx, conn, t, events); err != nil {
 		return err
 	}
-	if err := migrations.CheckJobs(ctx, conn, &migrations.Config{JobsTable: w.cfg.table}); err != nil {
+	if err := migrations.CheckJobs(ctx, conn, &migrations.Config{Names: w.cfg.names}); err != nil {
 		return err
 	}
 	if w.tables, err = t.Resolve(ctx, conn); err != nil {
@@ -111,9 +110,7 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 	if w.changesChannel, err = changes.Channel(ctx, conn, w.tables.Changes); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	if w.events, err = tables.Parse(w.cfg.events, "WithCheckpointsTable: "); err != nil {
-		return fmt.Errorf("jobs: %w", err)
-	}
+	w.events = events
 	if err := w.ensureToken(ctx, conn); err != nil {
 		return fmt.Errorf("jobs: put a token into %s: %w", w.tables.Token, err)
 	}

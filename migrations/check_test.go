@@ -79,7 +79,7 @@ func TestInvalidNamesReachNoServer(t *testing.T) {
 		"Apply": func() error { return migrations.Apply(t.Context(), d.DB, &c) },
 		"Check": func() error { return migrations.Check(t.Context(), d.DB, &c) },
 	} {
-		if err := f(); err == nil || !strings.Contains(err.Error(), "EventsTable") {
+		if err := f(); err == nil || !strings.Contains(err.Error(), "Names.Events") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

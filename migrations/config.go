@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Version is the version of the tables that this package creates. It grows with every change of
@@ -19,82 +20,71 @@ const Version = 6
 // a program would go wrong. Then all older programs must be stopped before the upgrade.
 const oldest = 2
 
-// Config names the output file and the tables. A name is "table" or "schema.table"; an empty
-// one is the default. A table without a schema is found, and created, through the search path.
+// Config names the output file and the tables. A nil Config has all defaults.
 type Config struct {
 	OutputFolder   string // created if missing; empty: the current folder
 	OutputFilename string // a plain file name
 
-	WorkerNodesTable         string // default "worker_nodes"
-	ConsumerAssignmentsTable string // default "consumer_assignments"
-	ConsumerCheckpointsTable string // default "consumer_checkpoints"; tables with the suffixes "_token", "_settled", "_changes" and "_schema" are created beside it; in "consumer_dead_letters" and "consumer_operations" the suffix replaces "_checkpoints"
-	ConsumerGapSkipsTable    string // default "consumer_gap_skips"
-	LeaderElectionTable      string // default "worker_leader_election"
+	// Names are the tables, as in the option WithNames of the other packages.
+	Names store.Names
 
-	EventsTable         string // default "events"
-	AggregateHeadsTable string // default "aggregate_heads"
+	// The following fields are those of eventsalsa/worker and pupsourcing. A name here replaces
+	// that of the field of Names with the same name, without "Table".
 
-	JobsTable string // default "jobs"; tables with the suffixes "_history", "_attempts" and others are created beside it
+	WorkerNodesTable         string
+	ConsumerAssignmentsTable string
+	ConsumerCheckpointsTable string
+	ConsumerGapSkipsTable    string
+	LeaderElectionTable      string
+	EventsTable              string
+	AggregateHeadsTable      string
 }
 
 // DefaultConfig returns the default names, and migrations/001_worker_tables.sql as the output file.
 func DefaultConfig() Config {
-	d := tables.Default
-	return Config{
-		OutputFolder:             "migrations",
-		OutputFilename:           "001_worker_tables.sql",
-		WorkerNodesTable:         d.WorkerNodes,
-		ConsumerAssignmentsTable: d.ConsumerAssignments,
-		ConsumerCheckpointsTable: d.ConsumerCheckpoints,
-		ConsumerGapSkipsTable:    d.ConsumerGapSkips,
-		LeaderElectionTable:      d.LeaderElection,
-		EventsTable:              d.Events,
-		AggregateHeadsTable:      d.AggregateHeads,
-		JobsTable:                tables.DefaultJobs,
-	}
+	return Config{OutputFolder: "migrations", OutputFilename: "001_worker_tables.sql"}
 }
 
-// tables validates the names; a nil Config is all defaults.
-func (c *Config) tables() (tables.Tables, error) {
+// names returns the names that c sets.
+func (c *Config) names() store.Names {
 	if c == nil {
-		c = &Config{}
+		return store.Names{}
 	}
-	t, err := tables.Parse(tables.Names{
-		WorkerNodes:         c.WorkerNodesTable,
-		ConsumerAssignments: c.ConsumerAssignmentsTable,
-		ConsumerCheckpoints: c.ConsumerCheckpointsTable,
-		ConsumerGapSkips:    c.ConsumerGapSkipsTable,
-		LeaderElection:      c.LeaderElectionTable,
-		Events:              c.EventsTable,
-		AggregateHeads:      c.AggregateHeadsTable,
-	}.OrDefault(), "")
+	n := c.Names
+	n.WorkerNodes = cmp.Or(c.WorkerNodesTable, n.WorkerNodes)
+	n.ConsumerAssignments = cmp.Or(c.ConsumerAssignmentsTable, n.ConsumerAssignments)
+	n.ConsumerCheckpoints = cmp.Or(c.ConsumerCheckpointsTable, n.ConsumerCheckpoints)
+	n.ConsumerGapSkips = cmp.Or(c.ConsumerGapSkipsTable, n.ConsumerGapSkips)
+	n.LeaderElection = cmp.Or(c.LeaderElectionTable, n.LeaderElection)
+	n.Events = cmp.Or(c.EventsTable, n.Events)
+	n.AggregateHeads = cmp.Or(c.AggregateHeadsTable, n.AggregateHeads)
+	return n
+}
+
+// tables validates the names of the worker's tables.
+func (c *Config) tables() (tables.Tables, error) {
+	t, err := tables.Parse(c.names())
 	if err != nil {
 		return t, fmt.Errorf("migrations: %w", err)
 	}
 	return t, nil
 }
 
-// storeAlone returns a configured table of the event store if the Config names no table of the
-// worker. Unless DefaultConfig made the Config, a name counts also if it equals the default.
-func (c *Config) storeAlone() string {
-	d := DefaultConfig()
-	if c == nil {
-		c = &d
+// jobs validates the names of the tables of jobs.
+func (c *Config) jobs() (tables.Jobs, error) {
+	t, err := tables.ParseJobs(c.names())
+	if err != nil {
+		return t, fmt.Errorf("migrations: %w", err)
 	}
-	switch c.ofWorker() {
-	case d.ofWorker():
-		if c.EventsTable != d.EventsTable {
-			return c.EventsTable
-		}
-		if c.AggregateHeadsTable != d.AggregateHeadsTable {
-			return c.AggregateHeadsTable
-		}
-	case [5]string{}:
-		return cmp.Or(c.EventsTable, c.AggregateHeadsTable)
-	}
-	return ""
+	return t, nil
 }
 
-func (c *Config) ofWorker() [5]string {
-	return [5]string{c.WorkerNodesTable, c.ConsumerAssignmentsTable, c.ConsumerCheckpointsTable, c.ConsumerGapSkipsTable, c.LeaderElectionTable}
+// storeAlone returns a table of the event store if the Config sets its field and names no other
+// table, as a program of another library does for its event store.
+func (c *Config) storeAlone() string {
+	if c == nil || c.Names != (store.Names{}) ||
+		c.WorkerNodesTable+c.ConsumerAssignmentsTable+c.ConsumerCheckpointsTable+c.ConsumerGapSkipsTable+c.LeaderElectionTable != "" {
+		return ""
+	}
+	return cmp.Or(c.EventsTable, c.AggregateHeadsTable)
 }

@@ -17,11 +17,11 @@ import (
 // creates the folder if it is missing. It replaces an earlier file of its own, and no other
 // file.
 //
-// GeneratePostgres refuses a Config that names only tables of the event store. The functions of
-// this name in eventsalsa/store and pupsourcing/store write the store's tables.
+// GeneratePostgres refuses a Config of which only EventsTable or AggregateHeadsTable names a table.
+// The functions of this name in eventsalsa/store and pupsourcing/store write the store's tables.
 func GeneratePostgres(c *Config) error {
 	if table := c.storeAlone(); table != "" {
-		return fmt.Errorf("migrations: GeneratePostgres writes the worker's tables, and the Config names %q, a table of the event store, and none of the worker's: call GenerateStore for the event store's tables; for the worker's, leave EventsTable and AggregateHeadsTable at their defaults", table)
+		return fmt.Errorf("migrations: GeneratePostgres writes the worker's tables, and the Config names %q, a table of the event store, and none of the worker's: call GenerateStore for the event store's tables; for the worker's, name its tables in Names", table)
 	}
 	return generate(c, SQL)
 }

@@ -13,7 +13,7 @@ func TestGenerate(t *testing.T) {
 	t.Parallel()
 	c := migrations.DefaultConfig()
 	c.OutputFolder = filepath.Join(t.TempDir(), "db", "migrations")
-	c.WorkerNodesTable, c.EventsTable, c.JobsTable = "infra.nodes", "log.events", "infra.work"
+	c.WorkerNodesTable, c.EventsTable, c.Names.Jobs = "infra.nodes", "log.events", "infra.work"
 	for _, g := range []struct {
 		file     string
 		generate func(*migrations.Config) error

@@ -9,6 +9,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Role names with quotes, dollars and semicolons are quoted.
@@ -87,7 +88,7 @@ func TestJobsGrantsQuoteNames(t *testing.T) {
 		d.Exec(t, `DROP OWNED BY `+ident.Quote(role))
 		d.Exec(t, `DROP ROLE `+ident.Quote(role))
 	})
-	c := migrations.Config{JobsTable: "infra.work", ConsumerCheckpointsTable: custom.ConsumerCheckpointsTable}
+	c := migrations.Config{Names: store.Names{Jobs: "infra.work"}, ConsumerCheckpointsTable: custom.ConsumerCheckpointsTable}
 	if err := migrations.ApplyJobs(t.Context(), d.DB, &c); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func TestJobsGrantsWithoutRoles(t *testing.T) {
 	if _, err := migrations.JobsGrants(nil, migrations.JobsRoles{Client: "public"}); err == nil || !strings.Contains(err.Error(), "JobsRoles.Client") {
 		t.Errorf("everybody is a client: %v", err)
 	}
-	for _, c := range []migrations.Config{{JobsTable: "a b"}, {ConsumerCheckpointsTable: "a b"}} {
+	for _, c := range []migrations.Config{{Names: store.Names{Jobs: "a b"}}, {ConsumerCheckpointsTable: "a b"}} {
 		if _, err := migrations.JobsGrants(&c, migrations.JobsRoles{}); err == nil {
 			t.Error("a table a b has privileges")
 		}

@@ -3,7 +3,6 @@ package migrations
 import (
 	"context"
 	"database/sql"
-	"fmt"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -45,19 +44,6 @@ func JobsSQL(c *Config) (string, error) {
 }
 
 const jobsHeader = "-- The tables of jobs. " + madeBy + again
-
-// jobs validates the name of the table of jobs.
-func (c *Config) jobs() (tables.Jobs, error) {
-	name := ""
-	if c != nil {
-		name = c.JobsTable
-	}
-	n, err := tables.ParseJobs(name, "JobsTable")
-	if err != nil {
-		return n, fmt.Errorf("migrations: %w", err)
-	}
-	return n, nil
-}
 
 // newJobsSchema validates the names and returns the tables of jobs.
 func newJobsSchema(c *Config) (schema, error) {

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 var jobsTables = []string{
@@ -99,11 +101,11 @@ func TestClaimAndStateAgree(t *testing.T) {
 	d.Exec(t, `INSERT INTO jobs (kind, state, claim, claimed_by) VALUES ('k', 'running', 1, `+me+`), ('k', 'available', NULL, NULL)`)
 }
 
-// Another name moves all tables of jobs.
-func TestJobsTablesWithOtherName(t *testing.T) {
+// A schema and a prefix move every table of package tables.
+func TestTablesWithOtherNames(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
-	c := &migrations.Config{JobsTable: "infra.work"}
+	c := &migrations.Config{Names: store.Names{Schema: "app", Prefix: "x_"}}
 	text, err := migrations.JobsSQL(c)
 	if err != nil {
 		t.Fatal(err)
@@ -113,10 +115,21 @@ func TestJobsTablesWithOtherName(t *testing.T) {
 	if err := migrations.CheckJobs(t.Context(), d.DB, c); err != nil {
 		t.Error(err)
 	}
-	if err := migrations.ApplyJobs(t.Context(), d.DB, c); err != nil {
+	if err := errors.Join(migrations.ApplyJobs(t.Context(), d.DB, c), migrations.Apply(t.Context(), d.DB, c)); err != nil {
 		t.Error(err)
 	}
-	if err := migrations.CheckJobs(t.Context(), d.DB, &migrations.Config{JobsTable: strings.Repeat("x", 60)}); err == nil || !strings.Contains(err.Error(), "JobsTable") {
+	of, err := tables.Parse(c.Names)
+	ofJobs, err2 := tables.ParseJobs(c.Names)
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	var want []string
+	for _, table := range append(of.All(), ofJobs.All()...) {
+		want = append(want, table.String())
+	}
+	slices.Sort(want)
+	equal(t, "tables", list(t, d.DB, `SELECT (schemaname || '.' || tablename) COLLATE "C" AS name FROM pg_tables WHERE tablename LIKE 'x\_%' ORDER BY name`), want)
+	if err := migrations.CheckJobs(t.Context(), d.DB, &migrations.Config{Names: store.Names{Jobs: strings.Repeat("x", 60)}}); err == nil || !strings.Contains(err.Error(), "Names.Jobs") {
 		t.Errorf("a name that cannot be lengthened: %v", err)
 	}
 }

@@ -206,14 +206,14 @@ func TestInvalidNamesAreRefused(t *testing.T) {
 			set(&c, name)
 			for what, f := range map[string]func(*migrations.Config) (string, error){"SQL": migrations.SQL, "StoreSQL": migrations.StoreSQL} {
 				text, err := f(&c)
-				if err == nil || text != "" || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
+				if err == nil || text != "" || !strings.Contains(err.Error(), "Names."+strings.TrimSuffix(field, "Table")) || !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
 					t.Errorf("%s with %s = %q: %q, %v; want an error that names both", what, field, name, text, err)
 				}
 			}
 		}
 	}
 	long := strings.Repeat("x", 60)
-	if _, err := migrations.SQL(&migrations.Config{ConsumerCheckpointsTable: long}); err == nil || !strings.Contains(err.Error(), "ConsumerCheckpointsTable") {
+	if _, err := migrations.SQL(&migrations.Config{ConsumerCheckpointsTable: long}); err == nil || !strings.Contains(err.Error(), "Names.ConsumerCheckpoints") {
 		t.Errorf("a checkpoints table that leaves no room for %q: %v", "_schema", err)
 	}
 }

@@ -183,7 +183,7 @@ func TestListsRefuseInvalidArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unknown.Close()
-	away, err := ops.New(unknown, nil)
+	away, err := ops.New(unknown)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func ExampleOperator_SkipEvent() {
 	}
 	fmt.Println(stuck.Consumer, "is stuck at position", stuck.Position)
 
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	check(err)
 	check(o.SkipEvent(ctx, stuck.Consumer, stuck.Position, ops.By{Operator: "ann", Reason: "order 4711 has no customer"}))
 	check(workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Shipping{}}))
@@ -79,7 +79,7 @@ func ExampleOperator_Preview() {
 	appendOrders(ctx, d.DB, eventStore, "4710", "4712")
 	check(workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Shipping{}}))
 
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	check(err)
 	by := ops.By{Operator: "ann", Reason: "ship again"}
 	all, err := o.Consumers(ctx)
@@ -145,7 +145,7 @@ func ExampleOperator_Replay() {
 	appendOrders(ctx, d.DB, eventStore, "4710", "4711")
 	check(workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Invoices{"19 %"}}))
 
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	check(err)
 	check(o.Replay(ctx, "invoices_v1", "Order", "4711", ops.By{Operator: "ann", Reason: "order 4711 has another rate"}))
 	check(workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Invoices{"7 %"}}))

@@ -58,7 +58,7 @@ func newSite(t testing.TB) site {
 
 func operator(t testing.TB, db *sql.DB) *ops.Operator {
 	t.Helper()
-	o, err := ops.New(db, nil)
+	o, err := ops.New(db)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestStatementsRunWithoutJIT(t *testing.T) {
 	cfg.Tracer = s
 	db := stdlib.OpenDB(*cfg)
 	t.Cleanup(func() { _ = db.Close() })
-	jobs, err := ops.NewJobs(db, nil)
+	jobs, err := ops.NewJobs(db)
 	if err != nil {
 		t.Fatal(err)
 	}

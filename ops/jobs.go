@@ -26,21 +26,17 @@ type Jobs struct {
 	dry   *dryRun[JobsOperation] // nil: changes are made
 }
 
-// NewJobs returns a Jobs. names has the JobsTable of the workers; nil is the default. NewJobs
-// does not access the database.
-func NewJobs(db *sql.DB, names *migrations.Config) (*Jobs, error) {
+// NewJobs returns a Jobs. NewJobs does not access the database.
+func NewJobs(db *sql.DB, opts ...Option) (*Jobs, error) {
 	if db == nil {
 		return nil, errors.New("ops: db is nil: open the database of the jobs with sql.Open")
 	}
-	name := ""
-	if names != nil {
-		name = names.JobsTable
-	}
-	t, err := tables.ParseJobs(name, "JobsTable")
+	names := configured(opts)
+	t, err := tables.ParseJobs(names)
 	if err != nil {
-		return nil, fmt.Errorf("ops: %w", err)
+		return nil, fmt.Errorf("ops: WithNames: %w", err)
 	}
-	flows := flow.NewClient(jobs.NewClient(db, jobs.WithTable(name)))
+	flows := flow.NewClient(jobs.NewClient(db, jobs.WithNames(names)))
 	return &Jobs{db: pgdriver.NewPool(db), t: t, queue: queue.New(t), flows: flows}, nil
 }
 
@@ -156,7 +152,7 @@ RETURNING id, detail::text, created_at`, a.job, a.queue, string(kind), string(te
 // explain adds the remedy to an error about missing tables.
 func (o *Jobs) explain(err error) error {
 	if pgdriver.IsUndefined(err) {
-		return fmt.Errorf("%w: give NewJobs the JobsTable of the workers (it is %s), or call migrations.ApplyJobs: %w", migrations.ErrNotApplied, o.t.Jobs, err)
+		return fmt.Errorf("%w: give NewJobs the names of the workers, with WithNames (the table of jobs is %s), or call migrations.ApplyJobs: %w", migrations.ErrNotApplied, o.t.Jobs, err)
 	}
 	return err
 }

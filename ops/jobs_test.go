@@ -19,6 +19,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 // jobsOperation is an operation, and the state that a job must have for it. The state is empty
@@ -173,17 +174,17 @@ func TestEveryJobsOperationRefusesInvalidArguments(t *testing.T) {
 
 func TestNewJobsRefusesInvalidNames(t *testing.T) {
 	t.Parallel()
-	_, err := ops.NewJobs(nil, nil)
+	_, err := ops.NewJobs(nil)
 	says(t, err, "db is nil")
-	_, err = ops.NewJobs(pgtest.Empty(t).DB, &migrations.Config{JobsTable: "a b"})
-	says(t, err, "JobsTable", `"a b"`)
+	_, err = ops.NewJobs(pgtest.Empty(t).DB, ops.WithNames(store.Names{Jobs: "a b"}))
+	says(t, err, "Names.Jobs", `"a b"`)
 }
 
 func TestJobsWithOtherTableNames(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
-	names := migrations.Config{JobsTable: "infra.work"}
-	o, err := ops.NewJobs(d.DB, &names)
+	names := store.Names{Jobs: "infra.work"}
+	o, err := ops.NewJobs(d.DB, ops.WithNames(names))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestJobsWithOtherTableNames(t *testing.T) {
 		}
 		says(t, err, "infra.work", "migrations.ApplyJobs")
 	}
-	if err := migrations.ApplyJobs(t.Context(), d.DB, &names); err != nil {
+	if err := migrations.ApplyJobs(t.Context(), d.DB, &migrations.Config{Names: names}); err != nil {
 		t.Fatal(err)
 	}
 	if err := o.PauseQueue(t.Context(), "q", by); err != nil {

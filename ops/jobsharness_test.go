@@ -25,7 +25,7 @@ func newJobsSite(t testing.TB) jobsSite {
 
 func jobsOperator(t testing.TB, db *sql.DB) *ops.Jobs {
 	t.Helper()
-	o, err := ops.NewJobs(db, nil)
+	o, err := ops.NewJobs(db)
 	if err != nil {
 		t.Fatal(err)
 	}

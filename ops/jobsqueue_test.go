@@ -229,11 +229,11 @@ func TestRaiseSequences(t *testing.T) {
 	if err := errors.Join(migrations.Apply(t.Context(), d.DB, nil), migrations.ApplyJobs(t.Context(), d.DB, nil)); err != nil {
 		t.Fatal(err)
 	}
-	jobs, err := ops.NewJobs(d.DB, nil)
+	jobs, err := ops.NewJobs(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
-	consumers, err := ops.New(d.DB, nil)
+	consumers, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

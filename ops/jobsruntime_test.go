@@ -19,6 +19,7 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 // jobsWorker is a worker of jobs whose statements the test executes.
@@ -31,7 +32,7 @@ type jobsWorker struct {
 
 func newJobsWorker(t testing.TB, s jobsSite) *jobsWorker {
 	t.Helper()
-	n, err := tables.ParseJobs("", "")
+	n, err := tables.ParseJobs(store.Names{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +228,7 @@ func ExampleJobs_Retry() {
 	d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, code, error)
 		VALUES (nextval('jobs_id_seq'), 'welcome', 'mail', 5, now(), '{"UserID": 7}', now(), 15, 15, 0, 5, 'failed', 'SMTP', 'the relay refuses')`)
 
-	o, err := ops.NewJobs(d.DB, nil)
+	o, err := ops.NewJobs(d.DB)
 	check(err)
 	failed, err := o.List(ctx, ops.Filter{States: []ops.JobState{ops.JobFailed}, Queue: "mail"}, 100)
 	check(err)

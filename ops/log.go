@@ -158,7 +158,7 @@ type terminateDetail struct {
 // Event returns the event at a position, with its payload. It returns [ErrNoEvent] if no event
 // is visible there.
 func (o *Operator) Event(ctx context.Context, position int64) (store.PersistedEvent, error) {
-	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithEventsTable(o.t.Events.String())))
+	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNames(store.Names{Events: o.t.Events.String()})))
 	all, err := log.ReadRanges(ctx, o.db, []store.Range{{First: position, Last: position}}, 1)
 	if err == nil && len(all) == 0 {
 		err = ErrNoEvent

@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Operator works on the consumers of one set of tables. It is safe for concurrent use.
@@ -24,15 +24,29 @@ type Operator struct {
 	revision *int64             // revision that the consumer must have; nil: any
 }
 
-// New returns an Operator. names are the tables of the workers and the event store; nil is all
-// defaults. New does not access the database.
-func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
+// Option is an option of [New] and [NewJobs].
+type Option func(*store.Names)
+
+// WithNames sets the names of the tables: those of the workers, of the event store and of jobs.
+func WithNames(n store.Names) Option { return func(names *store.Names) { *names = n } }
+
+func configured(opts []Option) (n store.Names) {
+	for _, o := range opts {
+		if o != nil {
+			o(&n)
+		}
+	}
+	return n
+}
+
+// New returns an Operator. New does not access the database.
+func New(db *sql.DB, opts ...Option) (*Operator, error) {
 	if db == nil {
 		return nil, errors.New("ops: db is nil: open the database of the workers with sql.Open")
 	}
-	t, err := tablesOf(names)
+	t, err := tables.Parse(configured(opts))
 	if err != nil {
-		return nil, fmt.Errorf("ops: %w", err)
+		return nil, fmt.Errorf("ops: WithNames: %w", err)
 	}
 	return &Operator{db: pgdriver.NewPool(db), t: t}, nil
 }
@@ -44,21 +58,6 @@ const positionColumn = "global_position"
 type sequenced struct{ tables.Tables }
 
 func (s sequenced) PositionColumn() (table, column string) { return s.Events.SQL(), positionColumn }
-
-func tablesOf(c *migrations.Config) (tables.Tables, error) {
-	if c == nil {
-		c = &migrations.Config{}
-	}
-	return tables.Parse(tables.Names{
-		WorkerNodes:         c.WorkerNodesTable,
-		ConsumerAssignments: c.ConsumerAssignmentsTable,
-		ConsumerCheckpoints: c.ConsumerCheckpointsTable,
-		ConsumerGapSkips:    c.ConsumerGapSkipsTable,
-		LeaderElection:      c.LeaderElectionTable,
-		Events:              c.EventsTable,
-		AggregateHeads:      c.AggregateHeadsTable,
-	}.OrDefault(), "")
-}
 
 // idleLimit is the time without a statement, in milliseconds, after which the server ends a
 // change. So an operator whose connection has died does not hold a consumer.

@@ -21,6 +21,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 // every is every operation on the consumer "c" that full creates.
@@ -144,15 +145,15 @@ func (s site) expectUntouched(t testing.TB, position int64) {
 func TestNewRefusesInvalidNames(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	if _, err := ops.New(nil, nil); err == nil || !strings.Contains(err.Error(), "db is nil") {
+	if _, err := ops.New(nil); err == nil || !strings.Contains(err.Error(), "db is nil") {
 		t.Errorf("a nil database: %v", err)
 	}
-	for name, c := range map[string]migrations.Config{
-		"ConsumerCheckpointsTable": {ConsumerCheckpointsTable: "a b"},
-		"ConsumerGapSkipsTable":    {ConsumerGapSkipsTable: `x"; DROP TABLE events; --`},
-		"EventsTable":              {EventsTable: "a.b.c"},
+	for name, c := range map[string]store.Names{
+		"ConsumerCheckpoints": {ConsumerCheckpoints: "a b"},
+		"ConsumerGapSkips":    {ConsumerGapSkips: `x"; DROP TABLE events; --`},
+		"Events":              {Events: "a.b.c"},
 	} {
-		if _, err := ops.New(s.DB, &c); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := ops.New(s.DB, ops.WithNames(c)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -161,11 +162,10 @@ func TestNewRefusesInvalidNames(t *testing.T) {
 func TestOtherNames(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
-	names := migrations.Config{
-		ConsumerCheckpointsTable: "ops.progress", ConsumerGapSkipsTable: "ops.gaps", ConsumerAssignmentsTable: "ops.who",
-		WorkerNodesTable: "ops.nodes", LeaderElectionTable: "ops.leader", EventsTable: "journal.facts", AggregateHeadsTable: "journal.heads",
+	names := store.Names{
+		Schema: "ops", Prefix: "x_", ConsumerCheckpoints: "progress", Events: "journal.facts", AggregateHeads: "journal.heads",
 	}
-	o, err := ops.New(d.DB, &names)
+	o, err := ops.New(d.DB, ops.WithNames(names))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestOtherNames(t *testing.T) {
 	if err := o.Pause(t.Context(), "c", by); !errors.Is(err, migrations.ErrNotApplied) {
 		t.Errorf("without tables: %v", err)
 	}
-	if err := migrations.Apply(t.Context(), d.DB, &names); err != nil {
+	if err := migrations.Apply(t.Context(), d.DB, &migrations.Config{Names: names}); err != nil {
 		t.Fatal(err)
 	}
 	d.Exec(t, `INSERT INTO ops.progress (consumer_name, last_position) VALUES ('c', 7)`)

@@ -101,7 +101,7 @@ func TestTerminateWithoutPrivilege(t *testing.T) {
 		return db
 	}
 	writing := login("w" + suffix)
-	o, err := ops.New(login("o"+suffix), nil)
+	o, err := ops.New(login("o" + suffix))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -42,7 +41,7 @@ import (
 // awaited. A batch in flight then has a second to finish before it is rolled back.
 func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consumer.Consumer, opts ...worker.Option) error {
 	opts = append(settings(), opts...)
-	operator, err := ops.New(db, tablesOf(opts))
+	operator, err := ops.New(db, ops.WithNames(namesOf(opts)))
 	if err != nil {
 		return fmt.Errorf("workertest: %w", err)
 	}
@@ -98,19 +97,15 @@ func settings() []worker.Option {
 	}
 }
 
-// tablesOf returns the names that the options give the tables.
-func tablesOf(opts []worker.Option) *migrations.Config {
+// namesOf returns the names that the options give the tables.
+func namesOf(opts []worker.Option) store.Names {
 	c := worker.DefaultConfig()
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)
 		}
 	}
-	return &migrations.Config{
-		WorkerNodesTable: c.WorkerNodesTable, ConsumerAssignmentsTable: c.ConsumerAssignmentsTable,
-		ConsumerCheckpointsTable: c.ConsumerCheckpointsTable, ConsumerGapSkipsTable: c.ConsumerGapSkipsTable,
-		LeaderElectionTable: c.LeaderElectionTable,
-	}
+	return c.Names
 }
 
 // replaying describes the consumers whose events wait for the replay of their aggregate. It is

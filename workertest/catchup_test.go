@@ -127,7 +127,7 @@ func TestCatchUpTimeoutNamesAwaitedPosition(t *testing.T) {
 	appendEvents(t, d.DB, event("Order", "b"))
 	wait := []worker.Option{worker.WithGapPolicy(worker.GapWait)}
 	expectAwaited(t, d.DB, wait, `awaited that consumer "c" reaches position 2 (it is at 0)`, "a transaction stays open", "pg_terminate_backend")
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestCatchUpTimeoutNamesAwaitedPosition(t *testing.T) {
 func TestCatchUpOfPausedConsumers(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestCatchUpAwaitsReplays(t *testing.T) {
 	if err := catchUp(t, d.DB, consumers); err != nil {
 		t.Fatal(err)
 	}
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Drain runs a worker until no job for which h has a handler is due or running. This includes jobs
@@ -188,7 +189,7 @@ func (d *drain) failures(ctx context.Context) error {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	client := jobs.NewClient(d.db, jobs.WithTable(d.tables.Jobs.String()))
+	client := jobs.NewClient(d.db, jobs.WithNames(store.Names{Jobs: d.tables.Jobs.String()}))
 	var all []error
 	for _, id := range ids {
 		info, err := client.Get(ctx, id)

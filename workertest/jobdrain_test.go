@@ -23,10 +23,10 @@ func (step) Kind() string { return "step" }
 
 func newJobs(t *testing.T, table string) (*pgtest.Database, *jobs.Client) {
 	d := pgtest.New(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, &migrations.Config{JobsTable: table}); err != nil {
+	if err := migrations.ApplyJobs(t.Context(), d.DB, &migrations.Config{Names: store.Names{Jobs: table}}); err != nil {
 		t.Fatal(err)
 	}
-	return d, jobs.NewClient(d.DB, jobs.WithTable(table))
+	return d, jobs.NewClient(d.DB, jobs.WithNames(store.Names{Jobs: table}))
 }
 
 func enqueue(t *testing.T, c *jobs.Client, args jobs.Args, opts ...jobs.EnqueueOption) int64 {
@@ -58,16 +58,16 @@ func TestDrain(t *testing.T) {
 		_, err := c.Enqueue(ctx, tx, step{j.Args.Left - 1}, jobs.Queue(fmt.Sprintf("q%d", j.Args.Left)))
 		return err
 	})
-	if err := drainJobs(t, d, h, jobs.WithTable("work")); err != nil {
+	if err := drainJobs(t, d, h, jobs.WithNames(store.Names{Jobs: "work"})); err != nil {
 		t.Errorf("nothing: %v", err)
 	}
 	enqueue(t, c, step{3})
 	enqueue(t, c, step{9}, jobs.In(time.Hour))
 	enqueue(t, c, charge{5}, jobs.Unique("k"), jobs.Priority(2), jobs.Meta("m"), jobs.MaxAttempts(4))
-	if err := drainJobs(t, d, h, jobs.WithTable("work")); err != nil {
+	if err := drainJobs(t, d, h, jobs.WithNames(store.Names{Jobs: "work"})); err != nil {
 		t.Fatal(err)
 	}
-	steps, err := workertest.Enqueued[step](t.Context(), d.DB, jobs.WithTable("work"))
+	steps, err := workertest.Enqueued[step](t.Context(), d.DB, jobs.WithNames(store.Names{Jobs: "work"}))
 	var got []string
 	for _, s := range steps {
 		got = append(got, fmt.Sprintf("%d %s %s", s.Args.Left, s.Queue, s.State))
@@ -75,7 +75,7 @@ func TestDrain(t *testing.T) {
 	if want := "[3 default completed 9 default available 2 q3 completed 1 q2 completed 0 q1 completed]"; err != nil || fmt.Sprint(got) != want {
 		t.Errorf("steps %v, want %v, %v", got, want, err)
 	}
-	charges, err := workertest.Enqueued[charge](t.Context(), d.DB, jobs.WithTable("work"))
+	charges, err := workertest.Enqueued[charge](t.Context(), d.DB, jobs.WithNames(store.Names{Jobs: "work"}))
 	if err != nil || len(charges) != 1 {
 		t.Fatal(charges, err)
 	}

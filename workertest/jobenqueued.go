@@ -28,7 +28,7 @@ type EnqueuedJob[T jobs.Args] struct {
 // enqueued. on is a database or a transaction. A transaction sees its own jobs before it
 // commits: the transaction of a test, or of a consumer under [Handle].
 //
-// opts are the options of a client: jobs.WithTable.
+// opts are the options of a client: jobs.WithNames.
 func Enqueued[T jobs.Args](ctx context.Context, on jobs.Querier, opts ...jobs.ClientOption) ([]EnqueuedJob[T], error) {
 	var zero T
 	kind := zero.Kind()
@@ -66,5 +66,5 @@ ORDER BY id`
 
 // jobTables returns the tables that the options name.
 func jobTables(options any) (tables.Jobs, error) {
-	return tables.ParseJobs(jobdryrun.Of(options).Table, "WithTable")
+	return tables.ParseJobs(jobdryrun.Of(options).Names)
 }

@@ -231,7 +231,7 @@ func spreadTask(ctx context.Context, r role) (any, error) {
 // paused, and waits until all of it is handled. It returns the CPU time that the server
 // used for that, 0 if it cannot be looked at.
 func (s *site) goThrough(ctx context.Context, n, events int) (server time.Duration, err error) {
-	o, err := ops.New(s.db, nil)
+	o, err := ops.New(s.db)
 	if err != nil {
 		return 0, err
 	}

@@ -108,7 +108,7 @@ func rescale(ctx context.Context, l *lab) (rows []row, err error) {
 		took         time.Duration
 	}{{to: 4}, {to: 8, most: 2 * batch}, {to: 3, most: time.Second}}
 	err = l.onSite(ctx, func(s *site) error {
-		o, err := ops.New(s.db, nil)
+		o, err := ops.New(s.db)
 		if err != nil {
 			return err
 		}

@@ -12,9 +12,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/pgfrontier/worker/internal/command"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 const help = `migrate-gen writes the SQL that creates the worker's tables, with -store the
@@ -42,15 +46,9 @@ The file
   -jobs                write the tables of jobs instead of the worker's
 
 The tables, each "table" or "schema.table"; the schema is created, too
-  -worker-nodes-table name          (default %q)
-  -consumer-assignments-table name  (default %q)
-  -consumer-checkpoints-table name  (default %q)
-  -consumer-gap-skips-table name    (default %q)
-  -leader-election-table name       (default %q)
-  -events-table name                implies -store (default %q)
-  -aggregate-heads-table name       implies -store (default %q)
-  -jobs-table name                  implies -jobs (default %q)
-
+  -schema schema       of the tables that are named without one (default "")
+  -prefix text         before the default names, as in shop_events (default "")
+%s
 The privileges, printed for all tables of the worker and the event store at
 once, or with -jobs for those of jobs
   -grants              print GRANTs instead of writing a file
@@ -67,9 +65,8 @@ The roles must exist; a name stands as it is, capital letters included, and an
 empty one is left out. A worker of jobs reads how far consumers are that enqueue
 jobs: with -grants -jobs, the names of their tables may be given, too.
 
-Give the worker the same names, with worker.WithWorkerNodesTable and so on, and
-those who use jobs with jobs.WithTable. An existing file is replaced only if it
-is an earlier one of the same kind.
+Give all programs the same names, with the option WithNames of each package. An
+existing file is replaced only if it is an earlier one of the same kind.
 
 Exit status: 0 written or printed, 2 wrong usage or the file could not be written.
 `
@@ -215,7 +212,7 @@ func (r *request) forFile(given map[string]bool) error {
 var (
 	storeTables   = []string{"events-table", "aggregate-heads-table"}
 	jobsTables    = []string{"jobs-table"}
-	workerTables  = []string{"worker-nodes-table", "consumer-assignments-table", "consumer-checkpoints-table", "consumer-gap-skips-table", "leader-election-table"}
+	workerTables  = tablesBut(storeTables, jobsTables)
 	fileFlags     = []string{"output", "filename", "store"}
 	consumerRoles = []string{"writer-role"}
 	jobsRoles     = []string{"client-role"}
@@ -234,30 +231,55 @@ func firstOf(given map[string]bool, flags []string) string {
 
 func bind(flags *flag.FlagSet, c *migrations.Config, r *roles) {
 	for name, value := range map[string]*string{
-		"output":                     &c.OutputFolder,
-		"filename":                   &c.OutputFilename,
-		"worker-nodes-table":         &c.WorkerNodesTable,
-		"consumer-assignments-table": &c.ConsumerAssignmentsTable,
-		"consumer-checkpoints-table": &c.ConsumerCheckpointsTable,
-		"consumer-gap-skips-table":   &c.ConsumerGapSkipsTable,
-		"leader-election-table":      &c.LeaderElectionTable,
-		"events-table":               &c.EventsTable,
-		"aggregate-heads-table":      &c.AggregateHeadsTable,
-		"jobs-table":                 &c.JobsTable,
-		"writer-role":                &r.Writer,
-		"client-role":                &r.jobs.Client,
-		"worker-role":                &r.Worker,
-		"operator-role":              &r.Operator,
-		"reader-role":                &r.Reader,
+		"output":        &c.OutputFolder,
+		"filename":      &c.OutputFilename,
+		"writer-role":   &r.Writer,
+		"client-role":   &r.jobs.Client,
+		"worker-role":   &r.Worker,
+		"operator-role": &r.Operator,
+		"reader-role":   &r.Reader,
 	} {
 		flags.StringVar(value, name, *value, "")
 	}
+	command.NameFlags(flags, &c.Names)
+	for _, t := range tables.ConfiguredOf(&c.Names) {
+		flags.StringVar(t.Name, tableFlag(t), "", "")
+		flags.Lookup(tableFlag(t)).DefValue = t.Default
+	}
+}
+
+// tableFlag returns the flag that names a table.
+func tableFlag(t tables.Configured) string { return t.Key + "-table" }
+
+// tablesBut returns the flags of tables that are in none of some lists.
+func tablesBut(lists ...[]string) (flags []string) {
+	for _, t := range tables.ConfiguredOf(&store.Names{}) {
+		if !slices.Contains(slices.Concat(lists...), tableFlag(t)) {
+			flags = append(flags, tableFlag(t))
+		}
+	}
+	return flags
+}
+
+// tablesHelp has a line for each flag that names a table.
+func tablesHelp() string {
+	var b strings.Builder
+	for _, t := range tables.ConfiguredOf(&store.Names{}) {
+		implies := ""
+		switch flag := tableFlag(t); {
+		case slices.Contains(storeTables, flag):
+			implies = "implies -store "
+		case slices.Contains(jobsTables, flag):
+			implies = "implies -jobs "
+		}
+		fmt.Fprintf(&b, "  -%-33s%s(default %q)\n", tableFlag(t)+" name", implies, t.Default)
+	}
+	return b.String()
 }
 
 func printHelp(w io.Writer) {
 	d, r, j := migrations.DefaultConfig(), migrations.DefaultRoles(), migrations.DefaultJobsRoles()
 	fmt.Fprintf(w, help, d.OutputFolder, d.OutputFilename, storeFilename, jobsFilename,
-		d.WorkerNodesTable, d.ConsumerAssignmentsTable, d.ConsumerCheckpointsTable, d.ConsumerGapSkipsTable,
-		d.LeaderElectionTable, d.EventsTable, d.AggregateHeadsTable, d.JobsTable,
+		tablesHelp(),
 		r.Writer, j.Client, r.Worker, j.Worker, r.Operator, j.Operator, r.Reader, j.Reader)
 }

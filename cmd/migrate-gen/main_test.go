@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 // outcome runs the command.
@@ -41,7 +42,9 @@ func TestFilesWritten(t *testing.T) {
 		{[]string{"-output", "named", "-events-table", "my_events"}, "named/000_event_store_tables.sql", migrations.StoreSQL, migrations.Config{EventsTable: "my_events"}},
 		{[]string{"-output", "all", "-store", "-events-table", "i.e", "-worker-nodes-table", "i.n"}, "all/000_event_store_tables.sql", migrations.StoreSQL, migrations.Config{EventsTable: "i.e"}},
 		{[]string{"-jobs"}, "migrations/002_job_tables.sql", migrations.JobsSQL, migrations.Config{}},
-		{[]string{"-output", "jobs", "-jobs-table", "infra.work", "-filename", "9.sql"}, "jobs/9.sql", migrations.JobsSQL, migrations.Config{JobsTable: "infra.work"}},
+		{[]string{"-output", "jobs", "-jobs-table", "infra.work", "-filename", "9.sql"}, "jobs/9.sql", migrations.JobsSQL, migrations.Config{Names: store.Names{Jobs: "infra.work"}}},
+		{[]string{"-output", "shared", "-schema", "app", "-prefix", "x_", "-worker-nodes-table", "i.n"}, "shared/001_worker_tables.sql", migrations.SQL,
+			migrations.Config{Names: store.Names{Schema: "app", Prefix: "x_", WorkerNodes: "i.n"}}},
 		{[]string{"-output", "jobs", "-jobs", "-worker-nodes-table", "i.n"}, "jobs/002_job_tables.sql", migrations.JobsSQL, migrations.Config{}},
 	} {
 		code, stdout, stderr := outcome(t, c.args...)
@@ -92,7 +95,7 @@ func TestGrantsOfJobsPrinted(t *testing.T) {
 	}{
 		{[]string{"-jobs"}, migrations.Config{}, migrations.DefaultJobsRoles()},
 		{[]string{"-jobs-table", "infra.work", "-consumer-checkpoints-table", "infra.cc", "-client-role", "c", "-worker-role", "W", "-operator-role", "", "-reader-role", "r"},
-			migrations.Config{JobsTable: "infra.work", ConsumerCheckpointsTable: "infra.cc"}, migrations.JobsRoles{Client: "c", Worker: "W", Reader: "r"}},
+			migrations.Config{Names: store.Names{Jobs: "infra.work"}, ConsumerCheckpointsTable: "infra.cc"}, migrations.JobsRoles{Client: "c", Worker: "W", Reader: "r"}},
 	} {
 		code, stdout, stderr := outcome(t, append(c.args, "-grants")...)
 		want, err := migrations.JobsGrants(&c.with, c.roles)

@@ -14,8 +14,11 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 // A change is made with the operator and the reason, and is refused where it makes no sense.
@@ -402,36 +405,37 @@ func TestOtherNamesOfTables(t *testing.T) {
 	s.expect(t, exitDone, words("gaps c"), "none")
 	s.env["PGFRONTIER_TABLES"] = "consumer-gap-skips=nowhere"
 	s.expect(t, exitDone, words("gaps c --table consumer-gap-skips=holes"), "none") // the flag decides
+	s.Exec(t, `CREATE SCHEMA apart`)
+	s.Exec(t, `DO $$ DECLARE t text; BEGIN FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP EXECUTE format('ALTER TABLE %I SET SCHEMA apart', t); END LOOP; END $$`)
+	s.expect(t, exitDone, words("gaps c --schema apart --table consumer-gap-skips=holes"), "none")
+	s.env["PGFRONTIER_TABLES"] = "schema=apart,consumer-gap-skips=holes"
+	s.expect(t, exitDone, words("gaps c"), "none")
+	s.expect(t, exitUnable, words("gaps c --prefix x_"), "--prefix")
 }
 
-// Each key names its own table, for the statements of package ops and for those of this command.
+// Each key names its own table, and flags win over the environment.
 func TestKeysOfTables(t *testing.T) {
-	usual := (&app{place: place{getenv: func(string) string { return "" }}})
-	before, err := usual.tables()
-	if err != nil {
-		t.Fatal(err)
+	environment := map[string]string{}
+	a := &app{place: place{getenv: func(key string) string { return environment[key] }}}
+	for i, key := range strings.Split(command.TableKeys(), ", ") {
+		environment["PGFRONTIER_TABLES"], a.named = "schema=app "+key+"=elsewhere", map[string]string{key: "other"}
+		n, err := a.names()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *tables.ConfiguredOf(&n)[i].Name; got != "other" || n.Schema != "app" || strings.Count(tables.Given(n), ": ") != 2 {
+			t.Errorf("--table %s=other makes %s", key, tables.Given(n))
+		}
 	}
-	for i, key := range tableKeys {
-		a := &app{place: usual.place, named: map[string]string{key: "other"}}
-		c, err := a.tables()
-		if err != nil {
-			t.Fatal(err)
-		}
-		was, is := reflect.ValueOf(*before), reflect.ValueOf(*c)
-		for f := range is.NumField() {
-			name := is.Type().Field(f).Name
-			if own := strings.EqualFold(name, strings.ReplaceAll(key, "-", "")+"Table"); own != (is.Field(f).Interface() == "other") || !own && is.Field(f).Interface() != was.Field(f).Interface() {
-				t.Errorf("--table %s=other makes %s %v", key, name, is.Field(f))
-			}
-		}
-		own, err := a.parsed()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for k, table := range []string{own.Events.String(), own.Heads.String(), own.Nodes.String(), own.Assignments.String(), own.Checkpoints.String(), own.GapSkips.String(), own.Leader.String()} {
-			if (table == "other") != (k == i) {
-				t.Errorf("--table %s=other makes table %d %s", key, k, table)
-			}
+	a.named, a.common = nil, store.Names{Schema: "infra", Prefix: "x_"}
+	environment["PGFRONTIER_TABLES"] = "schema=app,jobs=work"
+	if t1, err := a.parsed(); err != nil || t1.Checkpoints.String() != "infra.x_consumer_checkpoints" {
+		t.Errorf("the checkpoints are %s, %v", t1.Checkpoints, err)
+	}
+	for _, wrong := range []string{"holes=x", "jobs="} {
+		environment["PGFRONTIER_TABLES"] = wrong
+		if _, err := a.names(); err == nil || !strings.Contains(err.Error(), "PGFRONTIER_TABLES") {
+			t.Errorf("%s: %v", wrong, err)
 		}
 	}
 }

@@ -56,7 +56,7 @@ leads to it. For a team, put package console behind the login of an application.
 
 // serve serves the console until ctx ends, which is no error.
 func (a *app) serve(ctx context.Context, at string, anywhere bool, environment string) error {
-	names, err := a.tables()
+	names, err := a.names()
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (a *app) serve(ctx context.Context, at string, anywhere bool, environment s
 		return usage("cannot listen: %w", err)
 	}
 	grant := console.Grant{Operator: a.who(), Level: console.Operate}
-	pages := console.New(db, console.Options{Environment: environment, Tables: names, Access: func(*http.Request) console.Grant { return grant }})
+	pages := console.New(db, console.Options{Environment: environment, Names: names, Access: func(*http.Request) console.Grant { return grant }})
 	defer pages.Close()
 	secret := rand.Text()
 	server := &http.Server{

@@ -20,7 +20,6 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/jobs/schedule"
-	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/observe/health"
 	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
@@ -214,8 +213,7 @@ func (b build) jobs(db *sql.DB, r *metrics.Recorder) (running, func(), health.Wo
 		options = append(options, flow.Advance())
 	}
 	w := jobs.NewWorker(db, handlers, options...)
-	names := migrations.DefaultConfig()
-	o, err := ops.NewJobs(db, &names)
+	o, err := ops.NewJobs(db)
 	r.WatchJobs(w, o)
 	return func(ctx context.Context) error {
 		if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 // The levels of a finding.
@@ -52,7 +52,7 @@ type patient struct {
 	o        *ops.Operator
 	jobs     *ops.Jobs
 	t        tables.Tables
-	names    *migrations.Config
+	names    store.Names
 	maxAge   time.Duration
 	blockers []ops.Blocker
 	sequence string // behind the positions; empty: it was not found
@@ -160,7 +160,7 @@ func findings(all []finding) string {
 func (a *app) examine(ctx context.Context, maxAge time.Duration) ([]finding, error) {
 	p := patient{maxAge: maxAge}
 	var err error
-	if p.names, err = a.tables(); err == nil {
+	if p.names, err = a.names(); err == nil {
 		p.t, err = a.parsed()
 	}
 	if err == nil {

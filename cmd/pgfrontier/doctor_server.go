@@ -54,7 +54,7 @@ SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('
 
 // condition looks for a condition of the server.
 func (p *patient) condition(ctx context.Context, find func(context.Context, store.Querier, tables.Tables, tables.Jobs) (alarms.Condition, error)) (alarms.Condition, error) {
-	jobs, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	jobs, err := tables.ParseJobs(p.names)
 	if err != nil {
 		return alarms.Condition{}, err
 	}
@@ -139,7 +139,7 @@ func (p *patient) rowSecurity(ctx context.Context) (finding, error) {
 }
 
 func (p *patient) tables(ctx context.Context) (finding, error) {
-	err := migrations.Check(ctx, p.db, p.names)
+	err := migrations.Check(ctx, p.db, &migrations.Config{Names: p.names})
 	if errors.Is(err, migrations.ErrNotApplied) {
 		var errJobs error
 		if p.jobsOnly, errJobs = p.haveJobsOnly(ctx); errJobs == nil && p.jobsOnly {
@@ -170,7 +170,7 @@ func (p *patient) eventLog(ctx context.Context) (finding, error) {
 		return finding{}, err
 	}
 	defer conn.Close()
-	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithEventsTable(p.t.Events.String())))
+	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNames(p.names)))
 	source, err := frontier.Config{DB: p.db, Log: log, Token: p.t.Token, Settled: p.t.Settled, Changes: p.t.Changes, StaleAfter: time.Second, Interval: time.Second}.Preflight(ctx, conn)
 	p.sequence = source.Sequence
 	var setup *frontier.SetupError
@@ -231,11 +231,9 @@ func (p *patient) sequences(ctx context.Context) (finding, error) {
 func (p *patient) ours() string { return strings.Join(listed(p.ourTables(), ident.Table.SQL), "\n") }
 
 func (p *patient) ourTables() []ident.Table {
-	t := p.t
-	all := []ident.Table{t.Nodes, t.Stopped, t.Assignments, t.Checkpoints, t.GapSkips, t.Leader, t.Events, t.Heads, t.Token, t.Settled, t.Changes, t.Version, t.DeadLetters, t.Operations}
-	if j, err := tables.ParseJobs(p.names.JobsTable, "--table jobs"); err == nil {
-		all = append(all, j.Jobs, j.History, j.Attempts, j.Logs, j.Queues, j.Wanted, j.Operations, j.Once, j.Emitted, j.EmittedThrough,
-			j.Workers, j.Stopped, j.Leader, j.Token, j.Changes, j.Schedules, j.Flows, j.FlowRuns, j.FlowSteps, j.FlowSweep, j.Version)
+	all := p.t.All()
+	if j, err := tables.ParseJobs(p.names); err == nil {
+		all = append(all, j.All()...)
 	}
 	return all
 }

@@ -255,8 +255,7 @@ func TestDoctorKnowsAllTables(t *testing.T) {
 	if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
 		t.Fatal(err)
 	}
-	names := migrations.DefaultConfig()
-	p := patient{names: &names}
+	p := patient{}
 	var err error
 	if p.t, err = (&app{place: place{getenv: func(string) string { return "" }}}).parsed(); err != nil {
 		t.Fatal(err)

@@ -371,7 +371,7 @@ func (p *patient) jobsTables(ctx context.Context) (finding, error) {
 	if !there {
 		return ok("there are no tables of jobs"), nil
 	}
-	return versionOf(migrations.CheckJobs(ctx, p.db, p.names), migrations.JobsVersion, "pgfrontier migrate up --jobs")
+	return versionOf(migrations.CheckJobs(ctx, p.db, &migrations.Config{Names: p.names}), migrations.JobsVersion, "pgfrontier migrate up --jobs")
 }
 
 // haveJobsOnly reports whether there are tables of jobs, and none of consumers.
@@ -383,7 +383,7 @@ func (p *patient) haveJobsOnly(ctx context.Context) (only bool, err error) {
 }
 
 func (p *patient) haveJobs(ctx context.Context) (there bool, err error) {
-	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	t, err := tables.ParseJobs(p.names)
 	if err == nil {
 		err = p.db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NOT NULL`, t.Jobs.SQL()).Scan(&there)
 	}
@@ -524,7 +524,7 @@ func (p *patient) failedJobs(ctx context.Context) (finding, error) {
 	if len(failed) == 0 {
 		return ok("none"), nil
 	}
-	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	t, err := tables.ParseJobs(p.names)
 	if err != nil {
 		return finding{}, err
 	}

@@ -76,7 +76,7 @@ func judge(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return statusError{exitUnable, fmt.Errorf("%w: not done within --timeout; a change waits for the batch that a worker has in hand", err)}
 	case errors.Is(err, migrations.ErrNotApplied), pgdriver.IsUndefined(err):
-		return statusError{exitUnable, fmt.Errorf("%w; here --table gives other names, and migrate up makes the tables, with --jobs those of jobs; tables of a newer version want a newer pgfrontier", err)}
+		return statusError{exitUnable, fmt.Errorf("%w; here --schema, --prefix and --table give other names, and migrate up makes the tables, with --jobs those of jobs; tables of a newer version want a newer pgfrontier", err)}
 	}
 	return statusError{exitUnable, err}
 }

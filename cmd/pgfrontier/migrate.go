@@ -29,7 +29,7 @@ func (a *app) migrateUpVerb() *cobra.Command {
 			if limit <= 0 {
 				return usage("--timeout %v: it is above 0", limit)
 			}
-			names, err := a.tables()
+			config, err := a.config()
 			if err != nil {
 				return err
 			}
@@ -43,7 +43,7 @@ func (a *app) migrateUpVerb() *cobra.Command {
 			if ofJobs {
 				apply, of, version = migrations.ApplyJobs, "jobs", migrations.JobsVersion
 			}
-			if err := apply(ctx, db, names); err != nil {
+			if err := apply(ctx, db, config); err != nil {
 				return err
 			}
 			a.printDone(object{"applied": true, "tables_version": version}, fmt.Sprintf("the tables of %s have version %d", of, version))
@@ -61,7 +61,7 @@ func (a *app) migrateCheckVerb() *cobra.Command {
 		Use: "check", Short: "exit with 1 if the tables are missing, too old or too new", Args: cobra.NoArgs,
 		Example: "  pgfrontier migrate check\n  pgfrontier migrate check --jobs",
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
-			names, err := a.tables()
+			config, err := a.config()
 			if err != nil {
 				return err
 			}
@@ -75,7 +75,7 @@ func (a *app) migrateCheckVerb() *cobra.Command {
 			if ofJobs {
 				check = migrations.CheckJobs
 			}
-			err = check(ctx, db, names)
+			err = check(ctx, db, config)
 			if err != nil && !errors.Is(err, migrations.ErrNotApplied) && !errors.Is(err, migrations.ErrNewerVersion) {
 				return err
 			}
@@ -106,7 +106,7 @@ event store's, with --jobs those of jobs. It can be run again, and upgrades olde
 tables in place. plain is for psql and most tools. It needs no database.`,
 		Example: "  pgfrontier migrate sql --store > 000_event_store_tables.sql\n  pgfrontier migrate sql --format goose > 001_worker_tables.sql",
 		RunE: a.verb(func(_ context.Context, _ []string) error {
-			names, err := a.tables()
+			config, err := a.config()
 			if err != nil {
 				return err
 			}
@@ -119,7 +119,7 @@ tables in place. plain is for psql and most tools. It needs no database.`,
 			case ofJobs:
 				text = migrations.JobsSQL
 			}
-			sql, err := text(names)
+			sql, err := text(config)
 			if err != nil {
 				return usage("%w", err)
 			}
@@ -152,7 +152,7 @@ leaves one out. It needs no database.`,
 		Example: "  pgfrontier migrate grants | psql\n  pgfrontier migrate grants --worker app_worker --reader \"\" | psql\n  pgfrontier migrate grants --jobs --client app | psql",
 	}
 	c.RunE = a.verb(func(_ context.Context, _ []string) error {
-		tables, err := a.tables()
+		tables, err := a.config()
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -15,10 +16,12 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/spf13/cobra"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 const (
@@ -26,19 +29,16 @@ const (
 	defaultLimit   = 50
 )
 
-const keysOfTables = `events, aggregate-heads,
-worker-nodes, consumer-assignments, consumer-checkpoints, consumer-gap-skips,
-leader-election, jobs.`
-
-const about = `pgfrontier shows how consumers, workers, the event log and jobs stand, and
+var about = `pgfrontier shows how consumers, workers, the event log and jobs stand, and
 changes what operators may change. It needs the database only; workers run on.
 
 The database is named by DATABASE_URL, or by PGHOST, PGSERVICE and the other
 variables of libpq. A role with "migrate grants" of the operator is enough, with
 pg_read_all_stats to see what the transactions of others do.
 
-Tables with names of their own are given by --table or PGFRONTIER_TABLES, such as
-events=app.events,jobs=infra.jobs. The keys are ` + keysOfTables + `
+Tables with other names are given by --schema, --prefix and --table, or by
+PGFRONTIER_TABLES, such as schema=app,events=log.events. The keys are schema,
+prefix, ` + command.TableKeys() + `.
 
 Every change wants a --reason, and is recorded with it. One that cannot be
 undone shows what it would do, and wants the name typed; where nobody can type,
@@ -54,6 +54,7 @@ type app struct {
 	db *sql.DB
 
 	output  string
+	common  store.Names       // schema and prefix
 	named   map[string]string // tables
 	timeout time.Duration
 	change  changeFlags
@@ -74,6 +75,7 @@ func (a *app) root() *cobra.Command {
 	f.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long one read or change may take")
 	f.StringToStringVar(&a.named, "table", nil, "`key=name` of a table that is not named as usual, see pgfrontier -h")
 	f.Lookup("table").DefValue = ""
+	command.NameFlags(f, &a.common)
 	root.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"}, &cobra.Group{ID: "more", Title: "More:"})
 	add := func(group string, all ...*cobra.Command) {
 		for _, c := range all {
@@ -206,7 +208,7 @@ func why(text string, err error) string {
 
 // operator opens the database for consumers.
 func (a *app) operator(ctx context.Context) (*ops.Operator, error) {
-	names, err := a.tables()
+	names, err := a.names()
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +216,7 @@ func (a *app) operator(ctx context.Context) (*ops.Operator, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := ops.New(db, names)
+	o, err := ops.New(db, ops.WithNames(names))
 	if err != nil {
 		return nil, usage("%w", err)
 	}
@@ -223,7 +225,7 @@ func (a *app) operator(ctx context.Context) (*ops.Operator, error) {
 
 // jobs opens the database for jobs.
 func (a *app) jobs(ctx context.Context) (*ops.Jobs, error) {
-	names, err := a.tables()
+	names, err := a.names()
 	if err != nil {
 		return nil, err
 	}
@@ -231,55 +233,43 @@ func (a *app) jobs(ctx context.Context) (*ops.Jobs, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := ops.NewJobs(db, names)
+	o, err := ops.NewJobs(db, ops.WithNames(names))
 	if err != nil {
 		return nil, usage("%w", err)
 	}
 	return o, nil
 }
 
-var tableKeys = []string{"events", "aggregate-heads", "worker-nodes", "consumer-assignments", "consumer-checkpoints", "consumer-gap-skips", "leader-election", "jobs"}
-
-// tables are the names that the flag gives, or else the environment.
-func (a *app) tables() (*migrations.Config, error) {
-	c := migrations.DefaultConfig()
-	into := []*string{&c.EventsTable, &c.AggregateHeadsTable, &c.WorkerNodesTable, &c.ConsumerAssignmentsTable, &c.ConsumerCheckpointsTable, &c.ConsumerGapSkipsTable, &c.LeaderElectionTable, &c.JobsTable}
-	set := func(key, name, from string) error {
-		if name == "" {
-			return usage("%s: %q has no name: it is key=name, such as events=app.events", from, key)
-		}
-		for i, known := range tableKeys {
-			if key == known {
-				*into[i] = name
-				return nil
-			}
-		}
-		return usage("%s: there is no table %q, there are %s", from, key, strings.Join(tableKeys, ", "))
-	}
+// names returns the names of the tables that flags give, or else the environment.
+func (a *app) names() (n store.Names, err error) {
 	for _, pair := range strings.FieldsFunc(a.getenv("PGFRONTIER_TABLES"), func(r rune) bool { return r == ',' || r == ' ' }) {
 		key, name, _ := strings.Cut(pair, "=")
-		if err := set(key, name, "PGFRONTIER_TABLES"); err != nil {
-			return nil, err
+		if err := command.SetName(&n, key, name); err != nil {
+			return n, usage("PGFRONTIER_TABLES: %w", err)
 		}
 	}
 	for key, name := range a.named {
-		if err := set(key, name, "--table"); err != nil {
-			return nil, err
+		if err := command.SetName(&n, key, name); err != nil {
+			return n, usage("--table: %w", err)
 		}
 	}
-	return &c, nil
+	n.Schema, n.Prefix = cmp.Or(a.common.Schema, n.Schema), cmp.Or(a.common.Prefix, n.Prefix)
+	return n, nil
 }
 
-// parsed are the same names for statements of this command's own.
+// config returns the same names for package migrations.
+func (a *app) config() (*migrations.Config, error) {
+	n, err := a.names()
+	return &migrations.Config{Names: n}, err
+}
+
+// parsed returns the same names for the command's own statements.
 func (a *app) parsed() (tables.Tables, error) {
-	c, err := a.tables()
+	n, err := a.names()
 	if err != nil {
 		return tables.Tables{}, err
 	}
-	t, err := tables.Parse(tables.Names{
-		WorkerNodes: c.WorkerNodesTable, ConsumerAssignments: c.ConsumerAssignmentsTable, ConsumerCheckpoints: c.ConsumerCheckpointsTable,
-		ConsumerGapSkips: c.ConsumerGapSkipsTable, LeaderElection: c.LeaderElectionTable, Events: c.EventsTable, AggregateHeads: c.AggregateHeadsTable,
-	}.OrDefault(), "")
+	t, err := tables.Parse(n)
 	if err != nil {
 		return t, usage("%w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -85,7 +86,7 @@ func TestOldWorkerKeepsAConsumerWhole(t *testing.T) {
 // oldWorker registers a worker that has code for "c" and no partition support.
 func (s site) oldWorker(t *testing.T) {
 	t.Helper()
-	names, err := tables.Parse(tables.Default, "")
+	names, err := tables.Parse(store.Names{})
 	if err != nil {
 		t.Fatal(err)
 	}

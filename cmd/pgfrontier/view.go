@@ -54,7 +54,7 @@ func (a *app) lookAround(ctx context.Context) (v view, err error) {
 	if v, err = a.look(ctx); err != nil {
 		return v, err
 	}
-	names, err := a.tables()
+	names, err := a.names()
 	if err != nil {
 		return v, err
 	}

@@ -109,7 +109,7 @@ func story(ctx context.Context, db *sql.DB, events store.EventStore, sent <-chan
 	if err := await(ctx, sent, 3); err != nil {
 		return err
 	}
-	o, err := ops.New(db, nil)
+	o, err := ops.New(db)
 	if err != nil {
 		return err
 	}

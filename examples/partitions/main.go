@@ -86,7 +86,7 @@ func run(ctx context.Context, db *sql.DB) error {
 
 // operate prints how far the consumer is, and cuts it into eight parts when it has run for a second.
 func operate(ctx context.Context, db *sql.DB) error {
-	o, err := ops.New(db, nil)
+	o, err := ops.New(db)
 	if err != nil {
 		return err
 	}

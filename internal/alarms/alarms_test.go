@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -34,7 +35,7 @@ func lines(all []alarms.Alarm) string {
 // find returns the list as text, one line each.
 func find(t *testing.T, db *sql.DB, jobs string, workers ...ops.Worker) string {
 	t.Helper()
-	all, err := alarms.Find(t.Context(), db, &migrations.Config{JobsTable: jobs}, nil, workers, place)
+	all, err := alarms.Find(t.Context(), db, store.Names{Jobs: jobs}, nil, workers, place)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +188,7 @@ func TestDeployment(t *testing.T) {
 	reported := func(pid int, types ...string) ops.Worker {
 		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Able: []string{"c"}, Wishes: map[string]ops.Wish{}, Scopes: map[string]ops.Scope{"c": {Types: types}}}
 	}
-	all, err := alarms.Find(t.Context(), d.DB, nil, []ops.Consumer{{Name: "c"}}, []ops.Worker{reported(7, "Order"), reported(8, "Order", "Invoice")}, place)
+	all, err := alarms.Find(t.Context(), d.DB, store.Names{}, []ops.Consumer{{Name: "c"}}, []ops.Worker{reported(7, "Order"), reported(8, "Order", "Invoice")}, place)
 	const differ = "consumer c: the builds select different events: h/8 may run it, selecting Invoice, Order; h/7 waits, selecting Order\n"
 	if err != nil || lines(all) != differ {
 		t.Errorf("%v, %s\nwant\n%s", err, lines(all), differ)
@@ -207,7 +208,7 @@ func TestJobsOfUnreadableTables(t *testing.T) {
 	role := "blind_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	d.Exec(t, `CREATE SCHEMA "order"; CREATE ROLE `+role+` LOGIN PASSWORD 'b'`)
 	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-	if err := migrations.ApplyJobs(t.Context(), d.DB, &migrations.Config{JobsTable: "order.tasks"}); err != nil {
+	if err := migrations.ApplyJobs(t.Context(), d.DB, &migrations.Config{Names: store.Names{Jobs: "order.tasks"}}); err != nil {
 		t.Fatal(err)
 	}
 	d.Exec(t, `INSERT INTO "order".tasks_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'ann', 'lunch')`)
@@ -241,7 +242,7 @@ func TestJobsOfUnreadableTables(t *testing.T) {
 	}
 	none := d.OpenPQ(t)
 	_ = none.Close()
-	if _, err := alarms.Find(t.Context(), none, nil, nil, nil, place); err == nil {
+	if _, err := alarms.Find(t.Context(), none, store.Names{}, nil, nil, place); err == nil {
 		t.Error("a database that is away is no error")
 	}
 }
@@ -257,7 +258,7 @@ func TestFindReadsFewRows(t *testing.T) {
 	d.Exec(t, `INSERT INTO jobs (kind, queue, priority, run_at) SELECT 'k', 'q' || i % 50, 1 + i % 9, now() - interval '1 hour' FROM generate_series(1, 100000) AS i`)
 	d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_attempts, max_resets, state)
 		SELECT -i, 'k', 'q' || i % 50, 5, now(), '{}', now(), 1, 0, 0, 15, 5, CASE i % 4 WHEN 1 THEN 'failed' WHEN 2 THEN 'expired' ELSE 'completed' END FROM generate_series(1, 100000) AS i`)
-	names, err := tables.ParseJobs("", "JobsTable")
+	names, err := tables.ParseJobs(store.Names{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,9 @@ import (
 )
 
 // Find lists the faults of a deployment: up to five of each kind, and the number of others.
-// place names a worker. names has the names of the tables, nil the defaults. Find reports
+// place names a worker. Find reports
 // nothing about jobs if there are no such tables, or if the role may not read them.
-func Find(ctx context.Context, db *sql.DB, names *migrations.Config, consumers []ops.Consumer, workers []ops.Worker, place func(ops.Worker) string) ([]Alarm, error) {
+func Find(ctx context.Context, db *sql.DB, names store.Names, consumers []ops.Consumer, workers []ops.Worker, place func(ops.Worker) string) ([]Alarm, error) {
 	t, jobs, err := parse(names)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("find the alarms: %w", err))
@@ -62,21 +62,17 @@ func Find(ctx context.Context, db *sql.DB, names *migrations.Config, consumers [
 	return short(all), nil
 }
 
-// parse returns the tables of names; nil means the defaults.
-func parse(names *migrations.Config) (t tables.Tables, jobs tables.Jobs, err error) {
-	c := cmp.Or(names, &migrations.Config{})
-	if t, err = tables.Parse(tables.Names{
-		WorkerNodes: c.WorkerNodesTable, ConsumerAssignments: c.ConsumerAssignmentsTable, ConsumerCheckpoints: c.ConsumerCheckpointsTable,
-		ConsumerGapSkips: c.ConsumerGapSkipsTable, LeaderElection: c.LeaderElectionTable, Events: c.EventsTable, AggregateHeads: c.AggregateHeadsTable,
-	}.OrDefault(), ""); err == nil {
-		jobs, err = tables.ParseJobs(c.JobsTable, "JobsTable")
+// parse returns the tables of names.
+func parse(names store.Names) (t tables.Tables, jobs tables.Jobs, err error) {
+	if t, err = tables.Parse(names); err == nil {
+		jobs, err = tables.ParseJobs(names)
 	}
 	return t, jobs, err
 }
 
 // ofDeployment finds the obstacles to the workers' writes, connections and starts. It omits
 // faults that this role may not read.
-func ofDeployment(ctx context.Context, db *sql.DB, names *migrations.Config, t tables.Tables, jobs tables.Jobs) (all []Alarm, err error) {
+func ofDeployment(ctx context.Context, db *sql.DB, names store.Names, t tables.Tables, jobs tables.Jobs) (all []Alarm, err error) {
 	for _, find := range []func(context.Context, store.Querier, tables.Tables, tables.Jobs) (Condition, error){ReadOnly, Full} {
 		c, err := find(ctx, db, t, jobs)
 		if err != nil && pgdriver.SQLState(err) != pgdriver.InsufficientPrivilege {
@@ -87,7 +83,7 @@ func ofDeployment(ctx context.Context, db *sql.DB, names *migrations.Config, t t
 		}
 	}
 	for _, check := range []func(context.Context, migrations.Querier, *migrations.Config) error{migrations.Check, migrations.CheckJobs} {
-		if err := check(ctx, db, names); errors.Is(err, migrations.ErrNewerVersion) {
+		if err := check(ctx, db, &migrations.Config{Names: names}); errors.Is(err, migrations.ErrNewerVersion) {
 			all = append(all, Alarm{Kind: Tables, Text: errtext.Line(err.Error())})
 		}
 	}
@@ -106,12 +102,12 @@ func ofBuilds(consumers []ops.Consumer, workers []ops.Worker, place func(ops.Wor
 }
 
 // jobWorkers returns the workers of jobs, or none if the role may not read their table.
-func jobWorkers(ctx context.Context, db *sql.DB, names *migrations.Config, jobs tables.Jobs) ([]ops.Worker, error) {
+func jobWorkers(ctx context.Context, db *sql.DB, names store.Names, jobs tables.Jobs) ([]ops.Worker, error) {
 	readable, err := mayRead(ctx, db, jobs)
 	if err != nil || !readable {
 		return nil, err
 	}
-	o, err := ops.NewJobs(db, names)
+	o, err := ops.NewJobs(db, ops.WithNames(names))
 	if err != nil {
 		return nil, err
 	}

@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"io"
 	"strings"
 	"testing"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 func TestParse(t *testing.T) {
@@ -37,6 +40,26 @@ func TestParse(t *testing.T) {
 		}
 		if help := stdout.String(); c.help && !(strings.HasPrefix(help, "Usage: tool\n  -n number") && strings.HasSuffix(help, "Exit status: ...\n")) || !c.help && help != "" {
 			t.Errorf("%s: prints %q", c.args, help)
+		}
+	}
+}
+
+func TestSetName(t *testing.T) {
+	var n store.Names
+	f := Flags("tool")
+	NameFlags(f, &n)
+	if err := Parse(f, []string{"-schema", "app", "-prefix", "x_"}, io.Discard, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(SetName(&n, "worker-nodes", "nodes"), SetName(&n, "schema", "infra")); err != nil {
+		t.Fatal(err)
+	}
+	if want := (store.Names{Schema: "infra", Prefix: "x_", WorkerNodes: "nodes"}); n != want {
+		t.Errorf("the names are %+v, want %+v", n, want)
+	}
+	for key, name := range map[string]string{"nodes": "x", "jobs": ""} {
+		if err := SetName(&n, key, name); err == nil || !strings.Contains(err.Error(), `"`+key+`"`) {
+			t.Errorf("%s=%s: %v", key, name, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
 )
 
 // The types of options, as package worker documents them.
@@ -90,11 +91,7 @@ type Config struct {
 	BatchMiddleware  func(next BatchFunc) BatchFunc
 	HandleMiddleware func(next HandleFunc) HandleFunc
 
-	WorkerNodesTable         string
-	ConsumerAssignmentsTable string
-	ConsumerCheckpointsTable string
-	ConsumerGapSkipsTable    string
-	LeaderElectionTable      string
+	Names store.Names // without those of the event store, which names its own
 }
 
 // DefaultConfig returns the defaults.
@@ -114,9 +111,6 @@ func (c Config) Validate() error {
 		if err := s.validate(&c); err != nil {
 			all = append(all, err)
 		}
-	}
-	if _, err := c.tables(); err != nil {
-		all = append(all, err)
 	}
 	return errtext.Join(all...)
 }
@@ -148,29 +142,8 @@ func checkNotifyConnection(c *Config) error {
 	return nil
 }
 
-// tables returns the validated names.
-func (c Config) tables() (tables.Tables, error) {
-	return tables.Parse(tables.Names{
-		WorkerNodes:         c.WorkerNodesTable,
-		ConsumerAssignments: c.ConsumerAssignmentsTable,
-		ConsumerCheckpoints: c.ConsumerCheckpointsTable,
-		ConsumerGapSkips:    c.ConsumerGapSkipsTable,
-		LeaderElection:      c.LeaderElectionTable,
-		Events:              tables.Default.Events, // named by the event store, as is the next table
-		AggregateHeads:      tables.Default.AggregateHeads,
-	}, "With")
-}
-
 // migrations returns the names of the tables for the check of the schema.
-func (c Config) migrations() *migrations.Config {
-	m := migrations.DefaultConfig()
-	m.WorkerNodesTable = c.WorkerNodesTable
-	m.ConsumerAssignmentsTable = c.ConsumerAssignmentsTable
-	m.ConsumerCheckpointsTable = c.ConsumerCheckpointsTable
-	m.ConsumerGapSkipsTable = c.ConsumerGapSkipsTable
-	m.LeaderElectionTable = c.LeaderElectionTable
-	return &m
-}
+func (c Config) migrations() *migrations.Config { return &migrations.Config{Names: c.Names} }
 
 const day = 24 * time.Hour
 
@@ -201,11 +174,7 @@ var optionTable = []setting{
 	choice[GapPolicy]{"WithGapPolicy", func(c *Config) *GapPolicy { return &c.GapPolicy }, gapPolicies},
 	number[int]{option: "WithMaxOpenRanges", at: func(c *Config) *int { return &c.MaxOpenRanges }, standard: 10_000, low: 1, high: 1_000_000},
 	duration{option: "WithGapSkipRetention", at: func(c *Config) *time.Duration { return &c.GapSkipRetention }, orZero: true, low: 100 * time.Millisecond, high: 3650 * day},
-	phrase{option: "WithWorkerNodesTable", at: func(c *Config) *string { return &c.WorkerNodesTable }, standard: tables.Default.WorkerNodes},
-	phrase{option: "WithConsumerAssignmentsTable", at: func(c *Config) *string { return &c.ConsumerAssignmentsTable }, standard: tables.Default.ConsumerAssignments},
-	phrase{option: "WithConsumerCheckpointsTable", at: func(c *Config) *string { return &c.ConsumerCheckpointsTable }, standard: tables.Default.ConsumerCheckpoints},
-	phrase{option: "WithConsumerGapSkipsTable", at: func(c *Config) *string { return &c.ConsumerGapSkipsTable }, standard: tables.Default.ConsumerGapSkips},
-	phrase{option: "WithLeaderElectionTable", at: func(c *Config) *string { return &c.LeaderElectionTable }, standard: tables.Default.LeaderElection},
+	naming{},
 }
 
 func twoHeartbeats(c *Config) time.Duration { return 2 * c.HeartbeatInterval }
@@ -271,8 +240,7 @@ func (o choice[T]) validate(c *Config) error {
 
 func (o choice[T]) print(c *Config) string { return printed(o.option, *o.at(c)) }
 
-// phrase is an option with a string. The names of tables are validated together, see
-// Config.tables.
+// phrase is an option with a string.
 type phrase struct {
 	option   string
 	at       func(c *Config) *string
@@ -299,3 +267,17 @@ func (o phrase) print(c *Config) string {
 	}
 	return ""
 }
+
+// naming is the option WithNames.
+type naming struct{}
+
+func (naming) reset(c *Config) { c.Names = store.Names{} }
+
+func (naming) validate(c *Config) error {
+	if _, err := tables.Parse(c.Names); err != nil {
+		return fmt.Errorf("WithNames: %w", err)
+	}
+	return nil
+}
+
+func (naming) print(c *Config) string { return printed("WithNames", tables.Given(c.Names)) }

@@ -40,9 +40,9 @@ func TestValidateNamesOptionValueAndRange(t *testing.T) {
 		"gap policy":      {func(c *Config) { c.GapPolicy = "hope" }, []string{"WithGapPolicy", `"hope"`}},
 		"retention":       {func(c *Config) { c.GapSkipRetention = time.Millisecond }, []string{"WithGapSkipRetention", "1ms", "100ms to"}},
 		"open ranges":     {func(c *Config) { c.MaxOpenRanges = 0 }, []string{"WithMaxOpenRanges", "0"}},
-		"hostile table":   {func(c *Config) { c.WorkerNodesTable = "x; drop table y" }, []string{"WithWorkerNodesTable", "x; drop table y"}},
-		"empty table":     {func(c *Config) { c.ConsumerGapSkipsTable = "" }, []string{"WithConsumerGapSkipsTable", "empty"}},
-		"too long to add": {func(c *Config) { c.ConsumerCheckpointsTable = strings.Repeat("c", 60) }, []string{"WithConsumerCheckpointsTable", "63"}},
+		"hostile table":   {func(c *Config) { c.Names.WorkerNodes = "x; drop table y" }, []string{"WithNames: Names.WorkerNodes", "x; drop table y"}},
+		"schema":          {func(c *Config) { c.Names.Schema = "a b" }, []string{"WithNames: Names.Schema", "a b"}},
+		"too long to add": {func(c *Config) { c.Names.ConsumerCheckpoints = strings.Repeat("c", 60) }, []string{"WithNames: Names.ConsumerCheckpoints", "63"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := DefaultConfig()

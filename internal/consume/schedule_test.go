@@ -99,7 +99,7 @@ func TestSchedulesOfFailures(t *testing.T) {
 	d.Exec(t, `CREATE INDEX ON ledger (consumer)`)
 	d.Exec(t, `CREATE TABLE parent (id INT PRIMARY KEY)`)
 	d.Exec(t, `CREATE TABLE child (id INT REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
-	operator, err := ops.New(d.DB, nil)
+	operator, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

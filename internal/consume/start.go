@@ -37,7 +37,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 
 // check checks the database, and makes the worker's parts.
 func (w *Worker) check(ctx context.Context) error {
-	t, err := w.cfg.tables()
+	t, err := tables.Parse(w.cfg.Names)
 	if err != nil {
 		return err
 	}

@@ -183,7 +183,7 @@ func (s *stage) reset(who, what int) {
 	unit := loops[who%len(loops)].unit()
 	at := s.number(`SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text`, unit)
 	to := max(at-int64(1+what%12), 0)
-	operator, err := ops.New(s.own, nil)
+	operator, err := ops.New(s.own)
 	s.must(err)
 	err = operator.Reset(s.ctx, unit, to, ops.By{Operator: "the script", Reason: "it says so"})
 	if errors.Is(err, ops.ErrAtPosition) || pgdriver.SQLState(err) == "55P03" { // lock_timeout

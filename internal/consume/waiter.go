@@ -18,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -119,7 +120,7 @@ func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*waiterTables, error
 	if found := w.found.Load(); found != nil {
 		return found, nil
 	}
-	t, err := w.cfg.tables()
+	t, err := tables.Parse(w.cfg.Names)
 	if err != nil {
 		return nil, err
 	}

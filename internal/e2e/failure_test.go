@@ -23,7 +23,7 @@ var by = ops.By{Operator: "alice", Reason: "a test"}
 
 func operator(t testing.TB, d *pgtest.Database) *ops.Operator {
 	t.Helper()
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -132,9 +133,13 @@ func TestNothingRefersToAnotherTable(t *testing.T) {
 func TestDefaultsAreThoseOfOtherWorkers(t *testing.T) {
 	t.Parallel()
 	c := worker.DefaultConfig()
+	names, err := tables.Parse(c.Names)
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := []any{c.BatchSize, c.BatchTimeout, c.MaxConsecutiveFailures, c.PollInterval, c.MaxPollInterval, c.DispatcherStrategy, c.DispatcherInterval, c.NotifyChannel,
 		c.HeartbeatInterval, c.HeartbeatTimeout, c.RebalanceInterval, c.StaleGapThreshold, c.LeaderStrategy,
-		c.WorkerNodesTable, c.ConsumerAssignmentsTable, c.ConsumerCheckpointsTable, c.ConsumerGapSkipsTable,
+		names.Nodes.Name, names.Assignments.Name, names.Checkpoints.Name, names.GapSkips.Name,
 		c.BatchPause, c.StaleGapHarborLag}
 	const s = time.Second
 	want := []any{100, 30 * s, 5, s, 30 * s, worker.DispatcherStrategyPoll, s / 5, "worker_events",

@@ -79,7 +79,7 @@ func handlerChangesItsSession(t *testing.T, statements string, log store.Log) {
 	}
 	atEnd()
 	// Once more, now that the pool's sessions are changed.
-	o, err := ops.New(control, nil)
+	o, err := ops.New(control)
 	if err != nil {
 		t.Fatal(err)
 	}

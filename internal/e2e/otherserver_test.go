@@ -151,7 +151,7 @@ func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _, _ = p.onStandby.Exec(`SELECT pg_wal_replay_resume()`) })
-			operator, err := ops.New(p.onPrimary, nil)
+			operator, err := ops.New(p.onPrimary)
 			if err != nil {
 				t.Fatal(err)
 			}

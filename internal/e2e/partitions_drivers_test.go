@@ -48,7 +48,7 @@ func TestPartitionsOverEveryDriver(t *testing.T) {
 func partitionsOver(t *testing.T, direct, db *sql.DB, opts ...worker.Option) {
 	t.Helper()
 	by := ops.By{Operator: "ann", Reason: "a test"}
-	o, err := ops.New(db, nil)
+	o, err := ops.New(db)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func TestDeadLettersFollowTheirKey(t *testing.T) {
 				}
 				return c
 			}
-			o, err := ops.New(d.DB, nil)
+			o, err := ops.New(d.DB)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -142,7 +142,7 @@ func TestDeadLettersHoldUpTheirKey(t *testing.T) {
 			if waiting := positionsBy(t, d.DB, `SELECT global_position FROM consumer_dead_letters WHERE order_key IS NOT NULL AND (error IS NULL) = (global_position <> 2) ORDER BY 1`); !slices.Equal(waiting, []int64{2, 4, 5, 6}) {
 				t.Errorf("the dead letters are %v", waiting)
 			}
-			o, err := ops.New(d.DB, nil)
+			o, err := ops.New(d.DB)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func TestASplitThatTakesLong(t *testing.T) {
 func TestPausesAndRescaling(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +393,7 @@ func TestPartsInTurn(t *testing.T) {
 	if err := w.result(t); err != nil {
 		t.Fatal(err)
 	}
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

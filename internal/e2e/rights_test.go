@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -54,12 +55,12 @@ func TestRightsToSplitWhatIsNotPartitioned(t *testing.T) {
 	d := deploy(t, inSchemas)
 	d.grant(t)
 	db := d.open(t, d.login(t, "working", d.roles.Worker))
-	d.Exec(t, `REVOKE DELETE ON `+d.config.ConsumerCheckpointsTable+` FROM `+ident.Quote(d.roles.Worker))
+	d.Exec(t, `REVOKE DELETE ON `+d.names.ConsumerCheckpoints+` FROM `+ident.Quote(d.roles.Worker))
 	plain := &effect{name: "c"}
 	if _, err := d.tryStartOf(t, db, plain); err != nil {
 		t.Fatal(err)
 	}
-	d.Exec(t, `INSERT INTO `+d.config.ConsumerCheckpointsTable+` (consumer_name, last_position, partitions) VALUES ('c', 0, 2)
+	d.Exec(t, `INSERT INTO `+d.names.ConsumerCheckpoints+` (consumer_name, last_position, partitions) VALUES ('c', 0, 2)
 		ON CONFLICT (consumer_name) DO UPDATE SET partitions = 2`)
 	if _, err := d.tryStartOf(t, db, plain); !errors.Is(err, worker.ErrPrivileges) || !strings.Contains(err.Error(), "GRANT DELETE ON") {
 		t.Errorf("Start returned %v, want the missing privilege", err)
@@ -80,7 +81,7 @@ func TestStartNamesEveryMissingPrivilege(t *testing.T) {
 	if log, err := d.tryStart(t, db, lease); err != nil || strings.Contains(log, "pg_read_all_stats") {
 		t.Fatalf("with all privileges: %v\n%s", err, log)
 	}
-	text, err := migrations.Grants(&d.config, migrations.Roles{Worker: d.roles.Worker})
+	text, err := migrations.Grants(&migrations.Config{Names: d.names}, migrations.Roles{Worker: d.roles.Worker})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +158,7 @@ func TestStartRefusesRowSecurity(t *testing.T) {
 // A schema that the role may not use hides its tables from the search path.
 func TestStartNamesAClosedSchema(t *testing.T) {
 	t.Parallel()
-	d := deploy(t, migrations.Config{})
+	d := deploy(t, store.Names{})
 	d.grant(t)
 	db := d.open(t, d.login(t, "working", d.roles.Worker))
 	d.Exec(t, `REVOKE USAGE ON SCHEMA public FROM `+ident.Quote(d.roles.Worker))
@@ -170,11 +171,7 @@ func TestStartNamesAClosedSchema(t *testing.T) {
 
 func (d *deployment) needs(t *testing.T, lease bool) (all []rights.Need) {
 	t.Helper()
-	c := d.config
-	names, err := tables.Parse(tables.Names{
-		WorkerNodes: c.WorkerNodesTable, ConsumerAssignments: c.ConsumerAssignmentsTable, ConsumerCheckpoints: c.ConsumerCheckpointsTable,
-		ConsumerGapSkips: c.ConsumerGapSkipsTable, LeaderElection: c.LeaderElectionTable,
-	}.OrDefault(), "")
+	names, err := tables.Parse(d.names)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func startFlow(t *testing.T, d *deployment, work string, opts ...worker.Option) 
 	d.Exec(t, `GRANT USAGE ON SCHEMA effects TO `+ident.Quote(work))
 	d.Exec(t, `GRANT INSERT ON effects.ledger TO `+ident.Quote(work))
 	d.Exec(t, `GRANT USAGE ON SEQUENCE effects.ledger_id_seq TO `+ident.Quote(work))
-	o, err := ops.New(d.open(t, d.login(t, "operating", d.roles.Operator)), &d.config)
+	o, err := ops.New(d.open(t, d.login(t, "operating", d.roles.Operator)), ops.WithNames(d.names))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,16 +337,16 @@ func (d *deployment) mayNot(t *testing.T, db *sql.DB, statements ...string) {
 func TestRolesUnderTheirGrants(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		config   migrations.Config
+		names    store.Names
 		strategy worker.LeaderStrategy
 		notify   bool
 	}{
 		"advisory, notify, in schemas": {inSchemas, worker.LeaderStrategyAdvisory, true},
-		"lease, poll, no schema named": {migrations.Config{}, worker.LeaderStrategyLease, false},
+		"lease, poll, no schema named": {store.Names{}, worker.LeaderStrategyLease, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := deploy(t, test.config)
+			d := deploy(t, test.names)
 			d.grant(t)
 			work := d.login(t, "working", d.roles.Worker)
 			opts := []worker.Option{worker.WithLeaderStrategy(test.strategy)}
@@ -356,7 +356,7 @@ func TestRolesUnderTheirGrants(t *testing.T) {
 			f := startFlow(t, d, work, opts...)
 			f.play(t)
 			d.noneDenied(t)
-			if config := (&migrations.Config{}); test.config == *config {
+			if test.names == (store.Names{}) {
 				f.read(t)
 				f.exceed(t)
 			}
@@ -368,7 +368,7 @@ func TestRolesUnderTheirGrants(t *testing.T) {
 func (f *flow) read(t *testing.T) {
 	t.Helper()
 	db := f.open(t, f.login(t, "reading", f.roles.Reader))
-	o, err := ops.New(db, &f.config)
+	o, err := ops.New(db, ops.WithNames(f.names))
 	f.must(t, err)
 	_, err = o.Consumers(t.Context())
 	f.must(t, err)
@@ -383,7 +383,7 @@ func (f *flow) read(t *testing.T) {
 	f.must(t, err)
 	_, err = f.log.GetLatestGlobalPosition(t.Context(), db)
 	f.must(t, err)
-	f.must(t, migrations.Check(t.Context(), db, &f.config))
+	f.must(t, migrations.Check(t.Context(), db, &migrations.Config{Names: f.names}))
 	for _, query := range []string{`SELECT worker_id, status FROM worker_nodes`, `SELECT * FROM consumer_gap_skips`, `SELECT * FROM consumer_assignments`} {
 		_, err = db.ExecContext(t.Context(), query)
 		f.must(t, err)

@@ -24,9 +24,9 @@ import (
 // deployment is a database whose roles may do what they need, and no more.
 type deployment struct {
 	*pgtest.Database
-	config migrations.Config
-	roles  migrations.Roles
-	log    *storepostgres.Store
+	names store.Names
+	roles migrations.Roles
+	log   *storepostgres.Store
 
 	mu       sync.Mutex
 	recorded map[statement]bool
@@ -37,26 +37,21 @@ type deployment struct {
 type statement struct{ login, sql string }
 
 // inSchemas has each kind of table in a schema of its own.
-var inSchemas = migrations.Config{
-	WorkerNodesTable: "infra.worker_nodes", ConsumerAssignmentsTable: "infra.consumer_assignments",
-	ConsumerCheckpointsTable: "progress.consumer_checkpoints", ConsumerGapSkipsTable: "audit.consumer_gap_skips",
-	LeaderElectionTable: "infra.worker_leader_election",
-	EventsTable:         "log.events", AggregateHeadsTable: "log.aggregate_heads",
+var inSchemas = store.Names{
+	Schema:              "infra",
+	ConsumerCheckpoints: "progress.consumer_checkpoints", ConsumerGapSkips: "audit.consumer_gap_skips",
+	Events: "log.events", AggregateHeads: "log.aggregate_heads",
 }
 
 // deploy makes the tables, and roles without any rights. Nobody may use the
 // schema public unless told so.
-func deploy(t *testing.T, config migrations.Config) *deployment {
+func deploy(t *testing.T, names store.Names) *deployment {
 	t.Helper()
-	d := &deployment{Database: pgtest.Empty(t), config: config, recorded: map[statement]bool{}}
-	if err := migrations.Apply(t.Context(), d.DB, &d.config); err != nil {
+	d := &deployment{Database: pgtest.Empty(t), names: names, recorded: map[statement]bool{}}
+	if err := migrations.Apply(t.Context(), d.DB, &migrations.Config{Names: names}); err != nil {
 		t.Fatal(err)
 	}
-	var options []storepostgres.StoreOption
-	if config.EventsTable != "" {
-		options = []storepostgres.StoreOption{storepostgres.WithEventsTable(config.EventsTable), storepostgres.WithAggregateHeadsTable(config.AggregateHeadsTable)}
-	}
-	d.log = storepostgres.NewStore(storepostgres.NewStoreConfig(append(options, storepostgres.WithNotifyChannel("worker_events"))...))
+	d.log = storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNames(names), storepostgres.WithNotifyChannel("worker_events")))
 	d.Exec(t, `CREATE SCHEMA effects`)
 	d.Exec(t, `CREATE TABLE effects.ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL)`)
 	d.Exec(t, `REVOKE ALL ON SCHEMA public FROM PUBLIC`)
@@ -87,7 +82,7 @@ func (d *deployment) role(t *testing.T, kind, options string) (name string) {
 // grant gives all roles what migrations.Grants says, twice.
 func (d *deployment) grant(t *testing.T) {
 	t.Helper()
-	text, err := migrations.Grants(&d.config, d.roles)
+	text, err := migrations.Grants(&migrations.Config{Names: d.names}, d.roles)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,13 +174,7 @@ func (d *deployment) noneDenied(t *testing.T) {
 
 // options name the tables.
 func (d *deployment) options(more ...worker.Option) []worker.Option {
-	opts := quick()
-	if c := d.config; c.WorkerNodesTable != "" {
-		opts = append(opts, worker.WithWorkerNodesTable(c.WorkerNodesTable), worker.WithConsumerAssignmentsTable(c.ConsumerAssignmentsTable),
-			worker.WithConsumerCheckpointsTable(c.ConsumerCheckpointsTable), worker.WithConsumerGapSkipsTable(c.ConsumerGapSkipsTable),
-			worker.WithLeaderElectionTable(c.LeaderElectionTable))
-	}
-	return append(opts, more...)
+	return append(append(quick(), worker.WithNames(d.names)), more...)
 }
 
 // begin appends n events and leaves the transaction open.

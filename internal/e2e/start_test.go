@@ -65,8 +65,8 @@ func TestStartRefuses(t *testing.T) {
 		"a type of a MB":     {consumers: []consumer.Consumer{typed("\xff" + strings.Repeat("t", 1<<20))}, config: true, words: []string{"AggregateTypes", "1048577 bytes"}},
 		"no HandleBatch":     {consumers: []consumer.Consumer{unable{}}, config: true, words: []string{"consumers[0]", `"unable"`, "BatchOnly", "HandleBatch"}},
 		"an option":          {opts: []worker.Option{worker.WithBatchSize(-1)}, config: true, words: []string{"WithBatchSize", "-1", "1 to 100000"}},
-		"options of a MB":    {opts: []worker.Option{worker.WithFailurePolicy(worker.FailurePolicy(strings.Repeat("f", 1<<20))), worker.WithWorkerNodesTable(strings.Repeat("n", 1<<20)), worker.WithNotifyChannel(strings.Repeat("\n", 1<<20))}, config: true, words: []string{"WithFailurePolicy", "WithWorkerNodesTable", "WithNotifyChannel", "1048576 bytes"}},
-		"a bad store config": {store: storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithEventsTable("a b"))), config: true, words: []string{"WithEventsTable", "a b"}},
+		"options of a MB":    {opts: []worker.Option{worker.WithFailurePolicy(worker.FailurePolicy(strings.Repeat("f", 1<<20))), worker.WithWorkerNodesTable(strings.Repeat("n", 1<<20)), worker.WithNotifyChannel(strings.Repeat("\n", 1<<20))}, config: true, words: []string{"WithFailurePolicy", "Names.WorkerNodes", "WithNotifyChannel", "1048576 bytes"}},
+		"a bad store config": {store: storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithEventsTable("a b"))), config: true, words: []string{"Names.Events", "a b"}},
 		"too small a pool": {
 			db: func(t *testing.T, d *pgtest.Database) *sql.DB {
 				d.DB.SetMaxOpenConns(2)

@@ -8,6 +8,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"time"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // Given is a job for a dry run. It needs no table.
@@ -44,7 +46,7 @@ var Run func(ctx context.Context, handlers any, jobs []Given, db Database) (all 
 
 // Settings are the values of options.
 type Settings struct {
-	Table  string
+	Names  store.Names
 	Queues []string // names of WithQueue
 }
 

@@ -13,11 +13,13 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Client holds the parts of a *jobs.Client.
 type Client struct {
 	DB     pgdriver.Pool
+	Names  store.Names
 	Tables tables.Jobs
 	Queue  *queue.Queue
 	Ends   *awaited.Ends

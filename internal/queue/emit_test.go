@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 // The records of positions in doubt stay, since a late event would otherwise find no record and
@@ -17,7 +18,7 @@ func TestEmitRecordsInDoubtStay(t *testing.T) {
 	if err := migrations.Apply(ctx, s.d.DB, nil); err != nil {
 		t.Fatal(err)
 	}
-	events, err := tables.Parse(tables.Default, "")
+	events, err := tables.Parse(store.Names{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -29,7 +30,7 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	d := pgtest.Jobs(t)
-	n, err := tables.ParseJobs("", "JobsTable")
+	n, err := tables.ParseJobs(store.Names{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,13 +19,14 @@ import (
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var (
-	config = migrations.Config{JobsTable: "infra.work"}
-	events = must(tables.Parse(tables.Default, ""))
+	config = migrations.Config{Names: store.Names{Jobs: "infra.work"}}
+	events = must(tables.Parse(store.Names{}))
 )
 
 func must[T any](v T, err error) T {
@@ -52,7 +53,7 @@ func deploy(t *testing.T) *deployment {
 	if err := migrations.ApplyJobs(t.Context(), d.DB, &config); err != nil {
 		t.Fatal(err)
 	}
-	d.names = must(tables.ParseJobs(config.JobsTable, ""))
+	d.names = must(tables.ParseJobs(config.Names))
 	return d
 }
 

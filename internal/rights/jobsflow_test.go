@@ -24,6 +24,7 @@ import (
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 var by = ops.By{Operator: "ann", Reason: "a test"}
@@ -95,7 +96,7 @@ func flowOf() (f *flow.Flow[int], list *flow.Step[listJob, []itemJob], items *fl
 }
 
 func (d *deployment) flows(db *sql.DB) *flow.Client {
-	return flow.NewClient(jobs.NewClient(db, jobs.WithTable("infra.work")))
+	return flow.NewClient(jobs.NewClient(db, jobs.WithNames(store.Names{Jobs: "infra.work"})))
 }
 
 // startRuns executes every action of clients on flows.
@@ -131,7 +132,7 @@ func (d *deployment) advance(db *sql.DB, strategy coord.LeaderStrategy) {
 	}
 	c := d.flows(d.DB)
 	run := value[flow.Started](d)(f.Start(ctx, c, nil, 1)).Run
-	w := jobs.NewWorker(db, h, jobs.WithTable("infra.work"), jobs.WithLeaderStrategy(leader), flow.Advance(), jobs.WithRetention(time.Second))
+	w := jobs.NewWorker(db, h, jobs.WithNames(store.Names{Jobs: "infra.work"}), jobs.WithLeaderStrategy(leader), flow.Advance(), jobs.WithRetention(time.Second))
 	done := make(chan error, 1)
 	go func() { done <- w.Start(ctx) }()
 	value[flow.Run](d)(c.Wait(ctx, run))
@@ -159,7 +160,7 @@ func (d *deployment) schedule(db *sql.DB) {
 	d.Exec(d.t, `DELETE FROM infra.work_schedules`)
 	for range 2 {
 		ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
-		s := schedule.New(db, jobs.NewClient(db, jobs.WithTable("infra.work")),
+		s := schedule.New(db, jobs.NewClient(db, jobs.WithNames(store.Names{Jobs: "infra.work"})),
 			schedule.Job("s", often{}, func(time.Time) jobs.Args { return tickJob{} }))
 		done := make(chan error, 1)
 		go func() { done <- s.Start(ctx) }()
@@ -281,7 +282,7 @@ func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then 
 func (d *deployment) operate(db *sql.DB) {
 	d.t.Helper()
 	ctx := d.t.Context()
-	o := value[*ops.Jobs](d)(ops.NewJobs(db, &config))
+	o := value[*ops.Jobs](d)(ops.NewJobs(db, ops.WithNames(config.Names)))
 	d.check(o.PauseQueue(ctx, "q", by), o.ResumeQueue(ctx, "q", by), o.SetCap(ctx, "q", 0, by), o.RemoveCap(ctx, "q", by),
 		o.SetRetention(ctx, "q", time.Hour, by), o.RemoveRetention(ctx, "q", by))
 	value[ops.Acknowledged](d)(o.Acknowledge(ctx, "q", time.Time{}, by))
@@ -392,7 +393,7 @@ func TestJobsRolesUnderTheirGrants(t *testing.T) {
 			d.operate(operator)
 			d.coordinate(worker, strategy, func(dead func([]uuid.UUID) (string, []any)) { d.work(worker, dead) })
 			d.advance(worker, strategy)
-			o := value[*ops.Jobs](d)(ops.NewJobs(reader, &config))
+			o := value[*ops.Jobs](d)(ops.NewJobs(reader, ops.WithNames(config.Names)))
 			d.read(o)
 			d.check(migrations.CheckJobs(t.Context(), reader, &config))
 			d.noneDenied()
@@ -422,7 +423,7 @@ func TestAdvanceNamesMissingPrivileges(t *testing.T) {
 	}
 	h := jobs.NewHandlers()
 	jobs.Register(h, func(context.Context, *jobs.Job[listJob]) error { return nil })
-	err := jobs.NewWorker(db, h, jobs.WithTable("infra.work"), flow.Advance()).Start(t.Context())
+	err := jobs.NewWorker(db, h, jobs.WithNames(store.Names{Jobs: "infra.work"}), flow.Advance()).Start(t.Context())
 	if !errors.Is(err, jobs.ErrPrivileges) {
 		t.Fatalf("Start: %v", err)
 	}
@@ -449,7 +450,7 @@ func TestSchedulerNamesMissingPrivileges(t *testing.T) {
 	db := d.open(login)
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // a Scheduler that starts would run
 	defer cancel()
-	err = schedule.New(db, jobs.NewClient(db, jobs.WithTable("infra.work")),
+	err = schedule.New(db, jobs.NewClient(db, jobs.WithNames(store.Names{Jobs: "infra.work"})),
 		schedule.Job("s", often{}, func(time.Time) jobs.Args { return tickJob{} })).Start(ctx)
 	if !errors.Is(err, jobs.ErrPrivileges) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "ON infra.work_schedules TO "+ident.Quote(login)) {
 		t.Fatalf("Start: %v", err)

@@ -9,6 +9,7 @@ import (
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Missing names every table that hides rows from the role, and a statement that changes this.
@@ -97,7 +98,7 @@ func TestRowSecurityAppliesToRole(t *testing.T) {
 			t.Errorf("%s: hidden is %q", test.about, got)
 		}
 	}
-	if got := must(rights.Hidden(t.Context(), d.DB, must(tables.ParseJobs("things", "")).Jobs)); got != "" {
+	if got := must(rights.Hidden(t.Context(), d.DB, must(tables.ParseJobs(store.Names{Jobs: "things"})).Jobs)); got != "" {
 		t.Errorf("from a superuser: %q", got)
 	}
 }

@@ -1,5 +1,5 @@
-// Package tables has the names of the tables of a worker and of its event log. Users configure
-// some names. The others are derived from the name of the checkpoints.
+// Package tables has the names of all tables. [Tables] and [Jobs] state each table once, with the
+// name from which its own derives. A name that users configure also is a field of store.Names.
 //
 // The package knows only names. Package migrations knows the columns.
 package tables

@@ -2,83 +2,103 @@ package tables
 
 import (
 	"cmp"
+	"fmt"
+	"reflect"
+	"strings"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
 )
 
-// Names are the names that users configure, each "table" or "schema.table".
-type Names struct {
-	WorkerNodes, ConsumerAssignments, ConsumerCheckpoints, ConsumerGapSkips, LeaderElection string
-	Events, AggregateHeads                                                                  string
+// Configured is a table whose name users may set.
+type Configured struct {
+	Key     string // of the field, such as worker-nodes
+	Default string
+	Name    *string // the field
 }
 
-// Default are the default names of tables.
-var Default = Names{
-	WorkerNodes:         "worker_nodes",
-	ConsumerAssignments: "consumer_assignments",
-	ConsumerCheckpoints: "consumer_checkpoints",
-	ConsumerGapSkips:    "consumer_gap_skips",
-	LeaderElection:      "worker_leader_election",
-	Events:              "events",
-	AggregateHeads:      "aggregate_heads",
-}
-
-// OrDefault returns n with [Default] for empty names.
-func (n Names) OrDefault() Names {
-	d := Default
-	return Names{
-		WorkerNodes:         cmp.Or(n.WorkerNodes, d.WorkerNodes),
-		ConsumerAssignments: cmp.Or(n.ConsumerAssignments, d.ConsumerAssignments),
-		ConsumerCheckpoints: cmp.Or(n.ConsumerCheckpoints, d.ConsumerCheckpoints),
-		ConsumerGapSkips:    cmp.Or(n.ConsumerGapSkips, d.ConsumerGapSkips),
-		LeaderElection:      cmp.Or(n.LeaderElection, d.LeaderElection),
-		Events:              cmp.Or(n.Events, d.Events),
-		AggregateHeads:      cmp.Or(n.AggregateHeads, d.AggregateHeads),
+// ConfiguredOf returns the tables whose names n sets, in the order of the fields.
+func ConfiguredOf(n *store.Names) (all []Configured) {
+	v := reflect.ValueOf(n).Elem()
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); f.Tag != "" {
+			all = append(all, Configured{keyOf(f.Name), f.Tag.Get("default"), v.Field(i).Addr().Interface().(*string)})
+		}
 	}
+	return all
 }
 
-// Tables are the validated names of all tables.
-type Tables struct {
-	Nodes, Assignments, Checkpoints, GapSkips, Leader ident.Table
-	Events, Heads                                     ident.Table
-
-	// The following names are derived from Checkpoints.
-	Token, Settled, Changes, Version ident.Table
-	DeadLetters, Operations, Stopped ident.Table
+// keyOf returns the words of a field's name in lower case, with hyphens between them.
+func keyOf(field string) string {
+	var b strings.Builder
+	for i, r := range field {
+		if i > 0 && 'A' <= r && r <= 'Z' {
+			b.WriteByte('-')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToLower(b.String())
 }
 
-// Parse validates the names. An error names the setting: prefix and the name of the setting in
-// package migrations, such as WithWorkerNodesTable.
-func Parse(n Names, prefix string) (t Tables, err error) {
-	var all []error
-	parse := func(into *ident.Table, setting, name string) {
-		table, err := ident.ParseTable(prefix+setting, name)
+// Given returns the fields of n that are set, as in "Schema: app, Jobs: work".
+func Given(n store.Names) string {
+	var set []string
+	for v, i := reflect.ValueOf(n), 0; i < v.NumField(); i++ {
+		if s := v.Field(i).String(); s != "" {
+			set = append(set, v.Type().Field(i).Name+": "+s)
+		}
+	}
+	return strings.Join(set, ", ")
+}
+
+// parse sets the fields of into, a *Tables or a *Jobs.
+func parse(n store.Names, into any) error {
+	if err := checkCommon(n); err != nil {
+		return err
+	}
+	v := reflect.ValueOf(into).Elem()
+	bases, wrong, all := map[string]ident.Table{}, map[string]bool{}, []error(nil)
+	for i := range v.NumField() {
+		tag := v.Type().Field(i).Tag
+		field := tag.Get("of")
+		base, known := bases[field]
+		if !known && !wrong[field] {
+			var err error
+			base, err = ident.ParseTable("Names."+field, nameOf(n, field))
+			bases[field], wrong[field] = base, err != nil
+			all = append(all, err)
+		}
+		if wrong[field] {
+			continue
+		}
+		table, err := base.Sibling("Names."+field, tag.Get("drop"), tag.Get("add"))
 		all = append(all, err)
-		*into = table
+		v.Field(i).Set(reflect.ValueOf(table))
 	}
-	const checkpoints = "ConsumerCheckpointsTable"
-	parse(&t.Nodes, "WorkerNodesTable", n.WorkerNodes)
-	parse(&t.Assignments, "ConsumerAssignmentsTable", n.ConsumerAssignments)
-	parse(&t.Checkpoints, checkpoints, n.ConsumerCheckpoints)
-	parse(&t.GapSkips, "ConsumerGapSkipsTable", n.ConsumerGapSkips)
-	parse(&t.Leader, "LeaderElectionTable", n.LeaderElection)
-	parse(&t.Events, "EventsTable", n.Events)
-	parse(&t.Heads, "AggregateHeadsTable", n.AggregateHeads)
-	if err := errtext.Join(all...); err != nil {
-		return t, err
+	return errtext.Join(all...)
+}
+
+// checkCommon validates the parts that all names share.
+func checkCommon(n store.Names) (err error) {
+	if n.Schema != "" {
+		err = ident.Check("Names.Schema", n.Schema)
 	}
-	beside := func(into *ident.Table, replaced, suffix string) {
-		table, err := t.Checkpoints.Sibling(prefix+checkpoints, replaced, suffix)
-		all = append(all, err)
-		*into = table
+	if n.Prefix != "" {
+		err = errtext.Join(err, ident.Check("Names.Prefix", n.Prefix))
 	}
-	beside(&t.Token, "", "_token")
-	beside(&t.Settled, "", "_settled")
-	beside(&t.Changes, "", "_changes")
-	beside(&t.Version, "", "_schema")
-	beside(&t.DeadLetters, "_checkpoints", "_dead_letters")
-	beside(&t.Stopped, "_checkpoints", "_past_workers")
-	beside(&t.Operations, "_checkpoints", "_operations")
-	return t, errtext.Join(all...)
+	return err
+}
+
+// nameOf returns the name that a field has, with the schema, or the default.
+func nameOf(n store.Names, field string) string {
+	f, ok := reflect.TypeFor[store.Names]().FieldByName(field)
+	if !ok {
+		panic(fmt.Sprintf("tables: store.Names has no field %s", field))
+	}
+	name := cmp.Or(reflect.ValueOf(n).FieldByIndex(f.Index).String(), n.Prefix+f.Tag.Get("default"))
+	if n.Schema != "" && !strings.Contains(name, ".") {
+		name = n.Schema + "." + name
+	}
+	return name
 }

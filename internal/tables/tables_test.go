@@ -1,37 +1,85 @@
 package tables
 
 import (
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
 )
 
 func TestNames(t *testing.T) {
-	for name, want := range map[string][2]string{
-		"consumer_checkpoints": {"consumer_checkpoints_token", "consumer_dead_letters"},
-		"progress":             {"progress_token", "progress_dead_letters"},
+	for name, test := range map[string]struct {
+		n                                           store.Names
+		checkpoints, deadLetters, token, heads, log string // as Parse returns them
+		jobs, history                               string
+	}{
+		"the zero value":        {store.Names{}, "consumer_checkpoints", "consumer_dead_letters", "consumer_checkpoints_token", "aggregate_heads", "events", "jobs", "jobs_history"},
+		"a schema":              {store.Names{Schema: "App"}, "app.consumer_checkpoints", "app.consumer_dead_letters", "app.consumer_checkpoints_token", "app.aggregate_heads", "app.events", "app.jobs", "app.jobs_history"},
+		"a prefix":              {store.Names{Prefix: "x_"}, "x_consumer_checkpoints", "x_consumer_dead_letters", "x_consumer_checkpoints_token", "x_aggregate_heads", "x_events", "x_jobs", "x_jobs_history"},
+		"explicit names win":    {store.Names{Schema: "app", Prefix: "x_", ConsumerCheckpoints: "infra.progress", Events: "facts", Jobs: "infra.work"}, "infra.progress", "infra.progress_dead_letters", "infra.progress_token", "app.x_aggregate_heads", "app.facts", "infra.work", "infra.work_history"},
+		"a name of its own":     {store.Names{ConsumerCheckpoints: "progress"}, "progress", "progress_dead_letters", "progress_token", "aggregate_heads", "events", "jobs", "jobs_history"},
+		"a default in a schema": {store.Names{ConsumerCheckpoints: "infra.consumer_checkpoints"}, "infra.consumer_checkpoints", "infra.consumer_dead_letters", "infra.consumer_checkpoints_token", "aggregate_heads", "events", "jobs", "jobs_history"},
 	} {
-		n := Names{ConsumerCheckpoints: "infra." + name, Events: "log.facts"}.OrDefault()
-		got, err := Parse(n, "")
-		if err != nil || [2]string{got.Token.Name, got.DeadLetters.Name} != want || got.Operations.Schema != "infra" {
-			t.Errorf("beside %s there are %v and %v, want %v; %v", name, got.Token, got.DeadLetters, want, err)
+		got, err := Parse(test.n)
+		j, err2 := ParseJobs(test.n)
+		if err != nil || err2 != nil {
+			t.Errorf("%s: %v, %v", name, err, err2)
 		}
-		if got.Events.String() != "log.facts" || got.Heads.String() != Default.AggregateHeads || got.Nodes.String() != Default.WorkerNodes {
-			t.Errorf("the log is %v with %v, the nodes are %v", got.Events, got.Heads, got.Nodes)
+		is := []string{got.Checkpoints.String(), got.DeadLetters.String(), got.Token.String(), got.Heads.String(), got.Events.String(), j.Jobs.String(), j.History.String()}
+		want := []string{test.checkpoints, test.deadLetters, test.token, test.heads, test.log, test.jobs, test.history}
+		if !reflect.DeepEqual(is, want) {
+			t.Errorf("%s: got %v, want %v", name, is, want)
 		}
 	}
 }
 
 func TestWrongNames(t *testing.T) {
-	for setting, n := range map[string]Names{
-		"WithConsumerCheckpointsTable": {ConsumerCheckpoints: strings.Repeat("x", 58)}, // too long for a suffix
-		"WithEventsTable":              {Events: "a b"},
-		"WithWorkerNodesTable":         {WorkerNodes: "a.b.c"},
+	for field, n := range map[string]store.Names{
+		"Names.ConsumerCheckpoints": {ConsumerCheckpoints: strings.Repeat("x", 58)}, // too long for a suffix
+		"Names.Events":              {Events: "a b"},
+		"Names.WorkerNodes":         {WorkerNodes: "a.b.c"},
+		"Names.Schema":              {Schema: "a.b"},
+		"Names.Prefix":              {Prefix: "1_"},
+		"Names.LeaderElection":      {Prefix: "p" + strings.Repeat("x", 50)},
 	} {
-		if _, err := Parse(n.OrDefault(), "With"); err == nil || !strings.Contains(err.Error(), setting) {
-			t.Errorf("%s is wrong: %v", setting, err)
+		if _, err := Parse(n); err == nil || !strings.Contains(err.Error(), field+": ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s is wrong: %v", field, err)
 		}
 	}
-	if _, err := Parse(Names{}, ""); err == nil || !strings.Contains(err.Error(), "LeaderElectionTable: the table name is empty") {
-		t.Errorf("no names at all: %v", err)
+	if _, err := ParseJobs(store.Names{Jobs: "a b"}); err == nil || !strings.Contains(err.Error(), `Names.Jobs: "a b"`) {
+		t.Errorf("a wrong name of the table of jobs: %v", err)
+	}
+}
+
+// Every field of Tables and Jobs is a table, and its tag "of" names a field of store.Names. Each
+// field of store.Names with a default is the name of a table.
+func TestTagsAreComplete(t *testing.T) {
+	used := map[string]bool{}
+	for _, of := range []reflect.Type{reflect.TypeFor[Tables](), reflect.TypeFor[Jobs]()} {
+		for i := range of.NumField() {
+			f := of.Field(i)
+			if f.Type != reflect.TypeFor[ident.Table]() || f.Tag.Get("of") == "" {
+				t.Errorf("%s.%s has no table or no tag", of, f.Name)
+			}
+			used[f.Tag.Get("of")] = used[f.Tag.Get("of")] || f.Tag.Get("add") == ""
+		}
+	}
+	n := store.Names{}
+	for _, c := range ConfiguredOf(&n) {
+		*c.Name = "set_" + c.Default
+	}
+	for i, v := 0, reflect.ValueOf(n); i < v.NumField(); i++ {
+		name := v.Type().Field(i).Name
+		if is := v.Field(i).String() != ""; is != used[name] {
+			t.Errorf("%s is configured: %t, and the name of a table: %t", name, is, used[name])
+		}
+	}
+	if got := Given(store.Names{Schema: "app", Jobs: "work"}); got != "Schema: app, Jobs: work" {
+		t.Errorf("given are %s", got)
+	}
+	if got := ConfiguredOf(&n)[2]; got.Key != "worker-nodes" || got.Default != "worker_nodes" {
+		t.Errorf("the third is %+v", got)
 	}
 }

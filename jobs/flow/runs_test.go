@@ -951,7 +951,7 @@ SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '3
 	if _, err := lock.Exec(`SELECT FROM jobs_flow_runs WHERE id = 2 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -996,7 +996,7 @@ func TestDiscardBeforeTheEndIsRecorded(t *testing.T) {
 	}
 	job := r.Steps[0].Job
 	s.until("the job to end", func() bool { i, err := s.jobs.Get(t.Context(), job); return err == nil && i.State.Finished() })
-	o, err := ops.NewJobs(s.d.DB, nil)
+	o, err := ops.NewJobs(s.d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestObserver(t *testing.T) {
 	t.Parallel()
 	d := database(t)
 	d.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('paused', '', NULL)`)
-	o, err := ops.NewJobs(d.DB, nil)
+	o, err := ops.NewJobs(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

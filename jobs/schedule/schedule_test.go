@@ -360,7 +360,7 @@ func TestPaused(t *testing.T) {
 	d := database(t)
 	s, _ := run(t, d.DB, schedule.Job("s", each(20*time.Millisecond), jobOf, schedule.CatchUp(1_000)))
 	until(t, "the first jobs", func() bool { return s.Status()[0].Jobs > 2 })
-	o, err := ops.NewJobs(d.DB, nil)
+	o, err := ops.NewJobs(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func TestPausedWhileNoProcessRuns(t *testing.T) {
 	_, stop := run(t, d.DB, one)
 	until(t, "the first jobs", func() bool { return count(t, d, `SELECT count(*) FROM jobs`) > 2 })
 	stop()
-	o, err := ops.NewJobs(d.DB, nil)
+	o, err := ops.NewJobs(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

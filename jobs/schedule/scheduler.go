@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/refusal"
 	"github.com/pgfrontier/worker/internal/rights"
@@ -22,6 +23,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Scheduler enqueues the jobs of schedules. Make one with [New], and run it with Start.
@@ -29,6 +31,7 @@ type Scheduler struct {
 	db         pgdriver.Pool
 	client     *jobs.Client
 	t          tables.Jobs
+	tables     store.Names
 	all        []*plan
 	err        error // error of New's arguments
 	loggers    []observe.Observer
@@ -98,9 +101,9 @@ func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 	if client == nil {
 		all = append(all, errors.New("client is nil: make one with jobs.NewClient"))
 	} else {
-		var err error
-		s.t, err = tables.ParseJobs(client.Table(), "WithTable")
-		all = append(all, err)
+		core := jobflow.Of(client)
+		s.t, s.tables = core.Tables, core.Names
+		all = append(all, core.Err)
 	}
 	if len(schedules) == 0 {
 		all = append(all, errors.New("there are no schedules: make some with Job"))
@@ -241,7 +244,7 @@ func (s *Scheduler) check(ctx context.Context) error {
 	if err := s.checkRights(ctx); err != nil {
 		return err
 	}
-	return migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()})
+	return migrations.CheckJobs(ctx, s.db, &migrations.Config{Names: s.tables})
 }
 
 // placeFirst places all schedules. It waits for processes that hold their rows.

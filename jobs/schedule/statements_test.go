@@ -18,7 +18,7 @@ import (
 func newTables(t *testing.T) (*pgtest.Database, tables.Jobs) {
 	t.Helper()
 	d := pgtest.Jobs(t)
-	names, err := tables.ParseJobs("", "")
+	names, err := tables.ParseJobs(store.Names{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestDepthIsReadOnceInTenSeconds(t *testing.T) {
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
 	}
-	o, err := ops.NewJobs(d.DB, nil)
+	o, err := ops.NewJobs(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestSchedulesThatMayNotBeRead(t *testing.T) {
 	d.DB.SetMaxOpenConns(1)
 	d.Exec(t, `SET ROLE `+role)
 	t.Cleanup(func() { d.Exec(t, `RESET ROLE`) })
-	o, err := ops.NewJobs(d.DB, nil)
+	o, err := ops.NewJobs(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestDepthThatCannotBeRead(t *testing.T) {
 	var o [2]*ops.Jobs
 	for i, db := range []*pgtest.Database{gone, d} {
 		var err error
-		if o[i], err = ops.NewJobs(db.DB, nil); err != nil {
+		if o[i], err = ops.NewJobs(db.DB); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )
@@ -68,8 +67,8 @@ type Options struct {
 	// Environment names the deployment, such as "production". It stands on every page, after the
 	// name of the database. Empty: only that of the database does.
 	Environment string
-	// Tables are named as the workers and the event store name them. nil: the defaults.
-	Tables *migrations.Config
+	// Names are the names of the tables of the workers, the event store and jobs.
+	Names store.Names
 }
 
 const (
@@ -93,11 +92,11 @@ type Console struct {
 }
 
 // New makes a Console. It does not touch the database. If db is nil or a name of
-// Options.Tables is no name of a table, every page says so.
+// Options.Names is not valid, every page says so.
 func New(db *sql.DB, o Options) *Console {
 	c := &Console{o: o, db: db}
-	if c.consumers, c.broken = ops.New(db, o.Tables); c.broken == nil {
-		c.jobs, c.broken = ops.NewJobs(db, o.Tables)
+	if c.consumers, c.broken = ops.New(db, ops.WithNames(o.Names)); c.broken == nil {
+		c.jobs, c.broken = ops.NewJobs(db, ops.WithNames(o.Names))
 	}
 	c.live.look = c.lookCloser
 	guard := http.NewCrossOriginProtection()

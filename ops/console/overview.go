@@ -69,7 +69,7 @@ func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 	for _, one := range s.Consumers {
 		s.Log.Safe = max(s.Log.Safe, min(one.Position, s.Log.Head))
 	}
-	s.Wrong, err = alarms.Find(ctx, c.db, c.o.Tables, s.Consumers, s.Workers, placeOf)
+	s.Wrong, err = alarms.Find(ctx, c.db, c.o.Names, s.Consumers, s.Workers, placeOf)
 	return s, err
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
+	"github.com/pgfrontier/worker/store"
 )
 
 const (
@@ -112,7 +113,7 @@ WHERE a.worker_id = $1::uuid`, s.Node.id())
 // them do. While it is there, each consumer is to be one unit, and may be assigned to it:
 // it does nothing. It leaves in order, or just ends.
 func (s *Slot) oldBuild(ctx, intake context.Context, _ point) error {
-	t, err := tables.Parse(tables.Default, "")
+	t, err := tables.Parse(store.Names{})
 	if err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}

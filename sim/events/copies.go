@@ -138,7 +138,7 @@ func (c *copies) changeData(change func(context.Context) error) error {
 
 // resumeAll lets consumers go on that were paused in another life.
 func (c *copies) resumeAll(ctx context.Context) error {
-	o, err := ops.New(c.on.DB, nil)
+	o, err := ops.New(c.on.DB)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ type operator struct {
 // operator draws a consumer, often the one in partitions: it is to be found split and
 // whole. One that begins at the head may have no checkpoint yet.
 func (s *Slot) operator(ctx context.Context) (operator, error) {
-	o, err := ops.New(s.on.DB, nil)
+	o, err := ops.New(s.on.DB)
 	of, placed := fault.OneOf(s.Dice, s.scenario.Scope...), true
 	if len(of.Sometimes) > 0 {
 		of = s.scenario.Scope[0] // who went past what, is judged without operators
@@ -135,7 +135,7 @@ func (s *Slot) pauseConsumer(ctx, intake context.Context, _ point) error {
 
 // rescale changes how many parts a consumer is to have.
 func (s *Slot) rescale(ctx, _ context.Context, _ point) error {
-	o, err := ops.New(s.on.DB, nil)
+	o, err := ops.New(s.on.DB)
 	for _, c := range s.scenario.Scope {
 		if !c.Partitioned || err != nil {
 			continue

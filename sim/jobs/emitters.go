@@ -152,11 +152,11 @@ func (o *operator) replay(ctx, _ context.Context) error {
 // tidy removes the notes of settled events, whatever a worker that leads does at the
 // same time.
 func (o *operator) tidy(ctx, _ context.Context) error {
-	t, err := tables.ParseJobs("", "jobs: ")
+	t, err := tables.ParseJobs(store.Names{})
 	if err != nil {
 		return err
 	}
-	events, err := tables.Parse(tables.Default, "events: ")
+	events, err := tables.Parse(store.Names{})
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (m *emitter) appendLast(ctx context.Context) error {
 		return err
 	}
 	m.of.ledger.enqueue(drawn)
-	o, err := ops.New(on.DB, nil)
+	o, err := ops.New(on.DB)
 	for _, consumer := range []string{emitterName, emitterCopy} {
 		if err == nil {
 			err = o.Reset(ctx, consumer, 0, stage.By)

@@ -283,11 +283,11 @@ func (s *Simulation) pulse(ctx context.Context) {
 func newOperators(s *shared) (all []*operator, err error) {
 	for _, f := range faultRows {
 		if x := s.scenario.Faults[f.Name]; f.operator != nil && x > 0 {
-			o, err := ops.NewJobs(s.on.DB, nil)
+			o, err := ops.NewJobs(s.on.DB)
 			if err != nil {
 				return nil, fmt.Errorf("sim: %w", err)
 			}
-			consumers, err := ops.New(s.on.DB, nil)
+			consumers, err := ops.New(s.on.DB)
 			if err != nil {
 				return nil, fmt.Errorf("sim: %w", err)
 			}

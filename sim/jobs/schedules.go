@@ -158,7 +158,7 @@ func unlessGone(err error) error {
 
 // haltAll pauses all schedules for good, so that everything can come to rest.
 func (s *shared) haltAll(ctx context.Context) error {
-	o, err := ops.NewJobs(s.on.DB, nil)
+	o, err := ops.NewJobs(s.on.DB)
 	if err != nil {
 		return err
 	}

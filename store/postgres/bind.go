@@ -65,11 +65,11 @@ SELECT n.nspname::text, c.relname::text, c.relpersistence::text, coalesce((
  WHERE c.oid = to_regclass($1::text)`, s.events.SQL()).Scan(&events.Schema, &events.Name, &persistence, &columns, &alter)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return events, fmt.Errorf("storepostgres: there is no table %s: create it with migrations.Apply, or correct WithEventsTable", s.events)
+		return events, fmt.Errorf("storepostgres: there is no table %s: create it with migrations.Apply, or correct WithNames", s.events)
 	case err != nil:
 		return events, fmt.Errorf("storepostgres: find table %s: %w", s.events, err)
 	case persistence == "t":
-		return events, fmt.Errorf("storepostgres: %s is no table of the log but a temporary one of this session, %s: name the schema in WithEventsTable", s.events, events)
+		return events, fmt.Errorf("storepostgres: %s is no table of the log but a temporary one of this session, %s: name the schema in WithNames", s.events, events)
 	case alter != "":
 		return events, fmt.Errorf("storepostgres: a nondeterministic collation of table %s makes aggregates equal to the database that are different to consumers: ALTER TABLE %s %s", events, events.SQL(), alter)
 	}
@@ -81,7 +81,7 @@ SELECT n.nspname::text, c.relname::text, c.relpersistence::text, coalesce((
 		}
 	}
 	if len(missing) > 0 {
-		return events, fmt.Errorf("storepostgres: %s leads to table %s, which lacks the columns %s of an event: correct WithEventsTable or the search path", s.events, events, strings.Join(missing, ", "))
+		return events, fmt.Errorf("storepostgres: %s leads to table %s, which lacks the columns %s of an event: correct WithNames or the search path", s.events, events, strings.Join(missing, ", "))
 	}
 	return events, nil
 }

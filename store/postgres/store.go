@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -25,11 +26,8 @@ const positionColumn = "global_position"
 
 // StoreConfig names the tables of a Store. Build it with NewStoreConfig or DefaultStoreConfig.
 type StoreConfig struct {
-	// EventsTable is the table of events: "table" or "schema.table". Default "events".
-	EventsTable string
-	// AggregateHeadsTable is the table of each aggregate's version: "table" or
-	// "schema.table". Default "aggregate_heads".
-	AggregateHeadsTable string
+	// Names has the names of the tables. A Store uses those of Events and AggregateHeads.
+	Names store.Names
 	// NotifyChannel is the channel that each append notifies when it commits. Default empty: no
 	// notification.
 	NotifyChannel string
@@ -40,14 +38,17 @@ type StoreConfig struct {
 // StoreOption changes one field of a StoreConfig.
 type StoreOption func(*StoreConfig)
 
-// WithEventsTable sets StoreConfig.EventsTable.
+// WithNames sets StoreConfig.Names.
+func WithNames(n store.Names) StoreOption { return func(c *StoreConfig) { c.Names = n } }
+
+// WithEventsTable sets the field Events of the names.
 func WithEventsTable(name string) StoreOption {
-	return func(c *StoreConfig) { c.EventsTable = name }
+	return func(c *StoreConfig) { c.Names.Events = name }
 }
 
-// WithAggregateHeadsTable sets StoreConfig.AggregateHeadsTable.
+// WithAggregateHeadsTable sets the field AggregateHeads of the names.
 func WithAggregateHeadsTable(name string) StoreOption {
-	return func(c *StoreConfig) { c.AggregateHeadsTable = name }
+	return func(c *StoreConfig) { c.Names.AggregateHeads = name }
 }
 
 // WithNotifyChannel sets StoreConfig.NotifyChannel. The notification wakes the workers that
@@ -67,11 +68,7 @@ func WithLogger(l store.Logger) StoreOption {
 
 // NewStoreConfig returns the default config, changed by opts.
 func NewStoreConfig(opts ...StoreOption) *StoreConfig {
-	c := &StoreConfig{
-		EventsTable:         "events",
-		AggregateHeadsTable: "aggregate_heads",
-		Logger:              store.NoOpLogger{},
-	}
+	c := &StoreConfig{Logger: store.NoOpLogger{}}
 	for _, opt := range opts {
 		opt(c)
 	}
@@ -113,21 +110,19 @@ func NewStore(cfg *StoreConfig) *Store {
 }
 
 func (c *StoreConfig) tables() (events, heads ident.Table, err error) {
-	if events, err = ident.ParseTable("WithEventsTable", c.EventsTable); err != nil {
-		return events, heads, fmt.Errorf("storepostgres: %w", err)
+	t, err := tables.Parse(c.Names)
+	if err != nil {
+		return events, heads, fmt.Errorf("storepostgres: WithNames: %w", err)
 	}
-	if heads, err = ident.ParseTable("WithAggregateHeadsTable", c.AggregateHeadsTable); err != nil {
-		return events, heads, fmt.Errorf("storepostgres: %w", err)
-	}
-	if events == heads {
-		return events, heads, fmt.Errorf("storepostgres: WithEventsTable and WithAggregateHeadsTable both name %q: give each a table of its own", events)
+	if t.Events == t.Heads {
+		return events, heads, fmt.Errorf("storepostgres: WithNames: Names.Events and Names.AggregateHeads both name %q: give each a table of its own", t.Events)
 	}
 	if c.NotifyChannel != "" {
 		if err = ident.Check("WithNotifyChannel", c.NotifyChannel); err != nil {
 			return events, heads, fmt.Errorf("storepostgres: %w", err)
 		}
 	}
-	return events, heads, nil
+	return t.Events, t.Heads, nil
 }
 
 // Validate returns the error of the config with which NewStore was called.

@@ -18,12 +18,12 @@ func TestOtherTables(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	tables := migrations.DefaultConfig()
-	tables.EventsTable, tables.AggregateHeadsTable = "Infra.select", "infra.order$2"
+	tables.Names = store.Names{Schema: "Infra", Events: "select", AggregateHeads: "infra.order$2"}
 	if err := migrations.Apply(t.Context(), d.DB, &tables); err != nil {
 		t.Fatal(err)
 	}
 	s := storepostgres.NewStore(storepostgres.NewStoreConfig(
-		storepostgres.WithEventsTable(tables.EventsTable), storepostgres.WithAggregateHeadsTable(tables.AggregateHeadsTable)))
+		storepostgres.WithNames(tables.Names)))
 
 	for _, expected := range []store.ExpectedVersion{store.NoStream(), store.Exact(1), store.Any()} {
 		mustAppend(t, s, d.DB, expected, newEvent("Order", "1"))
@@ -66,14 +66,12 @@ func TestBadConfigs(t *testing.T) {
 		option storepostgres.StoreOption
 		want   []string
 	}{
-		{storepostgres.WithEventsTable(`events"; DROP TABLE events; --`), []string{"WithEventsTable", "DROP TABLE", "letters"}},
-		{storepostgres.WithEventsTable(""), []string{"WithEventsTable"}},
-		{storepostgres.WithEventsTable("a.b.c"), []string{"WithEventsTable", "a.b.c"}},
-		{storepostgres.WithEventsTable(strings.Repeat("x", 64)), []string{"WithEventsTable", "63"}},
-		{storepostgres.WithAggregateHeadsTable("heads\x00"), []string{"WithAggregateHeadsTable"}},
-		{storepostgres.WithAggregateHeadsTable("Events"), []string{"WithEventsTable", "WithAggregateHeadsTable", "events"}},
+		{storepostgres.WithEventsTable(`events"; DROP TABLE events; --`), []string{"Names.Events", "DROP TABLE", "letters"}},
+		{storepostgres.WithEventsTable("a.b.c"), []string{"Names.Events", "a.b.c"}},
+		{storepostgres.WithEventsTable(strings.Repeat("x", 64)), []string{"Names.Events", "63"}},
+		{storepostgres.WithAggregateHeadsTable("heads\x00"), []string{"Names.AggregateHeads"}},
+		{storepostgres.WithAggregateHeadsTable("Events"), []string{"Names.Events", "Names.AggregateHeads", "events"}},
 		{storepostgres.WithNotifyChannel("it's"), []string{"WithNotifyChannel", "it's"}},
-		{func(c *storepostgres.StoreConfig) { *c = storepostgres.StoreConfig{} }, []string{"WithEventsTable"}},
 	} {
 		s := storepostgres.NewStore(storepostgres.NewStoreConfig(c.option))
 		errs := map[string]error{"Validate": s.Validate()}
@@ -100,11 +98,12 @@ func TestGoodConfigs(t *testing.T) {
 	db := pgtest.New(t).DB
 	changed := storepostgres.DefaultStoreConfig()
 	s := storepostgres.NewStore(changed)
-	changed.EventsTable = "another"
+	changed.Names.Events = "another"
 	for name, s := range map[string]*storepostgres.Store{
 		"nil":           storepostgres.NewStore(nil),
 		"nil logger":    storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithLogger(nil))),
 		"changed later": s,
+		"zero":          storepostgres.NewStore(&storepostgres.StoreConfig{}),
 	} {
 		if err := s.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)

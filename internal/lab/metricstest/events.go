@@ -95,7 +95,7 @@ func Events(t *testing.T, subject func(t *testing.T) Subject) {
 	d := pgtest.New(t)
 	seen := map[string]bool{}
 	first := &probe{t, subject(t), seen}
-	o, err := ops.New(d.DB, nil)
+	o, err := ops.New(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

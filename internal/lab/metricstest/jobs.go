@@ -55,7 +55,7 @@ func NewJobs(t testing.TB) *pgtest.Database {
 // StartJobs runs a worker of jobs with an adapter until the test ends, or end is called.
 func StartJobs(t testing.TB, db *sql.DB, a Adapter, handlers *jobs.Handlers, options ...jobs.Option) (w *jobs.Worker, end func()) {
 	t.Helper()
-	o, err := ops.NewJobs(db, nil)
+	o, err := ops.NewJobs(db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 			t.Fatal(err)
 		}
 	}
-	o, err := ops.NewJobs(d.DB, nil)
+	o, err := ops.NewJobs(d.DB)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func New(t *testing.T) Guarded {
 // As returns the Checkpoints of a worker on the database.
 func (g Guarded) As(t *testing.T, worker uuid.UUID, batchTimeout time.Duration) progress.Checkpoints {
 	t.Helper()
-	names, err := tables.Parse(tables.Default, "")
+	names, err := tables.Parse(store.Names{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func (g Guarded) As(t *testing.T, worker uuid.UUID, batchTimeout time.Duration) 
 // server returns how statements name the incarnation.
 func (g Guarded) server(t *testing.T) progress.Server {
 	t.Helper()
-	names, err := tables.Parse(tables.Default, "")
+	names, err := tables.Parse(store.Names{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -151,7 +151,7 @@ func (p picky) Handle(ctx context.Context, _ *sql.Tx, e store.PersistedEvent) er
 func TestAlertsOfConsumers(t *testing.T) {
 	db := pgtest.New(t)
 	d := deployment{t, metrics.New(unmeasured{})}
-	o, err := ops.New(db.DB, nil)
+	o, err := ops.New(db.DB)
 	must(t, err)
 	slow := make(chan struct{})
 	options := []worker.Option{worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1),
@@ -185,7 +185,7 @@ func TestAlertsOfConsumers(t *testing.T) {
 func TestAlertOfUnownedConsumers(t *testing.T) {
 	db := pgtest.New(t)
 	d := deployment{t, metrics.New(unmeasured{})}
-	o, err := ops.New(db.DB, nil)
+	o, err := ops.New(db.DB)
 	must(t, err)
 	_, end := metricstest.Start(t, db.DB, d, []consumer.Consumer{picky{name: "c"}, picky{name: "old"}})
 	d.play(alarm{"ConsumersUnowned", 12, func() {
