@@ -6,10 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/consume/batch"
-	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/partition"
@@ -28,27 +26,14 @@ type consumerLoop struct {
 	reader  *reader.Reader
 	handler *batch.Handler
 
-	progress    *progress.State // nil: it must be loaded
-	polled      *frontier.Value // the frontier's value up to which everything was read; nil: none
-	reloadedFor *frontier.Value // the frontier's value below the checkpoint for which the progress was already reloaded
+	agenda
 
-	tally            failure.Tally   // failures of new and late events
-	again            failure.Tally   // failures of the dead letter that is tried again
-	overtaken        int             // overtaken iterations in a row
-	wrongServer      bool            // the status shows that another server has answered
-	poison           *poison         // the event that failed too often; nil: none
-	atOpenRangeLimit bool            // the unit waits for open ranges to close, and the observers know
-	refused          *progress.Retry // the dead letter whose retry has just failed; nil: none
+	overtaken        int  // overtaken iterations in a row
+	wrongServer      bool // the status shows that another server has answered
+	atOpenRangeLimit bool // the unit waits for open ranges to close, and the observers know
 	last             *lastBatch
 	guards           lockwatch.Guards
 	stop             context.Context // the worker's intake; nil: that of run
-
-	triedDeadLetter bool // the last iteration tried a dead letter, so new events come next
-	suspects        int  // one of so many next events cannot be read; 0: none is known
-
-	rescaling partitions.Rescaling
-	deferred  deferredMove
-	pace      batch.Pace
 
 	precedence precedence
 }
@@ -63,7 +48,10 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 		Consumer: u.consumer, Bulk: u.bulk, Forgets: u.forgets, Middleware: w.cfg.HandleMiddleware, Decoder: w.cfg.Decoder,
 		Timeout: w.cfg.BatchTimeout, Size: w.cfg.BatchSize, Key: u.key.Name(), SlotOf: u.key.SlotOf,
 	}
-	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), rescaling: partitions.New(w.rescalingUnit(u)), guards: lockwatch.New(w.watchedRow(u)), handler: h}
+	return &consumerLoop{
+		w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), handler: h, guards: lockwatch.New(w.watchedRow(u)),
+		agenda: agenda{cfg: &w.cfg, unit: u, awaited: w.awaited, rescaling: partitions.New(w.rescalingUnit(u))},
+	}
 }
 
 // run works until intake ends, then finishes the batch in flight within ctx. It returns an
@@ -168,6 +156,7 @@ func (c *consumerLoop) next(intake context.Context, held *heldConn) (w *work, r 
 		return nil, result{outcome: passedOver, work: w}
 	}
 	if c.deferCommit(w) {
+		c.status.passed(w.advance.To)
 		return nil, result{outcome: commitDeferred, work: w}
 	}
 	return w, result{}
@@ -333,37 +322,11 @@ func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 	case r.outcome == idle:
 		c.await(intake, n)
 	case (r.outcome == committed || r.outcome == commitDeferred) && !r.work.Full:
-		sleepUntil(intake, c.gather(r.outcome), nil)
+		sleepUntil(intake, c.gather(r.outcome, c.w.frontier.Value()), nil)
 	case r.outcome == committed && c.w.cfg.BatchPause > 0:
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
 	}
 	sleepUntil(intake, c.tally.Due(), nil)
-}
-
-// gathering is how long a consumer lets further events gather after a batch.
-const gathering = 10 * time.Millisecond
-
-// gather returns the pause after a batch. If events arrive faster than they are handled,
-// fewer and larger batches cost the database less. On a quiet log an event does not wait:
-// no event came during the batch before. A part waits after each batch, since the next
-// event seldom belongs to it.
-func (c *consumerLoop) gather(o outcome) time.Duration {
-	if o == committed && c.unit.isPart() {
-		return gatheringOf(c.unit.slots)
-	}
-	v, before := c.w.frontier.Value(), c.polled
-	if before == nil || v.Token != before.Token || v.Safe <= before.Safe {
-		return 0
-	}
-	return gathering
-}
-
-// gatheringOf returns how long a part lets events gather. The time grows with the number of
-// parts, up to three times gathering. Each part has its own transactions, with fewer events
-// in each.
-func gatheringOf(slots partition.Range) time.Duration {
-	n := partition.Slots / slots.Size()
-	return min(gathering+time.Duration(n)*gathering/16, 3*gathering)
 }
 
 // await waits for a signal, for the next check, or for another worker or an operator to

@@ -28,7 +28,7 @@ func TestPauseEndsWhenFrontierRecovers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, back := time.Now(), make(chan struct{})
 				time.AfterFunc(time.Second, func() { close(back) })
-				c := &consumerLoop{tally: failure.Tally{Disturbed: test.disturbed}}
+				c := &consumerLoop{agenda: agenda{tally: failure.Tally{Disturbed: test.disturbed}}}
 				c.restAfterFailure(t.Context(), time.Hour, signals{recovered: back})
 				if took := time.Since(began); took != test.want {
 					t.Errorf("the pause took %v, want %v", took, test.want)

@@ -3,9 +3,7 @@ package consume
 import (
 	"time"
 
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/partition"
-	"github.com/pgfrontier/worker/internal/reader"
 )
 
 const (
@@ -37,45 +35,38 @@ type deferredMove struct {
 
 // at returns the position where the unit continues: its checkpoint, or the deferred move's
 // end.
-func (c *consumerLoop) at() int64 { return max(c.progress.Position, c.deferred.upTo) }
+func (a *agenda) at() int64 { return max(a.progress.Position, a.deferred.upTo) }
 
 // deferCommit defers the commit of a page without events of this unit, and reports whether
 // it did. It does not defer if a caller waits for a position that the page passes, or if
 // parts are to be merged. It does not defer either while a failing or unreadable event is
 // narrowed down: SkipEvent relies on the checkpoint before that event.
-func (c *consumerLoop) deferCommit(w *work) bool {
-	a := &w.advance
+func (a *agenda) deferCommit(w *work) bool {
+	to := &w.advance
 	switch {
-	case !c.unit.isPart(), len(w.Events)+len(w.deadLetters)+len(a.Marks)+len(a.Gone)+len(w.from.Open) > 0, w.retried != nil,
-		c.tally.Bisection.Active(), c.poison != nil, c.suspects > 0, c.rescaling.Merges(), c.deferredDue(), c.isWaitedFor(a.To):
+	case !a.unit.isPart(), len(w.Events)+len(w.deadLetters)+len(to.Marks)+len(to.Gone)+len(w.from.Open) > 0, w.retried != nil,
+		a.tally.Bisection.Active(), a.poison != nil, a.suspects > 0, a.rescaling.Merges(), a.deferredDue(), a.isWaitedFor(to.To):
 		return false
 	}
-	if c.deferred.upTo == 0 {
-		c.deferred.since = time.Now()
+	if a.deferred.upTo == 0 {
+		a.deferred.since = time.Now()
 	}
-	c.deferred.upTo = a.To
-	c.status.passed(a.To)
+	a.deferred.upTo = to.To
 	if w.Full {
-		c.polled = nil
+		a.polled = nil
 	}
 	return true
 }
 
 // deferredDue reports whether the deferred move must be committed: deferLimit has passed,
 // or a caller waits for it.
-func (c *consumerLoop) deferredDue() bool {
-	return c.deferred.upTo > c.progress.Position &&
-		(time.Since(c.deferred.since) >= deferLimit(c.unit.slots) || c.isWaitedFor(c.deferred.upTo))
+func (a *agenda) deferredDue() bool {
+	return a.deferred.upTo > a.progress.Position &&
+		(time.Since(a.deferred.since) >= deferLimit(a.unit.slots) || a.isWaitedFor(a.deferred.upTo))
 }
 
 // isWaitedFor reports whether a caller waits for a position above the checkpoint and up to
 // upTo.
-func (c *consumerLoop) isWaitedFor(upTo int64) bool {
-	return c.w.awaited.isWaitedFor(c.unit.consumerName, c.progress.Position, upTo)
-}
-
-// deferredWork returns the work that commits the deferred move.
-func (c *consumerLoop) deferredWork(v *frontier.Value) *work {
-	at := c.deferred.upTo
-	return c.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v)
+func (a *agenda) isWaitedFor(upTo int64) bool {
+	return a.awaited.isWaitedFor(a.unit.consumerName, a.progress.Position, upTo)
 }

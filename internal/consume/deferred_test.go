@@ -5,8 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/runtime"
-
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/partition"
@@ -20,34 +18,34 @@ import (
 func TestDeferredCommitConditions(t *testing.T) {
 	void := progress.Mark{Range: store.Range{First: 11, Last: 11}, Missing: 1, State: progress.Void}
 	for name, c := range map[string]struct {
-		change func(c *consumerLoop, w *work)
+		change func(c *agenda, w *work)
 		want   bool
 	}{
-		"nothing":                   {func(*consumerLoop, *work) {}, true},
-		"an event":                  {func(_ *consumerLoop, w *work) { w.Events = make([]store.PersistedEvent, 1) }, false},
-		"a dead letter":             {func(_ *consumerLoop, w *work) { w.deadLetters = make([]progress.DeadLetter, 1) }, false},
-		"a missing position":        {func(_ *consumerLoop, w *work) { w.advance.Marks = []progress.Mark{void} }, false},
-		"the end of a doubt":        {func(_ *consumerLoop, w *work) { w.advance.Gone = []int64{1} }, false},
-		"a doubt that is watched":   {func(_ *consumerLoop, w *work) { w.from.Open = make([]progress.OpenRange, 1) }, false},
-		"a dead letter tried again": {func(_ *consumerLoop, w *work) { w.retried = &progress.Retry{} }, false},
-		"a whole consumer":          {func(c *consumerLoop, _ *work) { c.unit = c.unit.unit(partition.All) }, false},
-		"a failing event":           {func(c *consumerLoop, _ *work) { c.tally.Bisection.Until = 12 }, false},
-		"a poison event":            {func(c *consumerLoop, _ *work) { c.poison = &poison{} }, false},
-		"parts that meet":           {func(c *consumerLoop, _ *work) { arriveAtBarrier(c) }, false},
-		"a caller waits":            {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 12) }, false},
-		"another process waits":     {func(c *consumerLoop, _ *work) { c.w.awaited.request("c", 11, func() int64 { return 10 }) }, false},
-		"a wait is for later":       {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 13) }, true},
-		"a wait is for earlier":     {func(c *consumerLoop, _ *work) { c.w.awaited.wait("c", 10) }, true},
-		"for a moment":              {func(c *consumerLoop, _ *work) { c.deferred = deferredMove{11, time.Now()} }, true},
-		"for what many parts may": {func(c *consumerLoop, _ *work) {
+		"nothing":                   {func(*agenda, *work) {}, true},
+		"an event":                  {func(_ *agenda, w *work) { w.Events = make([]store.PersistedEvent, 1) }, false},
+		"a dead letter":             {func(_ *agenda, w *work) { w.deadLetters = make([]progress.DeadLetter, 1) }, false},
+		"a missing position":        {func(_ *agenda, w *work) { w.advance.Marks = []progress.Mark{void} }, false},
+		"the end of a doubt":        {func(_ *agenda, w *work) { w.advance.Gone = []int64{1} }, false},
+		"a doubt that is watched":   {func(_ *agenda, w *work) { w.from.Open = make([]progress.OpenRange, 1) }, false},
+		"a dead letter tried again": {func(_ *agenda, w *work) { w.retried = &progress.Retry{} }, false},
+		"a whole consumer":          {func(c *agenda, _ *work) { c.unit = c.unit.unit(partition.All) }, false},
+		"a failing event":           {func(c *agenda, _ *work) { c.tally.Bisection.Until = 12 }, false},
+		"a poison event":            {func(c *agenda, _ *work) { c.poison = &poison{} }, false},
+		"parts that meet":           {func(c *agenda, _ *work) { arriveAtBarrier(&Worker{}, c) }, false},
+		"a caller waits":            {func(c *agenda, _ *work) { c.awaited.wait("c", 12) }, false},
+		"another process waits":     {func(c *agenda, _ *work) { c.awaited.request("c", 11, func() int64 { return 10 }) }, false},
+		"a wait is for later":       {func(c *agenda, _ *work) { c.awaited.wait("c", 13) }, true},
+		"a wait is for earlier":     {func(c *agenda, _ *work) { c.awaited.wait("c", 10) }, true},
+		"for a moment":              {func(c *agenda, _ *work) { c.deferred = deferredMove{11, time.Now()} }, true},
+		"for what many parts may": {func(c *agenda, _ *work) {
 			c.unit = c.unit.unit(partition.Cut(64)[0])
 			c.deferred = deferredMove{11, time.Now().Add(-leastDefer)}
 		}, true},
 
-		"for long": {func(c *consumerLoop, _ *work) { c.deferred = deferredMove{11, time.Now().Add(-leastDefer)} }, false},
+		"for long": {func(c *agenda, _ *work) { c.deferred = deferredMove{11, time.Now().Add(-leastDefer)} }, false},
 	} {
 		unit := (&spec{consumerName: "c"}).unit(partition.Cut(2)[0])
-		loop := &consumerLoop{status: unit.status, w: &Worker{observers: &runtime.Observers{}, awaited: newAwaited()}, unit: unit, progress: &progress.State{Position: 10}}
+		loop := &agenda{unit: unit, awaited: newAwaited(), progress: &progress.State{Position: 10}}
 		w := &work{Page: reader.Page{}, advance: progress.Advance{To: 12}}
 		c.change(loop, w)
 		if got := loop.deferCommit(w); got != c.want {
@@ -86,11 +84,11 @@ func TestDeferLimit(t *testing.T) {
 func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unit := (&spec{consumerName: "c"}).unit(partition.Cut(64)[0])
-		c := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, awaited: newAwaited()}, unit: unit, status: unit.status, progress: &progress.State{Position: 10}}
+		c := &consumerLoop{unit: unit, agenda: agenda{unit: unit, awaited: newAwaited(), progress: &progress.State{Position: 10}}}
 		c.deferred = deferredMove{upTo: 12, since: time.Now()}
 		wait := func(position int64) (after time.Duration) {
-			began, n := time.Now(), signals{callers: c.w.awaited.joined("c")}
-			time.AfterFunc(time.Millisecond, func() { c.w.awaited.wait("c", position) })
+			began, n := time.Now(), signals{callers: c.awaited.joined("c")}
+			time.AfterFunc(time.Millisecond, func() { c.awaited.wait("c", position) })
 			c.await(t.Context(), n)
 			return time.Since(began)
 		}

@@ -18,25 +18,6 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// poison is an event that has failed MaxConsecutiveFailures times, with the decision about
-// the event and its consumer.
-type poison struct {
-	policy   FailurePolicy
-	position int64
-	attempts int
-	err      error
-	revision int64 // revision of the progress for which the event was skipped; another revision clears the poison
-}
-
-// tallyOf returns the tally of a batch: the tally of the dead letter if the batch retries
-// one.
-func (c *consumerLoop) tallyOf(r *progress.Retry) *failure.Tally {
-	if r != nil {
-		return &c.again
-	}
-	return &c.tally
-}
-
 // failureLimits returns the options that decide what follows from a failure.
 func (c *Config) failureLimits() *failure.Limits {
 	return &failure.Limits{Attempts: c.MaxConsecutiveFailures, Stop: c.FailurePolicy == FailStop, RetryLimit: c.RetryLimit, Pause: c.PollInterval, MaxPause: c.MaxPollInterval}

@@ -10,7 +10,7 @@ import (
 // a quiet log is handled at once.
 func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 	d, h := newLedgerStepper(t)
-	if pause := h.loop.gather(committed); pause != 0 {
+	if pause := h.loop.gather(committed, h.frontier.Value()); pause != 0 {
 		t.Errorf("it waits for %v before its first batch", pause)
 	}
 	for range 2 {
@@ -19,13 +19,13 @@ func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 		if r, fatal := h.loop.step(t.Context(), t.Context()); r.outcome != committed || fatal != nil {
 			t.Fatalf("the batch: %+v, %v", r, fatal)
 		}
-		if pause := h.loop.gather(committed); pause != 0 {
+		if pause := h.loop.gather(committed, h.frontier.Value()); pause != 0 {
 			t.Errorf("on a quiet log it waits for %v", pause)
 		}
 	}
 	appendOne(t, d.DB, "1")
 	h.stepFrontierTo(t, h.frontier.Value().Safe+1)
-	if pause := h.loop.gather(committed); pause != gathering {
+	if pause := h.loop.gather(committed, h.frontier.Value()); pause != gathering {
 		t.Errorf("with an event that came during the batch it waits for %v, want %v", pause, gathering)
 	}
 }
@@ -36,8 +36,8 @@ func TestPartGathersAfterEachBatch(t *testing.T) {
 	last := gathering
 	for n := 2; n <= partition.MaxCount; n *= 2 {
 		var d spec
-		c := consumerLoop{unit: d.unit(partition.Cut(n)[0])}
-		pause := c.gather(committed)
+		c := agenda{unit: d.unit(partition.Cut(n)[0])}
+		pause := c.gather(committed, nil)
 		if pause <= last && pause < 3*gathering || pause > 3*gathering {
 			t.Errorf("one of %d parts waits for %v after a batch, one of half as many for %v", n, pause, last)
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
@@ -17,37 +16,8 @@ import (
 
 // forget makes the loop load its progress again.
 func (c *consumerLoop) forget() {
-	c.progress = nil
-	c.polled = nil
-	c.deferred = deferredMove{}
+	c.agenda.forget()
 	c.unit.reload.revision.Store(noRevision)
-}
-
-// outdated reports whether the progress must be loaded again before v is used.
-func (c *consumerLoop) outdated(v *frontier.Value) bool {
-	switch {
-	case c.progress == nil:
-		return false
-	case c.progress.Token != v.Token:
-		// The server crashed or a backup was restored since. Either may have set the
-		// progress back, and counted its revision up again.
-		return true
-	case v.Safe < c.progress.Position && v != c.reloadedFor:
-		// Another worker's frontier was further, or the sequence was set back.
-		c.reloadedFor = v
-		return true
-	}
-	return false
-}
-
-// hasWork reports whether the unit has new work, or an operator has requested some.
-func (c *consumerLoop) hasWork(v *frontier.Value) bool {
-	return c.progress.Paused == nil && (c.progress.Retry || c.hasNewPositions(v) || c.deferredDue())
-}
-
-// hasNewPositions reports whether there are new positions, or changes of open ones.
-func (c *consumerLoop) hasNewPositions(v *frontier.Value) bool {
-	return c.polled != v && (v.Safe > c.at() || len(c.progress.Open) > 0)
 }
 
 // takeReadAhead returns the next work if it was read ahead. It drops pages that do not
@@ -190,74 +160,10 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	return c.workOf(p, v), result{}
 }
 
-// suspect records that one of the next events cannot be read. The next page has at most
-// half of the suspected events. So the events before it are handled, and in the end the
-// event is read alone. suspect reports whether the next page is smaller.
-func (c *consumerLoop) suspect(ctx context.Context, asked int, more bool, err error) (halved bool) {
-	switch {
-	case err == nil && !more:
-		c.suspects = 0
-	case err == nil:
-		c.suspects = max(0, c.suspects-asked)
-	case ofEvents(ctx, err):
-		c.suspects, halved = asked, asked > 1
-	}
-	return halved
-}
-
-// ofEvents reports whether a read failed because of its events, as far as that is known.
-func ofEvents(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && !errors.Is(err, store.ErrIncarnation) && !pgdriver.IsConnectionLoss(err)
-}
-
-// place returns where the unit continues, and how far it may read.
-func (c *consumerLoop) place() reader.Place {
-	b := c.tally.Bisection
-	at := reader.Place{Position: c.at(), Limit: b.Size(c.batchSize()), Bound: b.UpTo(reader.Unbounded)}
-	if upTo, bounded := c.rescaling.Bound(); bounded {
-		at.Bound = min(at.Bound, upTo)
-	}
-	if c.endsAtPoison() {
-		at.Limit, at.Bound = c.w.cfg.BatchSize, min(at.Bound, c.poison.position-1) // no event of the unit itself lies between
-	}
-	if c.suspects > 0 {
-		at.Limit, at.Exact = min(at.Limit, max(1, c.suspects/2)), true
-	}
-	for _, o := range c.progress.Open {
-		at.Open = append(at.Open, o.Range)
-	}
-	return at
-}
-
-// batchSize is the most events of the next batch.
-func (c *consumerLoop) batchSize() int { return c.pace.Size(c.w.cfg.BatchSize, c.w.cfg.BatchTimeout) }
-
-// paced reports whether the handler's time makes batches smaller than BatchSize.
-func (c *consumerLoop) paced() bool { return c.batchSize() < c.w.cfg.BatchSize }
-
-// endsAtPoison reports whether the poison event is kept: the consumer is paused, or the
-// worker ends.
-func (c *consumerLoop) endsAtPoison() bool {
-	return c.poison != nil && c.poison.policy != FailDeadLetter
-}
-
-// othersBetween reports whether other units' events may lie between a checkpoint and a
-// position. SkipEvent skips the next event of all units. So the checkpoint must end just
-// before the poison event.
-func (c *consumerLoop) othersBetween(checkpoint, position int64) bool {
-	return (c.unit.isPart() || len(c.unit.types) > 0) && checkpoint < position-1
-}
-
 // pidOf returns a function that returns the pid of the server process behind conn.
 func (c *consumerLoop) pidOf(conn *sql.Conn) func() int64 {
 	pid := c.w.sessionOf(conn)
 	return func() int64 { return pid }
-}
-
-// deadLetterNext reports whether a dead letter is tried before new events. Dead letters and
-// new events alternate, so neither waits for more than one batch of the other.
-func (c *consumerLoop) deadLetterNext() bool {
-	return c.progress != nil && c.progress.Retry && !c.triedDeadLetter
 }
 
 // readDeadLetter reads the next dead letter to retry, the first of its aggregate or key. If
@@ -326,4 +232,10 @@ func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *
 		w.haveDeadLetters, w.replayed, err = c.w.checkpoints.HaveDeadLetters(ctx, q, c.unit.name, c.progress.Token, all)
 	}
 	return err
+}
+
+// deferredWork returns the work that commits the deferred move.
+func (c *consumerLoop) deferredWork(v *frontier.Value) *work {
+	at := c.deferred.upTo
+	return c.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v)
 }

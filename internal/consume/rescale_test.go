@@ -174,7 +174,7 @@ func TestUnready(t *testing.T) {
 		"a poison event":        func(c *consumerLoop) { c.poison = &poison{} },
 		"too many doubts":       func(c *consumerLoop) { c.atOpenRangeLimit = true },
 	} {
-		c := &consumerLoop{progress: &progress.State{}}
+		c := &consumerLoop{agenda: agenda{progress: &progress.State{}}}
 		if c.unready() {
 			t.Fatal("it is not ready without a failure")
 		}
@@ -189,10 +189,11 @@ func TestUnready(t *testing.T) {
 func TestLeavingABarrierPollsAgain(t *testing.T) {
 	parts := partition.Cut(2)
 	w := &Worker{observers: &runtime.Observers{}, coord: coord.New(coord.Config{})}
-	c := &consumerLoop{w: w, unit: (&spec{consumerName: "c"}).unit(parts[0]), progress: &progress.State{Position: 10}}
+	unit := (&spec{consumerName: "c"}).unit(parts[0])
+	c := &consumerLoop{w: w, unit: unit, agenda: agenda{unit: unit, progress: &progress.State{Position: 10}}}
 	other := partitions.New(w.rescalingUnit((&spec{consumerName: "c"}).unit(parts[1])))
 	for range 2 {
-		arriveAtBarrier(c)
+		arriveAtBarrier(w, &c.agenda)
 		other.Next(1, partitions.Arrival{Position: 10}, time.Now())
 	}
 	if _, bounded := c.rescaling.Bound(); !bounded {
@@ -206,10 +207,10 @@ func TestLeavingABarrierPollsAgain(t *testing.T) {
 	}
 }
 
-// arriveAtBarrier makes the unit of a loop wait at a merge barrier.
-func arriveAtBarrier(c *consumerLoop) {
-	if !c.rescaling.Merges() {
-		c.rescaling = partitions.New(c.w.rescalingUnit(c.unit))
+// arriveAtBarrier makes a unit wait at a merge barrier.
+func arriveAtBarrier(w *Worker, a *agenda) {
+	if !a.rescaling.Merges() {
+		a.rescaling = partitions.New(w.rescalingUnit(a.unit))
 	}
-	c.rescaling.Next(1, partitions.Arrival{Position: c.progress.Position}, time.Now())
+	a.rescaling.Next(1, partitions.Arrival{Position: a.progress.Position}, time.Now())
 }

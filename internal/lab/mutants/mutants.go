@@ -215,7 +215,7 @@ var failureMutants = []Mutant{
 	{
 		Name:    "one-tally",
 		Mistake: "a dead letter's failures are counted with those of what is new: it is the same consumer",
-		Edits:   []Edit{{"internal/consume/failure.go", `return &c.again`, `return &c.tally`}},
+		Edits:   []Edit{{"internal/consume/agenda.go", `return &a.again`, `return &a.tally`}},
 		Test:    Test{"./internal/e2e", "TestDeadLetterThatAlwaysConflicts"},
 	},
 }

@@ -1,0 +1,183 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/consume/batch"
+	"github.com/pgfrontier/worker/internal/consume/failure"
+	"github.com/pgfrontier/worker/internal/consume/partitions"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/store"
+)
+
+// agenda is what a loop knows of its unit's progress and failures. It decides what the loop
+// reads next, and when. It does no I/O.
+type agenda struct {
+	cfg     *Config
+	unit    *unit
+	awaited *awaited
+
+	progress    *progress.State // nil: it must be loaded
+	polled      *frontier.Value // the frontier's value up to which everything was read; nil: none
+	reloadedFor *frontier.Value // the frontier's value below the checkpoint for which the progress was already reloaded
+
+	tally           failure.Tally   // failures of new and late events
+	again           failure.Tally   // failures of the dead letter that is tried again
+	poison          *poison         // the event that failed too often; nil: none
+	refused         *progress.Retry // the dead letter whose retry has just failed; nil: none
+	triedDeadLetter bool            // the last iteration tried a dead letter, so new events come next
+	suspects        int             // one of so many next events cannot be read; 0: none is known
+
+	rescaling partitions.Rescaling
+	deferred  deferredMove
+	pace      batch.Pace
+}
+
+// poison is an event that has failed MaxConsecutiveFailures times, with the decision about
+// the event and its consumer.
+type poison struct {
+	policy   FailurePolicy
+	position int64
+	attempts int
+	err      error
+	revision int64 // revision of the progress for which the event was skipped; another revision clears the poison
+}
+
+// forget drops the loaded progress.
+func (a *agenda) forget() {
+	a.progress = nil
+	a.polled = nil
+	a.deferred = deferredMove{}
+}
+
+// outdated reports whether the progress must be loaded again before v is used.
+func (a *agenda) outdated(v *frontier.Value) bool {
+	switch {
+	case a.progress == nil:
+		return false
+	case a.progress.Token != v.Token:
+		// The server crashed or a backup was restored since. Either may have set the
+		// progress back, and counted its revision up again.
+		return true
+	case v.Safe < a.progress.Position && v != a.reloadedFor:
+		// Another worker's frontier was further, or the sequence was set back.
+		a.reloadedFor = v
+		return true
+	}
+	return false
+}
+
+// hasWork reports whether the unit has new work, or an operator has requested some.
+func (a *agenda) hasWork(v *frontier.Value) bool {
+	return a.progress.Paused == nil && (a.progress.Retry || a.hasNewPositions(v) || a.deferredDue())
+}
+
+// hasNewPositions reports whether there are new positions, or changes of open ones.
+func (a *agenda) hasNewPositions(v *frontier.Value) bool {
+	return a.polled != v && (v.Safe > a.at() || len(a.progress.Open) > 0)
+}
+
+// deadLetterNext reports whether a dead letter is tried before new events. Dead letters and
+// new events alternate, so neither waits for more than one batch of the other.
+func (a *agenda) deadLetterNext() bool {
+	return a.progress != nil && a.progress.Retry && !a.triedDeadLetter
+}
+
+// place returns where the unit continues, and how far it may read.
+func (a *agenda) place() reader.Place {
+	b := a.tally.Bisection
+	at := reader.Place{Position: a.at(), Limit: b.Size(a.batchSize()), Bound: b.UpTo(reader.Unbounded)}
+	if upTo, bounded := a.rescaling.Bound(); bounded {
+		at.Bound = min(at.Bound, upTo)
+	}
+	if a.endsAtPoison() {
+		at.Limit, at.Bound = a.cfg.BatchSize, min(at.Bound, a.poison.position-1) // no event of the unit itself lies between
+	}
+	if a.suspects > 0 {
+		at.Limit, at.Exact = min(at.Limit, max(1, a.suspects/2)), true
+	}
+	for _, o := range a.progress.Open {
+		at.Open = append(at.Open, o.Range)
+	}
+	return at
+}
+
+// suspect records that one of the next events cannot be read. The next page has at most
+// half of the suspected events. So the events before it are handled, and in the end the
+// event is read alone. suspect reports whether the next page is smaller.
+func (a *agenda) suspect(ctx context.Context, asked int, more bool, err error) (halved bool) {
+	switch {
+	case err == nil && !more:
+		a.suspects = 0
+	case err == nil:
+		a.suspects = max(0, a.suspects-asked)
+	case ofEvents(ctx, err):
+		a.suspects, halved = asked, asked > 1
+	}
+	return halved
+}
+
+// batchSize is the most events of the next batch.
+func (a *agenda) batchSize() int { return a.pace.Size(a.cfg.BatchSize, a.cfg.BatchTimeout) }
+
+// paced reports whether the handler's time makes batches smaller than BatchSize.
+func (a *agenda) paced() bool { return a.batchSize() < a.cfg.BatchSize }
+
+// endsAtPoison reports whether the poison event is kept: the consumer is paused, or the
+// worker ends.
+func (a *agenda) endsAtPoison() bool {
+	return a.poison != nil && a.poison.policy != FailDeadLetter
+}
+
+// othersBetween reports whether other units' events may lie between a checkpoint and a
+// position. SkipEvent skips the next event of all units. So the checkpoint must end just
+// before the poison event.
+func (a *agenda) othersBetween(checkpoint, position int64) bool {
+	return (a.unit.isPart() || len(a.unit.types) > 0) && checkpoint < position-1
+}
+
+// tallyOf returns the tally of a batch: the tally of the dead letter if the batch retries
+// one.
+func (a *agenda) tallyOf(r *progress.Retry) *failure.Tally {
+	if r != nil {
+		return &a.again
+	}
+	return &a.tally
+}
+
+// gather returns the pause after a batch. If events arrive faster than they are handled,
+// fewer and larger batches cost the database less. On a quiet log an event does not wait:
+// no event came during the batch before. A part waits after each batch, since the next
+// event seldom belongs to it.
+func (a *agenda) gather(o outcome, v *frontier.Value) time.Duration {
+	if o == committed && a.unit.isPart() {
+		return gatheringOf(a.unit.slots)
+	}
+	before := a.polled
+	if before == nil || v.Token != before.Token || v.Safe <= before.Safe {
+		return 0
+	}
+	return gathering
+}
+
+// gathering is how long a consumer lets further events gather after a batch.
+const gathering = 10 * time.Millisecond
+
+// gatheringOf returns how long a part lets events gather. The time grows with the number of
+// parts, up to three times gathering. Each part has its own transactions, with fewer events
+// in each.
+func gatheringOf(slots partition.Range) time.Duration {
+	n := partition.Slots / slots.Size()
+	return min(gathering+time.Duration(n)*gathering/16, 3*gathering)
+}
+
+// ofEvents reports whether a read failed because of its events, as far as that is known.
+func ofEvents(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && !errors.Is(err, store.ErrIncarnation) && !pgdriver.IsConnectionLoss(err)
+}
