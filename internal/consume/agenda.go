@@ -108,6 +108,12 @@ func (a *agenda) place() reader.Place {
 	return at
 }
 
+// workOf returns the work for a page that was read under v. head is the highest visible
+// position that this worker has seen.
+func (a *agenda) workOf(p reader.Page, v *frontier.Value, head int64) *work {
+	return &work{Page: p, under: v, from: *a.progress, head: head}
+}
+
 // suspect records that one of the next events cannot be read. The next page has at most
 // half of the suspected events. So the events before it are handled, and in the end the
 // event is read alone. suspect reports whether the next page is smaller.

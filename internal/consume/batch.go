@@ -136,7 +136,7 @@ func (c *consumerLoop) callsOf(w *work, t *batch.Tx, moved progress.Moved, b *ob
 	calls := &batch.Batch{
 		Handler: c.handler, Tx: t, Events: w.Events, Late: w.late(), Delivery: d, Delivered: w.from.Effects, Pace: c.pace,
 		Forget:  w.retried != nil && w.retried.Forget,
-		Prepare: func(ctx context.Context) error { return c.writeDeadLetters(ctx, c.w.db.Plans.On(t.Conn, t.Tx), w) },
+		Prepare: func(ctx context.Context) error { return c.deadLetters.write(ctx, c.w.db.Plans.On(t.Conn, t.Tx), w) },
 		Shorten: func(ctx context.Context) error { return c.shorten(ctx, t, moved.Role, w, b) },
 		Commit: func() error {
 			c.last.end = unsure

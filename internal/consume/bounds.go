@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
@@ -111,19 +112,27 @@ func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 	}
 }
 
+// statements runs the statements of one unit's loop within time limits, which grow while
+// the database fails.
+type statements struct {
+	w     *Worker
+	unit  *unit
+	fails *failure.Tally
+}
+
 // quickLimit is the limit for taking a connection, and for a quick statement.
-func (c *consumerLoop) quickLimit() time.Duration { return c.w.limits.after(c.tally.Disturbed) }
+func (s statements) quickLimit() time.Duration { return s.w.limits.after(s.fails.Disturbed) }
+
+// quickly runs a statement that touches a few rows.
+func (s statements) quickly(ctx context.Context, statement func(ctx context.Context) error) error {
+	return s.w.bounded(ctx, s.quickLimit(), statement)
+}
 
 // after returns the limit of a quick statement after a number of failures in a row. The
 // limit doubles with each failure, up to three times and up to read: a slow server is not a
 // dead one.
 func (l *limits) after(failures int) time.Duration {
 	return min(l.quick<<min(failures, 3), l.read)
-}
-
-// quickly runs a statement that touches a few rows.
-func (c *consumerLoop) quickly(ctx context.Context, statement func(ctx context.Context) error) error {
-	return c.w.bounded(ctx, c.quickLimit(), statement)
 }
 
 // begin begins a batch's transaction on ctx. It calls end, which cancels ctx, if the server

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -76,6 +77,7 @@ func TestUsualLimits(t *testing.T) {
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		c := consumerLoop{w: w, stop: stopped}
+		c.statements = statements{w: w, fails: &c.tally}
 		for name, bound := range map[string]func(context.Context) (context.Context, context.CancelFunc){"an outcome lookup": c.lookupContext, "the shutdown deadline": c.shutdownDeadline} {
 			began := time.Now()
 			ctx, cancel := bound(t.Context())
@@ -95,10 +97,10 @@ func TestUsualLimits(t *testing.T) {
 
 // A slow server gets more time with each failure, because it is not dead.
 func TestQuickLimitGrowsWithFailures(t *testing.T) {
-	c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
+	c := statements{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}, fails: &failure.Tally{}}
 	quick, read := usualLimits.quick, usualLimits.read
 	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
-		c.tally.Disturbed = disturbed
+		c.fails.Disturbed = disturbed
 		if got := c.quickLimit(); got != want {
 			t.Errorf("after %d failures in a row it waits for %v, want %v", disturbed, got, want)
 		}
@@ -215,6 +217,7 @@ func TestBeginLimitDoesNotEndBatch(t *testing.T) {
 		ctx, end := context.WithCancelCause(t.Context())
 		defer end(nil)
 		c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
+		c.statements = statements{w: c.w, fails: &c.tally}
 		tx, err := c.begin(ctx, end, intake, conn)
 		if err != nil {
 			t.Fatal(err)

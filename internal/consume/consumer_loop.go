@@ -26,7 +26,11 @@ type consumerLoop struct {
 	reader  *reader.Reader
 	handler *batch.Handler
 
+	statements
 	agenda
+	deadLetters deadLetters
+	failures    failureActions
+	precedence  precedence
 
 	overtaken        int  // overtaken iterations in a row
 	wrongServer      bool // the status shows that another server has answered
@@ -35,7 +39,6 @@ type consumerLoop struct {
 	guards           lockwatch.Guards
 	stop             context.Context // the worker's intake; nil: that of run
 
-	precedence precedence
 }
 
 // newLoop makes the loop of a unit.
@@ -48,10 +51,14 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 		Consumer: u.consumer, Bulk: u.bulk, Forgets: u.forgets, Middleware: w.cfg.HandleMiddleware, Decoder: w.cfg.Decoder,
 		Timeout: w.cfg.BatchTimeout, Size: w.cfg.BatchSize, Key: u.key.Name(), SlotOf: u.key.SlotOf,
 	}
-	return &consumerLoop{
+	c := &consumerLoop{
 		w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), handler: h, guards: lockwatch.New(w.watchedRow(u)),
 		agenda: agenda{cfg: &w.cfg, unit: u, awaited: w.awaited, rescaling: partitions.New(w.rescalingUnit(u))},
 	}
+	c.statements = statements{w, u, &c.tally}
+	c.deadLetters = deadLetters{c.statements, &c.agenda}
+	c.failures = failureActions{c.statements, &c.agenda, &c.deadLetters}
+	return c
 }
 
 // run works until intake ends, then finishes the batch in flight within ctx. It returns an
@@ -82,7 +89,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 			return fatal
 		}
 		if r.failed() {
-			pause, fatal := c.afterFailure(intake, r)
+			pause, fatal := c.failures.after(intake, r)
 			if fatal != nil {
 				return fatal
 			}
@@ -148,7 +155,7 @@ func (c *consumerLoop) next(intake context.Context, held *heldConn) (w *work, r 
 	if err := c.reader.Failure(); err != nil {
 		return nil, result{outcome: disturbed, err: err}
 	}
-	if err = c.findDeadLetters(intake, c.w.db.Plans.On(conn, conn), w); err != nil {
+	if err = c.deadLetters.find(intake, c.w.db.Plans.On(conn, conn), w); err != nil {
 		return nil, result{outcome: disturbed, err: err}
 	}
 	c.plan(intake, w)
@@ -272,9 +279,8 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	c.announce()
 	c.w.skipped(c.unit.name, a.Marks)
 	c.w.deadLettered(c.unit.name, w.deadLetters)
-	c.settleDeadLetters(w)
-	if a.MovesOpen() || w.shortened {
-		c.forget() // the progress now has open ranges that the loop lacks, or the batch was shortened
+	if known := c.deadLetters.settle(w); !known || a.MovesOpen() || w.shortened {
+		c.forget() // the progress has changed in a way that the loop does not know
 	}
 	if w.Full {
 		c.polled = nil
@@ -401,21 +407,10 @@ func sleepUntil(intake context.Context, d time.Duration, back <-chan struct{}) {
 	}
 }
 
-// observeResumed ends the condition of a pause after an operator has resumed the consumer.
-// It begins the condition for a pause that a worker has set, perhaps another worker.
-func (c *consumerLoop) observeResumed() {
-	switch p := c.progress.Paused; {
-	case p == nil:
-		c.w.observers.End(c.about(observe.ConditionPaused))
-	case p.ByWorker():
-		c.w.observers.Begin(c.about(observe.ConditionPaused), errors.New(p.Reason))
-	}
-}
-
 // passed records that everything up to position is done.
 func (c *consumerLoop) passed(r *progress.Retry, position int64) {
 	t := c.tallyOf(r)
 	if t.Passed(position); t.Clean() {
-		c.w.observers.End(c.aboutBatch(observe.ConditionBatch, r))
+		c.w.observers.End(c.unit.aboutBatch(observe.ConditionBatch, r))
 	}
 }

@@ -37,7 +37,7 @@ func (c *consumerLoop) fatalError(ctx context.Context, v verdict, to int64, fail
 	if len(b.fault) == 1 {
 		r.at = &b.fault[0]
 	}
-	e := c.consumerError(r, failure.Decision{InARow: c.tally.Failures + 1})
+	e := consumerError(c.unit.name, r, failure.Decision{InARow: c.tally.Failures + 1})
 	c.status.failed(e, e.Failures)
 	c.w.observers.Notify(observe.TransactionEnded{Consumer: c.unit.name, From: b.work.advance.To, To: to, Unknown: errors.Is(e, ErrOutcomeUnknown), Err: e})
 	return e

@@ -54,17 +54,17 @@ func (w *Worker) deadLettered(consumer string, deadLetters []progress.DeadLetter
 
 // about returns the subject of a condition of the loop's unit.
 func (c *consumerLoop) about(condition observe.Condition) runtime.Subject {
-	return aboutUnit(condition, c.unit)
+	return c.unit.about(condition)
 }
 
-// aboutUnit returns the subject of a condition of a unit.
-func aboutUnit(condition observe.Condition, u *unit) runtime.Subject {
+// about returns the subject of a condition of the unit.
+func (u *unit) about(condition observe.Condition) runtime.Subject {
 	return runtime.Subject{Condition: condition, Consumer: u.name}
 }
 
 // aboutBatch returns the subject of a condition of new events, or of a dead letter.
-func (c *consumerLoop) aboutBatch(condition observe.Condition, r *progress.Retry) runtime.Subject {
-	s := c.about(condition)
+func (u *unit) aboutBatch(condition observe.Condition, r *progress.Retry) runtime.Subject {
+	s := u.about(condition)
 	if r != nil {
 		s.Detail = "dead letter"
 	}

@@ -44,7 +44,7 @@ func (w *Worker) sessions(consumer string) lockwatch.Sessions {
 
 // watchedRow returns a unit's row with what its watch needs.
 func (w *Worker) watchedRow(u *unit) lockwatch.Row {
-	about := aboutUnit(observe.ConditionLock, u)
+	about := u.about(observe.ConditionLock)
 	r := lockwatch.Row{
 		Sessions: w.sessions(u.name), Unit: u.name, Worker: w.id, Checkpoints: &w.checkpoints,
 		Patience: w.limits.lock, Limit: w.guardLimit(), Found: w.sweepNow.Send,

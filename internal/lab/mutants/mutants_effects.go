@@ -76,7 +76,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "new-events-overtake-a-replay",
 		Mistake: "letters that wait for a replay are no dead letters, so nothing waits behind them",
-		Edits:   []Edit{{"internal/consume/read.go", `c.poison == nil && !c.progress.HasDeadLetters {`, `c.poison == nil && c.progress.DeadLetters == 0 {`}},
+		Edits:   []Edit{{"internal/consume/deadletter.go", `d.agenda.poison == nil && !d.agenda.progress.HasDeadLetters {`, `d.agenda.poison == nil && d.agenda.progress.DeadLetters == 0 {`}},
 		Test:    Test{"./ops", "TestReplayKeepsOrder"},
 	},
 }
