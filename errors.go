@@ -46,7 +46,7 @@ var (
 
 	// ErrStandby is the error of a start on a server that takes no writes: a standby, or a
 	// server with read-only sessions. A worker that meets a standby later continues, and
-	// looks for the primary.
+	// searches for the primary.
 	ErrStandby = consume.ErrStandby
 
 	// ErrTransactionPooling is the error if a proxy gives each transaction another session.

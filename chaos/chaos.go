@@ -72,7 +72,7 @@ func (c Config) sim() sim.Config {
 	if c.Jobs {
 		program += " -jobs"
 		same.Faults = sim.Faults(true).All()
-		same.Faults["linger"] = 8 // so that a process that is killed has jobs in hand
+		same.Faults["linger"] = 8 // so that a process that is killed has jobs in flight
 		same.Faults["pause"] = 0.3
 	}
 	same.Repeat = same.CommandLine(program, DefaultConfig().sameAs(), faults)
@@ -131,7 +131,7 @@ func draw(c sim.Config) sim.Scenario {
 	if s.Jobs != nil {
 		// Processes share the machine with a server that is started again and again.
 		s.Jobs.HeartbeatTimeout += 1500 * time.Millisecond
-		s.Jobs.Caps = []int{0, 0, 5, 20} // fewer than all slots, and room enough for jobs to be in hand
+		s.Jobs.Caps = []int{0, 0, 5, 20} // fewer than all slots, and room enough for jobs to be in flight
 	}
 	return s
 }

@@ -88,7 +88,7 @@ func TestRunOfJobsHolds(t *testing.T) {
 }
 
 // Processes that were stopped come back while others run their jobs. A run may end, on a
-// busy machine, before one that had jobs in hand has been stopped for long enough.
+// busy machine, before one that had jobs in flight has been stopped for long enough.
 func TestZombiesWithJobsHold(t *testing.T) {
 	tier.Long(t, "TestRunOfJobsHolds, whose processes are killed; package sim has zombies of jobs")
 	c := small(t, Faults{"stop": 1})

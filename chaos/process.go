@@ -95,7 +95,7 @@ func (p *process) listen(out io.Reader, env sim.Env) {
 	_, _ = io.Copy(io.Discard, out) // a line too long
 }
 
-// answer takes note of what the process says of an order to break the rules.
+// answer records what the process says of an order to break the rules.
 func (p *process) answer(r history.Record, env sim.Env) {
 	switch about := r.About.(type) {
 	case history.Breach:

@@ -220,7 +220,7 @@ func (c *Coordinator) announce(ctx context.Context, s *session) {
 
 // Dead reports whether the work of a worker may be ended. A worker without a row is dead, and
 // so is a worker whose last heartbeat is older than its HeartbeatTimeout. A worker is also
-// dead if its lock is free and its next heartbeat is overdue. A live worker may look dead for
+// dead if its lock is free and its next heartbeat is overdue. A live worker may seem dead for
 // a moment, so ask twice, with a pause. Dead requires a successful Register.
 //
 // The leader reassigns units sooner: this does no harm to a worker that lives and has lost its

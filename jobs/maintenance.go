@@ -85,7 +85,7 @@ func (c *maintenance) task(ctx context.Context, name string, f func(ctx context.
 // begin does the short tasks of a round. If no pass is under way, begin starts a pass over old
 // rows.
 func (c *maintenance) begin(ctx context.Context) {
-	c.task(ctx, "look for jobs of workers that are gone", func(ctx context.Context, conn *sql.Conn) error {
+	c.task(ctx, "find jobs of workers that are gone", func(ctx context.Context, conn *sql.Conn) error {
 		ids, err := c.w.queue.Claimers(ctx, c.w.planned(conn, conn))
 		c.w.rescuer.suspect(ids)
 		return err
@@ -95,11 +95,11 @@ func (c *maintenance) begin(ctx context.Context) {
 		c.w.checkSequence(ctx, conn)
 		return nil
 	})
-	c.task(ctx, "look for queues without a worker", c.checkUnserved)
-	c.task(ctx, "look for flows without a worker", c.checkUnadvanced)
+	c.task(ctx, "find queues without a worker", c.checkUnserved)
+	c.task(ctx, "find flows without a worker", c.checkUnadvanced)
 	c.task(ctx, orphansTask, c.checkOrphans)
 	if !c.pass.underWay() {
-		c.task(ctx, "look for finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
+		c.task(ctx, "find finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
 			c.pass.queues, err = c.w.queue.Retained(ctx, c.w.planned(conn, conn))
 			return err
 		})
@@ -134,7 +134,7 @@ func (c *maintenance) checkUnserved(ctx context.Context, conn *sql.Conn) error {
 		return err
 	}
 	for _, name := range c.unserved.now(queues) {
-		c.w.taskFailed("look for queues without a worker", fmt.Errorf("queue %s has jobs that are due, and no worker serves it: start one that has it, by WithQueue", errtext.Value(name)))
+		c.w.taskFailed("find queues without a worker", fmt.Errorf("queue %s has jobs that are due, and no worker serves it: start one that has it, by WithQueue", errtext.Value(name)))
 	}
 	return nil
 }
@@ -254,7 +254,7 @@ const (
 	retainTask = "remove finished jobs"
 	forgetTask = "remove old keys"
 
-	orphansTask = "look for keys of EnqueueFor that no worker removes"
+	orphansTask = "find keys of EnqueueFor that no worker removes"
 )
 
 // retainSome removes finished jobs of the first queue of the pass. It continues after the last job

@@ -188,7 +188,7 @@ func TestUnservedQueuesAreReportedOnce(t *testing.T) {
 	s.add(sized{}, jobs.Queue("default")) // no handler, and its queue is served
 	s.d.Exec(t, `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`)
 	s.run(jobs.WithObserver(observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) })))
-	const queue, flows = `look for queues without a worker: queue "mail" has jobs that are due`, `look for flows without a worker: runs of flows have not ended`
+	const queue, flows = `find queues without a worker: queue "mail" has jobs that are due`, `find flows without a worker: runs of flows have not ended`
 	reported := func(what string) (n int) {
 		for _, note := range s.notes() {
 			if strings.HasPrefix(note, what) {

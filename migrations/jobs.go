@@ -214,7 +214,7 @@ func jobsTables(n tables.Jobs) []table {
 			indexes: []index{{on: "job_id", where: "job_id IS NOT NULL"}},
 		},
 		{
-			Table: n.FlowSweep, comment: "when somebody looks next for steps that have ended and were not told",
+			Table: n.FlowSweep, comment: "when a worker next reads which steps have ended without a report",
 			columns: []string{onlyRow, "next_at TIMESTAMPTZ NOT NULL"},
 			key:     `"only"`,
 		},

@@ -50,7 +50,7 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 		}
 		d := replayDetail{AggregateType: aggregateType, AggregateID: aggregateID, To: at.position}
 		var err error
-		d.Events, err = exec(ctx, tx, "put the events among the letters", `
+		d.Events, err = exec(ctx, tx, "put the events among the dead letters", `
 INSERT INTO `+o.t.DeadLetters.SQL()+` AS l (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at, replay, forget)
 SELECT $1::text, e.`+positionColumn+`, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type, 0, clock_timestamp(), true, true
 FROM `+o.t.Events.SQL()+` AS e
@@ -284,7 +284,7 @@ func (o *Operator) giveTypes(ctx context.Context, tx *sql.Tx, at locked, types [
 	if err := o.keepEffects(ctx, tx, at, 0, missed...); err != nil {
 		return d, err
 	}
-	d.Events, err = exec(ctx, tx, "put the events among the letters", `
+	d.Events, err = exec(ctx, tx, "put the events among the dead letters", `
 INSERT INTO `+o.t.DeadLetters.SQL()+` AS l (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at, replay, forget)
 SELECT $1::text, e.`+positionColumn+`, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type, 0, clock_timestamp(), true, true
 FROM `+o.t.Events.SQL()+` AS e JOIN (

@@ -58,7 +58,7 @@ func holds(t *testing.T, c Config, seen func(*oracle.Report) (missing string)) {
 	}
 }
 
-// each is what holds looks for if each of the faults has to happen in one of the runs.
+// each is what holds checks if each of the faults has to happen in one of the runs.
 func each(faults ...history.Fault) func(*oracle.Report) string {
 	return func(r *oracle.Report) string {
 		faults = slices.DeleteFunc(faults, func(f history.Fault) bool { return r.Count(f) > 0 })
@@ -66,7 +66,7 @@ func each(faults ...history.Fault) func(*oracle.Report) string {
 	}
 }
 
-// anyOf is what holds looks for if one of the faults has to happen.
+// anyOf is what holds checks if one of the faults has to happen.
 func anyOf(faults ...history.Fault) func(*oracle.Report) string {
 	return func(r *oracle.Report) string {
 		if slices.ContainsFunc(faults, func(f history.Fault) bool { return r.Count(f) > 0 }) {
@@ -290,7 +290,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	nothingLeft(t, c)
 }
 
-// nothingLeft looks for what the runs of c leave on the server.
+// nothingLeft searches for what the runs of c leave on the server.
 func nothingLeft(t *testing.T, c Config) {
 	t.Helper()
 	if len(*c.made) == 0 {

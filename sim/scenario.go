@@ -58,7 +58,7 @@ func (s Scenario) Outage() time.Duration {
 }
 
 // EndBound is how long a worker may take to end that is told to: to finish what it has
-// in hand, and to leave.
+// in flight, and to leave.
 func (s Scenario) EndBound(b harness.Bounds) time.Duration {
 	if s.Jobs != nil {
 		return s.Jobs.EndBound(b)

@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// Pay books a payment, and then enqueues a receipt.
+// Pay records a payment, and then enqueues a receipt.
 type Pay struct{ Cents int }
 
 func (Pay) Kind() string { return "pay" }
@@ -26,7 +26,7 @@ func handlers(client *jobs.Client) *jobs.Handlers {
 	h := jobs.NewHandlers()
 	jobs.RegisterTx(h, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[Pay]) error {
 		if j.Args.Cents <= 0 {
-			return jobs.Fail(fmt.Errorf("cannot book %d cents", j.Args.Cents))
+			return jobs.Fail(fmt.Errorf("cannot record %d cents", j.Args.Cents))
 		}
 		if _, err := tx.ExecContext(ctx, `UPDATE totals SET cents = cents + $1::int`, j.Args.Cents); err != nil {
 			return err
@@ -75,7 +75,7 @@ func ExampleHandleJob() {
 	// receipts enqueued: 1
 	// completed <nil>
 	// rolled back: <nil>
-	// failed cannot book -1 cents
+	// failed cannot record -1 cents
 }
 
 // A worker runs all due jobs, and the jobs that they enqueue.

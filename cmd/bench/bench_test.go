@@ -68,7 +68,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// The books must not balance if one of them was tampered with.
+// The ledgers must not agree if one of them was tampered with.
 func TestCompare(t *testing.T) {
 	for name, test := range map[string]struct {
 		tamper func(*journal, *recorder)
@@ -212,7 +212,7 @@ func TestParseTimes(t *testing.T) {
 	}
 }
 
-// The books of the ledger must not balance if a row is missing, is there
+// The ledger must not balance if a row is missing, is there
 // twice, or was never in the log.
 func TestAuditLedger(t *testing.T) {
 	for tampering, want := range map[string]string{

@@ -57,7 +57,7 @@ func (r role) readLog(ctx context.Context, s *site) (rate float64, n int, err er
 }
 
 // catchUp compares consumers with bare reading, on a small log and on a large
-// one. Either is done by a process of its own, whose memory is looked at.
+// one. Either is done by a process of its own, whose memory is measured.
 func catchUp(ctx context.Context, l *lab) (rows []row, err error) {
 	batches := []int{worker.DefaultConfig().BatchSize, 1000}
 	least := []float64{0.35, 0.75} // of the control, on the large log
@@ -97,7 +97,7 @@ func catchUp(ctx context.Context, l *lab) (rows []row, err error) {
 func (l *lab) catchUpOver(ctx context.Context, events, passes int, batches []int) (best []caughtUp, err error) {
 	best = make([]caughtUp, 1+len(batches))
 	err = l.onSite(ctx, func(s *site) error {
-		// Readers look neither at these keys nor at the server's log, which would
+		// Readers use neither these keys nor the server's log, which would
 		// take the longest to fill.
 		if _, err := s.db.ExecContext(ctx, `
 ALTER TABLE events DROP CONSTRAINT events_event_id_key;

@@ -55,8 +55,8 @@ func (s *site) spent(ctx context.Context) (sum spent, err error) {
 	return sum, nil
 }
 
-// errNotOurs: there is nothing to look at.
-var errNotOurs = errors.New("the server's processes cannot be looked at from here")
+// errNotOurs: there is nothing to measure.
+var errNotOurs = errors.New("the server's processes cannot be measured from here")
 
 // sessions are the process ids of the sessions of s.db.
 func (s *site) sessions(ctx context.Context) (pids map[int]bool, err error) {

@@ -140,7 +140,7 @@ FROM jobs_history WHERE kind <> 'old'`).Scan(&completed, &others)
 	return err
 }
 
-// jobsTask runs jobs that do nothing, and looks at its own memory and time.
+// jobsTask runs jobs that do nothing, and measures its own memory and time.
 func jobsTask(ctx context.Context, r role) (any, error) {
 	config, err := pgx.ParseConfig(r.URL)
 	if err != nil {

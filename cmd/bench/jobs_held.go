@@ -6,7 +6,7 @@ import (
 )
 
 // jobsHeld compares a worker while nothing that dies can be removed with one without
-// such trouble.
+// such a snapshot.
 func jobsHeld(ctx context.Context, l *lab) (rows []row, err error) {
 	err = l.onJobs(ctx, func(l *lab, open func() (*jobBacklog, error)) error {
 		b, err := open()

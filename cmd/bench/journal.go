@@ -26,7 +26,7 @@ type journal struct {
 	rolledBack int
 }
 
-// newJournal opens the books for writers that notify if channel says so.
+// newJournal opens the ledgers for writers that notify if channel says so.
 func newJournal(s *site, channel string) *journal {
 	return &journal{
 		site:      s,
@@ -220,7 +220,7 @@ func (j *journal) lags(r *recorder, from, to time.Time) (all durations) {
 	return all
 }
 
-// audit compares the books once the workers have stopped: each recorder was
+// audit compares the ledgers once the workers have stopped: each recorder was
 // given every event that was committed, once, and nothing else, and its
 // checkpoint covers them, that of each part. It returns how many deliveries that are.
 func (j *journal) audit(ctx context.Context, recorders ...*recorder) (deliveries int, err error) {

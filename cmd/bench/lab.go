@@ -54,7 +54,7 @@ type site struct {
 	db   *sql.DB // for everything but the workers, which have pools of their own
 
 	postmaster int    // its process id, 0 if the server is not ours
-	wires      *wires // see what the workers say to the server; nil: nobody looks
+	wires      *wires // see what the workers say to the server; nil: no observer
 }
 
 // onSite runs a part of a scenario on a database of its own.
@@ -172,7 +172,7 @@ func (s *site) work(ctx context.Context, workers int, consumers []consumer.Consu
 	return err
 }
 
-// units counts consumers, one in partitions as often as it wishes to be split.
+// units counts consumers, one in partitions as often as it is to be split.
 func units(consumers []consumer.Consumer) (n int) {
 	for _, c := range consumers {
 		if p, ok := c.(consumer.Partitioned); ok {

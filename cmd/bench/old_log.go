@@ -44,7 +44,7 @@ FROM generate_series(1, %d) AS i`, rare, n),
 	return nil
 }
 
-// walker is a consumer that does nothing but look where it is.
+// walker is a consumer that only records its position.
 type walker struct {
 	name        string
 	n           int

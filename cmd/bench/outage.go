@@ -172,7 +172,7 @@ SELECT count(*) = $1 FROM consumer_checkpoints WHERE last_position >= (SELECT ma
 	})
 }
 
-// auditLedger compares the books, all three: what the writers were told, what
+// auditLedger compares the three ledgers: what the writers were told, what
 // is in the log, and what every consumer wrote down. It returns how many
 // deliveries were right.
 func (j *journal) auditLedger(ctx context.Context) (deliveries int, err error) {

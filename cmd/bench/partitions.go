@@ -229,7 +229,7 @@ func spreadTask(ctx context.Context, r role) (any, error) {
 
 // goThrough waits for the partitions of the consumer, makes a log while they are
 // paused, and waits until all of it is handled. It returns the CPU time that the server
-// used for that, 0 if it cannot be looked at.
+// used for that, 0 if it cannot be measured.
 func (s *site) goThrough(ctx context.Context, n, events int) (server time.Duration, err error) {
 	o, err := ops.New(s.db)
 	if err != nil {

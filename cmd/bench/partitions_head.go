@@ -29,7 +29,7 @@ func (k *keyed) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) 
 }
 
 // steadily lets workers run a consumer in partitions while appendRate events a second
-// are appended for period. It calls during meanwhile, and returns the books and how
+// are appended for period. It calls during meanwhile, and returns the ledgers and how
 // many deliveries were right.
 func (s *site) steadily(ctx context.Context, k *keyed, workers int, period time.Duration, during func(ctx context.Context) error) (j *journal, counted int, err error) {
 	j = newJournal(s, notify.channel)

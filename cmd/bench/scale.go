@@ -252,6 +252,6 @@ func (g *group) rebalance(ctx context.Context, times int, traced *rebalances) (r
 	return []row{
 		{part: part + "computed in", measured: thought.few(), goal: "max < 50 ms", reached: thought.max() < 50*time.Millisecond, counted: 2 * times * len(g.units)},
 		{part: part + "written in", measured: written.few(), goal: "max < 1 s", reached: written.max() < time.Second},
-		{part: "until every worker knows, by looking alone", measured: took.few()},
+		{part: "until every worker knows, by polls alone", measured: took.few()},
 	}, nil
 }

@@ -106,7 +106,7 @@ type dispatcher struct {
 	name    string
 	channel string                      // that the writers notify
 	options func(*site) []worker.Option // of the workers
-	latency time.Duration               // at most, until the frontier looks
+	latency time.Duration               // at most, until the frontier polls
 }
 
 var (

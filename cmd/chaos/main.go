@@ -33,7 +33,7 @@ and restarted, loses a backend, runs out of disk and of connections, is set back
 a cold copy, and is replaced by its streaming replica. Writers and half of the
 workers find that through a connection string with two hosts, the others through an
 address that follows the primary. In the end everything must come to rest within a
-bound that is printed, and the oracle of cmd/sim compares the books of the writers
+bound that is printed, and the oracle of cmd/sim compares the ledgers of the writers
 with the log, the ledger, the checkpoints and the audit of skipped positions.
 
 It needs a PostgreSQL installation on this machine, or downloads one; Linux and
@@ -71,7 +71,7 @@ take the place of the writers: as in cmd/sim -jobs, with its operators, who paus
 and cap queues and cancel jobs. Instead of handlers that end their transaction and
 of the cold copy there are deployments: every process is told to end while it runs
 jobs, and replaced. The process that leads is killed again and again. Each process
-has schedules, too. In the end the oracle compares the books of enqueuers and
+has schedules, too. In the end the oracle compares the ledgers of enqueuers and
 handlers with the tables of jobs, and with every step of each job that a trigger
 has written down: all that was committed ended once, by its last claim, the jobs of
 killed processes went on in time, no cap was exceeded, and nothing is left running.

@@ -25,7 +25,7 @@ import (
 // atOnce is how many mistakes are hunted at a time. A run mostly waits.
 const atOnce = 4
 
-// harmlessRuns is how many runs have a look at a mistake that is harmless: if
+// harmlessRuns is how many runs try a mistake that is harmless: if
 // one catches it, it is not.
 const harmlessRuns = 2
 
@@ -140,7 +140,7 @@ func (o options) hunted(ctx context.Context, mutant mutants.Mutant, root, dir st
 	return r, os.RemoveAll(dir)
 }
 
-// test runs the test that is to find the mistake, with the mistake planted.
+// test runs the test that is to find the mistake, with the mistake made.
 func (r *result) test(ctx context.Context, root, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err

@@ -23,7 +23,7 @@ lets the sim find them. The sources have no switches: each mistake is a small
 replacement of their text in a build of its own (go build -overlay), which is
 removed in the end. A mistake that no run catches says that the sim is blind
 there, or that the design makes it harmless; then the list says why. A few lie
-where the sim looks too seldom: those are for a test, which the list names.
+where the sim checks too seldom: those are for a test, which the list names.
 
 Each run is a short one of cmd/sim, with a server of its own and a seed of its
 own, which draws the settings and the faults. For some mistakes a fault is as
@@ -38,7 +38,7 @@ A run that was not judged, as the harness of cmd/sim could not do its part, has 
 result: the next seed takes its place, at most as often as there are runs.
 
 Exit status: 0 every mistake was caught or is harmless, 1 one was not,
-2 wrong usage, one that could not be planted, no server, or interrupted,
+2 wrong usage, one that could not be made, no server, or interrupted,
 3 the others were caught or are harmless, and of one too few runs were judged.
 
 Examples:

@@ -19,7 +19,7 @@ func (a *app) blockedVerb() *cobra.Command {
 	c = &cobra.Command{
 		Use: "blocked", Short: "the transactions that may hold the consumers back", Args: cobra.NoArgs,
 		Long: `Lists the transactions that have drawn positions of the log and have not ended,
-the oldest first, and what ends each. Those that are young are no trouble.
+the oldest first, and what ends each. Young ones are normal.
 
 --terminate ends the session of one of them, which rolls it back, if it is still
 in the transaction that was shown. The role must be allowed to: a member of

@@ -78,7 +78,7 @@ type (
 		name string
 		more bool
 	}
-	orderWait    struct{} // until the next look
+	orderWait    struct{} // until the next poll
 	orderNext    struct{ name string }
 	orderPreview struct{ request request }
 	orderMake    struct {
@@ -150,7 +150,7 @@ func (b board) next(m any) (board, []any) {
 	return b, nil
 }
 
-// waits is the order after a look of the clock, which waits for the next.
+// waits is the order after a poll of the clock, which waits for the next.
 func waits(more bool) []any {
 	if more {
 		return nil
@@ -340,7 +340,7 @@ func (b board) judgePreview(m previewed) board {
 	return b
 }
 
-// end tells what became of a change, and looks at once.
+// end tells what became of a change, and polls at once.
 func (b board) end(m made) (board, []any) {
 	b.ask = nil
 	if m.err != nil {

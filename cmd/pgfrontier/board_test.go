@@ -89,7 +89,7 @@ func TestBoardSorts(t *testing.T) {
 	}
 }
 
-// A look that brings another order leaves the choice at the consumer, and keys act on that.
+// A poll that brings another order leaves the choice at the consumer, and keys act on that.
 func TestBoardStaysAtTheConsumer(t *testing.T) {
 	b, _ := after(newBoard(shown(1, "a", "b", "c")), "down")
 	later := shown(2, "a", "b", "c")
@@ -279,7 +279,7 @@ func TestBoardShowsAConsumer(t *testing.T) {
 func TestBoardAnyhow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBoard(shown(0))
-		clocks := 1 // what waits, or looks for it
+		clocks := 1 // what waits, or reads it
 		var asked *request
 		var confirmed bool
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -335,7 +335,7 @@ func TestBoardAnyhow(t *testing.T) {
 	})
 }
 
-// anyLook is what a look finds: an error, or consumers that have come or gone.
+// anyLook is what a poll finds: an error, or consumers that have come or gone.
 func anyLook(t *rapid.T, b board, second int, more bool) any {
 	all := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "größe", "c\x1b[2J", "long name " + strings.Repeat("x", 90)}), 0, 5, rapid.ID[string]).Draw(t, "names")
 	v, err := shown(second, all...), anyError(t)

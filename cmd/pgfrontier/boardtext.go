@@ -120,7 +120,7 @@ func (b board) foot() []string {
 	case askReason:
 		lines = append(lines, b.prompt("reason: "))
 	case previewing:
-		lines = append(lines, "for: "+clean(ask.request.reason), "looking what it would record ...")
+		lines = append(lines, "for: "+clean(ask.request.reason), "reading what it would record ...")
 	case askConfirmation, making:
 		lines = append(lines, "would record:")
 		lines = append(lines, strings.Split(strings.TrimRight(told(ask.would.effects), "\n"), "\n")...)

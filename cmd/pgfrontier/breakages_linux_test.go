@@ -29,35 +29,35 @@ import (
 // breakage is one thing that goes wrong in a deployment of several processes.
 type breakage struct {
 	name string
-	// says has what each voice must say within a minute, as a regular expression. One that is not
+	// says has what each source must say within a minute, as a regular expression. One that is not
 	// there must find all well meanwhile; unless is then why it need not say it.
-	says   map[voice]string
-	unless map[voice]string
+	says   map[source]string
+	unless map[source]string
 	happen func(t *testing.T, s *shop)
-	remedy string // a regular expression for what some voice prints
+	remedy string // a regular expression for what some source prints
 	mend   func(t *testing.T, s *shop)
 }
 
-// voice is one whom an operator asks.
-type voice string
+// source is one whom an operator asks.
+type source string
 
 const (
-	byStatus  voice = "status"
-	byDoctor  voice = "doctor"
-	byConsole voice = "console"
-	byProbes  voice = "probes"
-	byAlerts  voice = "alerts"
+	byStatus  source = "status"
+	byDoctor  source = "doctor"
+	byConsole source = "console"
+	byProbes  source = "probes"
+	byAlerts  source = "alerts"
 )
 
-var allVoices = []voice{byStatus, byDoctor, byConsole, byProbes, byAlerts}
+var allVoices = []source{byStatus, byDoctor, byConsole, byProbes, byAlerts}
 
-// answer is what a voice says.
+// answer is what a source says.
 type answer struct {
 	well bool
 	text string
 }
 
-// In a deployment that is broken on purpose, none of the voices says that all is well while others
+// In a deployment that is broken on purpose, none of the sources says that all is well while others
 // name what is wrong, and the remedies that they print work.
 func TestBreakages(t *testing.T) {
 	tier.Long(t, "TestRunbook makes each alarm true with one worker, without processes, metrics and several builds")
@@ -72,15 +72,15 @@ func TestBreakages(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("what the voices say, and after how long:\n%s", s.table.String())
+	t.Logf("what the sources say, and after how long:\n%s", s.table.String())
 }
 
-// play breaks the deployment, asks all voices, mends it, and waits until it is healthy.
+// play breaks the deployment, asks all sources, mends it, and waits until it is healthy.
 func (s *shop) play(t *testing.T, b breakage) {
 	began := time.Now()
 	s.before = s.scrape()
 	b.happen(t, s)
-	took, last := map[voice]time.Duration{}, map[voice]answer{}
+	took, last := map[source]time.Duration{}, map[source]answer{}
 	// Polled, as by an operator: nothing announces what status, doctor and probes say.
 	for deadline := time.Now().Add(time.Minute); len(took) < len(b.says) && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 		for _, v := range allVoices {
@@ -97,8 +97,8 @@ func (s *shop) play(t *testing.T, b breakage) {
 	for _, v := range allVoices {
 		s.judge(t, b, v, last[v], took[v])
 	}
-	if !slices.ContainsFunc(allVoices, func(v voice) bool { return regexp.MustCompile(b.remedy).MatchString(last[v].text) }) {
-		t.Errorf("no voice prints the remedy %q", b.remedy)
+	if !slices.ContainsFunc(allVoices, func(v source) bool { return regexp.MustCompile(b.remedy).MatchString(last[v].text) }) {
+		t.Errorf("no source prints the remedy %q", b.remedy)
 	}
 	if t.Failed() {
 		for _, v := range allVoices {
@@ -107,7 +107,7 @@ func (s *shop) play(t *testing.T, b breakage) {
 	}
 	began = time.Now()
 	b.mend(t, s)
-	if !s.await(t, "all voices to find nothing wrong after the remedy", s.healthy) {
+	if !s.await(t, "all sources to find nothing wrong after the remedy", s.healthy) {
 		s.stuck = true
 		fmt.Fprintf(&s.table, "  %-8s %s: DID NOT WORK\n", "remedy", b.remedy)
 		t.FailNow()
@@ -115,8 +115,8 @@ func (s *shop) play(t *testing.T, b breakage) {
 	fmt.Fprintf(&s.table, "  %-8s %s: worked, all well after %.1fs\n", "remedy", b.remedy, time.Since(began).Seconds())
 }
 
-// judge writes into the table what a voice has said, and fails if it contradicts the others.
-func (s *shop) judge(t *testing.T, b breakage, v voice, last answer, took time.Duration) {
+// judge writes into the table what a source has said, and fails if it contradicts the others.
+func (s *shop) judge(t *testing.T, b breakage, v source, last answer, took time.Duration) {
 	want, speaks := b.says[v]
 	switch {
 	case speaks && took == 0:
@@ -138,7 +138,7 @@ func (s *shop) judge(t *testing.T, b breakage, v voice, last answer, took time.D
 	}
 }
 
-// await waits for a condition, and says what all voices say if it does not come.
+// await waits for a condition, and says what all sources say if it does not come.
 func (s *shop) await(t *testing.T, what string, done func() bool) bool {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
@@ -156,7 +156,7 @@ func (s *shop) await(t *testing.T, what string, done func() bool) bool {
 
 func (s *shop) healthy() bool {
 	s.before = nil
-	return !slices.ContainsFunc(allVoices, func(v voice) bool { return !s.ask(v).well })
+	return !slices.ContainsFunc(allVoices, func(v source) bool { return !s.ask(v).well })
 }
 
 // shop is a deployment: two workers of events, two of jobs, and who operates it.
@@ -327,7 +327,7 @@ func (s *shop) do(t *testing.T, line string) {
 	s.tools.expect(t, exitDone, split(t, line)[1:])
 }
 
-func (s *shop) ask(v voice) answer {
+func (s *shop) ask(v source) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	switch v {

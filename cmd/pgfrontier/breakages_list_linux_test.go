@@ -64,7 +64,7 @@ const aboutOneProcess = "it is about each process, and none is to blame"
 var breakagesOfDeployment = []breakage{
 	{
 		name: "all workers dead",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `workers +0, and 2 silent, none leads`, byDoctor: `FAIL +workers +no worker lives`, byConsole: `no worker runs`,
 			byProbes: `events-1 /livez: no answer`, byAlerts: `(?s)JobsNoWorkers.*NoWorkers`,
 		},
@@ -78,7 +78,7 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "all workers of jobs dead",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `no worker of jobs lives|no worker serves it`, byDoctor: `FAIL +job workers +no worker of jobs lives`, byConsole: `no worker of jobs lives|no worker serves it`,
 			byProbes: `jobs-1 /livez: no answer`, byAlerts: `JobsNoWorkers`,
 		},
@@ -94,7 +94,7 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "database read-only",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `read-only`, byDoctor: `FAIL +server +.*read-only`, byConsole: `read-only`,
 			byProbes: `events-1 /readyz: .*read-only`, byAlerts: `(?s)JobsLeaders.*Leaders`,
 		},
@@ -110,7 +110,7 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "workers' role read-only",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `read-only`, byDoctor: `FAIL +server +.*read-only`, byConsole: `read-only`,
 			byProbes: `events-1 /readyz: .*read-only`, byAlerts: `(?s)JobsLeaders.*Leaders`,
 		},
@@ -126,7 +126,7 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "connection limit of the database reached",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `too many connections`, byDoctor: `too many connections`, byConsole: `too many connections|silent`,
 			byProbes: `events-1 /readyz: .*too many connections`, byAlerts: `JobsQueueDown`,
 		},
@@ -139,7 +139,7 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "connection limit of the workers' role reached",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `connection limit`, byDoctor: `connection limit`, byConsole: `connection limit`,
 			byProbes: `events-1 /readyz: .*too many connections`, byAlerts: `JobsQueueDown`,
 		},
@@ -152,7 +152,7 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "GRANT lost: of checkpoints",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `permission denied`, byDoctor: `WARN +errors +.*permission denied`, byConsole: `permission denied`,
 			byProbes: `events-\d /readyz: .*permission denied`, byAlerts: `ConsumerLate orders`,
 		},
@@ -165,7 +165,7 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "GRANT lost: of heartbeats",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `workers +0, and 2 silent`, byDoctor: `FAIL +workers +no worker lives`, byConsole: `no worker runs`,
 			byProbes: `events-1 /readyz: .*permission denied`, byAlerts: `Leaders`,
 		},
@@ -175,7 +175,7 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "GRANT lost: of jobs",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `permission denied`, byDoctor: `permission denied`, byConsole: `permission denied`,
 			byProbes: `jobs-1 /readyz: .*permission denied`, byAlerts: `JobsQueueDown`,
 		},
@@ -188,21 +188,21 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "newer tables",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `newer version`, byDoctor: `FAIL +tables +.*newer version`, byConsole: `newer version`,
 		},
-		unless: map[voice]string{byProbes: "a worker checks at its start", byAlerts: "a worker checks at its start"},
+		unless: map[source]string{byProbes: "a worker checks at its start", byAlerts: "a worker checks at its start"},
 		happen: bySQL(`UPDATE consumer_checkpoints_schema SET version = version + 100, applied = applied + 100`),
 		remedy: `use the pgfrontier of the newer version`,
 		mend:   bySQL(`UPDATE consumer_checkpoints_schema SET version = version - 100, applied = applied - 100`),
 	},
 	{
 		name: "code removed",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `loyalty .* unowned`, byDoctor: `FAIL +owners +no worker has code for: loyalty`, byConsole: `1 consumer that nobody runs: loyalty`,
 			byAlerts: `ConsumersUnowned`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess},
+		unless: map[source]string{byProbes: aboutOneProcess},
 		happen: func(t *testing.T, s *shop) {
 			s.deploy(t, func(b *build) {
 				b.Consumers = slices.DeleteFunc(b.Consumers, func(n string) bool { return n == "loyalty" })
@@ -217,10 +217,10 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "half-rolled deployment",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `consumer mailer: .*select different events`, byDoctor: `WARN +partitions +mailer: the builds select different events`, byConsole: `consumer mailer: .*select different events`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess, byAlerts: "the consumer runs, on the build that selects more"},
+		unless: map[source]string{byProbes: aboutOneProcess, byAlerts: "the consumer runs, on the build that selects more"},
 		happen: func(t *testing.T, s *shop) {
 			s.deploy(t, func(b *build) { b.Types = map[string][]string{"mailer": {"Order", "Invoice"}} }, "events-1")
 		},
@@ -231,29 +231,29 @@ var breakagesOfDeployment = []breakage{
 	},
 	{
 		name: "a worker killed",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `workers +1, and 1 silent`, byDoctor: `WARN +workers +no heartbeat for long`, byConsole: `1 silent worker`,
 			byProbes: `events-1 /livez: no answer`,
 		},
-		unless: map[voice]string{byAlerts: "the other worker takes over; up of the process itself is Prometheus' own"},
+		unless: map[source]string{byAlerts: "the other worker takes over; up of the process itself is Prometheus' own"},
 		happen: bySignal(syscall.SIGKILL, "events-1"),
 		remedy: `see whether these processes live`,
 		mend:   func(t *testing.T, s *shop) { s.start(t, "events-1") },
 	},
 	{
 		name: "a worker stopped",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `workers +1, and 1 silent`, byDoctor: `WARN +workers +no heartbeat for long`, byConsole: `1 silent worker`,
 			byProbes: `events-1 /livez: no answer`,
 		},
-		unless: map[voice]string{byAlerts: "the other worker takes over; up of the process itself is Prometheus' own"},
+		unless: map[source]string{byAlerts: "the other worker takes over; up of the process itself is Prometheus' own"},
 		happen: bySignal(syscall.SIGSTOP, "events-1"),
 		remedy: `see whether these processes live`,
 		mend:   bySignal(syscall.SIGCONT, "events-1"),
 	},
 	{
 		name: "server down, and started again",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `the database does not answer`, byDoctor: `the database does not answer`, byConsole: `did not answer|503`,
 			byProbes: `events-1 /readyz: the database does not answer`, byAlerts: `JobsQueueDown`,
 		},
@@ -274,10 +274,10 @@ var breakagesOfDeployment = []breakage{
 var breakagesOfConsumers = []breakage{
 	{
 		name: "poison event, put among the dead letters",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `orders .* runs +1`, byDoctor: `WARN +letters +orders has 1`, byConsole: `1 dead letter`, byAlerts: `DeadLetters orders`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess},
+		unless: map[source]string{byProbes: aboutOneProcess},
 		happen: func(t *testing.T, s *shop) { s.late(t, "poison orders") },
 		remedy: `pgfrontier letters list NAME, then letters retry or letters discard`,
 		mend: func(t *testing.T, s *shop) {
@@ -290,10 +290,10 @@ var breakagesOfConsumers = []breakage{
 	},
 	{
 		name: "poison event, at which the consumer pauses",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `orders .* paused`, byDoctor: `WARN +paused +orders by worker`, byConsole: `1 consumer paused: orders`, byAlerts: `ConsumerPaused orders`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess},
+		unless: map[source]string{byProbes: aboutOneProcess},
 		happen: func(t *testing.T, s *shop) {
 			s.deploy(t, func(b *build) { b.Policy = worker.FailPause }, "events-1", "events-2")
 			s.late(t, "poison orders")
@@ -313,7 +313,7 @@ var breakagesOfConsumers = []breakage{
 	},
 	{
 		name: "hanging handler",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `consumer orders: .*ignores the end of its context`, byDoctor: `orders: .*ignores the end of its context`, byConsole: `consumer orders: .*ignores the end of its context`,
 			byProbes: `/readyz: consumer "orders": .*ignores the end of its context`, byAlerts: `ConsumerLate orders`,
 		},
@@ -327,7 +327,7 @@ var breakagesOfConsumers = []breakage{
 	},
 	{
 		name: "transaction left idle",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `open +1 transaction`, byDoctor: `FAIL +transactions +pid \d+`, byConsole: `process \d+ of .* is open for`,
 			byProbes: `/readyz: .*pg_terminate_backend`, byAlerts: `ConsumerLate orders`,
 		},
@@ -350,10 +350,10 @@ var breakagesOfConsumers = []breakage{
 var breakagesOfJobs = []breakage{
 	{
 		name: "a queue with no worker",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `queue archive: .*no worker serves it`, byDoctor: `WARN +unserved +.*archive`, byConsole: `queue archive: .*no worker serves it`, byAlerts: `JobsLate archive`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess},
+		unless: map[source]string{byProbes: aboutOneProcess},
 		happen: func(t *testing.T, s *shop) { s.due(t, "archive", "") },
 		remedy: `start a worker that has them, by WithQueue`,
 		mend: func(t *testing.T, s *shop) {
@@ -364,10 +364,10 @@ var breakagesOfJobs = []breakage{
 	},
 	{
 		name: "a forgotten schedule",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `schedule nightly: overdue`, byDoctor: `WARN +schedules +overdue: nightly`, byConsole: `schedule nightly: overdue`, byAlerts: `JobsScheduleOverdue nightly`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess},
+		unless: map[source]string{byProbes: aboutOneProcess},
 		happen: func(t *testing.T, s *shop) {
 			s.deploy(t, func(b *build) { b.Schedules = []string{"digest"} }, "jobs-1", "jobs-2")
 			s.Exec(t, `UPDATE jobs_schedules SET next_at = next_at - interval '10 minutes' WHERE name = 'nightly'`)
@@ -381,10 +381,10 @@ var breakagesOfJobs = []breakage{
 	},
 	{
 		name: "an unadvanced flow",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `flows: runs have not ended, and no worker advances them`, byDoctor: `WARN +unserved +runs of flows have not ended`, byConsole: `flows: runs have not ended`, byAlerts: `JobsFlowsUnadvanced`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess},
+		unless: map[source]string{byProbes: aboutOneProcess},
 		happen: func(t *testing.T, s *shop) {
 			s.deploy(t, func(b *build) { b.Advances = false }, "jobs-1", "jobs-2")
 			s.startFlow(t, "")
@@ -395,10 +395,10 @@ var breakagesOfJobs = []breakage{
 	},
 	{
 		name: "a failing flow",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `queue mail: 1 job has failed for good`, byDoctor: `WARN +failed jobs +mail has 1`, byConsole: `queue mail: 1 job has failed for good`, byAlerts: `JobsFailed mail,charge`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess},
+		unless: map[source]string{byProbes: aboutOneProcess},
 		happen: func(t *testing.T, s *shop) { s.startFlow(t, "fail") },
 		remedy: `or jobs flows retry for a step of a flow; then jobs discard`,
 		mend: func(t *testing.T, s *shop) {
@@ -411,10 +411,10 @@ var breakagesOfJobs = []breakage{
 	},
 	{
 		name: "poison job",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `queue mail: 1 job has failed for good`, byDoctor: `WARN +failed jobs +mail has 1`, byConsole: `queue mail: 1 job has failed for good`, byAlerts: `JobsFailed mail,errand`,
 		},
-		unless: map[voice]string{byProbes: aboutOneProcess},
+		unless: map[source]string{byProbes: aboutOneProcess},
 		happen: func(t *testing.T, s *shop) { s.due(t, "mail", "fail") },
 		remedy: `jobs list --state failed, then jobs retry.* then jobs discard`,
 		mend: func(t *testing.T, s *shop) {
@@ -428,11 +428,11 @@ var breakagesOfJobs = []breakage{
 	},
 	{
 		name: "hanging job",
-		says: map[voice]string{
+		says: map[source]string{
 			byStatus: `lost 1 of 2 slots of queue mail`, byDoctor: `WARN +job workers +.*lost 1 of 2 slots of queue mail`, byConsole: `lost 1 of 2 slots of queue mail`,
 			byAlerts: `JobsLostSlots mail`,
 		},
-		unless: map[voice]string{byProbes: "a worker with free slots is ready"},
+		unless: map[source]string{byProbes: "a worker with free slots is ready"},
 		happen: func(t *testing.T, s *shop) { s.due(t, "mail", "hang") },
 		remedy: `start these processes again`,
 		mend: func(t *testing.T, s *shop) {

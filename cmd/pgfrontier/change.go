@@ -129,7 +129,7 @@ func (a *app) carry(ctx context.Context, p plan) error {
 	var shown *preview
 	if p.final != "" && !a.change.yes {
 		if !a.asks {
-			return usage("%s of %s cannot be undone, and nobody is there to confirm it: look with --dry-run, then give --yes", p.what, p.name)
+			return usage("%s of %s cannot be undone, and nobody is there to confirm it: read it with --dry-run, then give --yes", p.what, p.name)
 		}
 		would, err := a.previewed(ctx, p)
 		if err != nil {
@@ -274,7 +274,7 @@ func (a *app) onConsumer(ctx context.Context, c consumerChange) error {
 }
 
 // errOther refuses a change that would do something else than what was shown.
-var errOther = refuse("nothing was changed: it would do something else now than what was shown, look again")
+var errOther = refuse("nothing was changed: it would do something else now than what was shown: show it again")
 
 func (c consumerChange) plan(o *ops.Operator, by ops.By) plan {
 	p := plan{what: c.what, name: c.name, final: c.final}

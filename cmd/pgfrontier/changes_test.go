@@ -153,7 +153,7 @@ func TestPreviewIsWhatHappens(t *testing.T) {
 }
 
 // The dead letters of a consumer that runs are discarded as they were shown: its batches
-// do not matter, a letter more does.
+// do not matter, another dead letter does.
 func TestDiscardWhileItRuns(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -207,7 +207,7 @@ func TestUnknownNames(t *testing.T) {
 }
 
 // A change that was shown is refused if the consumer has moved meanwhile, and so is one
-// with the revision of an old look.
+// with the revision of an old read.
 func TestOldViews(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -323,7 +323,7 @@ func TestRetireWithAWorker(t *testing.T) {
 	s.expect(t, exitRefused, words("retire c --reason r --yes"), "has code for it")
 }
 
-func TestLetters(t *testing.T) {
+func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, 5)
@@ -359,8 +359,8 @@ func TestLetters(t *testing.T) {
 	s.expect(t, exitDone, words("letters list c"), "none")
 }
 
-// Each filter takes the letters that it says, and leaves out those that another one does not take.
-func TestFiltersOfLetters(t *testing.T) {
+// Each filter takes the dead letters that it names, and leaves out those that another one does not take.
+func TestFiltersOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, 4)
@@ -576,7 +576,7 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// A whole story with a worker: a consumer gets stuck, is looked at, and goes on.
+// A whole story with a worker: a consumer gets stuck, is shown, and goes on.
 func TestAStuckConsumer(t *testing.T) {
 	s := newSite(t)
 	s.append(t, 2)

@@ -132,7 +132,7 @@ func reachable(at *net.TCPAddr) string {
 }
 
 // behind serves a handler below a secret. The secret is a part of the path, since the cookies
-// of an address go to all of its ports, whoever listens there.
+// of an address go to all of its ports, whatever program listens there.
 func behind(secret string, h http.Handler) http.Handler {
 	h = http.StripPrefix("/"+secret, h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -111,7 +111,7 @@ func TestConsole(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(strings.Trim(found[1], "/"), "http://"), ":")
 	s.expect(t, exitUnable, words("console --listen 127.0.0.1:"+port), "is in use")
 
-	live, err := net.Dial("tcp", "127.0.0.1:"+port) // somebody looks on while it ends
+	live, err := net.Dial("tcp", "127.0.0.1:"+port) // a browser has it open while it ends
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-const recent = 5 // letters and operations that the verb consumer shows
+const recent = 5 // dead letters and operations that the verb consumer shows
 
 func (a *app) consumerVerb() *cobra.Command {
 	return &cobra.Command{

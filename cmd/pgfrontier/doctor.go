@@ -45,7 +45,7 @@ func fail(remedy, format string, args ...any) finding {
 	return finding{Level: levelFail, Says: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// patient is what the checks look at.
+// patient is what the checks read.
 type patient struct {
 	view
 	db       *sql.DB
@@ -214,9 +214,9 @@ func (a *app) unchecked(ctx context.Context, p *patient, err error) finding {
 	case pgdriver.IsUndefined(err):
 		return fail("see what doctor says of tables and of jobs: some are missing, or of another version", says, err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fail("look again with a longer --timeout; if that does not help, see what the server waits for", says, err)
+		return fail("run it again with a longer --timeout; if that does not help, see what the server waits for", says, err)
 	}
-	return fail("look again, and see that the server runs", says, err)
+	return fail("run it again, and see that the server runs", says, err)
 }
 
 // lacking says which GRANTs let this role read what the checks read.

@@ -52,7 +52,7 @@ SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('
 	return ok("PostgreSQL %s, a primary", version), nil
 }
 
-// condition looks for a condition of the server.
+// condition finds a condition of the server.
 func (p *patient) condition(ctx context.Context, find func(context.Context, store.Querier, tables.Tables, tables.Jobs) (alarms.Condition, error)) (alarms.Condition, error) {
 	jobs, err := tables.ParseJobs(p.names)
 	if err != nil {
@@ -61,7 +61,7 @@ func (p *patient) condition(ctx context.Context, find func(context.Context, stor
 	return find(ctx, p.db, p.t, jobs)
 }
 
-// connections looks for a limit that keeps a worker from connecting.
+// connections finds a limit that keeps a worker from connecting.
 func (p *patient) connections(ctx context.Context) (finding, error) {
 	full, err := p.condition(ctx, alarms.Full)
 	switch {
@@ -202,7 +202,7 @@ WHERE s.seqrelid = to_regclass($1::text)`, p.sequence).Scan(&used)
 	return ok("%.3g %% are used up", used*100), nil
 }
 
-// sequences looks for ids that come again.
+// sequences finds ids that come again.
 func (p *patient) sequences(ctx context.Context) (finding, error) {
 	var all []ops.Sequence
 	if !p.jobsOnly {
@@ -240,7 +240,7 @@ func (p *patient) ourTables() []ident.Table {
 
 const oursSQL = `SELECT to_regclass(name)::oid FROM unnest(string_to_array($1::text, E'\n')) AS name`
 
-// indexes looks for invalid indexes that nobody builds. What sessions of other roles build, this
+// indexes finds invalid indexes that nobody builds. What sessions of other roles build, this
 // role sees with pg_read_all_stats only.
 func (p *patient) indexes(ctx context.Context) (finding, error) {
 	var names string
@@ -309,7 +309,7 @@ func (p *patient) prepared(context.Context) (finding, error) {
 	return ok("none holds the log back"), nil
 }
 
-// vacuum looks for what has drawn no positions and is open for long all the same: it
+// vacuum finds what has drawn no positions and is open for long all the same: it
 // keeps the server from removing dead rows, or keeps locks.
 func (p *patient) vacuum(ctx context.Context) (finding, error) {
 	held, err := pgdriver.QueryAll(ctx, p.db, scanHolder, holdersSQL, p.maxAge.Microseconds())

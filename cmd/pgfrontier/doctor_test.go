@@ -96,7 +96,7 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "prepared", level: levelFail, says: "forgotten", remedy: "ROLLBACK PREPARED", fault: `BEGIN; SELECT nextval('events_global_position_seq'); PREPARE TRANSACTION 'forgotten'`},
 		{check: "workers", level: levelFail, says: "no worker lives", remedy: "start", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c')`},
 		{check: "workers", level: levelWarn, says: "h/8 (1h0m)", remedy: "rows of dead", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid, heartbeat_at) VALUES (gen_random_uuid(), 'h', 7, now()), (gen_random_uuid(), 'h', 8, ` + hour + `)`},
-		{check: "leader", level: levelWarn, says: "no worker leads", remedy: "look again", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid) VALUES (gen_random_uuid(), 'h', 7)`},
+		{check: "leader", level: levelWarn, says: "no worker leads", remedy: "run it again", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid) VALUES (gen_random_uuid(), 'h', 7)`},
 		{check: "leader", level: levelWarn, says: "h/7; h/8", remedy: "LeaderStrategy", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid, status, heartbeat_at) VALUES (gen_random_uuid(), 'h', 7, '{"Leader": true}', now()), (gen_random_uuid(), 'h', 8, '{"Leader": true}', now() - interval '1 second')`},
 		{check: "builds", level: levelWarn, says: "v1 (protocol 1); v2", remedy: "deployment", fault: `INSERT INTO worker_nodes (worker_id, build, heartbeat_at) VALUES (gen_random_uuid(), 'v1', now()), (gen_random_uuid(), 'v2', now() - interval '1 second')`},
 		{check: "clocks", level: levelWarn, says: "this machine's is 1h30m ahead", remedy: "NTP", fault: clock(`- interval '90.5 minutes'`)},
@@ -312,7 +312,7 @@ func TestDoctorFindsOpenTransactions(t *testing.T) {
 	s.expectFound(t, "transactions", levelFail, "idle in transaction", "pg_terminate_backend", "--max-age", "100ms")
 }
 
-// A transaction that ends while the doctor looks is none that its role may not see: the server
+// A transaction that ends while the doctor reads is none that its role may not see: the server
 // shows the lock, and then a session that is gone or rests, or no prepared transaction. The views
 // stand for what the server shows a moment later.
 func TestDoctorAndTransactionsThatEndMeanwhile(t *testing.T) {

@@ -59,9 +59,9 @@ func (p *patient) oneLeader(context.Context) (finding, error) {
 	leaders := p.leaders()
 	switch {
 	case len(p.living()) > 0 && len(leaders) == 0:
-		return warn("look again in half a minute; then see what the workers complain of", "no worker leads, so nobody assigns consumers"), nil
+		return warn("run it again in half a minute; then see what the workers complain of", "no worker leads, so nobody assigns consumers"), nil
 	case len(leaders) > 1:
-		return warn("look again in half a minute; then see that all use one LeaderStrategy", "more than one worker says that it leads: %s", list(leaders)), nil
+		return warn("run it again in half a minute; then see that all use one LeaderStrategy", "more than one worker says that it leads: %s", list(leaders)), nil
 	}
 	return ok("%s", dash(list(leaders))), nil
 }
@@ -74,7 +74,7 @@ func (p *patient) builds(context.Context) (finding, error) {
 		}
 	}
 	if len(all) > 1 {
-		return warn("finish the deployment, or look for processes that it has missed", "workers of different builds run side by side: %s", list(all)), nil
+		return warn("finish the deployment, or find the processes that it has missed", "workers of different builds run side by side: %s", list(all)), nil
 	}
 	return ok("%s", dash(list(all))), nil
 }
@@ -153,7 +153,7 @@ func (p *patient) ahead(ctx context.Context) (ahead, within time.Duration, err e
 	return before.Add(within).Sub(time.UnixMicro(now)), within, nil
 }
 
-// owners looks for consumers that nobody runs.
+// owners finds consumers that nobody runs.
 func (p *patient) owners(context.Context) (finding, error) {
 	able, lives := map[string]bool{}, map[uuid.UUID]bool{}
 	for _, w := range p.living() {
@@ -184,14 +184,14 @@ func (p *patient) owners(context.Context) (finding, error) {
 	case len(without) > 0:
 		return fail("deploy a worker that has their code, or retire them", "no worker has code for: %s", list(without)), nil
 	case len(unassigned) > 0:
-		return warn("look again in half a minute; then see the leader's log", "no living worker runs: %s", list(unassigned)), nil
+		return warn("run it again in half a minute; then see the leader's log", "no living worker runs: %s", list(unassigned)), nil
 	case len(beginning) > 0:
 		return warn("let the transactions end that hold them back, see pgfrontier blocked", "they wait to begin at the head: %s", list(beginning)), nil
 	}
 	return ok("each consumer is run"), nil
 }
 
-// partitions looks for consumers whose number of partitions the workers do not agree on.
+// partitions finds consumers whose number of partitions the workers do not agree on.
 func (p *patient) partitions(context.Context) (finding, error) {
 	var apart, numbers []string
 	for _, c := range p.consumers {
@@ -215,7 +215,7 @@ func (p *patient) partitions(context.Context) (finding, error) {
 }
 
 // disagreement says which builds do not run a consumer as others select more, or who keeps it
-// from the number of partitions that is wished for.
+// from the number of partitions that is wanted.
 func (v view) disagreement(c ops.Consumer) string {
 	place := func(w ops.Worker) string { return v.place(w.ID) }
 	return cmp.Or(demand.Waiting(c, v.living(), place), demand.Disagreement(c, v.living(), place))
@@ -390,7 +390,7 @@ func (p *patient) haveJobs(ctx context.Context) (there bool, err error) {
 	return there, err
 }
 
-// jobWorkers looks for workers of jobs, which have a table of their own. It misses them while
+// jobWorkers finds workers of jobs, which have a table of their own. It misses them while
 // jobs are due.
 func (p *patient) jobWorkers(ctx context.Context) (finding, error) {
 	if there, err := p.haveJobs(ctx); !there {
@@ -484,7 +484,7 @@ func (p *patient) queues(ctx context.Context) (finding, error) {
 	return ok("none is paused, and no job is overdue"), nil
 }
 
-// unserved looks for queues and flows that no worker does anything about. A worker that has
+// unserved finds queues and flows that no worker does anything about. A worker that has
 // just started may not have said yet what it does.
 func (p *patient) unserved(ctx context.Context) (finding, error) {
 	if there, err := p.haveJobs(ctx); !there {
@@ -499,9 +499,9 @@ func (p *patient) unserved(ctx context.Context) (finding, error) {
 	case err != nil:
 		return finding{}, err
 	case len(queues) > 0:
-		return warn("look again in some seconds; then start a worker that has them, by WithQueue", "jobs are due, and no worker serves their queues: %s", list(queues)), nil
+		return warn("run it again in some seconds; then start a worker that has them, by WithQueue", "jobs are due, and no worker serves their queues: %s", list(queues)), nil
 	case unadvanced:
-		return warn("look again in some seconds; then give flow.Advance() to the workers", "runs of flows have not ended, and no worker advances them"), nil
+		return warn("run it again in some seconds; then give flow.Advance() to the workers", "runs of flows have not ended, and no worker advances them"), nil
 	}
 	return ok("each queue with due jobs has a worker, and so have flows"), nil
 }

@@ -68,13 +68,13 @@ func judge(err error) error {
 	case err == nil, errors.As(err, &status):
 		return err
 	case errors.As(err, &unknown):
-		return statusError{exitUnknown, fmt.Errorf("%w; operation %d: pgfrontier operations, or jobs operations, lists it if the change was made: look before you repeat it", err, unknown.Operation)}
+		return statusError{exitUnknown, fmt.Errorf("%w; operation %d: pgfrontier operations, or jobs operations, lists it if the change was made: read it before you repeat the change", err, unknown.Operation)}
 	case errors.As(err, &moved):
 		return statusError{exitRefused, fmt.Errorf("%w; if a worker moves it, pause it first", err)}
 	case isRefusal(err):
 		return statusError{exitRefused, err}
 	case errors.Is(err, context.DeadlineExceeded):
-		return statusError{exitUnable, fmt.Errorf("%w: not done within --timeout; a change waits for the batch that a worker has in hand", err)}
+		return statusError{exitUnable, fmt.Errorf("%w: not done within --timeout; a change waits for the batch that a worker has in flight", err)}
 	case errors.Is(err, migrations.ErrNotApplied), pgdriver.IsUndefined(err):
 		return statusError{exitUnable, fmt.Errorf("%w; here --schema, --prefix and --table give other names, and migrate up makes the tables, with --jobs those of jobs; tables of a newer version want a newer pgfrontier", err)}
 	}

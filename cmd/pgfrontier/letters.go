@@ -18,7 +18,7 @@ func (a *app) lettersVerbs() *cobra.Command {
 		a.lettersListVerb(), a.lettersShowVerb(), a.lettersRetryVerb(), a.lettersDiscardVerb())
 }
 
-// filtered gives a verb the flags of a filter for letters.
+// filtered gives a verb the flags of a filter for dead letters.
 func filtered(c *cobra.Command, f *ops.DeadLetterFilter) {
 	c.Flags().SortFlags = false
 	c.Flags().StringVar(&f.AggregateType, "aggregate-type", "", "only those of this type of aggregate")
@@ -155,7 +155,7 @@ func letterText(l ops.DeadLetter, payload bool) string {
 const lettersUse = "NAME {POSITION | --all | filters}"
 
 func (a *app) lettersRetryVerb() *cobra.Command {
-	return a.lettersChange("retry", "ask for another attempt", "Asks for another attempt at the letter at a position, or at all that the filters\ntake, and at all others of the same aggregates: they are handled in order.", "",
+	return a.lettersChange("retry", "ask for another attempt", "Asks for another attempt at the dead letter at a position, or at all that the filters\ntake, and at all others of the same aggregates: they are handled in order.", "",
 		func(ctx context.Context, o *ops.Operator, consumer string, position int64, by ops.By) error {
 			return o.RetryDeadLetters(ctx, consumer, position, by)
 		}, func(ctx context.Context, o *ops.Operator, consumer string, f ops.DeadLetterFilter, limit int, by ops.By) (int64, error) {
@@ -164,7 +164,7 @@ func (a *app) lettersRetryVerb() *cobra.Command {
 }
 
 func (a *app) lettersDiscardVerb() *cobra.Command {
-	return a.lettersChange("discard", "go on without the events", "Removes the letter at a position, or all that the filters take: the consumer does\nnot handle their events.", "The letters are deleted, and the consumer does not handle their events.",
+	return a.lettersChange("discard", "go on without the events", "Removes the dead letter at a position, or all that the filters take: the consumer does\nnot handle their events.", "The dead letters are deleted, and the consumer does not handle their events.",
 		func(ctx context.Context, o *ops.Operator, consumer string, position int64, by ops.By) error {
 			return o.DiscardDeadLetter(ctx, consumer, position, by)
 		}, func(ctx context.Context, o *ops.Operator, consumer string, f ops.DeadLetterFilter, limit int, by ops.By) (int64, error) {
@@ -190,14 +190,14 @@ func (a *app) lettersChange(name, does, long, final string,
 					return err
 				}
 				if conditions || all {
-					return usage("a position is one letter: leave --all and the filters out")
+					return usage("a position is one dead letter: leave --all and the filters out")
 				}
 				return a.onConsumer(ctx, consumerChange{name, args[0], final, onRecord, func(ctx context.Context, o *ops.Operator, by ops.By) (object, error) {
 					return object{"position": position}, one(ctx, o, args[0], position, by)
 				}})
 			}
 			if conditions == all {
-				return usage("say which letters: a position, --all, or filters")
+				return usage("say which dead letters: a position, --all, or filters")
 			}
 			return a.onConsumer(ctx, consumerChange{name, args[0], final, onRecord, func(ctx context.Context, o *ops.Operator, by ops.By) (object, error) {
 				n, err := where(ctx, o, args[0], f, limit, by)

@@ -36,7 +36,7 @@ func skipOf(name string, position int64) consumerChange {
 func (a *app) pauseVerb() *cobra.Command {
 	return a.consumerChanges(&cobra.Command{
 		Use: "pause NAME", Short: "keep the workers from a consumer", Args: cobra.ExactArgs(1), ValidArgsFunction: a.consumerNames,
-		Long:    "Keeps the workers from handling events of a consumer, until it is resumed. A\nbatch in hand is finished first. NAME may be one unit of a consumer in\npartitions.",
+		Long:    "Keeps the workers from handling events of a consumer, until it is resumed. A\nbatch in flight is finished first. NAME may be one unit of a consumer in\npartitions.",
 		Example: `  pgfrontier pause totals_v1 --reason "the read model is being repaired"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			return a.onConsumer(ctx, pauseOf(args[0]))
@@ -147,7 +147,7 @@ func (a *app) before(ctx context.Context, since time.Time) (position int64, err 
 SELECT coalesce(min(global_position), 0) - 1 FROM `+t.Events.SQL()+` WHERE created_at >= $1::timestamptz AND isfinite(created_at)`, since.Format(time.RFC3339Nano)).Scan(&position)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("look for the first event since %s: %w", since.Format(time.RFC3339), err)
+		return 0, fmt.Errorf("find the first event since %s: %w", since.Format(time.RFC3339), err)
 	case position < 0:
 		return 0, refuse("no event was written since %s: --to settled goes to the end", since.Format(time.RFC3339))
 	}
@@ -165,7 +165,7 @@ func positionOf(text string) (int64, error) {
 func (a *app) partitionVerb() *cobra.Command {
 	return a.consumerChanges(&cobra.Command{
 		Use: "partition NAME N", Short: "fix the number of a consumer's partitions", Args: cobra.ExactArgs(2), ValidArgsFunction: a.consumerNames,
-		Long:    "Fixes the number of a consumer's partitions, 1 to 256. With 0 it is again what\nthe workers' code wishes for. The workers change it while they run.",
+		Long:    "Fixes the number of a consumer's partitions, 1 to 256. With 0 it is again what\nthe workers' code demands. The workers change it while they run.",
 		Example: `  pgfrontier partition totals_v1 8 --reason "it is too slow"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			n, err := strconv.Atoi(args[1])

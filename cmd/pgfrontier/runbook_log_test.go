@@ -23,7 +23,7 @@ func stayOpen(t *testing.T, s *scene) {
 	s.append(t, 1)
 }
 
-// keep takes note of the session of an open transaction.
+// keep records the session of an open transaction.
 func (s *scene) keep(t *testing.T, tx *sql.Tx) {
 	t.Helper()
 	var pid int

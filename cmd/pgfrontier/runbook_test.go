@@ -26,7 +26,7 @@ import (
 )
 
 // alarm is how a section of docs/runbook.md comes true. The section itself says what each
-// voice answers then, and which commands mend it.
+// source answers then, and which commands mend it.
 type alarm struct {
 	name   string
 	age    time.Duration                          // how late is late; 0: five minutes
@@ -38,7 +38,7 @@ type alarm struct {
 // remedy runs the commands of a section.
 type remedy func()
 
-// The runbook says what all voices answer, and its remedies work.
+// The runbook says what all sources answer, and its remedies work.
 func TestRunbook(t *testing.T) {
 	t.Parallel()
 	sections := runbook(t)
@@ -62,7 +62,7 @@ func TestRunbook(t *testing.T) {
 	}
 }
 
-// play makes an alarm true, listens to all voices, mends it and listens again.
+// play makes an alarm true, listens to all sources, mends it and listens again.
 func (a alarm) play(t *testing.T, text string) {
 	s := &scene{age: a.age, vars: map[string]string{"NAME": "c"}, told: map[string]bool{}}
 	if s.age == 0 {
@@ -86,7 +86,7 @@ func (a alarm) play(t *testing.T, text string) {
 	}
 	for _, r := range now.rows {
 		if len(r.says) == 0 {
-			s.quiet(t, r.voice)
+			s.quiet(t, r.source)
 		}
 	}
 	for _, line := range now.look {
@@ -201,35 +201,35 @@ func (s *scene) fill(text string) string {
 	return text
 }
 
-// ask asks a voice. well reports whether it finds nothing wrong, where it judges.
-func (s *scene) ask(t *testing.T, voice string) (answer string, well bool) {
+// ask asks a source. well reports whether it finds nothing wrong, where it judges.
+func (s *scene) ask(t *testing.T, source string) (answer string, well bool) {
 	t.Helper()
-	page, isPage := strings.CutPrefix(voice, "console ")
+	page, isPage := strings.CutPrefix(source, "console ")
 	switch {
-	case voice == "doctor":
+	case source == "doctor":
 		got := s.run(t, "doctor", "--max-age", s.age.String())
 		return got.out + got.talk, got.code == exitDone && !strings.Contains(got.out, levelWarn)
-	case voice == "status --check":
+	case source == "status --check":
 		got := s.run(t, "status", "--check", "--max-age", s.age.String())
 		return got.out + got.talk, got.code == exitDone
-	case voice == "status":
+	case source == "status":
 		got := s.run(t, "status")
 		return got.out + got.talk, got.code == exitDone
-	case voice == "/readyz":
-		return answerOf(health.Ready(s.worker, s.age), voice)
-	case voice == "/livez":
-		return answerOf(health.Live(s.worker), voice)
+	case source == "/readyz":
+		return answerOf(health.Ready(s.worker, s.age), source)
+	case source == "/livez":
+		return answerOf(health.Live(s.worker), source)
 	case isPage:
 		c := console.New(s.DB, console.Options{})
 		defer c.Close()
 		text, well := answerOf(c, page)
 		return html.UnescapeString(tags.ReplaceAllString(text, " ")), well
-	case voice == "event":
+	case source == "event":
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return strings.Join(slices.Sorted(maps.Keys(s.told)), " "), true
 	}
-	t.Fatalf("docs/runbook.md has the voice %q, which is none", voice)
+	t.Fatalf("docs/runbook.md has the source %q, which is none", source)
 	return "", false
 }
 
@@ -241,44 +241,44 @@ func answerOf(h http.Handler, path string) (string, bool) {
 	return r.Body.String(), r.Code == http.StatusOK
 }
 
-// says waits until a voice says all that the document claims.
+// says waits until a source says all that the document claims.
 func (s *scene) says(t *testing.T, r row) {
 	t.Helper()
-	s.hear(t, r.voice, fmt.Sprintf("to say %q", r.says), func(answer string, _ bool) bool {
+	s.hear(t, r.source, fmt.Sprintf("to say %q", r.says), func(answer string, _ bool) bool {
 		return !slices.ContainsFunc(r.says, func(p string) bool { return !strings.Contains(answer, p) })
 	})
 }
 
-// quiet waits until a voice finds nothing wrong.
-func (s *scene) quiet(t *testing.T, voice string) {
+// quiet waits until a source finds nothing wrong.
+func (s *scene) quiet(t *testing.T, source string) {
 	t.Helper()
-	s.hear(t, voice, "to find nothing wrong", func(_ string, well bool) bool { return well })
+	s.hear(t, source, "to find nothing wrong", func(_ string, well bool) bool { return well })
 }
 
-// healthy waits until all voices find nothing wrong, and none says what the document
+// healthy waits until all sources find nothing wrong, and none says what the document
 // claims of the alarm.
 func (s *scene) healthy(t *testing.T, about section) {
 	t.Helper()
 	for _, r := range about.rows {
-		if r.voice == "event" {
+		if r.source == "event" {
 			continue // it has been called
 		}
-		s.hear(t, r.voice, fmt.Sprintf("to find nothing wrong, and not to say %q", r.says), func(answer string, well bool) bool {
+		s.hear(t, r.source, fmt.Sprintf("to find nothing wrong, and not to say %q", r.says), func(answer string, well bool) bool {
 			return well && !slices.ContainsFunc(r.says, func(p string) bool { return strings.Contains(answer, p) })
 		})
 	}
 }
 
-// hear asks a voice until it answers as it should.
-func (s *scene) hear(t *testing.T, voice, what string, right func(answer string, well bool) bool) {
+// hear asks a source until it answers as it should.
+func (s *scene) hear(t *testing.T, source, what string, right func(answer string, well bool) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		answer, well := s.ask(t, voice)
+		answer, well := s.ask(t, source)
 		if right(strings.Join(strings.Fields(answer), " "), well) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s %s. It says:\n%s", voice, what, answer)
+			t.Fatalf("waited in vain for %s %s. It says:\n%s", source, what, answer)
 		}
 	}
 }
@@ -290,15 +290,15 @@ type section struct {
 	mend []string // commands, and SQL
 }
 
-// row is what a voice says, in order; nothing: it finds nothing wrong, or knows of nothing.
+// row is what a source says, in order; nothing: it finds nothing wrong, or knows of nothing.
 type row struct {
-	voice string
-	says  []string
+	source string
+	says   []string
 }
 
-// voices are those of which each section has a row. It has those of pages of the console
+// sources are those of which each section has a row. It has those of pages of the console
 // besides.
-var voices = []string{"doctor", "status", "status --check", "/readyz", "/livez", "event"}
+var sources = []string{"doctor", "status", "status --check", "/readyz", "/livez", "event"}
 
 // runbook reads the sections of the document, by heading.
 func runbook(t *testing.T) map[string]string {
@@ -321,24 +321,24 @@ var (
 	block    = regexp.MustCompile("(?s)```(sh|sql)\n(.*?)\n```")
 )
 
-// read finds the voices and the commands of a section.
+// read finds the sources and the commands of a section.
 func read(t *testing.T, text string) (s section) {
 	t.Helper()
 	have := map[string]bool{}
 	for _, cells := range tableRow.FindAllStringSubmatch(text, -1) {
-		r := row{voice: strings.ReplaceAll(cells[1], "`", "")}
-		if r.voice == "asked" {
+		r := row{source: strings.ReplaceAll(cells[1], "`", "")}
+		if r.source == "asked" {
 			continue // the head of the table
 		}
 		claim, _, _ := strings.Cut(cells[2], ";") // and an explanation
 		for _, p := range phrase.FindAllStringSubmatch(claim, -1) {
 			r.says = append(r.says, p[1])
 		}
-		word, _, _ := strings.Cut(r.voice, " /")
+		word, _, _ := strings.Cut(r.source, " /")
 		have[word] = true
 		s.rows = append(s.rows, r)
 	}
-	for _, v := range append([]string{"console"}, voices...) {
+	for _, v := range append([]string{"console"}, sources...) {
 		if !have[v] {
 			t.Errorf("a section of docs/runbook.md does not tell what %s says", v)
 		}

@@ -27,7 +27,7 @@ that is a standby, and where there are jobs, queues that are paused, jobs that h
 been due for five minutes, whose queue no worker serves, or that have failed for
 good, schedules that are paused or overdue by five minutes, and runs of flows that
 no worker advances. With -w it shows that again and again, with positions a second since
-the look before.
+the poll before.
 
 --check answers with the exit status: 1 if an event has been waiting for a
 consumer for longer than --max-age, paused or not, if a transaction has held

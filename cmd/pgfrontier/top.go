@@ -39,7 +39,7 @@ Ctrl-C quits.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.DurationVar(&every, "every", 2*time.Second, "how often to look")
+	f.DurationVar(&every, "every", 2*time.Second, "how often to poll")
 	f.StringVar(&a.change.operator, "operator", "", "who makes the changes (or PGFRONTIER_OPERATOR; default user@host)")
 	return c
 }

@@ -118,7 +118,7 @@ const (
 	interrupt = "\x03"
 )
 
-// Somebody looks at a consumer, pauses it, keeps the view while the database is away, skips
+// An operator reads a consumer, pauses it, keeps the view while the database is away, skips
 // an event, and quits.
 func TestTopAtATerminal(t *testing.T) {
 	s := newSite(t)

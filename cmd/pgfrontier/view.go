@@ -24,7 +24,7 @@ type view struct {
 	workers   []ops.Worker
 	consumers []ops.Consumer
 	wrong     []alarms.Alarm
-	before    *view // the look before; nil: no rates
+	before    *view // the poll before; nil: no rates
 }
 
 func (a *app) look(ctx context.Context) (v view, err error) {
@@ -47,7 +47,7 @@ func (a *app) look(ctx context.Context) (v view, err error) {
 	return v, err
 }
 
-// lookAround is a look with what is wrong.
+// lookAround is a poll with what is wrong.
 func (a *app) lookAround(ctx context.Context) (v view, err error) {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
@@ -129,7 +129,7 @@ func (v view) living() (all []ops.Worker) {
 	return all
 }
 
-// place of a worker in words: what people look for is the host and the process.
+// place of a worker in words: what operators search for is the host and the process.
 func (v view) place(id uuid.UUID) string {
 	for _, w := range v.workers {
 		if w.ID == id {
@@ -262,7 +262,7 @@ func (v view) leaders() (all []string) {
 	return all
 }
 
-// after makes v the look after another, if there was one.
+// after makes v the poll after another, if there was one.
 func (v *view) after(before *view) {
 	if before != nil {
 		last := *before
@@ -271,7 +271,7 @@ func (v *view) after(before *view) {
 	}
 }
 
-// rate is how many positions a second a consumer has gone since the look before.
+// rate is how many positions a second a consumer has gone since the poll before.
 func (v view) rate(c ops.Consumer) (rate float64, known bool) {
 	if v.before == nil {
 		return 0, false

@@ -40,7 +40,7 @@ tries to break again.
 A run that breaks an invariant is kept in the directory ./sim-failure-<seed>, of
 several runs the first five: a README.txt, all that happened, the evidence, the
 server's log, and a picture. The oracle judges it again with -check, and -reduce
-looks for a smaller run that fails.
+searches for a smaller run that fails.
 
 Flags:
 `
@@ -90,7 +90,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.StringVar(&o.db, "db", "", "`connection string` of a server on which to create a database")
 	f.StringVar(&o.keep, "keep", "", "`directory` in which to keep every run, also those that held")
 	f.StringVar(&o.check, "check", "", "`directory` of a run that was kept: judge it again, without workers or a database")
-	f.DurationVar(&o.reduce, "reduce", 0, "look for that long for a smaller run that fails, starting from this one")
+	f.DurationVar(&o.reduce, "reduce", 0, "search for that long for a smaller run that fails, starting from this one")
 	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line; of several runs the first that broke, or the last")
 	f.StringVar(&o.report, "report", "", "`file` for a picture of the same run: an HTML page that needs no network")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")

@@ -21,7 +21,7 @@ const atOnce = 3
 // stubborn is how often the first setting is tried in that way.
 const stubborn = 3
 
-// reducer looks for a smaller run that fails.
+// reducer searches for a smaller run that fails.
 type reducer struct {
 	db     string  // of the command line
 	lanes  []*host // what one does to its server is not to harm the others

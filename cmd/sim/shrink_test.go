@@ -37,7 +37,7 @@ func within(a, b sim.Config) bool {
 	return a.Workers <= b.Workers && a.Writers <= b.Writers && a.Consumers <= b.Consumers && a.Duration <= b.Duration
 }
 
-// TestSmallestIsFound looks for what a failure needs, in runs that have more.
+// TestSmallestIsFound searches for what a failure needs, in runs that have more.
 func TestSmallestIsFound(t *testing.T) {
 	tier.Checks(t, 12, 100)
 	rapid.Check(t, func(t *rapid.T) {

@@ -146,7 +146,7 @@ func write(w io.Writer, r *oracle.Report, oneOfSeveral bool) error {
 	return r.WriteText(w)
 }
 
-// telling is the report worth looking at: the first that broke, or the last.
+// telling is the report worth reading: the first that broke, or the last.
 func telling(reports []*oracle.Report) *oracle.Report {
 	for _, r := range reports {
 		if r.Outcome == oracle.Broken {

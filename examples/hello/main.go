@@ -117,8 +117,8 @@ func run(ctx context.Context, db *sql.DB) error {
 const remedy = `
 %s stands still: %s
   1. Open %sconsumer?name=%s
-  2. "Skip the event": give a reason, look at the preview, press "skip now".
-  3. "Resume": give a reason, look at the preview, press "resume now".
+  2. "Skip the event": give a reason, read the preview, press "skip now".
+  3. "Resume": give a reason, read the preview, press "resume now".
 Then %s goes on without that order.
 
 `

@@ -122,7 +122,7 @@ func workUntil(ctx context.Context, db *sql.DB, events store.Log, position int64
 	ended := make(chan error, 1)
 	go func() { ended <- w.Start(ctx) }()
 	err := w.WaitFor(ctx, Customers{}.Name(), position)
-	w.Stop() // the batch in hand is finished
+	w.Stop() // the batch in flight is finished
 	return errors.Join(err, <-ended)
 }
 

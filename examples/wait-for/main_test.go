@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { program.Main(m, main) }
 
-// Whoever orders sees totals that have the order, each time.
+// A customer who orders sees totals that have the order, each time.
 func TestWaitFor(t *testing.T) {
 	p := program.Start(t, []string{"DATABASE_URL=" + pgtest.Server(t).URL("")})
 	orders := p.Await(t, `^curl -L -d cents=500 (http://127\.0\.0\.1:\d+/orders)$`)[0]

@@ -95,7 +95,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// Where nobody looks at the moment, lines come every few seconds only.
+// Where no terminal shows it at the moment, lines come every few seconds only.
 func TestProgressIsRare(t *testing.T) {
 	var out bytes.Buffer
 	p := NewProgress(&out)

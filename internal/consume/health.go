@@ -32,7 +32,7 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 	err := w.readLog(ctx)
 	s := w.Status()
 	all := reasons(s, maxAge, w.cfg.HeartbeatTimeout)
-	// An altered sequence looks like another server's.
+	// An altered sequence seems to be another server's.
 	if altered := (*frontier.SetupError)(nil); err != nil && !errors.As(s.FrontierError, &altered) {
 		all = slices.Insert(all, 0, fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err))))
 	}

@@ -33,7 +33,7 @@ func newSteppedServer(t *testing.T) *steppedServer {
 			"max_prepared_transactions": "64",
 			"autovacuum":                "off",
 			// Nothing may run at a time of its own. It could decide what a crash loses, or
-			// look like a transaction.
+			// seem to be a transaction.
 			"bgwriter_lru_maxpages":           "0",
 			"checkpoint_timeout":              "1d",
 			"max_wal_size":                    "10GB",

@@ -64,7 +64,7 @@ func (h *history) mine(u *unit, p int64) bool {
 	return h.slot[p] >= 0 && h.visible[p] && u.slots.Has(h.slot[p])
 }
 
-// batch advances to a position. letter chooses the events that fail.
+// batch advances to a position. The last argument reports whether an event fails.
 func (h *history) batch(u *unit, to int64, letter func() bool) {
 	from := u.position
 	for p := from + 1; p <= to; p++ {

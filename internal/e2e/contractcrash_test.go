@@ -12,7 +12,7 @@ import (
 )
 
 // A handler's commit outlasts the server: the checkpoint is set back also if the
-// server restarts or crashes while the batch is in hand.
+// server restarts or crashes while the batch is in flight.
 func TestHandlerThatCommitsBeforeTheServerRestarts(t *testing.T) {
 	t.Parallel()
 	for how, crash := range map[string]bool{"restart": false, "crash": true} {

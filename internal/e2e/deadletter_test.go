@@ -61,7 +61,7 @@ func buryAll(t testing.TB, d *pgtest.Database, consumer string, n int) {
 
 // While thousands of dead letters are tried again, what is new waits for one
 // or two of them, and each costs a few statements.
-func TestDeadLettersAndNewsTakeTurns(t *testing.T) {
+func TestDeadLettersAndNewEventsTakeTurns(t *testing.T) {
 	t.Parallel()
 	const letters, newsAfter, news = 2000, 50, 5
 	d := newLog(t)
@@ -112,7 +112,7 @@ func TestDeadLettersAndNewsTakeTurns(t *testing.T) {
 
 // An event that joins the dead letters of its aggregate while these are tried
 // again needs no request of its own.
-func TestLetterThatJoinsARetry(t *testing.T) {
+func TestDeadLetterThatJoinsARetry(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
@@ -172,7 +172,7 @@ type lettersMove struct {
 	do        string
 	aggregate int
 	amount    int // of events
-	where     int // which letter, in percent
+	where     int // which dead letter, in percent
 }
 
 func playLetters(t *testing.T, script []lettersMove, batchSize int, seen *sync.Map) {
@@ -209,7 +209,7 @@ func playLetters(t *testing.T, script []lettersMove, batchSize int, seen *sync.M
 		if len(all) == 0 {
 			continue
 		}
-		// What is asked of a letter that has just been handled is refused.
+		// What is asked of a dead letter that has just been handled is refused.
 		position := all[m.where*len(all)/100].Position
 		switch m.do {
 		case "retry":
@@ -249,7 +249,7 @@ SELECT position FROM (
 }
 
 // A dead letter that PostgreSQL sacrifices at every try is given up after a few,
-// though all that is new goes well meanwhile. The log says so, and the letter
+// though all that is new goes well meanwhile. The log says so, and the dead letter
 // has the reason.
 func TestDeadLetterThatAlwaysConflicts(t *testing.T) {
 	t.Parallel()

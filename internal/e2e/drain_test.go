@@ -20,7 +20,7 @@ import (
 
 var byOperator = ops.By{Operator: "op", Reason: "the node goes"}
 
-// A worker that is drained finishes the batch in hand, hands each consumer over as soon as it
+// A worker that is drained finishes the batch in flight, hands each consumer over as soon as it
 // can, is given none, and stays until the program stops it.
 func TestDrainWorker(t *testing.T) {
 	t.Parallel()
@@ -54,7 +54,7 @@ func TestDrainWorker(t *testing.T) {
 		t.Errorf("the consumer in hand is %q's", got)
 	}
 	if got := first.Status().State; got != worker.StateDraining {
-		t.Errorf("with a batch in hand it is %s", got)
+		t.Errorf("with a batch in flight it is %s", got)
 	}
 	close(release)
 	await(t, "the last consumer to be handed over", func() bool { return owner("slow") == second.ID().String() })

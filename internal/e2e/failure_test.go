@@ -179,7 +179,7 @@ func TestConflictsOfAHandler(t *testing.T) {
 }
 
 // An operator's pause holds at once, also for another worker, and leaves the
-// batch in hand whole.
+// batch in flight whole.
 func TestPauseByAnOperator(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)

@@ -37,7 +37,7 @@ func awaitPatient(t *testing.T, w *running) {
 	await(t, "a patient probe to find the worker ready", func() bool { return ready(w, time.Hour) == "" })
 }
 
-// awaitUnready also looks that the reason is one line with words in it.
+// awaitUnready also checks that the reason is one line with words in it.
 func awaitUnready(t *testing.T, w *running, maxAge time.Duration, words ...string) {
 	t.Helper()
 	await(t, fmt.Sprintf("the worker not to be ready, with %q", words), func() bool {

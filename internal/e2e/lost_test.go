@@ -42,7 +42,7 @@ func (r *retries) told() []observe.Retrying {
 
 // An event that always costs its batch the connection, or the server's memory,
 // goes to the dead letters, and no other. Only what may be the database's own
-// trouble is forgiven, once.
+// failure is forgiven, once.
 func TestEventThatLosesItsConnection(t *testing.T) {
 	t.Parallel()
 	raise := func(state string) func(context.Context, *sql.Tx) error {

@@ -24,7 +24,7 @@ func dispatchers() map[string][]worker.Option {
 	}
 }
 
-// Who is told of a change does not wait for its own next look, which is an
+// Who is told of a change does not wait for its own next poll, which is an
 // hour away.
 func TestIdleConsumerIsToldThatItWasMoved(t *testing.T) {
 	t.Parallel()

@@ -116,7 +116,7 @@ func partitionsOver(t *testing.T, direct, db *sql.DB, opts ...worker.Option) {
 	if n := one[int](t, direct, `SELECT count(*) FROM events WHERE (SELECT count(*) FROM ledger WHERE position = global_position) <> CASE WHEN global_position <= 10 THEN 1 WHEN global_position < $1 THEN 2 ELSE 1 END`, skipped); n > 0 {
 		t.Errorf("%d events were not handled once more after the reset", n)
 	}
-	do(o.Partition(t.Context(), "c", 0, by)) // as the code wishes
+	do(o.Partition(t.Context(), "c", 0, by)) // as the code demands
 	awaitLayout(t, direct, 1)
 	w.Stop()
 	do(w.result(t))

@@ -476,7 +476,7 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 	cut := &rescaleCutter{every: 12, texts: []string{
 		"true) FROM \"public\".\"consumer_checkpoints\" WHERE consumer_name = $1::text FOR UPDATE", // lock the layout
 		"AND partitions = $3::int",                  // lock the unit, or the parts
-		"SELECT global_position, aggregate_id FROM", // its letters
+		"SELECT global_position, aggregate_id FROM", // its dead letters
 		"WITH child AS", "split_at = clock_timestamp()", "DELETE FROM \"public\".\"consumer_checkpoints\"",
 		"gap_end, (extract(epoch FROM",  // the open ranges
 		"jsonb_to_recordset($6::jsonb)", // the merge

@@ -77,7 +77,7 @@ func TestPartitionsBesideOldPrograms(t *testing.T) {
 	}
 	one1, one2 := newer(), newer()
 	await(t, "three workers", func() bool { return one[int](t, d.DB, `SELECT count(*) FROM worker_nodes`) == 3 })
-	handles("%") // whoever it was dealt to
+	handles("%") // the worker that it was dealt to
 	if got := layout(t, d.DB); !slices.Equal(got, []string{"c0"}) {
 		t.Errorf("beside an old program the units are %q", got)
 	}

@@ -120,7 +120,7 @@ func load(t testing.TB, db *sql.DB, aggregates int) (stop func()) {
 }
 
 // A consumer goes from any number of partitions to any other, and in the end its
-// row looks as it did before.
+// row is as it was before.
 func TestAConsumerIsSplitAndMerged(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
@@ -369,7 +369,7 @@ func TestPartsOfSomeTypes(t *testing.T) {
 
 // A part that is given nothing does not commit for each event of the others, the less often the
 // more parts there are, and is at the head soon after the last.
-func TestAPartPassesOthersLazily(t *testing.T) {
+func TestAPartDefersTheCommitOfPassedEvents(t *testing.T) {
 	t.Parallel()
 	const parts, limit = 8, 200 * time.Millisecond
 	d := newLog(t)

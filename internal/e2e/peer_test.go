@@ -100,7 +100,7 @@ func TestUpgradeOfAPeersDatabase(t *testing.T) {
 	})
 }
 
-// The peer's last process has left the list and has a batch in hand, which
+// The peer's last process has left the list and has a batch in flight, which
 // keeps its consumer. The other consumers go on at once, this one when the
 // batch has ended, and behind it.
 func TestGoingOverWhileAPeerShutsDown(t *testing.T) {

@@ -233,7 +233,7 @@ func TestProcessStoppedAndWoken(t *testing.T) {
 	}
 }
 
-// A process that is asked to end finishes the batches in hand, and hands its
+// A process that is asked to end finishes the batches in flight, and hands its
 // consumers over.
 func TestProcessTerminated(t *testing.T) {
 	t.Parallel()

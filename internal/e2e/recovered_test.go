@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// recoveries counts, by trouble, how often its end was told.
+// recoveries counts, by condition, how often its end was told.
 type recoveries struct {
 	mu sync.Mutex
 	n  map[observe.Condition]int
@@ -38,9 +38,9 @@ func (r *recoveries) of(trouble observe.Condition) int {
 	return r.n[trouble]
 }
 
-// Each kind of trouble is told, ends, and its end is told once, by the Observer
+// Each kind of condition is told, ends, and its end is told once, by the Observer
 // and in the log.
-func TestTheEndOfEachTroubleIsTold(t *testing.T) {
+func TestTheEndOfEachConditionIsTold(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
 	var fails atomic.Int32

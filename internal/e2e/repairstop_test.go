@@ -174,7 +174,7 @@ func TestStopInAnOutageSaysWhatIsNotKnown(t *testing.T) {
 }
 
 // Somebody moves the consumer between its handler's commit and the worker's
-// look at the row. The worker says that events are perhaps missing.
+// read of the row. The worker says that events are perhaps missing.
 func TestHandlerThatCommitsAndIsOvertaken(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)

@@ -174,7 +174,7 @@ func TestGuardWaitsForALock(t *testing.T) {
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, append(quick(), worker.WithBatchTimeout(2*time.Second), worker.WithHeartbeatTimeout(time.Minute), worker.WithLogger(&log),
 		worker.WithObserver(observe.On(func(observe.Retrying) { retries.Add(1) })))...)
 	setQuick(w, 4*time.Second)
-	setGuard(w, 500*time.Millisecond) // 4.5 s with two batches: one look without an answer does not end the guard
+	setGuard(w, 500*time.Millisecond) // 4.5 s with two batches: one poll without an answer does not end the guard
 	runWorker(t, w)
 	remedy := fmt.Sprintf("pg_terminate_backend(%d)", pid)
 	says := func() bool {

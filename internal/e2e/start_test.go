@@ -224,7 +224,7 @@ func TestStartAfterTheNetworkFellSilent(t *testing.T) {
 }
 
 // On a standby the locks on the log's sequence do not show, so that every gap
-// would look void.
+// would seem void.
 func TestStartRefusesAStandby(t *testing.T) {
 	t.Parallel()
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica"})

@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// ShutdownTimeout bounds the batches in hand also when a worker stops because
+// ShutdownTimeout bounds the batches in flight also when a worker stops because
 // one of its consumers has failed for good.
 func TestShutdownTimeoutAfterAFatalError(t *testing.T) {
 	t.Parallel()
@@ -132,7 +132,7 @@ func TestStopLeavesBehindAHandlerThatIgnoresItsContext(t *testing.T) {
 }
 
 // While one consumer of a worker that stops finishes a slow batch, the others run elsewhere,
-// whoever leads, and the worker is given no other.
+// whatever worker leads, and the worker is given no other.
 func TestOneSlowBatchKeepsNoOtherConsumer(t *testing.T) {
 	t.Parallel()
 	for name, leads := range map[string]bool{"the leader stops": true, "another leads": false} {

@@ -48,7 +48,7 @@ func TestWaitFor(t *testing.T) {
 	awaitLook(t, owner, "c", 99, "it is at position 12")
 }
 
-// awaitLook calls WaitFor with little time, until it has looked and says why it waits.
+// awaitLook calls WaitFor with little time, until it has polled and says why it waits.
 func awaitLook(t *testing.T, w *running, consumer string, position int64, says string) {
 	t.Helper()
 	await(t, fmt.Sprintf("WaitFor to look how far %s is, and to say %q", consumer, says), func() bool {
@@ -81,7 +81,7 @@ func TestWaitForAConsumerThatIsNot(t *testing.T) {
 	awaitLook(t, w, "new", 1, "no worker has run it yet")
 }
 
-// Nobody waits for a worker that will never look, and what is said of the consumer
+// Nobody waits for a worker that will never poll, and what is said of the consumer
 // was seen.
 func TestWaitForSaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestWaitForSaysWhatIsKnown(t *testing.T) {
 }
 
 // Where both workers listen, the one that runs the consumer says when it is
-// there. None of them would look within this test.
+// there. None of them would poll within this test.
 func TestWaitForIsToldByAnotherWorker(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)

@@ -275,7 +275,7 @@ func TestIdleConsumerNoticesThatItWasMoved(t *testing.T) {
 	awaitHandled(t, d.DB, "unmoved", 1, 2, 3)
 }
 
-// Many more consumers than connections: whoever waits for a connection holds
+// Many more consumers than connections: a consumer that waits for a connection holds
 // none.
 func TestSmallPoolServesManyConsumers(t *testing.T) {
 	t.Parallel()

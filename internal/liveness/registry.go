@@ -78,7 +78,7 @@ const OwnGrace time.Duration = -1
 
 // Dead reports whether the work of a worker may be ended. A worker without a row is dead, and
 // so is a worker whose last heartbeat is older than its HeartbeatTimeout. A worker is also
-// dead if its lock is free and its last heartbeat is older than grace. A live worker may look
+// dead if its lock is free and its last heartbeat is older than grace. A live worker may seem
 // dead for a moment, so ask twice, with a pause. Dead requires a successful Register.
 func (r *Registry) Dead(ctx context.Context, db pgdriver.Pool, id uuid.UUID, grace time.Duration) (dead bool, err error) {
 	args, err := r.deadArgs([]uuid.UUID{id}, grace)

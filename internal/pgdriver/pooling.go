@@ -145,7 +145,7 @@ var (
 // TryStatements reports an error if the driver's statements do not survive the proxy. They
 // survive if they are parsed in the transaction that executes them. Otherwise the next session
 // may have another statement, or none. A statement without a name then always fails at times,
-// and a trial would not always detect it. A statement with a name is tried, since some proxies
+// and an attempt would not always detect it. A statement with a name is tried, since some proxies
 // track names. [IsMixedUp] reports whether the proxy caused the error.
 func TryStatements(ctx context.Context, db Pool) error {
 	conn, err := db.Conn(ctx)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// sweepEvery is how often one of the workers sweeps: it looks for ended steps without a report.
+	// sweepEvery is how often one of the workers sweeps: it searches for ended steps without a report.
 	sweepEvery = time.Second
 	// sweepShare bounds the share of time that a sweep's page takes, to one in sweepShare.
 	sweepShare = 20
@@ -35,7 +35,7 @@ func (a *advancer) sweep(ctx context.Context) {
 	pause := min(max(sweepEvery, sweepShare*a.took), sweepPause)
 	a.sweepAt = time.Now().Add(sweepEvery + time.Duration(rand.Int64N(int64(sweepEvery)/4)))
 	mine := false
-	a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
+	a.task(ctx, "find ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
 		mine, err = a.sql.takeTurn(ctx, conn, pause)
 		return err
 	})
@@ -99,7 +99,7 @@ func (a *advancer) sweepLong(ctx context.Context, out []int64) bool {
 
 // sweepPage processes the next page of steps after a step. ok is false if it has failed.
 func (a *advancer) sweepPage(ctx context.Context, out []int64, after int64) (p swept, ok bool) {
-	a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
+	a.task(ctx, "find ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
 		r := a.sql.round(a.plans.On(conn, conn))
 		r.wake, r.ended, r.out = a.w.Wake, a.w.RunEnded, out
 		r.refused = func(id int64, err error) error {

@@ -191,9 +191,9 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.oid = coalesce(to_regclass($1::text), to_regclass($2::text))`, r.written.SQL(), r.SQL(), r.Name).Scan(&found.Schema, &found.Name, &kind, &persistence, &similar)
 	switch {
 	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
-		return "", fmt.Errorf("jobs/table: %w: it may not look into the schema of %s: GRANT USAGE ON SCHEMA %s", ErrPrivileges, r, ident.Quote(r.Schema))
+		return "", fmt.Errorf("jobs/table: %w: it may not use the schema of %s: GRANT USAGE ON SCHEMA %s", ErrPrivileges, r, ident.Quote(r.Schema))
 	case err != nil:
-		return "", fmt.Errorf("jobs/table: look for %s: %w", r, err)
+		return "", fmt.Errorf("jobs/table: find %s: %w", r, err)
 	case kind == "" && similar != "" && similar != r.Name:
 		return fmt.Sprintf("there is no %s that this role sees, but %s: write its capitals, or give its schema", r, ident.Quote(similar)), nil
 	case kind == "":
@@ -213,7 +213,7 @@ WHERE c.oid = coalesce(to_regclass($1::text), to_regclass($2::text))`, r.written
 func (s settings) attributes(ctx context.Context, on store.Querier, of relation) (map[string]attribute, error) {
 	all, err := pgdriver.QueryAll(ctx, on, scanAttribute, attributesSQL, of.SQL())
 	if err != nil {
-		return nil, fmt.Errorf("jobs/table: look up the columns of %s: %w", of, err)
+		return nil, fmt.Errorf("jobs/table: read the columns of %s: %w", of, err)
 	}
 	by := map[string]attribute{}
 	for _, a := range all {
@@ -262,7 +262,7 @@ func (s settings) uniqueID(ctx context.Context, on store.Querier, number int) (f
 SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass($1::text) AND indisunique AND indisvalid AND indpred IS NULL
 	AND indnkeyatts = 1 AND indkey[0] = $2::int)`, s.table.SQL(), number).Scan(&unique)
 	if err != nil {
-		return nil, fmt.Errorf("jobs/table: look for the key of %s: %w", s.table, err)
+		return nil, fmt.Errorf("jobs/table: find the key of %s: %w", s.table, err)
 	}
 	if !unique {
 		findings = append(findings, fmt.Sprintf("column %s of %s has no unique index of its own: ALTER TABLE %s ADD PRIMARY KEY (%s)", s.columns["id"], s.table, s.table.SQL(), ident.Quote(s.columns["id"])))
@@ -281,7 +281,7 @@ func (s settings) allowsStates(ctx context.Context, on store.Querier, state attr
 SELECT conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint
 WHERE conrelid = to_regclass($1::text) AND contype = 'c' AND conkey = ARRAY[$2::int::smallint]`, s.table.SQL(), state.number)
 	if err != nil {
-		return nil, fmt.Errorf("jobs/table: look up the constraints of %s: %w", s.table, err)
+		return nil, fmt.Errorf("jobs/table: read the constraints of %s: %w", s.table, err)
 	}
 	var all []string
 	for _, one := range states {

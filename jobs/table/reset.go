@@ -74,7 +74,7 @@ func (w *Worker) resetOn(ctx context.Context, conn store.Querier, known watch) e
 		return s, err
 	}, w.sql.stalled)
 	if err != nil {
-		return fmt.Errorf("jobs/table: look for stalled rows of %s: %w", w.store.settings.table, err)
+		return fmt.Errorf("jobs/table: find stalled rows of %s: %w", w.store.settings.table, err)
 	}
 	due := known.see(silent, time.Now(), w.store.settings.stalled/2)
 	out := w.begin(observe.ConditionReset)

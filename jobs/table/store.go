@@ -167,7 +167,7 @@ func (s *rows) MaxDurationInQueue(ctx context.Context) (time.Duration, error) {
 	}
 	var n int64
 	if err := s.db.QueryRowContext(ctx, q.longest).Scan(&n); err != nil {
-		return 0, fmt.Errorf("jobs/table: look how long the rows of %s wait: %w", s.settings.table, errtext.Of(err))
+		return 0, fmt.Errorf("jobs/table: read how long the rows of %s wait: %w", s.settings.table, errtext.Of(err))
 	}
 	return time.Duration(n) * time.Microsecond, nil
 }

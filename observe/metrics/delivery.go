@@ -34,7 +34,7 @@ func (r *Recorder) Batch(next worker.BatchFunc) worker.BatchFunc {
 	}
 }
 
-// Handle takes note of the events that have a time, for [worker.WithHandleMiddleware].
+// Handle records the events that have a time, for [worker.WithHandleMiddleware].
 func (r *Recorder) Handle(next worker.HandleFunc) worker.HandleFunc {
 	return func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
 		d, _ := consumer.Info(ctx)

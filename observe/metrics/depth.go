@@ -33,7 +33,7 @@ func (d *depth) of(o *ops.Jobs) {
 	d.jobs, d.read, d.blind = o, time.Time{}, false
 }
 
-// sample tells it, and first looks at the tables if it is time.
+// sample tells it, and first reads the tables if it is time.
 func (d *depth) sample(ctx context.Context, sample Sample) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

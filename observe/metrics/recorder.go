@@ -138,7 +138,7 @@ func seriesOf(m *Metric, attributes []string) (s series) {
 	return s
 }
 
-// came takes note that a unit runs here. Its counters are there from the start: what
+// came records that a unit runs here. Its counters are there from the start: what
 // goes from nothing to 1 is no rise for those who read them.
 func (r *Recorder) came(unit string) {
 	r.mu.Lock()
@@ -160,7 +160,7 @@ func (r *Recorder) came(unit string) {
 	}
 }
 
-// went takes note that a unit does not run here any more.
+// went records that a unit does not run here any more.
 func (r *Recorder) went(unit string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package otel brings what workers tell to OpenTelemetry: metrics, and traces from whoever
-// appends an event or enqueues a job to its handler.
+// Package otel exports to OpenTelemetry what workers report: metrics, and traces that link the
+// producer of an event or a job to its handler.
 //
 //	t, err := otel.New()
 //	w := worker.New(db, events, consumers, t.Options()...)

@@ -73,7 +73,7 @@ func (c *Collector) Observer() observe.Observer { return c.recorder.Observer() }
 // Batch measures how old events are when they have been handled. See [Collector.Options].
 func (c *Collector) Batch(next worker.BatchFunc) worker.BatchFunc { return c.recorder.Batch(next) }
 
-// Handle takes note of the events. See [Collector.Options].
+// Handle records the events. See [Collector.Options].
 func (c *Collector) Handle(next worker.HandleFunc) worker.HandleFunc { return c.recorder.Handle(next) }
 
 // JobsOptions are those of a worker of jobs: its Observer.

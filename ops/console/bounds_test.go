@@ -137,7 +137,7 @@ func TestManyNames(t *testing.T) {
 
 // Of a job that was snoozed thousands of times, the latest runs are shown. Of a worker whose
 // consumers all fail, some are.
-func TestManyTroubles(t *testing.T) {
+func TestManyConditions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{})
 	id := s.enqueue(t, ops.JobAvailable)

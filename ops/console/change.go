@@ -34,9 +34,9 @@ var errOther = errors.New("it would do something else now than what was shown")
 type change struct {
 	On       string // as in an Action
 	Name     string // of the consumer or its unit, the queue or the schedule; the ID of the worker
-	Place    string `json:",omitempty"` // where that worker runs, once it is looked up
+	Place    string `json:",omitempty"` // where that worker runs, once it is known
 	Kind     ops.Kind
-	Position int64                 `json:",omitempty"` // of the event or letter, where to reset to, or the ID of the job or the run
+	Position int64                 `json:",omitempty"` // of the event or dead letter, where to reset to, or the ID of the job or the run
 	Number   *int64                `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
 	Type     string                `json:",omitempty"` // of the aggregate to replay
 	ID       string                `json:",omitempty"`
@@ -91,7 +91,7 @@ func changeOf(r *http.Request) (a change, err error) {
 	case slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset}, a.Kind) && q.Get("position") == "":
 		err = &refusal{http.StatusBadRequest, "Give a position."}
 	case a.Kind == ops.KindPartition && a.Number == nil:
-		err = &refusal{http.StatusBadRequest, "Give a number of partitions, or 0 for what the code wishes."}
+		err = &refusal{http.StatusBadRequest, "Give a number of partitions, or 0 for what the code demands."}
 	}
 	return a, err
 }
@@ -225,7 +225,7 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request, g Grant) {
 
 // mayChange refuses what Access does not allow.
 func (c *Console) mayChange(ctx context.Context, g Grant, a change) error {
-	no := &refusal{http.StatusForbidden, "You may look, and not make this change."}
+	no := &refusal{http.StatusForbidden, "You may read, and not make this change."}
 	if g.Level < Operate {
 		return no
 	}

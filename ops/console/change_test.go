@@ -148,7 +148,7 @@ func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{io.ErrUnexpectedEOF, driver.ErrBadConn, context.DeadlineExceeded, context.Canceled, ops.ErrPaused} {
 		status, hint := console.Judged(fmt.Errorf("pause: %w", &ops.UnknownOutcomeError{Operation: 9, Err: cause}))
-		if status != http.StatusServiceUnavailable || !strings.Contains(hint, "Look among the operations") || strings.Contains(hint, "Nothing was changed") {
+		if status != http.StatusServiceUnavailable || !strings.Contains(hint, "Read the operations") || strings.Contains(hint, "Nothing was changed") {
 			t.Errorf("%v: status %d, %s", cause, status, hint)
 		}
 	}
@@ -215,7 +215,7 @@ func TestReplayOfOneThatRuns(t *testing.T) {
 }
 
 // Of a consumer that runs, dead letters are discarded as they were shown, or not at all.
-func TestLettersOfOneThatRuns(t *testing.T) {
+func TestDeadLettersOfARunningConsumer(t *testing.T) {
 	t.Parallel()
 	s := stuck(t, console.Options{Access: operators})
 	confirm := s.preview(t, with(s.get(t, "letters?consumer=c").hidden(t, `value="discard"`), "reason", "r"))

@@ -74,7 +74,7 @@ type Options struct {
 const (
 	nameLimit   = time.Second      // what a page waits for the name of the database, which stays unknown then
 	readLimit   = 5 * time.Second  // what a page waits for the database
-	changeLimit = 15 * time.Second // what a change waits, also for the batch that a worker has in hand
+	changeLimit = 15 * time.Second // what a change waits, also for the batch that a worker has in flight
 	maxBody     = 64 << 10         // bytes of a form
 	perPage     = 50
 )

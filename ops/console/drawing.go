@@ -86,7 +86,7 @@ const (
 )
 
 // history is how far each consumer was behind the head, in memory: the most of each
-// moment in which somebody looked at a live page. The zero history is empty.
+// moment in which a live page was open. The zero history is empty.
 type history struct {
 	mu   sync.Mutex
 	when [moments]int64             // the number of the moment that is kept at each index
@@ -162,7 +162,7 @@ func (h *history) spark(name string, now time.Time) spark {
 	var path strings.Builder
 	pen := "M"
 	for x, v := range values {
-		if v < 0 { // nobody looked
+		if v < 0 { // no page was open
 			pen = "M"
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // The console is mounted behind the application's login. Who is on call may change things,
-// others look.
+// others read.
 func ExampleNew() {
 	t, drop := pgtest.Example()
 	defer drop()

@@ -10,10 +10,10 @@ import (
 // Judged is which answer an error is.
 func Judged(err error) (status int, hint string) { return judge(err) }
 
-// MaxViewers is how many may look at live updates.
+// MaxViewers is how many may get live updates.
 const MaxViewers = maxViewers
 
-// CountLooks makes c count its reads for live updates by calling looked.
+// CountLooks makes c count its reads for live updates by a call.
 func (c *Console) CountLooks(looked func()) {
 	look := c.live.look
 	c.live.look = func(ctx context.Context) (*snapshot, error) {
@@ -22,7 +22,7 @@ func (c *Console) CountLooks(looked func()) {
 	}
 }
 
-// Viewers counts those who look at live updates, and reports whether a goroutine reads
+// Viewers counts those who get live updates, and reports whether a goroutine reads
 // for them.
 func (c *Console) Viewers() (n int, runs bool) {
 	c.live.mu.Lock()

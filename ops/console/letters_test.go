@@ -14,7 +14,7 @@ import (
 
 // Of 10,000 dead letters, those that match are retried or discarded in one transaction, as
 // the preview has counted them.
-func TestManyLetters(t *testing.T) {
+func TestManyDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
 	s.place(t, "c", 10_010)
@@ -59,7 +59,7 @@ func TestManyLetters(t *testing.T) {
 }
 
 // A change of all that match takes those that the page has shown, by each of its filters.
-func TestFiltersOfLetters(t *testing.T) {
+func TestFiltersOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
 	s.append(t, happened(5)...)
@@ -93,9 +93,9 @@ func TestFiltersOfLetters(t *testing.T) {
 	}
 }
 
-// Without a consumer, the page has those that have letters, and a name that is none is said
+// Without a consumer, the page has those that have dead letters, and a name that is none is said
 // to be none.
-func TestWhoHasLetters(t *testing.T) {
+func TestWhoHasDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := stuck(t, console.Options{Access: operators})
 	s.place(t, "d", 5)

@@ -229,7 +229,7 @@ func send(w http.ResponseWriter, out *http.ResponseController, s *sample, v view
 	return out.Flush()
 }
 
-// message is an update. It does not depend on who looks: all who look at the same get the same.
+// message is an update. It does not depend on the viewer: all viewers of the same page get the same.
 func (s *sample) message(v view, q url.Values) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

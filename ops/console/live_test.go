@@ -85,8 +85,7 @@ func (v *stream) until(t testing.TB, text string) {
 	}
 }
 
-// Viewers see what changes. One goroutine reads for all of them, and none while nobody
-// looks.
+// Viewers see what changes. One goroutine reads for all of them, and none without viewers.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
@@ -136,7 +135,7 @@ func TestLive(t *testing.T) {
 	s.get(t, "").expect(t, http.StatusOK)
 }
 
-// Two who look at the same kind of page, at other consumers, each see their own.
+// Two viewers of the same kind of page, at other consumers, each see their own.
 func TestLiveOfTwoConsumers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})

@@ -277,13 +277,13 @@ func (s *snapshot) State(c ops.Consumer) state {
 	return state{"✓", isUpToDate, "good"}
 }
 
-// Old reports whether a transaction is so old that somebody should look at it.
+// Old reports whether a transaction is so old that an operator should check it.
 func (s *snapshot) Old(b ops.Blocker) bool { return b.Age > oldTransaction }
 
 // Spark is how far a consumer was behind in the last minutes.
 func (s *snapshot) Spark(c ops.Consumer) spark { return s.history.spark(c.Name, time.Now()) }
 
-// choice is a page of the consumers that somebody looks for.
+// choice is a page of the consumers that a viewer searches for.
 type choice struct {
 	Address     string         `json:"-"` // of the first page
 	Find, State string         // that the name has in it, and how it stands; empty: any

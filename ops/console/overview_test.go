@@ -87,7 +87,7 @@ func TestManyConsumers(t *testing.T) {
 		address := page + "?find=c_&state=nobody+runs+it&after=C_1"
 		s.get(t, address).expectNext(t, address, "after")
 	}
-	// Updates are those of the page that is looked at.
+	// Updates are those of the page that is open.
 	v := s.watch(t, "live?page=&state=paused&find=_4")
 	if event, _ := v.next(t); !strings.Contains(event, `data-key="C_4"`) || strings.Contains(event, `data-key="C_3"`) {
 		t.Errorf("%.2000s", event)
@@ -118,7 +118,7 @@ func TestWhoCanRunIt(t *testing.T) {
 	}
 }
 
-// A page shows how far a consumer was behind, once somebody has looked for a while.
+// A page shows how far a consumer was behind, once it has been open for a while.
 func TestSparklineOnPages(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
@@ -187,7 +187,7 @@ func (s *site) staff(t testing.TB, pid, age int, runs ...string) {
 
 const fresh = -1 // a heartbeat that stays fresh, however slow the test is
 
-// The state of a consumer says what its worker and its events show. One partition in trouble is
+// The state of a consumer says what its worker and its events show. One failing partition is
 // enough, unless it is paused.
 func TestStates(t *testing.T) {
 	t.Parallel()

@@ -350,7 +350,7 @@ func late(ctx context.Context, err error) error {
 }
 
 const (
-	hintMoved = "Nothing was changed. Somebody or something was faster. Go back, look how it stands now, and decide again."
+	hintMoved = "Nothing was changed. The state changed since. Go back, read it again, and decide again."
 	hintAway  = "The database did not answer in time, or a batch kept what was to be changed. Nothing was changed. Try again: the workers go on by themselves when the database is back."
 	hintFull  = "The server takes no further connection. Nothing was changed. End idle sessions, or raise the limit: of the role, the database or the server."
 	hintReads = "The server takes no changes: it is a standby, or was made read-only. Nothing was changed. Open a console that is connected to the primary."
@@ -369,7 +369,7 @@ func judge(err error) (status int, hint string) {
 	case errors.As(err, &refused):
 		return refused.status, ""
 	case errors.As(err, &unknown):
-		return http.StatusServiceUnavailable, "The answer of the database was lost. Look among the operations before you repeat it."
+		return http.StatusServiceUnavailable, "The answer of the database was lost. Read the operations before you repeat it."
 	case errors.As(err, &registered), errors.As(err, &stuck):
 		return http.StatusConflict, "Nothing was changed."
 	case isConflict(err):

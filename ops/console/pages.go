@@ -44,7 +44,7 @@ type consumerPage struct {
 	LastError string `json:",omitempty"`
 	// UnitErrors are those of its partitions, by name.
 	UnitErrors map[string]string `json:",omitempty"`
-	// Disagreement is which workers select less than others, or wish for other partitions
+	// Disagreement is which workers select less than others, or demand other partitions
 	// than there are; empty: none.
 	Disagreement string `json:",omitempty"`
 	Next         []ops.Next
@@ -135,7 +135,7 @@ type lettersPage struct {
 	Older     string `json:"-"`
 	Letters   []ops.DeadLetter
 	Next      int64       `json:",omitempty"` // the key of the next page; 0: this is the last
-	Consumers []concerned `json:",omitempty"` // that have most letters, if none was chosen
+	Consumers []concerned `json:",omitempty"` // that have most dead letters, if none was chosen
 }
 
 // concerned is a consumer that has something of what a page is about.

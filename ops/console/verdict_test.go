@@ -102,7 +102,7 @@ func TestBehind(t *testing.T) {
 	s.place(t, "c", 0)
 	s.staff(t, 1, fresh, "c")
 	for age, want := range map[string]string{"-1 day": "behind", "83 ms": "up to date", "6 s": "behind", "31 s": "late"} {
-		// The age grows by what the page takes: look again if that was too long.
+		// The age grows by what the page takes: read again if that was too long.
 		await(t, "the state "+want, func() bool {
 			s.Exec(t, `UPDATE events SET created_at = clock_timestamp() - $1::interval`, age)
 			return strings.Contains(s.get(t, "").body, "</span> "+want+"</td>")

@@ -16,12 +16,12 @@ func writeReadme(w io.Writer, dir string, r *oracle.Report, logs []Log) error {
 
 verdict: %s
 
-Look at it, in a browser:          %s
+Read it, in a browser:             %s
 Judge it again, without database:  go run ./cmd/sim -check %s
 Run it again:                      %s
 `, r.Verdict, pictureFile, dir, r.Repeat)
 	if r.Outcome == oracle.Broken && r.Reduce != "" {
-		fmt.Fprintf(&b, "Look for a smaller run that fails: %s\n", r.Reduce)
+		fmt.Fprintf(&b, "Find a smaller run that fails:     %s\n", r.Reduce)
 	}
 	b.WriteString(`
 The seed decides the settings and what each actor does, not how server and

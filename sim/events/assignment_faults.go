@@ -67,7 +67,7 @@ func (s *Slot) unassign(ctx, _ context.Context, _ point) error {
 }
 
 // deafen gives the worker's consumers to another, and keeps it from hearing of
-// that for a while: a look at the assignments is a heartbeat as well, and waits
+// that for a while: a read of the assignments is a heartbeat as well, and waits
 // for the worker's row.
 func (s *Slot) deafen(ctx, intake context.Context, _ point) error {
 	tx, err := s.on.DB.BeginTx(ctx, nil)

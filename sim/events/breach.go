@@ -136,7 +136,7 @@ func (b *LedgerConsumer) breach(ctx context.Context, d Delivered, wanted func() 
 }
 
 // excuse takes back that a worker must end because a handler has rolled its batch back, if that
-// batch's connection was lost before the worker could look: nothing tells the two apart.
+// batch's connection was lost before the worker could read: nothing tells the two apart.
 func (n *node) excuse(done observe.Batch, i Injector) {
 	x := n.undone.Load()
 	if x == nil || done.Consumer != x.Consumer || !n.undone.CompareAndSwap(x, nil) {
@@ -153,7 +153,7 @@ func (b *LedgerConsumer) cameToNothing() {
 	b.record(history.FaultOver, history.Injection{Fault: history.Breaches})
 }
 
-// note writes down the transaction in hand as one of a batch in which the
+// note writes down the transaction in flight as one of a batch in which the
 // rule was broken.
 func (b *LedgerConsumer) note(ctx context.Context, tx *sql.Tx) (history.Breach, error) {
 	x := history.Breach{Consumer: b.unit, Worker: b.node.Name}
@@ -170,7 +170,7 @@ func (b *LedgerConsumer) tell(x history.Breach) {
 }
 
 // leftToOperators finds what a worker says that it cannot know, as another had
-// moved the consumer, or the server had crashed, before it could look.
+// moved the consumer, or the server had crashed, before it could read.
 var leftToOperators = regexp.MustCompile(`consumer "([^"]+)" failed.* compare what the handler wrote with the events from position (\d+) to (\d+), and reset the consumer`)
 
 // unknown is what a worker left to an operator, who is to be told.

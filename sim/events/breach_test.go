@@ -14,7 +14,7 @@ import (
 )
 
 // A worker need not end because a handler has rolled its batch back, if the connection was
-// lost before the worker could look.
+// lost before the worker could read.
 func TestLostConnectionHidesARollback(t *testing.T) {
 	undone := history.Breach{Consumer: "all-1", Worker: "worker 1.1", Batch: "7", Ended: true}
 	lost := fmt.Errorf("commit: %w", driver.ErrBadConn)

@@ -29,7 +29,7 @@ type Injector interface {
 }
 
 // partitioned is a consumer whose parts have a LedgerConsumer each. How many parts it
-// wishes for is drawn for each worker.
+// demands is drawn for each worker.
 type partitioned struct {
 	whole *LedgerConsumer
 	count int
@@ -64,10 +64,10 @@ type LedgerConsumer struct {
 	node  *node
 	Dice  *rand.Rand
 
-	tx       *sql.Tx       // of the batch in hand
+	tx       *sql.Tx       // of the batch in flight
 	nextMove time.Time     // of its consumer to another worker
 	failNext *sql.Tx       // the batch whose next event fails
-	slow     time.Duration // that the handler takes over each event of the batch in hand
+	slow     time.Duration // that the handler takes over each event of the batch in flight
 }
 
 // Pool is that of the worker.

@@ -74,7 +74,7 @@ func (c *mergeConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// sends takes note of what is sent. It returns why a merge is refused by that, or "".
+// sends records what is sent. It returns why a merge is refused by that, or "".
 func (c *mergeConn) sends(b []byte) (why string) {
 	switch {
 	case !network.Executes(b):

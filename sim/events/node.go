@@ -21,7 +21,7 @@ type node struct {
 	worker *worker.Worker
 	apart  atomic.Bool  // it was led to a second primary
 	fate   atomic.Int32 // how it will end: toBreak, toCrash
-	// undone is the batch in hand that a handler has rolled back; nil: none.
+	// undone is the batch in flight that a handler has rolled back; nil: none.
 	undone atomic.Pointer[history.Breach]
 }
 
@@ -34,7 +34,7 @@ func (n *node) Ready(ctx context.Context) bool {
 func (n *node) Stop() { n.worker.Stop() }
 
 // Await waits for the end of the worker that was asked to end. The worker's time to
-// end covers a batch in hand and its leaving.
+// end covers a batch in flight and its leaving.
 func (n *node) Await(asked string) history.Exit {
 	x := n.AwaitEnd(asked, n.knobs.EndBound(n.Bounds))
 	switch {

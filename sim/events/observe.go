@@ -18,7 +18,7 @@ func (s *shared) observe(ctx context.Context) {
 	var p stage.Progress
 	var count time.Time // not before; it takes longer and longer
 	for backoff.Sleep(ctx, stage.SampleEvery) {
-		// A look that fails is one look less: the oracle counts them.
+		// A poll that fails is one poll less: the oracle counts them.
 		life := s.on.Life()
 		sample, err := s.on.Standings(ctx)
 		if err != nil || server.Ending(life) || life != s.on.Life() {

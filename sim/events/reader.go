@@ -14,7 +14,7 @@ import (
 
 // reader is a part of the application that has just appended an event and reads
 // it from a projection: it asks a worker to wait until a consumer has handled
-// it. It also looks whether the sessions of that worker's pool are as they were
+// it. It also checks whether the sessions of that worker's pool are as they were
 // opened, for they are the application's.
 type reader struct {
 	*shared
@@ -56,7 +56,7 @@ func (r *reader) choose(e history.Event) (n *node, consumer string) {
 }
 
 // read waits until the worker says that the consumer has handled the event, and
-// looks whether it has. An answer proves nothing that a crash of the server may
+// checks whether it has. An answer proves nothing that a crash of the server may
 // have taken back, or an operator, by then; nor one about an event that a restored
 // copy lacks; nor does one of a consumer whose handler has committed the checkpoint
 // itself, until that is repaired.
@@ -87,7 +87,7 @@ SELECT EXISTS (SELECT FROM sim_ledger WHERE consumer = $1::text AND position = $
 	r.inspect(ctx, n)
 }
 
-// inspect looks at one session of the worker's pool.
+// inspect reads one session of the worker's pool.
 func (r *reader) inspect(ctx context.Context, n *node) {
 	var left string
 	err := n.DB.QueryRowContext(ctx, `SELECT coalesce(string_agg(name || ' = ' || setting, ', ' ORDER BY name), '') FROM pg_settings WHERE source = 'session'`).Scan(&left)

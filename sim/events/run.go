@@ -255,8 +255,8 @@ func (s *Simulation) allThere(standings []history.Standing, partitions int) bool
 	return len(standings) == want
 }
 
-// keepSilent keeps the news of the last event from those that listen, if
-// notifications are lost in this run: they must also look by themselves.
+// keepSilent keeps the notification of the last event from those that listen, if
+// notifications are lost in this run: they must also poll.
 func (s *Simulation) keepSilent() (end func()) {
 	var filters []*network.Filter
 	if s.scenario.Faults[notifyLost] > 0 {

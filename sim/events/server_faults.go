@@ -62,13 +62,13 @@ var backendFaults = []faultRow{
 		worker: at(terminating(batchBackendsEnded, server.BatchBackends), afterEffect)},
 	{Row: fault.New("kill-lock", "ends the backend that holds a worker's or the leader's lock", stage.LockBackendsEnded),
 		worker: at(terminating(stage.LockBackendsEnded, server.LockBackends), afterEffect)},
-	{Row: fault.New("kill-scan", "ends the backend that a frontier looks through", frontierBackendsEnded),
+	{Row: fault.New("kill-scan", "ends the backend that a frontier reads through", frontierBackendsEnded),
 		worker: at(terminating(frontierBackendsEnded, server.FrontierBackends), afterGuard, afterEffect)},
 	{Row: fault.New("kill-listener", "ends the backend of a worker's listener", stage.ListenerBackendsEnded),
 		listens: true, worker: at(terminating(stage.ListenerBackendsEnded, server.ListenerBackends), afterGuard)},
 }
 
-// terminating ends a backend of the worker while a batch is in hand. It is to
+// terminating ends a backend of the worker while a batch is in flight. It is to
 // recover by itself.
 func terminating(f history.Fault, whose string) func(s *Slot, ctx, intake context.Context, at point) error {
 	return func(s *Slot, ctx, intake context.Context, at point) error {

@@ -9,12 +9,12 @@ const myself = "sim.worker"
 // triggers note what a worker did without the right to.
 //
 // A batch that moves a checkpoint is unauthorized if its consumer is not assigned
-// to its worker. The condition of a trigger, and what is stable in it, looks at
-// the snapshot of the statement that it belongs to. So this is what the guard
+// to its worker. The condition of a trigger, and what is stable in it, reads the
+// snapshot of the statement that it belongs to. So this is what the guard
 // could have seen: an assignment that was moved while it waited counts as its
 // own. A batch that ends before its last event moves the checkpoint again, in the same transaction.
 // The repair after a broken rule needs no assignment, nor does a start that records what
-// its build selects. Who splits a consumer looked
+// its build selects. Who splits a consumer polled
 // when it locked the row, and what is assigned since is the units' that come of it.
 //
 // Who writes an assignment must lead: its session holds the leader's lock, or
@@ -51,7 +51,7 @@ CREATE TRIGGER sim_assign AFTER INSERT OR UPDATE ON consumer_assignments FOR EAC
 // contestTrigger notes when the code of a consumer with several builds becomes that of a build
 // that selects less, while a worker lives whose build selects more: its heartbeat is fresh and,
 // where workers have locks, its session holds its lock. That worker may have come between the
-// look for it and the change. Then the consumer is given back before its next batch.
+// search for it and the change. Then the consumer is given back before its next batch.
 const contestTrigger = `
 CREATE TABLE sim_contested (operation BIGINT NOT NULL);
 CREATE FUNCTION sim_contest() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

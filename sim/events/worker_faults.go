@@ -201,8 +201,8 @@ const (
 	notificationsDelayed history.Fault = "notifications delayed"
 )
 
-// notifyLost is also read when the faults are over: what listens must look by
-// itself, too.
+// notifyLost is also read when the faults are over: what listens must also
+// poll.
 const notifyLost = "notify-lost"
 
 // notificationFaults keep notifications from a worker.

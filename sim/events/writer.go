@@ -124,7 +124,7 @@ func (w *writer) keep(a *attempt) {
 }
 
 // abandon writes down that a transaction was rolled back, and why if that was
-// not the writer's wish.
+// not the writer's decision.
 func (w *writer) abandon(a *attempt, why error) {
 	w.record(history.RolledBack, a, why)
 	w.ledger.abandoned = append(w.ledger.abandoned, a.given...)

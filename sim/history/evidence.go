@@ -206,7 +206,7 @@ type Breach struct {
 	// Life is that of the server when the handler began to break the rules.
 	Life int64 `json:"life,omitempty"`
 	// Unknown are positions of which the worker says, as it ends, that it does
-	// not know whether they were handled: an operator is to look.
+	// not know whether they were handled: an operator is to check.
 	Unknown *Span `json:"unknown,omitempty"`
 }
 

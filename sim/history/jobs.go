@@ -81,7 +81,7 @@ const (
 	EnqueueUnsure     = "unsure" // a crash may have taken it back
 )
 
-// Cancel is a client's wish to end a job.
+// Cancel is a client's request to end a job.
 type Cancel struct {
 	ID  int64   `json:"id"`
 	Was string  `json:"was,omitempty"` // the state in which it was found; empty: no answer

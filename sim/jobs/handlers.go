@@ -95,7 +95,7 @@ func (n *node) effect(ctx context.Context, tx *sql.Tx, h jobs.Header, t task) er
 	return err
 }
 
-// begin takes down that a handler has a job in hand.
+// begin takes down that a handler has a job in flight.
 func (n *node) begin(h jobs.Header, t task) (number int) {
 	return n.notes.begin(history.JobRun{Token: t.Token, ID: h.ID, Attempt: h.Attempt, Worker: n.id(), Name: n.Name})
 }

@@ -58,7 +58,7 @@ func (o *operator) run(ctx, intake context.Context) error {
 // queue draws a queue.
 func (o *operator) queue() string { return fault.OneOf(o.dice, o.of.scenario.Knobs.Queues...).Name }
 
-// change changes a setting of a queue, and notes when it did: workers must heed it
+// change changes a setting of a queue, and notes when it did: workers must apply it
 // from a second after that.
 func (o *operator) change(ctx context.Context, queue string, do func() error) error {
 	for _, at := range []string{"'infinity'", "clock_timestamp()"} {

@@ -209,7 +209,7 @@ func (s *Simulation) comeToRest(ctx context.Context) error {
 	for began := time.Now(); ; {
 		now, err := s.on.atRest(ctx)
 		if err != nil {
-			return fmt.Errorf("sim: look at the jobs: %w", err)
+			return fmt.Errorf("sim: read the jobs: %w", err)
 		}
 		if rest.Bound == 0 {
 			bound := stage.RestBound(now.Due + now.Running + now.Behind + now.Flows)

@@ -191,7 +191,7 @@ func (c *faultConn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// SetReadDeadline is how a pool looks whether a connection is still there.
+// SetReadDeadline is how a pool checks whether a connection is still there.
 func (c *faultConn) SetReadDeadline(t time.Time) error {
 	c.expire(t)
 	return c.Conn.SetReadDeadline(t)

@@ -22,7 +22,7 @@ func brokenBatches(e *history.Evidence) map[batch]bool {
 }
 
 // leftToOperators reports whether a worker said, as it ended because a handler
-// had broken the rules, that somebody must look whether a position was handled.
+// had broken the rules, that an operator must check whether a position was handled.
 func leftToOperators(e *history.Evidence, consumer string, position int64) bool {
 	return slices.ContainsFunc(e.Breaches, func(b history.Breach) bool {
 		return b.Consumer == consumer && b.Unknown != nil && b.Unknown.Holds(position)

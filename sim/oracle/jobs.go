@@ -58,7 +58,7 @@ type runKey struct {
 	worker  string
 }
 
-// jobLedgers is the evidence of jobs, by what it is looked up with.
+// jobLedgers is the evidence of jobs, by the keys of its lookups.
 type jobLedgers struct {
 	*history.Jobs
 	finished map[int64]history.Finished

@@ -57,7 +57,7 @@ func (b *jobLedgers) flowLedgers() (all []*flowLedger) {
 
 const running = "running" // of runs and of jobs
 
-// read goes through the changes in order, and calls look after each.
+// read goes through the changes in order, and calls its argument after each.
 func (r *flowLedger) read(look func(c history.FlowChange)) {
 	r.state, r.cancelled, r.ever, r.tries, r.steps = "", false, false, 1, map[stepAt]history.FlowChange{}
 	tx := ""

@@ -8,7 +8,7 @@ import (
 )
 
 // startSlack is how long a statement that starts a job may take, in seconds, after
-// it has looked at the time.
+// it has read the time.
 const startSlack = 0.5
 
 // inTime finds runs that began after their job was of no use any more.
@@ -52,7 +52,7 @@ func (b *jobLedgers) caps() Finding {
 }
 
 // A job that has been visible for overtakenAfter seconds may be overtaken for
-// overtakenFor: workers look from the bottom each second, a claim may be delayed on
+// overtakenFor: workers poll from the bottom each second, a claim may be delayed on
 // its way, and rows may be locked by a claim that is under way.
 const (
 	overtakenAfter = 4

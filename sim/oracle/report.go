@@ -47,7 +47,7 @@ type Report struct {
 	Reached     []State         `json:"reached"`
 	Invariants  []Finding       `json:"invariants"`
 	Repeat      string          `json:"repeat"`           // the command that runs this again
-	Reduce      string          `json:"reduce,omitempty"` // and the one that looks for a smaller run that fails
+	Reduce      string          `json:"reduce,omitempty"` // and the one that searches for a smaller run that fails
 
 	// Evidence is what all this was found out from.
 	Evidence *history.Evidence `json:"-"`

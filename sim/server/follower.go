@@ -69,7 +69,7 @@ func (f *Follower) end() error {
 	return harness.Failed("the stop of the standby", bound, server.Stop(ctx))
 }
 
-// Ensure makes it if there is none. Whoever calls it has the follower.
+// Ensure makes it if there is none. The caller has the follower.
 func (f *Follower) Ensure(ctx context.Context) (err error) {
 	if f.server != nil {
 		return nil

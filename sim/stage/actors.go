@@ -106,7 +106,7 @@ type Env struct {
 	Refresh func()
 	// The rest is for a run of events.
 
-	// Breached takes note of a batch whose handler broke the rules.
+	// Breached records a batch whose handler broke the rules.
 	Breached func(history.Breach)
 	// Save makes a cold copy of the server by a change of it, and PutBack puts that
 	// copy back. What was committed in between is gone, and the report knows. They

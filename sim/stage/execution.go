@@ -144,7 +144,7 @@ func RestBound(behind int64) time.Duration {
 	return 20*time.Second + time.Duration(behind)*5*time.Millisecond
 }
 
-// SampleEvery is how often a run looks how far it has come.
+// SampleEvery is how often a run reads how far it has come.
 const SampleEvery = 100 * time.Millisecond
 
 // Blame writes down why a run could not go on: the harness could not, or something failed

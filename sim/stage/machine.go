@@ -43,7 +43,7 @@ type Equipment struct {
 	Settings map[string]string                   // of its sessions, beside the usual ones
 	Async    bool                                // it does not wait for its commits to be safe
 	Plain    bool                                // if its slot has an even number, the pool gives on a connection as it was left
-	Watch    func(c *pgx.ConnConfig, who string) // looks at what its connections send; nil: nobody does
+	Watch    func(c *pgx.ConnConfig, who string) // reads what its connections send; nil: nobody does
 }
 
 // NewMachine makes that of the life-th worker of a slot.

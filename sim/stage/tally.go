@@ -17,7 +17,7 @@ const (
 type Tally struct {
 	mu     sync.Mutex
 	counts map[history.Fault]int64
-	lag    int64 // positions between the head and the checkpoint furthest behind, when last looked at
+	lag    int64 // positions between the head and the checkpoint furthest behind, when last read
 }
 
 // SetLag tells how far the consumers are behind.

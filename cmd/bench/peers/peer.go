@@ -44,7 +44,7 @@ type config struct {
 	slots    int           // handlers at a time
 	tuned    bool          // River for throughput, instead of its defaults
 	prefetch int           // jobs that ours claims beyond its slots
-	poll     time.Duration // look for jobs so often, and do without LISTEN; 0: be notified
+	poll     time.Duration // poll this often, and do without LISTEN; 0: be notified
 	work     work
 	fast     bool // River enqueues by COPY
 }

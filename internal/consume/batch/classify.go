@@ -86,7 +86,7 @@ func classifyCommit(ctx context.Context, err error) (failure.Kind, error) {
 	failed := fmt.Errorf("commit: %w", err)
 	switch {
 	case errors.Is(context.Cause(ctx), errBatchTimeout):
-		// A dead network looks the same.
+		// A dead network seems the same.
 		return failure.Loss, fmt.Errorf("%w, in its commit", context.Cause(ctx))
 	case ctx.Err() != nil:
 		return failure.Database, failed

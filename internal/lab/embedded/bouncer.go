@@ -152,7 +152,7 @@ func (b *Bouncer) configure(settings map[string]string) error {
 	return nil
 }
 
-// ready waits until one can log in through the proxy. Whoever has its port
+// ready waits until one can log in through the proxy. A program that has its port
 // instead may accept connections and never answer.
 func (b *Bouncer) ready(ctx context.Context) error {
 	trying, cancel := context.WithCancel(ctx)

@@ -16,7 +16,7 @@ type Config struct {
 	URL string
 
 	// Own asks for a server that the caller may kill: neither URL nor
-	// DATABASE_URL is looked at.
+	// DATABASE_URL is used.
 	Own bool
 
 	// Settings are configuration parameters of PostgreSQL for a server that is

@@ -14,7 +14,7 @@ const (
 // file system in memory with room, else the usual place of temporary files.
 //
 // A test makes and drops databases of 300 files each. ext4 does not reuse the
-// inode of a file for five seconds after its deletion, and looks at each such
+// inode of a file for five seconds after its deletion, and checks each such
 // inode again for every file that it makes: on a disk, CREATE DATABASE takes
 // more than five times as long as in memory.
 func (c Config) root() string {

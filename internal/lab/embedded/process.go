@@ -164,7 +164,7 @@ func (p *process) signal(sig syscall.Signal) error {
 }
 
 // ready waits until the postmaster accepts connections, as it says itself in
-// its pid file, where pg_ctl looks too.
+// its pid file, which pg_ctl reads too.
 func (p *process) ready(ctx context.Context) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -55,7 +55,7 @@ func killOnce(dir string, spare int) (found int, err error) {
 			continue
 		}
 		found++
-		// A handle, looked at once more: the pid may have a new owner by now.
+		// A handle, checked once more: the pid may have a new owner by now.
 		if p, err := os.FindProcess(pid); err == nil {
 			if serves(pid, want) {
 				_ = p.Kill()

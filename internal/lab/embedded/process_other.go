@@ -8,7 +8,7 @@ import (
 )
 
 // Without parent-death signals a server outlives an owner that is killed, until
-// a sweep takes its files: a postmaster looks for its pid file every minute.
+// a sweep takes its files: a postmaster checks its pid file every minute.
 // Without /proc its processes are not found: those of a killed postmaster end
 // when they notice.
 

@@ -199,7 +199,7 @@ func (s *Server) startOnSomePort(ctx context.Context, choose func() (int, error)
 	}
 }
 
-// freePort looks below the range from which the kernel takes the ports of
+// freePort searches below the range from which the kernel takes the ports of
 // outgoing connections. In that range a client that keeps dialling a server
 // which is down meets itself in the end, and the server cannot come back.
 func freePort() (port int, err error) {
@@ -248,8 +248,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	s.stopped = true
 	if !s.process.Load().Running() {
 		// A killed server leaves a System V shared memory segment to the system,
-		// of which there are not many. Its successor takes it away, where nobody
-		// looks for it.
+		// of which there are not many. Its successor takes it away, where no program
+		// expects it.
 		if port, err := freePort(); err == nil {
 			_ = s.startOn(ctx, port)
 		}

@@ -94,7 +94,7 @@ func TestStandby(t *testing.T) {
 }
 
 // A server that was killed is started once more before its files go, to free
-// what it shared: not where clients look for it.
+// what it shared: not where clients expect it.
 func TestStoppedAfterKillNobodyMeetsIt(t *testing.T) {
 	s := own(t, nil)
 	if err := s.Kill(); err != nil {

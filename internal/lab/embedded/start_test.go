@@ -89,7 +89,7 @@ func startCancelled(t *testing.T, reached func(home string) bool, pristine strin
 	nothingLeft(t)
 }
 
-// The port is taken between the look and the start.
+// The port is taken between the check and the start.
 func TestPortIsTaken(t *testing.T) {
 	s := own(t, nil)
 	if err := s.process.Load().shutdown(t.Context()); err != nil {

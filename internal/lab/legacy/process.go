@@ -108,7 +108,7 @@ func (p *Process) LeaveLater() <-chan error {
 	return left
 }
 
-// Batch is a batch in hand.
+// Batch is a batch in flight.
 type Batch struct {
 	*sql.Tx
 	p        *Process

@@ -309,7 +309,7 @@ func (s *S) consumer(y Y, f *F, c int) {
 				s.wal()
 				s.rowLock[c] = 0
 			}
-			// close as void: frontier says settled at capture, look once more after it
+			// close as void: frontier says settled at capture, read once more after it
 			if len(dead) > 0 {
 				y(struct{}{})
 				if lost() {

@@ -224,7 +224,7 @@ var failureMutants = []Mutant{
 var coordMutants = []Mutant{
 	{
 		Name:    "no-proof",
-		Mistake: "the leader writes assignments without a proof, in the same transaction, that it still leads: it has just looked",
+		Mistake: "the leader writes assignments without a proof, in the same transaction, that it still leads: it has just read that",
 		Edits: []Edit{
 			{"coord/statements.go", "SELECT 1 WHERE ` + holdsLock + `", "SELECT 1"},
 			{"coord/statements.go", "	FOR UPDATE\n), leader AS MATERIALIZED (\n	SELECT 1 FROM locked WHERE ` + c.valid(\"locked\") + `\n", "), leader AS MATERIALIZED (\n	SELECT 1\n"},
@@ -234,13 +234,13 @@ var coordMutants = []Mutant{
 	},
 	{
 		Name:    "no-poll",
-		Mistake: "whoever listens for notifications need not look for events by itself",
+		Mistake: "a worker that listens for notifications need not poll for events",
 		Edits:   []Edit{{"internal/consume/start.go", `f.Interval = reconcileInterval`, `f.Interval = 24 * time.Hour`}},
 		Faults:  calm + ",notify-lost=4",
 	},
 	{
 		Name:    "no-reconcile",
-		Mistake: "the leader looks through the assignments when there is news only, and not now and then by itself",
+		Mistake: "the leader reads the assignments after a notification only, and never polls them",
 		Edits:   []Edit{{"coord/session.go", `time.Since(s.checked) >= s.cfg.RebalanceInterval`, `s.checked.IsZero()`}},
 		Faults:  calm + ",unassign=10",
 	},

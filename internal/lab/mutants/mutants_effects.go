@@ -75,7 +75,7 @@ var effectsMutants = []Mutant{
 	},
 	{
 		Name:    "new-events-overtake-a-replay",
-		Mistake: "letters that wait for a replay are no dead letters, so nothing waits behind them",
+		Mistake: "events that wait for a replay are no dead letters, so nothing waits behind them",
 		Edits:   []Edit{{"internal/consume/deadletter.go", `d.agenda.poison == nil && !d.agenda.progress.HasDeadLetters {`, `d.agenda.poison == nil && d.agenda.progress.DeadLetters == 0 {`}},
 		Test:    Test{"./ops", "TestReplayKeepsOrder"},
 	},

@@ -33,7 +33,7 @@ var jobMutants = []Mutant{
 	},
 	{
 		Name: "blind-reset", Jobs: true,
-		Mistake: "the leader has seen that a worker is dead, so the statement that takes its jobs need not look again",
+		Mistake: "the leader has seen that a worker is dead, so the statement that takes its jobs need not read it again",
 		Edits: []Edit{{"internal/liveness/registry.go", "return givenCTE + `, ` + r.dead(), args, err",
 			"return `WITH dead AS (SELECT (s->>'id')::uuid AS worker_id FROM jsonb_array_elements($3::jsonb) AS s WHERE $1::uuid IS NOT NULL AND $2::bigint + $4::int + $5::bigint > 0)`, args, err"}},
 		Test: Test{"./coord", "TestDeadSQLChecksAgain"},
@@ -66,14 +66,14 @@ var jobMutants = []Mutant{
 	},
 	{
 		Name: "unchecked-completion", Jobs: true,
-		Mistake: "CompleteTx looks for errors of its statement, and not for how many jobs that has completed",
+		Mistake: "CompleteTx checks for errors of its statement, and not for how many jobs that has completed",
 		Edits: []Edit{{"jobs/run.go", `	return w.stillRun(ctx, tx, *left)`, `	*left = nil
 	return nil`}},
 		Faults: jobCalm + ",stall=6",
 	},
 	{
 		Name: "no-verdict", Jobs: true,
-		Mistake: "what a statement did not find to settle is another's; nobody looks whether the one before has settled it",
+		Mistake: "what a statement did not find to settle is another's; nobody reads whether the one before has settled it",
 		Edits:   []Edit{{"jobs/settler.go", `settled, err := s.w.queue.Judge(ctx, on, runsOf(missing))`, `settled, err := []queue.Settled(nil), ctx.Err()`}},
 		Faults:  jobCalm + ",cut=6",
 	},
@@ -93,7 +93,7 @@ var jobMutants = []Mutant{
 	},
 	{
 		Name: "locked-is-lost", Jobs: true,
-		Mistake: "a run that a statement did not settle, and none before it, is another's: nobody looks whether its row was only locked",
+		Mistake: "a run that a statement did not settle, and none before it, is another's: nobody reads whether its row was only locked",
 		Edits: []Edit{{"internal/queue/sql/verdict.sql", `,
 		(SELECT 'running' FROM {jobs} AS j WHERE j.id = d.id AND j.claim = d.claim)) AS state`, `) AS state`}},
 		Test: Test{"./jobs", "TestLockedRowDelaysNoOtherJob"},
@@ -137,7 +137,7 @@ var jobMutants = []Mutant{
 	},
 	{
 		Name: "pause-unread", Jobs: true,
-		Mistake: "who has moved a schedule on may enqueue its job; the row was looked at before",
+		Mistake: "who has moved a schedule on may enqueue its job; the row was read before",
 		Edits:   []Edit{{"jobs/schedule/statements.go", `CASE WHEN paused_at IS NOT NULL THEN clock_timestamp() WHEN resumed_at <= clock_timestamp() THEN resumed_at END`, `resumed_at`}},
 		Faults:  jobCalm,
 	},
@@ -164,13 +164,13 @@ var jobMutants = []Mutant{
 	},
 	{
 		Name: "told-again", Jobs: true,
-		Mistake: "a step whose job has left has ended; the statement has seen that nobody took note of it before",
+		Mistake: "a step whose job has left has ended; the statement has seen that nobody recorded it before",
 		Edits:   []Edit{{"jobs/flow/sql/advance.sql", ` AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id`, ``}},
 		Test:    Test{"./jobs/flow", "TestJoinsUnderConcurrentFinishers"},
 	},
 	{
 		Name: "run-unlocked", Jobs: true,
-		Mistake: "who takes note of ends locks their rows; the run is locked when its steps are counted",
+		Mistake: "a worker that records ends locks their rows; the run is locked when its steps are counted",
 		Edits: []Edit{{"jobs/flow/sql/given.sql", `ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 ), mine`, `ORDER BY id
 ), mine`}},
@@ -185,7 +185,7 @@ var jobMutants = []Mutant{
 	},
 	{
 		Name: "no-flow-sweep", Jobs: true,
-		Mistake: "a worker tells of the ends of its jobs, the one that is cancelled by its operator: nobody has to look",
+		Mistake: "a worker tells of the ends of its jobs, the one that is cancelled by its operator: no worker has to poll",
 		Edits: []Edit{{"jobs/flow/sweep.go", `	if !mine {
 		return`, `	if mine || !mine {
 		return`}},

@@ -49,13 +49,13 @@ var partitionMutants = []Mutant{
 	},
 	{
 		Name:    "merge-blind",
-		Mistake: "equal positions are equal states: the open ranges of all parts are united without a look at the log",
+		Mistake: "equal positions are equal states: the open ranges of all parts are united without a read of the log",
 		Edits:   []Edit{{"internal/consume/partitions/replace.go", `if appeared || err != nil {`, `if appeared && err != nil || err != nil {`}},
 		Test:    Test{"./internal/consume", "TestMergeRefusesAppearedEvent"},
 	},
 	{
 		Name:    "merge-keeps-common-doubts",
-		Mistake: "the merged unit keeps the open ranges that all its parts have: who has another has only not looked yet",
+		Mistake: "the merged unit keeps the open ranges that all its parts have: who has another has only not polled yet",
 		Edits:   []Edit{{rescaleFile, `all = unite(found)`, `all = slices.DeleteFunc(unite(found), func(w Watched) bool { return w.by < len(units) })`}},
 		Test:    Test{"./internal/consume", "TestMergeRefusesAppearedEvent"},
 	},
@@ -83,7 +83,7 @@ var partitionMutants = []Mutant{
 	},
 	{
 		Name:    "merge-without-locks",
-		Mistake: "a merge reads its parts, then deletes them: that waits for batches in hand",
+		Mistake: "a merge reads its parts, then deletes them: that waits for batches in flight",
 		Edits:   []Edit{{rescaleFile, `ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`, `ORDER BY consumer_name COLLATE "C"`}},
 		Test:    Test{"./internal/consume", "TestRescalingWaitsForABatch"},
 	},
@@ -250,7 +250,7 @@ var partitionMutants = []Mutant{
 	},
 	{
 		Name:    "wait-for-own-row",
-		Mistake: "WaitFor looks at the row of the consumer's name: that is where it is",
+		Mistake: "WaitFor reads the row of the consumer's name: that is where it is",
 		Edits: []Edit{{"internal/progress/arrival.go", `$1::text AND split_at IS NULL
 	UNION ALL
 	SELECT c.consumer_name, c.last_position, c.paused_at FROM ` + "` + checkpoints + `" + ` AS own

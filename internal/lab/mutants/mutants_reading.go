@@ -102,7 +102,7 @@ var cacheMutants = []Mutant{
 	},
 	{
 		Name:     "cache-watching",
-		Mistake:  "a consumer with open ranges is served from the tail cache as well: they are looked for apart",
+		Mistake:  "a consumer with open ranges is served from the tail cache as well: they are read apart",
 		Edits:    []Edit{{"internal/reader/reader.go", `; ok && !watching {`, `; ok {`}},
 		Faults:   "delay=3",
 		Draws:    "open gaps skip-stale",
@@ -110,7 +110,7 @@ var cacheMutants = []Mutant{
 	},
 	{
 		Name:    "cache-doubts",
-		Mistake: "the tail cache is kept whatever happens, also while positions in it are in doubt: whoever reads it knows the doubts",
+		Mistake: "the tail cache is kept whatever happens, also while positions in it are in doubt: a consumer that reads it knows the doubts",
 		Edits:   []Edit{{"frontier/tail_cache.go", `m.cache.asked <= 0 || len(m.doubts.all) > 0 || m.safe`, `m.safe`}},
 		Faults:  "reset=5,kill-batch=4,delay=3,idle=0,redraw=0",
 		Draws:   "open gaps skip-stale",

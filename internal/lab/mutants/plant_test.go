@@ -22,7 +22,7 @@ const (
 	module = "github.com/pgfrontier/worker"
 )
 
-func TestEveryMutantCanBePlanted(t *testing.T) {
+func TestEveryMutantCanBeMade(t *testing.T) {
 	packages := list(t)
 	names := map[string]bool{}
 	for _, m := range append(All(), Apart) {

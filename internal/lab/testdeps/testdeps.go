@@ -72,7 +72,7 @@ var (
 	file    string             // of the summary
 )
 
-// Skip skips a test whose err is that a program is lacking.
+// Skip skips a test whose err is that a program is missing.
 func Skip(t interface {
 	Helper()
 	Skip(...any)

@@ -61,7 +61,7 @@ func TestAccessibility(t *testing.T) {
 	b.expectQuiet(t, "404") // the pages that are nowhere
 }
 
-// judge looks at a page with all that it can unfold.
+// judge checks a page with all that it can unfold.
 func (b *tab) judge(t testing.TB, axe, page string, width int64) {
 	t.Helper()
 	evaluate[any](t, b, `for (const d of document.querySelectorAll("details")) d.open = true; null`)
@@ -325,7 +325,7 @@ func TestServerRestart(t *testing.T) {
 	b.expectQuiet(t, "502", "ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY_RESPONSE")
 }
 
-// A page says that the database is away, instead of looking as if nothing had changed, and goes on when
+// A page says that the database is away, instead of the old state, and goes on when
 // it is back.
 func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
@@ -394,7 +394,7 @@ func TestOperatorsRace(t *testing.T) {
 }
 
 // Among 10,000 dead letters an operator leafs, filters, and discards all that match.
-func TestManyLetters(t *testing.T) {
+func TestManyDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "/a/b")
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 10000)`)

@@ -131,7 +131,7 @@ func open(t testing.TB) *tab {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.UserDataDir(folder),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-breakpad", true), chromedp.WSURLReadTimeout(patience),
 		chromedp.Env("HOME="+folder, "TMPDIR="+folder, "XDG_CONFIG_HOME="+folder, "XDG_CACHE_HOME="+folder))
-	limited, cancelLimit := context.WithTimeout(context.Background(), 15*time.Minute) // one test looks at 64 pages
+	limited, cancelLimit := context.WithTimeout(context.Background(), 15*time.Minute) // one test reads 64 pages
 	allocator, cancelAllocator := chromedp.NewExecAllocator(limited, options...)
 	ctx, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(func() {

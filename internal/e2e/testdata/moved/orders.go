@@ -21,7 +21,7 @@ type repository struct {
 	positions store.GlobalPositionReader
 }
 
-// order appends to two aggregates, and looks at what it has done.
+// order appends to two aggregates, and reads what it has done.
 func order(ctx context.Context, db *sql.DB, s *storepostgres.Store) error {
 	if _, err := db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS overview (id TEXT, version BIGINT)`); err != nil {
 		return err
