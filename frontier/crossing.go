@@ -6,9 +6,9 @@ import "github.com/pgfrontier/worker/store"
 type Page struct {
 	// Checkpoint is the consumer's checkpoint before the read.
 	Checkpoint int64
-	// Through is the position up to which the read was complete. Take a position up to
-	// Through, above Checkpoint or in Open. If the read did not show the position, it was not
-	// visible. Through is below Checkpoint if the read reached its limit among late events.
+	// Through is the position up to which the read was complete. A position up to Through that the
+	// read did not show was not visible, if it is above Checkpoint or in Open. Through is below
+	// Checkpoint if the read reached its limit among late events.
 	Through int64
 	// Missing are the positions in (Checkpoint, Through] that were not visible, whatever their
 	// type.

@@ -293,9 +293,9 @@ func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
 	return s.w.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, s.w.planned(conn, conn), batch) })
 }
 
-// store settles jobs. It may be repeated with the same jobs. Jobs that are not concluded were not
-// settled, since their rows are locked. Statements answer with IDs of jobs. So of two runs of a
-// job, the later run waits for the next statement.
+// store settles jobs. It may be repeated with the same jobs. If a job is not concluded, its row was
+// locked, so the job was not settled. Statements return IDs of jobs, not of runs. So if two runs of
+// a job are to be settled, the later run waits for the next statement.
 func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error {
 	var bare, others, later []*ending
 	seen := make(map[int64]bool, len(batch))

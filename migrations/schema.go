@@ -162,7 +162,7 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS expires_at TIMESTAMPTZ",
 			},
 			fixes:   []fix{{"lease_key", "SET DEFAULT gen_random_uuid()::text"}, {"leader_id", "DROP NOT NULL"}, {"expires_at", "DROP NOT NULL"}},
-			indexes: []index{{on: "name", unique: true}}, // for eventsalsa/worker; the own lease has a primary key
+			indexes: []index{{on: "name", unique: true}}, // eventsalsa/worker needs it; the lease of this library has a primary key
 		},
 		tokenTable(n.Token),
 		{

@@ -89,8 +89,8 @@ type skipDetail struct {
 	event
 	From int64 `json:"from"` // the checkpoint before
 	Late bool  `json:"late"`
-	Void int64 `json:"void"` // positions below it that became void
-	Open int64 `json:"open"` // positions below it that are in doubt
+	Void int64 `json:"void"` // positions below the event that became void
+	Open int64 `json:"open"` // positions below the event that are in doubt
 }
 
 func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {

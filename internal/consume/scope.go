@@ -114,7 +114,7 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 	return result{outcome: overtaken}, true
 }
 
-// record records in the row that the unit is run by code with the scope to.
+// record records the scope to of the running code in the unit's row.
 func (c *consumerLoop) record(ctx context.Context, conn *sql.Conn, to scope.Scope) (ok bool, err error) {
 	is := c.progress.Recorded
 	d, ok, err := c.w.checkpoints.Rescope(ctx, conn, is, to, c.progress.Token, rescoped(is.Scope, to))

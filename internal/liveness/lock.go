@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrPooled reports a proxy between this worker and the server that gives each transaction
-// another session. A session's locks protect nothing behind such a proxy.
+// ErrPooled reports a transaction-pooling proxy between this worker and the server. Such a proxy
+// gives each transaction another session, so a session's locks protect nothing.
 var ErrPooled = errors.New("the connection goes through a transaction-pooling proxy, where session advisory locks do not hold")
 
 // Home is the resolved name of the table of the workers. The keys of advisory locks derive

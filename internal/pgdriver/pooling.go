@@ -54,7 +54,7 @@ func CheckProxy(ctx context.Context, db Pool, locks bool) (found Pooling, err er
 		err = TryStatements(ctx, db)
 	}
 	if IsMixedUp(err) {
-		err = fmt.Errorf("%w: %v", refusal.ErrPreparedStatements, err) // without its SQLSTATE, which is that of a lost connection
+		err = fmt.Errorf("%w: %v", refusal.ErrPreparedStatements, err) // %v, since its SQLSTATE would count as a lost connection
 	}
 	return found, err
 }

@@ -127,7 +127,7 @@ func (l *Listener) Watch(ctx context.Context) {
 }
 
 // signals returns what was heard before a check. Each EchoAgain checks it makes the connection
-// look new, so that another echo must prove it. The pool may lead to another server by then.
+// count as new, so that another echo must prove it. The pool may lead to another server by then.
 func (l *Listener) signals(checks int) (heard listen.Signals) {
 	l.change(func() { heard = l.heard })
 	if l.EchoAgain > 0 {

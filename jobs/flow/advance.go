@@ -207,7 +207,7 @@ func (a *advancer) report(ctx context.Context) {
 		r.wake, r.ended = a.w.Wake, a.w.RunEnded
 		err := errtext.Join(r.advance(bounded, ids), r.proceed(bounded, again))
 		if err != nil && ctx.Err() != nil {
-			a.putBack(ids) // the worker stops, and these are reported during the stop
+			a.putBack(ids) // the worker stops, and records these ends during the stop
 		}
 		a.keep(r, before)
 		return err

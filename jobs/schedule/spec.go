@@ -203,9 +203,9 @@ func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err 
 	return first, !at.Equal(r.next), err
 }
 
-// beyond reports whether the row's next tick is later than the schedule's. Either the database's
-// clock was set back. Or a program with other times, which have the same sample, has advanced the
-// row. Such a program may also have left the row without a tick.
+// beyond reports whether the row's next tick is later than the schedule's. One cause is that the
+// database's clock was set back. Another is a program with other times but the same sample, which
+// has advanced the row, or left the row without a tick.
 func (p *plan) beyond(r row, now time.Time) bool {
 	if r.hash != p.hash && r.hash != p.sampled || !r.next.After(now) && (!r.next.IsZero() || r.hash == p.hash) {
 		return false

@@ -157,9 +157,9 @@ func isState(s State) bool {
 	return false
 }
 
-// MaxDurationInQueue returns how long the job has been due that has been due for longest. A job is
-// due since queued_at, process_after or, after a failure, finished_at plus RetryAfter. The result
-// is 0 if no job is due.
+// MaxDurationInQueue returns how long the oldest due job has been due. A job is due since
+// queued_at, process_after or, after a failure, finished_at plus RetryAfter. The result is 0 if no
+// job is due.
 func (s *rows) MaxDurationInQueue(ctx context.Context) (time.Duration, error) {
 	q, err := s.statements(ctx)
 	if err != nil {

@@ -14,8 +14,8 @@ const (
 	depthLimit = 5 * time.Second
 )
 
-// depth is how many jobs wait in the queues, and how schedules and flows stand, as the tables had
-// it not long ago.
+// depth has the waiting jobs of the queues, the schedules and the flows, as the latest read of the
+// tables has found them.
 type depth struct {
 	mu         sync.Mutex
 	jobs       *ops.Jobs
@@ -33,7 +33,7 @@ func (d *depth) of(o *ops.Jobs) {
 	d.jobs, d.read, d.blind = o, time.Time{}, false
 }
 
-// sample tells it, and first reads the tables if it is time.
+// sample emits the depth. It first reads the tables if the latest read is old enough.
 func (d *depth) sample(ctx context.Context, sample Sample) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

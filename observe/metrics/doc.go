@@ -1,11 +1,10 @@
-// Package metrics makes metrics of what workers tell, for whatever library brings them to
-// where they are kept. The modules otel and prometheus beside this one do that: programs
-// use these. A [Recorder] is the base of another such adapter.
+// Package metrics makes metrics of the events and the Status of workers, for any metrics
+// library. Programs use the modules observe/otel and observe/prometheus. A [Recorder] is the base
+// of an adapter for another library.
 //
-// What a worker counts comes from its hooks, and what it is now comes from its Status, read
-// when somebody collects. Of a consumer, only the worker that runs it has series, so that a
-// deployment of many workers and consumers has each once. No attribute is of a set without
-// bounds: no position, aggregate, error or worker's id is among them.
+// Counters come from a worker's events. Gauges come from its Status, read at each collection. A
+// consumer has series only in the worker that runs it. No attribute is unbounded: no position,
+// aggregate, error or worker id.
 package metrics
 
 import ()

@@ -19,7 +19,7 @@ const (
 	causeKey      = "key"
 )
 
-// Observer counts what workers and Schedulers do, for their WithObserver.
+// Observer counts the events of workers and Schedulers, for their WithObserver.
 func (r *Recorder) Observer() observe.Observer {
 	return func(e observe.Event) {
 		switch e := e.(type) {
@@ -79,7 +79,7 @@ func causeOf(t observe.Retrying) string {
 	return causeDatabase
 }
 
-// job counts what workers of jobs and Schedulers do.
+// job counts the events of workers of jobs and Schedulers.
 func (r *Recorder) job(e observe.Event) {
 	switch e := e.(type) {
 	case observe.JobsClaimed:
@@ -108,8 +108,8 @@ func (r *Recorder) job(e observe.Event) {
 	}
 }
 
-// TableObserver counts what a worker of package jobs/table does, for the Observers of its
-// WorkerOptions. name is the attribute table: give each table of the program its own.
+// TableObserver counts the events of a worker of package jobs/table, for Observers of its
+// WorkerOptions. name is the attribute table: each table of the program has another.
 func (r *Recorder) TableObserver(name string) observe.Observer {
 	return func(e observe.Event) {
 		switch e := e.(type) {

@@ -9,8 +9,8 @@ import (
 type Kind int
 
 const (
-	Gauge     Kind = iota // what is now
-	Counter               // what has happened so far; begins at 0, and again when a consumer comes back
+	Gauge     Kind = iota // the present value
+	Counter               // the sum so far; it begins again at 0 when a consumer returns
 	Histogram             // how often each range of values has occurred
 )
 
@@ -22,7 +22,7 @@ type Metric struct {
 	Name       string    // with dots, such as "pgfrontier.consumer.lag"
 	Kind       Kind      // of its values
 	Unit       string    // in UCUM: "s", or a word in braces
-	Attributes []string  // names of what tells its series apart, in the order of a sample's values
+	Attributes []string  // the names of the attributes of a series, in the order of a sample's values
 	Bounds     []float64 // of a Histogram's ranges
 	Help       string    // a sentence
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// Histograms keep what a [Recorder] measures.
+// Histograms store the measurements of a [Recorder].
 type Histograms interface {
-	// Open returns what records the values of one series. It is called again only after
-	// Drop. The context is of the batch, if there is one: it may have a trace.
+	// Open returns a function that records the values of one series. Open is called again only
+	// after Drop. The context is the batch's, if there is one: it may have a trace.
 	Open(m *Metric, attributes ...string) (record func(ctx context.Context, value float64))
 	// Drop forgets a series. The functions that Open returned for it may be called still.
 	Drop(m *Metric, attributes ...string)
@@ -33,7 +33,7 @@ const keptFor = 5 * time.Minute
 // most is how many attributes a metric has at most.
 const most = 3
 
-// series tells the series of all metrics apart.
+// series identifies a series among those of all metrics.
 type series struct {
 	m      *Metric
 	values [most]string
@@ -56,7 +56,7 @@ type Recorder struct {
 	left     map[string]time.Time       // when the last unit of a consumer ended
 }
 
-// New returns a Recorder that gives what it measures to histograms.
+// New returns a Recorder that gives its measurements to histograms.
 func New(histograms Histograms) *Recorder {
 	return &Recorder{
 		histograms: histograms,
@@ -119,7 +119,7 @@ func (r *Recorder) record(ctx context.Context, m *Metric, value time.Duration, a
 	r.histogram(m, attributes...)(ctx, max(value, 0).Seconds())
 }
 
-// histogram returns what records the values of a series.
+// histogram returns the function that records the values of a series.
 func (r *Recorder) histogram(m *Metric, attributes ...string) func(ctx context.Context, value float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,8 +138,8 @@ func seriesOf(m *Metric, attributes []string) (s series) {
 	return s
 }
 
-// came records that a unit runs here. Its counters are there from the start: what
-// goes from nothing to 1 is no rise for those who read them.
+// came records that a unit runs here, and creates its counters at 0. A counter that begins at 1
+// would show no increase.
 func (r *Recorder) came(unit string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

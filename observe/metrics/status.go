@@ -8,7 +8,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// sampleWorker tells how a worker stands.
+// sampleWorker emits the metrics of a worker's Status.
 func sampleWorker(s worker.Status, now time.Time, sample Sample) {
 	if s.State == worker.StateDrained {
 		return // as an operator asked: it is neither up nor down
@@ -59,8 +59,8 @@ func sampleBlocked(all []worker.BlockingTransaction, sample Sample) {
 	sample(frontierBlockers, float64(passed), "passed")
 }
 
-// sampleConsumer tells how a consumer stands that this worker runs. Until it has loaded
-// the consumer's progress, it does not know.
+// sampleConsumer emits the metrics of a consumer that this worker runs. It emits none until the
+// worker has loaded the consumer's progress.
 func sampleConsumer(c worker.ConsumerStatus, sample Sample) {
 	if c.Lag == nil {
 		return
@@ -78,7 +78,7 @@ func sampleConsumer(c worker.ConsumerStatus, sample Sample) {
 	sample(openRanges, float64(c.OpenRanges), c.Consumer, c.Partition)
 }
 
-// sampleJobs tells how a worker of jobs stands.
+// sampleJobs emits the metrics of the Status of a worker of jobs.
 func sampleJobs(s jobs.Status, now time.Time, sample Sample) {
 	if s.State == jobs.WorkerDrained {
 		return

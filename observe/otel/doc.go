@@ -10,9 +10,8 @@
 //
 // # Traces
 //
-// Each batch has a span of the kind consumer, and so has each call of a job's handler. A
-// span begins a trace of its own and is linked to the spans of the producers: one batch has
-// many, and a job may run days after it was enqueued. A producer puts its span into the
-// event with [Inject], or into the job with [Meta]. Of the producers whose traces are
-// sampled, a span is linked to [MaxLinks].
+// Each batch has a span of the kind consumer, and so has each call of a job's handler. A span
+// begins a trace of its own, since a batch has many producers and a job may run days later. It is
+// linked to the spans of at most [MaxLinks] producers with sampled traces. A producer puts its
+// span into the event with [Inject], or into the job with [Meta].
 package otel

@@ -16,9 +16,9 @@ import (
 
 var w3c propagation.TraceContext
 
-// Inject puts the span of ctx into the metadata of an event, as the keys traceparent and
-// tracestate of W3C Trace Context. Other keys stay as they are. Without a span in ctx, it changes
-// nothing. It fails, and changes nothing, if the metadata is there and no JSON object.
+// Inject puts the span of ctx into the metadata of an event, as the keys traceparent and tracestate
+// of W3C Trace Context. Other keys stay as they are. Without a span in ctx, Inject changes nothing.
+// If the metadata is neither empty nor a JSON object, Inject returns an error and changes nothing.
 func Inject(ctx context.Context, event *store.Event) error {
 	if event == nil {
 		return errors.New("otel: the event is nil")
@@ -49,7 +49,7 @@ func Meta(ctx context.Context, v any) jobs.EnqueueOption {
 // is none.
 func JobProducer(job jobs.Header) trace.SpanContext { return producerIn(job.Meta) }
 
-// meta is what a job keeps beside its arguments.
+// meta is the Meta of a job: a value, with the span of ctx.
 type meta struct {
 	ctx context.Context
 	v   any
@@ -93,8 +93,8 @@ func fieldsOf(object []byte) (fields map[string]json.RawMessage, err error) {
 	return fields, nil
 }
 
-// producerIn returns the span that was put into a JSON object, none if there is none
-// or if it is something else.
+// producerIn returns the span that Inject or Meta has put into a JSON object. It returns none if
+// the object has no span, or if data is not a JSON object.
 func producerIn(object []byte) trace.SpanContext {
 	if !bytes.Contains(object, []byte("traceparent")) {
 		return trace.SpanContext{}

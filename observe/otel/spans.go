@@ -76,7 +76,8 @@ func (t *Telemetry) Handle(next worker.HandleFunc) worker.HandleFunc {
 	}
 }
 
-// handled describes a call of a handler. The type of an event is told where there is one event.
+// handled describes a call of a handler. The type of an event is an attribute of calls with one
+// event.
 func handled(ctx context.Context, events []store.PersistedEvent) []attribute.KeyValue {
 	d, _ := consumer.Info(ctx)
 	all := []attribute.KeyValue{attribute.String("pgfrontier.consumer", d.Consumer), attribute.Bool("pgfrontier.late", d.Late)}
@@ -111,14 +112,14 @@ func (t *Telemetry) Jobs(ctx context.Context, all []jobs.Header, next func(conte
 	return ended(span, err)
 }
 
-// links are those of one span.
+// links are the links of one span.
 type links struct {
 	all  []trace.Link
 	seen map[trace.SpanID]bool
 }
 
-// add adds a producer whose trace is sampled, and reports whether it has: not if it is
-// there already, or if there are too many.
+// add adds a producer whose trace is sampled. It reports whether it has added the producer: it adds
+// no producer twice, and at most MaxLinks.
 func (l *links) add(producer trace.SpanContext) bool {
 	if !producer.IsValid() || !producer.IsSampled() || len(l.all) == MaxLinks || l.seen[producer.SpanID()] {
 		return false

@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// scope names what makes the metrics and the spans.
+// scope is the instrumentation scope of the metrics and the spans.
 const scope = "github.com/pgfrontier/worker/observe/otel"
 
 // Telemetry is the telemetry of a worker of events, of one of jobs, or of one of each. Make
@@ -103,30 +103,30 @@ func (t *Telemetry) instrument(meter metric.Meter) error {
 // Close ends the collection of metrics. Spans go on.
 func (t *Telemetry) Close() error { return t.collecting.Unregister() }
 
-// Watch makes the metrics show how a worker stands. A second call replaces it.
+// Watch makes the metrics show the Status of a worker. A second call replaces the worker.
 func (t *Telemetry) Watch(w *worker.Worker) { t.recorder.Watch(w) }
 
-// WatchJobs makes the metrics show how a worker of jobs stands. A second call replaces
-// it. While it leads, a collection also reads through o how many jobs wait in each queue
-// and for how long, at most every ten seconds; not if o is nil.
+// WatchJobs makes the metrics show the Status of a worker of jobs. A second call replaces the
+// worker. While the worker leads, a collection also reads queues, schedules and flows through o, at
+// most every ten seconds. If o is nil, it does not.
 func (t *Telemetry) WatchJobs(w *jobs.Worker, o *ops.Jobs) { t.recorder.WatchJobs(w, o) }
 
-// Options are those of a worker: its Observer and both kinds of middleware. They go together
-// with options of others: observers are all told, and middleware is nested, the first outermost.
+// Options are the options of a worker: an observer and both kinds of middleware. They combine with
+// other options: all observers are called, and middleware is nested, the first outermost.
 func (t *Telemetry) Options() []worker.Option {
 	return []worker.Option{worker.WithObserver(t.Observer()), worker.WithBatchMiddleware(t.Batch), worker.WithHandleMiddleware(t.Handle)}
 }
 
-// Observer counts what workers and Schedulers do. Options and JobsOptions have it; give it to the
-// WithObserver of a Scheduler.
+// Observer counts the events of workers and Schedulers. Options and JobsOptions include it. Pass it
+// to WithObserver of a Scheduler.
 func (t *Telemetry) Observer() observe.Observer { return t.recorder.Observer() }
 
-// JobsOptions are those of a worker of jobs: its Observer and its middleware.
+// JobsOptions are the options of a worker of jobs: an observer and middleware.
 func (t *Telemetry) JobsOptions() []jobs.Option {
 	return []jobs.Option{jobs.WithObserver(t.recorder.Observer()), jobs.WithMiddleware(t.Jobs)}
 }
 
-// TableObserver counts what a worker of package jobs/table does, for the Observers of its
+// TableObserver counts the events of a worker of package jobs/table, for Observers of its
 // WorkerOptions. name is the attribute table.
 func (t *Telemetry) TableObserver(name string) observe.Observer {
 	return t.recorder.TableObserver(name)
@@ -135,7 +135,7 @@ func (t *Telemetry) TableObserver(name string) observe.Observer {
 // histograms are the instruments of the metrics that are measured.
 type histograms map[*metrics.Metric]metric.Float64Histogram
 
-// Open returns what records the values of a series.
+// Open returns a function that records the values of a series.
 func (h histograms) Open(m *metrics.Metric, attributes ...string) func(ctx context.Context, value float64) {
 	instrument, with := h[m], []metric.RecordOption{metric.WithAttributeSet(setOf(m, attributes))}
 	return func(ctx context.Context, value float64) { instrument.Record(ctx, value, with...) }

@@ -29,8 +29,8 @@ type Collector struct {
 // Option changes one setting of a Collector.
 type Option func(*Collector)
 
-// WithExemplars takes from the context of a batch what names its trace, for the exemplars of
-// delivery durations; nil is none. It is called once an event.
+// WithExemplars sets a function that returns labels for the exemplars of delivery durations, such
+// as the trace of a batch's context. It is called once an event. nil: no exemplar.
 func WithExemplars(f func(ctx context.Context) prometheus.Labels) Option {
 	return func(c *Collector) { c.histograms.exemplar = f }
 }
@@ -52,22 +52,22 @@ func New(options ...Option) *Collector {
 	return c
 }
 
-// Watch makes the metrics show how a worker stands. A second call replaces it.
+// Watch makes the metrics show the Status of a worker. A second call replaces the worker.
 func (c *Collector) Watch(w *worker.Worker) { c.recorder.Watch(w) }
 
-// WatchJobs makes the metrics show how a worker of jobs stands. A second call replaces
-// it. While it leads, a collection also reads through o how many jobs wait in each queue
-// and for how long, at most every ten seconds; not if o is nil.
+// WatchJobs makes the metrics show the Status of a worker of jobs. A second call replaces the
+// worker. While the worker leads, a collection also reads queues, schedules and flows through o, at
+// most every ten seconds. If o is nil, it does not.
 func (c *Collector) WatchJobs(w *jobs.Worker, o *ops.Jobs) { c.recorder.WatchJobs(w, o) }
 
-// Options are those of a worker: its Observer and both kinds of middleware. They go together
-// with options of others: observers are all told, and middleware is nested, the first outermost.
+// Options are the options of a worker: an observer and both kinds of middleware. They combine with
+// other options: all observers are called, and middleware is nested, the first outermost.
 func (c *Collector) Options() []worker.Option {
 	return []worker.Option{worker.WithObserver(c.Observer()), worker.WithBatchMiddleware(c.Batch), worker.WithHandleMiddleware(c.Handle)}
 }
 
-// Observer counts what workers and Schedulers do. Options and JobsOptions have it; give it to the
-// WithObserver of a Scheduler.
+// Observer counts the events of workers and Schedulers. Options and JobsOptions include it. Pass it
+// to WithObserver of a Scheduler.
 func (c *Collector) Observer() observe.Observer { return c.recorder.Observer() }
 
 // Batch measures how old events are when they have been handled. See [Collector.Options].
@@ -76,12 +76,12 @@ func (c *Collector) Batch(next worker.BatchFunc) worker.BatchFunc { return c.rec
 // Handle records the events. See [Collector.Options].
 func (c *Collector) Handle(next worker.HandleFunc) worker.HandleFunc { return c.recorder.Handle(next) }
 
-// JobsOptions are those of a worker of jobs: its Observer.
+// JobsOptions are the options of a worker of jobs: an observer.
 func (c *Collector) JobsOptions() []jobs.Option {
 	return []jobs.Option{jobs.WithObserver(c.recorder.Observer())}
 }
 
-// TableObserver counts what a worker of package jobs/table does, for the Observers of its
+// TableObserver counts the events of a worker of package jobs/table, for Observers of its
 // WorkerOptions. name is the attribute table.
 func (c *Collector) TableObserver(name string) observe.Observer {
 	return c.recorder.TableObserver(name)
@@ -119,7 +119,7 @@ type histograms struct {
 	exemplar func(ctx context.Context) prometheus.Labels
 }
 
-// Open returns what records the values of a series.
+// Open returns a function that records the values of a series.
 func (h histograms) Open(m *metrics.Metric, attributes ...string) func(ctx context.Context, value float64) {
 	series := h.of[m].WithLabelValues(attributes...)
 	return func(ctx context.Context, value float64) {

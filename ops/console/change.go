@@ -27,10 +27,10 @@ const changePath = "change"
 // changes are all kinds of changes that a form may ask for.
 var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
 
-// errOther refuses a change that would do something else than what was shown.
+// errOther refuses a change that would record something else than its preview has shown.
 var errOther = errors.New("it would do something else now than what was shown")
 
-// change is what a form asks for.
+// change is a change that a form requests.
 type change struct {
 	On       string // as in an Action
 	Name     string // of the consumer or its unit, the queue or the schedule; the ID of the worker
@@ -40,15 +40,15 @@ type change struct {
 	Number   *int64                `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
 	Type     string                `json:",omitempty"` // of the aggregate to replay
 	ID       string                `json:",omitempty"`
-	From     string                `json:",omitempty"` // the step from which a run goes on; empty: from what failed
+	From     string                `json:",omitempty"` // the step at which a run continues; empty: the steps that failed
 	All      bool                  `json:",omitempty"` // dead letters that Filter takes
 	Filter   *ops.DeadLetterFilter `json:",omitempty"`
 	Jobs     *ops.Filter           `json:",omitempty"` // finished jobs, if the change is of many
 	Through  string                `json:",omitempty"` // when the last job failed that the preview of an acknowledgement has shown
 	Older    string                `json:"-"`
 	Reason   string
-	Revision int64  // of the consumer when the form was drawn, if it is for one that stands still
-	Shown    string // identifies what the preview has shown
+	Revision int64  // of the consumer when the form was drawn, if the change requires an unchanged consumer
+	Shown    string // a digest of the record that the preview has shown
 	Confirm  string `json:"-"` // the name, typed by the operator
 }
 
@@ -122,7 +122,7 @@ func (a change) Title() string {
 	return fmt.Sprintf("%s %s %s", a.Kind, a.On, name)
 }
 
-// Typed reports whether the operator must type the name: what is gone is gone.
+// Typed reports whether the operator must type the name, since the change cannot be undone.
 func (a change) Typed() bool { return a.On == OnConsumer && a.Kind == ops.KindRetire }
 
 // onWorker reports whether the change is of a worker.
@@ -131,9 +131,8 @@ func (a change) onWorker() bool { return a.On == OnWorker || a.On == OnJobWorker
 // onEvents reports whether the change is one of ops.Operator.
 func (a change) onEvents() bool { return a.On == OnConsumer || a.On == OnWorker }
 
-// still reports whether the change is for a consumer that stands still. It is refused if
-// that has moved since. The others are for consumers that run, too, which every batch
-// moves.
+// still reports whether the change requires an unchanged consumer. Such a change is refused if the
+// consumer has moved since. The other changes are possible while batches move the consumer.
 func (a change) still() bool {
 	return a.On == OnConsumer && slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset, ops.KindResume, ops.KindRetire}, a.Kind)
 }
@@ -142,7 +141,7 @@ func (a change) still() bool {
 func (a change) HasNumber() bool { return a.Number != nil }
 func (a change) N() int64        { return *a.Number }
 
-// State is that of the finished jobs; empty: those that failed.
+// State is the state of the selected finished jobs; empty: failed.
 func (a change) State() ops.JobState {
 	if len(a.Jobs.States) == 0 {
 		return ""
@@ -150,7 +149,7 @@ func (a change) State() ops.JobState {
 	return a.Jobs.States[0]
 }
 
-// Back is the page that shows what the change has done.
+// Back is the page that shows the result of the change.
 func (a change) Back() string {
 	consumer := partition.Consumer(a.Name)
 	switch {
@@ -178,7 +177,7 @@ func (a change) Back() string {
 	return "consumer?" + url.Values{"name": {consumer}}.Encode()
 }
 
-// record is what a change leaves among the operations.
+// record is the record of a change in the table of operations.
 type record struct {
 	Name   string
 	Kind   ops.Kind
@@ -186,7 +185,7 @@ type record struct {
 	Job    int64 `json:",omitempty"`
 }
 
-// previewPage shows what a change would do, and asks.
+// previewPage shows the records that a change would write, with a form that confirms the change.
 type previewPage struct {
 	Change  change
 	Records []record
@@ -195,7 +194,7 @@ type previewPage struct {
 
 func (p previewPage) heading() string { return "Preview: " + p.Change.Title() }
 
-// change previews what a form asks for, or does it.
+// change previews the change of a form, or makes it.
 func (c *Console) change(w http.ResponseWriter, r *http.Request, g Grant) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	ctx, cancel := context.WithTimeout(r.Context(), changeLimit)
@@ -223,7 +222,7 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request, g Grant) {
 	c.fail(w, r, g, late(ctx, err))
 }
 
-// mayChange refuses what Access does not allow.
+// mayChange refuses a change that Access does not allow.
 func (c *Console) mayChange(ctx context.Context, g Grant, a change) error {
 	no := &refusal{http.StatusForbidden, "You may read, and not make this change."}
 	if g.Level < Operate {
@@ -320,7 +319,7 @@ func (p *previewPage) through() error {
 	return nil
 }
 
-// make does what was previewed, or nothing, and returns the page that shows it.
+// make makes the previewed change or none, and returns the page that shows the result.
 func (c *Console) make(ctx context.Context, a change, by ops.By) (back string, err error) {
 	as := func(records []record) error {
 		if digest(records) != a.Shown {
@@ -381,15 +380,15 @@ func without(field string, detail json.RawMessage) json.RawMessage {
 		return detail
 	}
 	delete(fields, field)
-	text, _ := json.Marshal(fields) // of what was JSON it does not fail
+	text, _ := json.Marshal(fields) // a value that was decoded from JSON can be encoded
 	return text
 }
 
-// moves names the field of what a kind of change records that moves by itself: the
-// checkpoint up to which an aggregate is replayed, and what is settled at a reset.
+// moves names the field of a record that changes without an operator: the last position of a
+// replay, and the settled position of a reset.
 var moves = map[ops.Kind]string{ops.KindReplay: "to", ops.KindReset: "settled"}
 
-// digest identifies what a change records.
+// digest identifies the record of a change.
 func digest(all []record) string {
 	all = slices.Clone(all)
 	for i, r := range all {

@@ -16,7 +16,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Level is what somebody may see and do. Each level includes those below.
+// Level is what an operator may see and change. Each level includes the lower levels.
 type Level int
 
 const (
@@ -26,7 +26,7 @@ const (
 	Operate               // changes
 )
 
-// Grant says who comes, and what they may see and do.
+// Grant names an operator, and what the operator may see and change.
 type Grant struct {
 	Operator string // is recorded with each change; at most 200 bytes. Without one nothing is changed
 	Level    Level
@@ -45,7 +45,7 @@ const (
 	OnJobWorker = "job worker" // of jobs
 )
 
-// Action is a change that somebody wants to make.
+// Action is a change that an operator requests.
 type Action struct {
 	On   string // OnConsumer, OnJob, OnQueue, OnSchedule, OnFlow, OnWorker or OnJobWorker
 	Kind ops.Kind
@@ -58,23 +58,23 @@ func (g Grant) allows(a Action) bool {
 
 // Options say how a Console works. The zero Options are of use.
 type Options struct {
-	// Access says what the sender of a request may do. It is called for each request
-	// but those for styles and scripts. nil: everybody may Read.
+	// Access returns what the sender of a request may see and change. The console calls it for each
+	// request, except for styles and scripts. Default nil: every sender has Read.
 	Access func(*http.Request) Grant
-	// Payload turns the payload of an event into text for people. It is called for those who
-	// may see Payloads. nil: text is shown as it is, and anything else as hexadecimal numbers.
+	// Payload formats the payload of an event as text. The console calls it for senders who may see
+	// payloads. Default nil: text is shown as it is, any other payload in hexadecimal.
 	Payload func(context.Context, store.PersistedEvent) (string, error)
-	// Environment names the deployment, such as "production". It stands on every page, after the
-	// name of the database. Empty: only that of the database does.
+	// Environment names the deployment, such as "production". Every page shows it after the name of
+	// the database. Default empty: pages show the name of the database alone.
 	Environment string
 	// Names are the names of the tables of the workers, the event store and jobs.
 	Names store.Names
 }
 
 const (
-	nameLimit   = time.Second      // what a page waits for the name of the database, which stays unknown then
-	readLimit   = 5 * time.Second  // what a page waits for the database
-	changeLimit = 15 * time.Second // what a change waits, also for the batch that a worker has in flight
+	nameLimit   = time.Second      // the bound of the read of the database's name; without an answer, pages show no name
+	readLimit   = 5 * time.Second  // the bound of a page's reads
+	changeLimit = 15 * time.Second // the bound of a change, which also waits for a batch in flight
 	maxBody     = 64 << 10         // bytes of a form
 	perPage     = 50
 )
@@ -111,7 +111,7 @@ func New(db *sql.DB, o Options) *Console {
 // it when the server shuts down, see [http.Server.RegisterOnShutdown].
 func (c *Console) Close() { c.live.close() }
 
-// policy lets a page load from the console itself only, and run nothing that stands in it.
+// policy lets a page load from the console only, and execute nothing inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP answers a request whose path is below that of the console: strip the prefix.
@@ -131,7 +131,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.guarded.ServeHTTP(w, r)
 }
 
-// where names the database and the environment. It is empty for those who may see nothing.
+// where names the database and the environment. It is empty for senders with Level None.
 func (c *Console) where(ctx context.Context, g Grant) string {
 	if g.Level <= None {
 		return ""

@@ -46,8 +46,8 @@ func (c *Console) downloadJobsOperations(w http.ResponseWriter, r *http.Request,
 	})
 }
 
-// download sends all rows, however many. If the database is away in the middle, the
-// connection is cut, so that nobody takes a part for the whole.
+// download sends all rows. If the database fails in the middle, download cuts the connection. So no
+// client takes a part of the rows for all of them.
 func (c *Console) download(w http.ResponseWriter, r *http.Request, g Grant, name string, head []string, read rows) {
 	out := csv.NewWriter(w)
 	for before, begun := int64(0), false; ; begun = true {
@@ -82,9 +82,8 @@ func (c *Console) download(w http.ResponseWriter, r *http.Request, g Grant, name
 	}
 }
 
-// formula is where a spreadsheet may begin a formula: at the beginning of a cell, and after
-// what it may take for the end of one. Where lists are separated by semicolons, it takes no
-// notice of the quotes in this file.
+// formula matches where a spreadsheet may begin a formula: at the beginning of a cell, and after a
+// separator. A spreadsheet that separates cells by semicolons ignores the quotes of this file.
 var formula = regexp.MustCompile(`(^|[;\t\r\n])([\p{Z}\v\f]*[=+\-@＝＋－＠])`)
 
 // harmless keeps a spreadsheet from taking a text, or a part of it, for a formula.

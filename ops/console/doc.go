@@ -1,18 +1,17 @@
-// Package console is a web console for operators: how the log, its consumers, workers and
-// jobs stand, and what package ops does to them.
+// Package console is a web console for operators. It shows the log, its consumers, workers and
+// jobs, and makes the changes of package ops.
 //
 //	c := console.New(db, console.Options{Access: access})
 //	defer c.Close()
 //	mux.Handle("/pgfrontier/", http.StripPrefix("/pgfrontier", c))
 //
-// Put it behind the application's login, and let [Options.Access] say who comes and what
-// they may do. Without Access everybody who reaches it may read, nobody sees payloads, and nobody
-// changes anything.
+// Put the console behind the application's login. [Options.Access] names the operator of a
+// request, and what the operator may see and change. Without Access, every sender may read, and
+// none may see payloads or make changes.
 //
-// Its pages need no JavaScript and nothing from elsewhere. All links are relative, so it
-// works below any path. Each page is JSON if the request's Accept names application/json.
+// All links are relative, so the console works below any path. A page is JSON if the request's
+// Accept names application/json.
 //
-// A change is previewed first, with what it would record, and asks for a reason. The
-// form carries what it was drawn from. Where the consumer has moved meanwhile, the answer is
-// 409 and nothing is changed.
+// A change needs a reason and is previewed. If the state has changed since the preview, the answer
+// is 409, and nothing is changed.
 package console

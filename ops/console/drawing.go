@@ -93,7 +93,7 @@ type history struct {
 	most map[string]*[moments]int64 // -1: it was not there
 }
 
-// add keeps how the consumers stand.
+// add records how far the consumers are behind.
 func (h *history) add(all []ops.Consumer, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,7 +133,7 @@ func (h *history) has(kept *[moments]int64, now int64) bool {
 	return false
 }
 
-// spark is a line of what was kept. The zero spark has nothing to draw.
+// spark is the line of a consumer's recorded lag. The zero spark draws nothing.
 type spark struct{ Path, Text string }
 
 const sparkHeight = 20 // and moments wide

@@ -105,7 +105,7 @@ func (c *Console) findRun(ctx context.Context, id int64) (flow.Run, error) {
 	return r, err
 }
 
-// withoutResults takes out of steps what only some may see.
+// withoutResults removes the results of steps and of their items.
 func withoutResults(steps []flow.StepInfo) {
 	for i := range steps {
 		steps[i].Result = nil
@@ -113,7 +113,7 @@ func withoutResults(steps []flow.StepInfo) {
 	}
 }
 
-// from are the steps from which a run is to go on; none: those that made it fail.
+// from are the steps at which a run continues; none: the steps that made the run fail.
 func (a change) from() []string {
 	if a.From == "" {
 		return nil

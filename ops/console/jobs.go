@@ -11,7 +11,7 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// queuesPage are the queues, and what operators did to them and to jobs.
+// queuesPage shows the queues, and the operations on queues and jobs.
 type queuesPage struct {
 	Queues     []ops.Queue
 	NextQueue  string `json:",omitempty"` // the key of the next page of queues; empty: this is the last
@@ -19,7 +19,7 @@ type queuesPage struct {
 	Next       int64 `json:",omitempty"`
 }
 
-// Names are those of the queues.
+// Names are the names of the queues.
 func (p queuesPage) Names() (all []string) {
 	for _, q := range p.Queues {
 		all = append(all, q.Name)
@@ -86,7 +86,7 @@ func (c *Console) list(ctx context.Context, q query, g Grant) (any, error) {
 	return p, nil
 }
 
-// shown is what somebody may see of a job.
+// shown returns the fields of a job that the sender may see.
 func shown(j ops.Job, g Grant) ops.Job {
 	if g.Level < Payloads {
 		j.Args, j.Meta, j.Result = nil, nil, nil
@@ -135,7 +135,7 @@ type schedulesPage struct {
 	Next      string `json:",omitempty"`
 }
 
-// Names are those of the schedules.
+// Names are the names of the schedules.
 func (p schedulesPage) Names() (all []string) {
 	for _, s := range p.Schedules {
 		all = append(all, s.Name)
@@ -151,8 +151,8 @@ func (c *Console) schedules(ctx context.Context, q query, _ Grant) (any, error) 
 
 const namesPerPage = 100
 
-// pageOf takes those after a name, which is the key of a list in order of names. next is the key of
-// the next page; empty: there is none.
+// pageOf returns the page of a list that begins after the name after. The list is in order of
+// names. next is the key of the next page; empty: there is none.
 func pageOf[T any](all []T, name func(T) string, after string) (some []T, next string) {
 	all = all[sort.Search(len(all), func(i int) bool { return name(all[i]) > after }):]
 	if len(all) > namesPerPage {

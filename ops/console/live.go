@@ -29,7 +29,7 @@ type sample struct {
 	err      error
 
 	mu    sync.Mutex
-	drawn map[string][]byte // fragments, by what they show: viewers share them
+	drawn map[string][]byte // fragments by page, shared by the viewers of the page
 }
 
 // sampler reads snapshots for all viewers. It reads while there are viewers: the first one

@@ -17,7 +17,8 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
-// snapshot is how everything stands. All live pages are drawn from it. Nothing changes it.
+// snapshot is the state of the log, the consumers and the workers. All live pages are drawn from
+// one snapshot. It is immutable.
 type snapshot struct {
 	Log       ops.Log
 	Fault     string // why the log cannot be read; empty: it can
@@ -94,15 +95,15 @@ func (c *Console) lookCloser(ctx context.Context) (*snapshot, error) {
 	return s, nil
 }
 
-// told is what a worker said of itself.
+// told is the status that a worker has reported.
 type told struct {
 	Unowned   []string
 	Consumers []struct{ Name, LastError string }
 }
 
-// listen reads what the workers said of themselves at their last heartbeats. Other
-// libraries say something else, or nothing. The rows of the workers stay where they are, however
-// their heartbeats overtake each other.
+// listen reads the status that the workers reported with their last heartbeats. Workers of other
+// libraries report another status, or none. The rows of the workers keep their order, whichever
+// heartbeat is the latest.
 func (s *snapshot) listen() {
 	slices.SortFunc(s.Workers, func(a, b ops.Worker) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), slices.Compare(a.ID[:], b.ID[:]))
@@ -122,12 +123,12 @@ func (s *snapshot) listen() {
 	}
 }
 
-// Told is what a worker said of itself.
+// Told is the status that a worker has reported.
 func (s *snapshot) Told(w ops.Worker) told { return s.told[s.names[w.ID]] }
 
 const mostErrors = 3 // of consumers, that a row of a worker has
 
-// Troubles are what a worker complains of, a line each, and what its first consumers do.
+// Troubles are the errors of a worker, one a line, and the errors of its first consumers.
 func (s *snapshot) Troubles(w ops.Worker) (all []string) {
 	for _, c := range alarms.WorkerErrors(w.Status) {
 		all = append(all, c.Part+": "+c.Text)
@@ -185,7 +186,7 @@ func (s *snapshot) consumer(name string) (ops.Consumer, bool) {
 	return s.Consumers[i], true
 }
 
-// Summary is what is said aloud when it changes.
+// Summary is the text that a screen reader announces when it changes.
 func (s *snapshot) Summary() string {
 	states, letters := map[string]int{}, int64(0)
 	for _, c := range s.Consumers {
@@ -230,7 +231,7 @@ const (
 	oldTransaction = 5 * time.Second
 )
 
-// Words for how a consumer stands.
+// The states of a consumer.
 const (
 	isPaused   = "paused"
 	isUnowned  = "nobody runs it"
@@ -241,12 +242,12 @@ const (
 	hasLetters = "with dead letters" // beside the others
 )
 
-// state is how a consumer stands, in a word with a sign before it: colours alone say
-// nothing.
+// state is the state of a consumer. Its text begins with a sign, so the meaning does not depend on
+// the colour.
 type state struct{ Sign, Word, Class string }
 
-// State is how a consumer stands. Of one in partitions, a single one that nobody runs, or whose
-// worker is silent, is enough, unless that is paused.
+// State returns the state of a consumer. For a split consumer, one unit without a worker, or with a
+// silent worker, determines the state, unless the unit is paused.
 func (s *snapshot) State(c ops.Consumer) state {
 	units := c.Units
 	if len(units) == 0 {
@@ -295,7 +296,7 @@ type choice struct {
 
 const consumersPerPage = 100
 
-// Search is what its form shows.
+// Search is the content of the search form.
 func (l choice) Search() choice { return l }
 
 // choose finds the consumers that an address asks for.
@@ -317,7 +318,7 @@ func (s *snapshot) choose(address string, q url.Values) choice {
 	return l
 }
 
-// overviewPage is how the log and its consumers stand.
+// overviewPage shows the log and its consumers.
 type overviewPage struct {
 	Now *snapshot `json:"-"`
 	choice
@@ -340,7 +341,7 @@ func (c *Console) overview(ctx context.Context, q query, _ Grant) (any, error) {
 	return overviewOf(s, q.Values)
 }
 
-// workersPage is who is there, and who can run what.
+// workersPage shows the workers, and the consumers that each could run.
 type workersPage struct {
 	Now *snapshot `json:"-"`
 	choice

@@ -98,7 +98,7 @@ func thousands[T int | int64](n T) string {
 	return sign + s
 }
 
-// age rounds a duration to what a person compares.
+// age rounds a duration, so that a reader can compare it.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -113,7 +113,8 @@ func age(d time.Duration) string {
 	return strconv.Itoa(int(d.Hours()/24)) + " days"
 }
 
-// maxShown bounds the bytes of a value on a page of its own, maxError those of one in a list.
+// maxShown bounds the bytes of a value on a page of its own, maxError the bytes of a value in a
+// list.
 const (
 	maxShown = 64 << 10
 	maxError = 2_000
@@ -132,7 +133,7 @@ func cut(s string, most int) string {
 	return fmt.Sprintf("%s… (%d bytes)", s[:most], len(s))
 }
 
-// entry is a field of what an operation records.
+// entry is a field of an operation's record.
 type entry struct{ Name, Value string }
 
 const (
@@ -180,12 +181,12 @@ func fieldOf(value json.RawMessage) string {
 	return string(value)
 }
 
-// page is what a template gets.
+// page is the data of a template.
 type page struct {
 	Title, Page string // Page is the view's name
 	Where       string // the database and the environment; empty: not known, or not shown
 	Live        string // address of the updates; empty: there are none
-	Done        string // what was changed just before
+	Done        string // the change that led to this page
 	Grant       Grant
 	Data        any
 }
@@ -198,7 +199,7 @@ func (p *page) May(on, kind, name string) bool {
 	return p.Grant.allows(Action{On: on, Kind: ops.Kind(kind), Name: name})
 }
 
-// Changeable are those of names to which the reader may make some change of these kinds.
+// Changeable returns the names to which the sender may make a change of one of the kinds.
 func (p *page) Changeable(on string, names []string, kinds ...string) (some []string) {
 	for _, name := range names {
 		if slices.ContainsFunc(kinds, func(kind string) bool { return p.May(on, kind, name) }) {
@@ -233,12 +234,12 @@ func (p *page) Tabs() (all []tab) {
 // view is a page that is read.
 type view struct {
 	title, file string
-	under       string // the page in the navigation that it belongs to; empty: it is there itself
+	under       string // the entry of the navigation that the page belongs to; empty: the page has an entry of its own
 	read        func(c *Console, ctx context.Context, q query, g Grant) (any, error)
-	part        func(s *snapshot, q url.Values) (any, error) // what its updates show; nil: it has none
+	part        func(s *snapshot, q url.Values) (any, error) // the data of its live updates; nil: it has none
 }
 
-// query is what an address asks for.
+// query has the parameters of an address.
 type query struct {
 	url.Values
 	err *error // the first value that is none
@@ -326,7 +327,7 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.text }
 
-// failed is what the page of a failure shows.
+// failed is the data of the page of a failure.
 type failed struct {
 	Status int
 	Error  string

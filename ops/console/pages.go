@@ -42,7 +42,7 @@ type consumerPage struct {
 	*snapshot `json:"-"`
 	Consumer  ops.Consumer
 	LastError string `json:",omitempty"`
-	// UnitErrors are those of its partitions, by name.
+	// UnitErrors are the errors of its units, by name.
 	UnitErrors map[string]string `json:",omitempty"`
 	// Disagreement is which workers select less than others, or demand other partitions
 	// than there are; empty: none.
@@ -103,7 +103,7 @@ func (c *Console) consumer(ctx context.Context, q query, _ Grant) (any, error) {
 	return p, err
 }
 
-// consumerOf is what a snapshot knows of a consumer.
+// consumerOf returns the consumer from a snapshot.
 func consumerOf(s *snapshot, name string) (p consumerPage, err error) {
 	p.snapshot = s
 	var ok bool
@@ -138,7 +138,7 @@ type lettersPage struct {
 	Consumers []concerned `json:",omitempty"` // that have most dead letters, if none was chosen
 }
 
-// concerned is a consumer that has something of what a page is about.
+// concerned is a consumer with rows for a page, such as dead letters, and their number.
 type concerned struct {
 	Consumer string
 	Number   int64
@@ -273,7 +273,7 @@ func (c *Console) readEvent(ctx context.Context, position int64, g Grant) (p eve
 	return p, nil
 }
 
-// decode calls the application's decoder, which may panic at what it does not know.
+// decode calls the application's decoder, which may panic at an unknown payload.
 func (c *Console) decode(ctx context.Context, e store.PersistedEvent) (text string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -294,7 +294,7 @@ func plain(b []byte) string {
 	return hex.Dump(b)
 }
 
-// operationsPage is what operators did.
+// operationsPage shows the operations of operators.
 type operationsPage struct {
 	Consumer   string `json:",omitempty"`
 	Operations []ops.Operation
@@ -320,11 +320,11 @@ func (c *Console) operations(ctx context.Context, q query, _ Grant) (any, error)
 	return p, nil
 }
 
-// blockedPage is who holds the log back.
+// blockedPage shows the transactions that hold the log back.
 type blockedPage struct {
 	*snapshot `json:"-"`
 	Log       ops.Log
-	Fault     string `json:",omitempty"` // why the log cannot be read, and who holds it back is not known
+	Fault     string `json:",omitempty"` // why the log cannot be read, so that its blockers are unknown
 	Blockers  []ops.Blocker
 	Queries   bool `json:"-"` // they are shown
 }

@@ -111,7 +111,7 @@ func (s *snapshot) Verdict(notices []notice) state {
 	return state{"✓", "Healthy", "good"}
 }
 
-// Further is the page that shows more of what is wrong; empty: there is none.
+// Further is the page with more about a fault; empty: there is none.
 func (s *snapshot) Further(t alarms.Alarm) string {
 	of := func(state ops.JobState) string {
 		return "jobs?" + url.Values{"queue": {t.Name}, "state": {string(state)}}.Encode()

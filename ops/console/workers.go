@@ -51,7 +51,7 @@ type jobWorkersPage struct {
 // Silent reports whether the worker's heartbeat is old.
 func (jobWorkersPage) Silent(w ops.Worker) bool { return alarms.IsSilent(w) }
 
-// Troubles are what a worker complains of, a line each.
+// Troubles are the errors of a worker, one a line.
 func (jobWorkersPage) Troubles(w ops.Worker) (all []string) {
 	for _, c := range alarms.JobWorkerErrors(w.Status) {
 		all = append(all, c.Part+": "+c.Text)

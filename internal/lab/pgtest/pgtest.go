@@ -7,10 +7,8 @@
 //		d.Exec(t, `INSERT INTO ...`)
 //	}
 //
-// The packages of one go test share a server, which ends with go test. A test
-// program that something else runs starts a server for itself. The test flag -db
-// or the environment's DATABASE_URL names another server; there, a process that
-// is killed leaves its databases, which are called pgtest_*.
+// The packages of one go test share a server. The flag -db or DATABASE_URL names another server;
+// there, a process that is killed leaves its databases, named pgtest_*.
 package pgtest
 
 import (

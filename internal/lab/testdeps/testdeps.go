@@ -1,11 +1,8 @@
-// Package testdeps finds the programs that a few tests need beside Go and
-// PostgreSQL. Without such a program its tests skip, and a summary says so.
+// Package testdeps finds the programs that a few tests need beside Go and PostgreSQL. Without such
+// a program its tests skip.
 //
-// go test hides what a package prints that passes, skips included. The summary
-// therefore goes to the terminal, if there is one, or to the end of the file
-// that SKIPPED_TESTS names: tools/test and .ci/run read it there. A result from
-// go's cache prints none. Nor does the cache notice that a program has come:
-// the summary says how to run the tests then.
+// go test hides the output of packages that pass. So the summary of skipped tests goes to the
+// terminal, or to the end of the file that SKIPPED_TESTS names. A cached result prints no summary.
 package testdeps
 
 import (
