@@ -65,7 +65,7 @@ func (o *Jobs) Acknowledge(ctx context.Context, queue string, through time.Time,
 
 type acknowledgeDetail struct {
 	Jobs    int64      `json:"jobs"`
-	Through *time.Time `json:"through"` // null: there were none, or infinity
+	Through *time.Time `json:"through"` // null: no failed jobs, or the time is infinity
 	Digest  string     `json:"digest"`  // SHA-256 of their IDs
 }
 

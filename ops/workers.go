@@ -52,8 +52,9 @@ type Wish struct {
 	Key   string // name of the key; empty: the aggregate's id
 }
 
-// Scope is the part of the log that a consumer's code selects. If workers differ, those with
-// the highest version run the consumer, and of these those with the most types.
+// Scope is the part of the log that a consumer's code selects. If workers differ, only
+// workers with the highest version run the consumer. Of these, only workers with the most types
+// do.
 type Scope struct {
 	Types   []string // aggregate types; empty: all
 	Version int      // of the code, see [consumer.Versioned]

@@ -105,7 +105,7 @@ func (u *unitStatus) begin() {
 // skipped.
 func (u *unitStatus) loaded(p *progress.State) {
 	u.change(func(s *observe.ConsumerStatus) {
-		if s.Position < s.Stuck && p.Position >= s.Stuck { // a late event is below both
+		if s.Position < s.Stuck && p.Position >= s.Stuck { // the event at Stuck is handled; a late one is below both positions
 			s.LastError, s.Failures, s.Stuck = nil, 0, 0
 		}
 		u.moveTo(p.Position)

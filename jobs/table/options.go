@@ -42,7 +42,8 @@ type Options[R any] struct {
 	// MaxNumRetries is the number of failures after which a job has failed for good, the first
 	// failure included. With 0, the default, and 1 nothing is retried.
 	MaxNumRetries int
-	// RetryAfter is the delay between a failure and the retry. Give both options or none.
+	// RetryAfter is the delay between a failure and the retry. Set both RetryAfter and
+	// MaxNumRetries, or neither.
 	RetryAfter time.Duration
 	// StalledMaxAge is the time without a heartbeat after which a job counts as lost with its
 	// worker: 30 s by default. All stores of a table must have the same.
@@ -80,7 +81,7 @@ type relation struct {
 	ident.Table // as found; before that in lower case
 	written     ident.Table
 	alias       string
-	aliased     bool // otherwise the alias is the name
+	aliased     bool // false: the alias is the name
 }
 
 // settings checks the options. The error names each problem.

@@ -90,7 +90,7 @@ const (
 type history struct {
 	mu   sync.Mutex
 	when [moments]int64             // the number of the moment that is kept at each index
-	most map[string]*[moments]int64 // -1: it was not there
+	most map[string]*[moments]int64 // -1: the consumer did not exist
 }
 
 // add records how far the consumers are behind.

@@ -144,7 +144,7 @@ func (s *sampler) publish(ctx context.Context, latest *sample) {
 	s.latest = latest
 	for samples := range s.viewers {
 		select {
-		case <-samples: // it has not come to the one before
+		case <-samples: // the viewer has not taken the latest sample
 		default:
 		}
 		samples <- latest

@@ -56,7 +56,7 @@ func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 	s.listen()
 	var fault *frontier.SetupError
 	switch s.Log, err = c.consumers.Log(ctx); {
-	case errors.As(err, &fault): // what the workers say of it is wanted all the more
+	case errors.As(err, &fault): // the reports of the workers are still useful
 		s.Fault = fault.Error()
 	case err != nil:
 		return nil, err
@@ -113,7 +113,7 @@ func (s *snapshot) listen() {
 		s.names[w.ID] = i
 		_ = json.Unmarshal(w.Status, &s.told[i])
 		if s.Silent(w.ID) {
-			continue // what it said may be over
+			continue // the status may be outdated
 		}
 		for _, c := range s.told[i].Consumers {
 			if c.LastError != "" {
@@ -126,7 +126,7 @@ func (s *snapshot) listen() {
 // Told is the status that a worker has reported.
 func (s *snapshot) Told(w ops.Worker) told { return s.told[s.names[w.ID]] }
 
-const mostErrors = 3 // of consumers, that a row of a worker has
+const mostErrors = 3 // the errors of consumers that a worker's row shows
 
 // Troubles are the errors of a worker, one a line, and the errors of its first consumers.
 func (s *snapshot) Troubles(w ops.Worker) (all []string) {
@@ -143,11 +143,10 @@ func (s *snapshot) Troubles(w ops.Worker) (all []string) {
 	return all
 }
 
-// LastError is why a consumer, or a unit of it, does not go on, as the worker says that
-// has it.
+// LastError is the last error of a consumer or a unit, as its worker has reported it.
 func (s *snapshot) LastError(name string) string { return s.errors[name] }
 
-// WorkerName says where a worker runs, or ran.
+// WorkerName returns the host and the process of a worker.
 func (s *snapshot) WorkerName(id [16]byte) string {
 	i, ok := s.names[id]
 	switch {
@@ -287,7 +286,7 @@ func (s *snapshot) Spark(c ops.Consumer) spark { return s.history.spark(c.Name, 
 // choice is a page of the consumers that a viewer searches for.
 type choice struct {
 	Address     string         `json:"-"` // of the first page
-	Find, State string         // that the name has in it, and how it stands; empty: any
+	Find, State string         // part of the name, and the state; empty: any
 	States      []string       `json:"-"` // to choose from
 	Matching    int            // consumers, on all pages
 	Consumers   []ops.Consumer // of this page, in order of name

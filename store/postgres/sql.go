@@ -99,8 +99,7 @@ const (
  WHERE aggregate_type = $1::text AND aggregate_id = $2::text`
 )
 
-// appendSQL draws positions for rows that come from head, so while it holds the head's lock.
-// Therefore positions and versions of an aggregate have the same order. PostgreSQL computes the
+// appendSQL draws the positions after it has locked the aggregate's head. Therefore positions and versions of an aggregate have the same order. PostgreSQL computes the
 // default of a column after the ORDER BY of the SELECT that feeds the INSERT. All payloads are
 // one parameter, which the statement cuts apart. They need no escaping, and half the bytes of
 // an array's text.
