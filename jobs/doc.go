@@ -26,23 +26,27 @@
 //
 // # Enqueueing
 //
-// [Client.Enqueue] takes a transaction, and the job is part of the transaction. Workers see the
-// job at the commit. After a rollback the job was never enqueued. Without a transaction (nil) the
-// job is enqueued at once. [Client.EnqueueMany] enqueues thousands of jobs in few statements: all
-// or none.
-//
-// The options of a job:
+// [Client.Enqueue] takes a transaction, and the job is part of the transaction.
+// [Client.EnqueueMany] enqueues thousands of jobs in few statements. The options of a job:
 //
 //   - [At], [In]: when it is due, by the database's clock; at once by default;
 //   - [Queue], [Priority]: where it waits; [DefaultQueue] and 5 by default;
 //   - [GoodUntil]: a job that does not run by then expires, also between attempts;
 //   - [MaxAttempts], [MaxResets]: how often it may fail, 15 by default, and how many
 //     workers may be lost while they run it, 5 by default;
-//   - [Unique], [UniqueUntilStart], [Once]: see "Keys";
+//   - [Unique], [UniqueUntilStart], [Once]: keys, of which each has one job at a time, until the
+//     start of the job, or for a time;
 //   - [Meta]: anything beside the arguments, such as a trace.
 //
 // [MaxArgs] bounds the size of arguments. A rolling deployment runs old and new programs at once.
 // So only add fields to arguments, and give arguments whose meaning changes a new kind.
+//
+// In the Handle of a consumer of package worker, [Client.EnqueueFor] enqueues jobs once for each
+// event and call, in one transaction with the checkpoint. [WithCheckpointsTable] names the tables
+// of the consumer if they have other names.
+//
+// [Wait] waits for the end of a job and returns its result, or a [FailedError]. Call it after the
+// commit of the transaction that enqueued the job.
 //
 // # Handlers and outcomes
 //
@@ -99,34 +103,25 @@
 // completes the job in this transaction and commits. So the writes of the handler and the end of
 // the job happen exactly once, together. The handler runs without a lock on the job, so the job
 // can be cancelled, or given to another worker. Of two runs that reach the commit, one commits.
+// [Job.CompleteTx] does the same in a transaction of the handler's own, for a handler that works
+// for long and writes at the end.
 //
-// The rules for handlers of package worker apply. A handler that ends its transaction fails its
-// job with TX_ENDED, since its writes may be committed. After SET LOCAL ROLE the worker sets the
-// role back before it completes the job. Before [Job.CompleteTx] the handler must set it back.
+// The rules for handlers of package worker apply. After SET LOCAL ROLE the worker sets the role
+// back before it completes the job. Before CompleteTx the handler must set it back.
 //
 // If PostgreSQL aborts a transaction for another one (deadlock, serialization failure), the
 // transaction runs again at once, up to three times. If the row of the job is locked, the worker
 // waits for five seconds. Then it rolls back, and the job runs again. Neither is a failure.
 //
-// [Job.CompleteTx] completes a job in a transaction of the handler's own. Use it in a handler
-// that works for long and writes at the end.
-//
 // All other effects happen at least once. Make them idempotent, such as by the job's ID.
 //
 // # Batches
 //
-// A handler of [RegisterBatch] takes the jobs of its kind from one claim, up to BatchSize. A
-// batch takes a slot for each job: to fill batches of 500, give the queue 500 slots or more. The
-// returned error is the outcome of all jobs, except of jobs with an outcome from [Job.Settle].
-//
-// After an error or a panic, the jobs without an outcome of their own run again in two halves.
-// The halves are split again until the error belongs to one job. So a poison job counts its
-// failures, and the other jobs complete. An error of [Fail], [RetryAfter], [Snooze] or [Discard]
-// is the outcome of all jobs.
-//
-// The Timeout bounds each call, and is a failure of all its jobs. Each failure of a job divides
-// the size of its next batch by four. So a job that makes every batch hang is soon alone. The
-// context does not end when one of the jobs is cancelled: the cancelled job ends with its batch.
+// A handler of [RegisterBatch] or [RegisterBatchTx] takes the jobs of its kind from one claim. A
+// batch that fails is halved until the error belongs to one job. So a poison job counts its
+// failures, and the other jobs complete. To fill batches of 500, give the queue 500 slots or
+// more. A job that makes every batch hang is soon alone. The context does not end when one of the
+// jobs is cancelled: the cancelled job ends with its batch.
 //
 // # Queues, priorities, order
 //
@@ -186,39 +181,14 @@
 //
 // # Timeouts and stop
 //
-// A handler may run for a minute, unless [Timeout] sets another time. Then its context ends. Ten
-// seconds later the handler is abandoned. Its job is retried, and its slot stays taken until the
+// A handler may run for a minute, unless [Timeout] sets another time. If it ignores the end of its
+// context for ten seconds, it is abandoned: the job is retried, and the slot stays taken until the
 // handler returns. [observe.JobOverdue] and [observe.JobReturned] report this.
 //
 // [Worker.Start] runs until its context ends, until [Worker.Stop] is called, or until
 // [WithStopAfterJobs] or [WithStopAfter] applies. Then the worker claims no more jobs, releases
-// prefetched jobs, and waits for the running jobs, for [WithShutdownTimeout] at most. Then the
-// contexts of the handlers end, and their jobs are released without a failure. Choose a shutdown
-// timeout that is shorter than the platform's time before SIGKILL.
-//
-// # Keys
-//
-// [Unique] allows one unfinished job for a key. A second Enqueue returns the first job, with
-// [Enqueued.Existing]. [UniqueUntilStart] frees the key when the job starts. Choose it if the job
-// reads data that others change meanwhile, such as for a search index. A job that fails after its
-// start does not take back the key. [Once] keeps a key for a time, whatever the outcome of its
-// job. Choose it for requests that are sent again.
-//
-// Two transactions that enqueue the same key wait for each other, until the first ends.
-//
-// # Waiting
-//
-// [Wait] waits for the end of a job and returns its result, or a [FailedError]. Call Wait after
-// the commit of the transaction that enqueued the job: before the commit, the job does not exist.
-// [Client.Get] returns the stored data of a job. [Client.Cancel] cancels a job.
-//
-// # From a consumer of events
-//
-// [Client.EnqueueFor] enqueues jobs in the Handle of a consumer of package worker. The job and
-// the checkpoint are one transaction. The key of the job is the event and the number of the call.
-// So a consumer that is reset enqueues no job twice, and an event that comes late is not missed.
-// Keys are removed once the consumer has passed their events. [WithNames] names the
-// tables of the consumer if they have other names.
+// prefetched jobs, and waits for the running jobs, for [WithShutdownTimeout] at most. Choose a
+// shutdown timeout that is shorter than the platform's time before SIGKILL.
 //
 // # Schedules, flows, operations
 //
@@ -232,7 +202,7 @@
 // # Tables
 //
 // [github.com/pgfrontier/worker/migrations.ApplyJobs] creates and upgrades the tables.
-// They are named after the first, which [WithNames] names:
+// They are named after the first, which [WithTable] names:
 //
 //	jobs                  the unfinished jobs
 //	jobs_history          the finished ones, for WithRetention: a week by default

@@ -41,20 +41,17 @@
 //
 // After [Client.Cancel] no step begins any more, also no step of OnFailure and OnEnd.
 //
-// [Optional] lets a step fail as if it had completed: its After steps begin. It covers only the
-// failure of the step itself. An If step on it is skipped, since there is no result. If the
-// Optional step itself is skipped, by its If or because of others, its After steps are skipped,
-// too. A handler that returns [Skip] ends its step as skipped, and the After steps begin.
-// [Enqueue] sets options of the job.
+// [Optional] lets a step fail as if it had completed. If the step is skipped, by its If or because
+// of others, its After steps are skipped, too. A handler that returns [Skip] ends its step as
+// skipped, and the After steps begin. [Enqueue] sets options of the job.
 //
 // # Lists
 //
-// [Map] runs a job for each element of a list, which is the result of another step. The elements
-// are the arguments. The jobs are enqueued when the list is complete, once, however many attempts
-// the other step took. [Mapped.Outputs] returns their results, in the order of the list. A list
-// is a result, so its JSON has at most a megabyte ([jobs.MaxArgs]). The jobs of a list with more
-// than 10,000 elements are enqueued in pieces. The first job may have ended before the last job
-// is enqueued.
+// [Map] runs a job for each element of a list, which is the result of another step. The jobs are
+// enqueued once, however many attempts the other step took. [Mapped.Outputs] returns their
+// results, in the order of the list. A list is a result, so its JSON has at most a megabyte
+// ([jobs.MaxArgs]). The jobs of a list with more than 10,000 elements are enqueued in pieces: the
+// first job may have ended before the last job is enqueued.
 //
 // # How a run ends
 //
@@ -63,24 +60,21 @@
 // a run stays failed if a step only makes up for a failure ([OnFailure]) or cleans up ([OnEnd]).
 // To continue by another way, join both ways with [Any].
 //
-// [Client.Cancel] cancels a run. [Client.Retry] continues a run that has ended, from the steps
-// whose failure made it fail, or from named steps. A run cannot be paused. Pause the queue of its
-// steps instead ([github.com/pgfrontier/worker/ops.Jobs.PauseQueue]), or cancel the run and retry
-// it later. [Client.Get] returns a run with its steps, as data for a table. [Run.DOT] returns a
+// [Client.Cancel] cancels a run, [Client.Retry] continues a run that has ended. A run cannot be
+// paused. Pause the queue of its steps instead ([github.com/pgfrontier/worker/ops.Jobs.PauseQueue]),
+// or cancel the run and retry it later. [Client.Get] returns a run with its steps, [Run.DOT] a
 // picture.
 //
 // If a step's job is retried by its own ID ([github.com/pgfrontier/worker/ops.Jobs.Retry]), the
-// new job is outside of the run. Its end has no effect on the run.
+// new job is outside of the run.
 //
 // # Advance
 //
 // [Advance] is an option of workers. After the end of a step is stored, such a worker records its
-// effect on the dependents. About once a second one of the workers sweeps, for ends that were not
-// recorded: of jobs of a dead worker, of cancelled jobs, and of jobs that have failed with their
-// worker. There is no leader. Any worker with Advance serves all flows of its tables, also flows
-// without handlers in this worker. Without such a worker, no run advances. The option needs no
-// handlers: jobs.NewWorker(db, nil, flow.Advance()) runs no jobs, and records the ends of other
-// workers' jobs within about a second.
+// effect on the dependents. About once a second one of them sweeps, for ends that were not
+// recorded. There is no leader. Such a worker serves all flows of its tables, also flows without
+// handlers in this worker: jobs.NewWorker(db, nil, flow.Advance()) runs no jobs. Without such a
+// worker, no run advances.
 //
 // # Changes
 //

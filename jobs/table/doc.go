@@ -125,8 +125,8 @@
 // and the other rows are processed. More than 1000 such rows block claims, and so does a row on
 // which the order or a condition fails.
 //
-// [Handler].PreDequeue skips claims or adds a condition. With a condition one row is claimed at a
-// time. Together with PreHandle and PostHandle it makes a budget: see the example of [Handler].
+// [Handler].PreDequeue skips claims or adds a condition. Together with PreHandle and PostHandle it
+// makes a budget: see the example of [Handler].
 //
 // # One run finishes a job
 //
@@ -170,13 +170,11 @@
 //
 // [Worker.Start] runs until its context ends, until [Worker.Stop] is called, or until
 // NumTotalJobs or MaxActiveTime applies. Then the worker stops claiming, and waits for the
-// running jobs, for ShutdownTimeout at most. Then the contexts of the handlers end, and their
-// jobs are queued again without a failure. Choose a ShutdownTimeout that is shorter than the
+// running jobs, for ShutdownTimeout at most. Choose a ShutdownTimeout that is shorter than the
 // platform's time before SIGKILL.
 //
-// A handler has ten seconds to return after its context has ended. Then the handler is given up.
-// Its job runs again on a worker, and its slot stays taken until the handler returns. The same
-// applies to the hooks of [Handler]. Scan has ten seconds in all.
+// A handler or hook that ignores the end of its context for ten seconds is abandoned. Its job runs
+// again on a worker, and its slot stays taken until it returns. Scan has ten seconds in all.
 //
 // # Connections, drivers, PgBouncer
 //
