@@ -261,7 +261,7 @@ other store is asked for fewer events after a read that brought large ones.
 | nothing, one worker | 4 | 1.09 |
 
 With 1,000 events/s, a split from 4 to 8 delayed no key for longer than 131 ms, a merge to 3 for no longer than
-147 ms. The CPU is the limit: two slower cores, which the appends alone kept busy, gave 1.3 / 1.5 / 1.8 for
+147 ms. The CPU is the limit. Two slower cores, which the appends kept busy, gave 1.3 / 1.5 / 1.8 for
 upserts, and delays up to 0.9 s.
 
 | at the head of the log, 1,000 appends/s | one | 8 partitions |
