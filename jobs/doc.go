@@ -42,7 +42,7 @@
 // So only add fields to arguments, and give arguments whose meaning changes a new kind.
 //
 // In the Handle of a consumer of package worker, [Client.EnqueueFor] enqueues jobs once for each
-// event and call, in one transaction with the checkpoint. [WithCheckpointsTable] names the tables
+// event and call, in one transaction with the checkpoint. [WithNames] names the tables
 // of the consumer if they have other names.
 //
 // [Wait] waits for the end of a job and returns its result, or a [FailedError]. Call it after the

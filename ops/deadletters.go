@@ -44,7 +44,7 @@ type DeadLetter struct {
 func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
 	var err error
 	var all []DeadLetter
-	query, args := o.allDeadLettersSQL(), []any(nil)
+	query, args := o.sql.allDeadLetters, []any(nil)
 	if consumer != "" {
 		query, args = o.deadLettersSQL(consumer, DeadLetterFilter{}, false, math.MaxInt)
 		err = checkConsumer(consumer)
@@ -56,14 +56,6 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters: %w", explain(err)))
 	}
 	return all, nil
-}
-
-func (o *Operator) allDeadLettersSQL() string {
-	return `
-SELECT consumer_name, global_position, aggregate_type, aggregate_id, coalesce(order_key, ''), event_id, event_type,
-	error, attempts, replay, retry_at, created_at, updated_at, NULL::bytea, NULL::text
-FROM ` + o.t.DeadLetters.SQL() + `
-ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`
 }
 
 // RetryDeadLetters asks for another attempt at the dead letter at a position. It includes all
@@ -118,12 +110,10 @@ type retryDetail struct {
 }
 
 func (o *Operator) deadLetter(ctx context.Context, tx *sql.Tx, consumer string, position int64) (l deadLetter, err error) {
-	var text sql.NullString
 	err = tx.QueryRowContext(ctx, `
 SELECT global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts
 FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position).
-		Scan(&l.Position, &l.AggregateType, &l.AggregateID, &l.ID, &l.Type, &text, &l.Attempts)
-	l.Error = text.String
+		Scan(&l.Position, &l.AggregateType, &l.AggregateID, &l.ID, &l.Type, pgdriver.OrZero(&l.Error), &l.Attempts)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return l, fmt.Errorf("position %d: %w", position, ErrNoDeadLetter)

@@ -82,38 +82,18 @@ func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f Dea
 
 func (o *Operator) deadLettersSQL(consumer string, f DeadLetterFilter, payload bool, limit int) (query string, args []any) {
 	conditions, more := f.where(3)
-	carried := `NULL::bytea, NULL::text`
-	join := ``
+	columns, join := `NULL::bytea, NULL::text`, ``
 	if payload {
-		carried = `e.payload, e.metadata::text`
-		join = `
-LEFT JOIN LATERAL (SELECT * FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + positionColumn + ` = l.global_position LIMIT 1) AS e ON true`
+		columns, join = `e.payload, e.metadata::text`, "\n"+o.sql.event
 	}
-	return `
-SELECT l.consumer_name, l.global_position, l.aggregate_type, l.aggregate_id, coalesce(l.order_key, ''), l.event_id, l.event_type,
-	l.error, l.attempts, l.replay, ` + pgdriver.Time(`l.retry_at`) + `, ` + pgdriver.Time(`l.created_at`) + `, ` + pgdriver.Time(`l.updated_at`) + `, ` + carried + `
-FROM (
-	SELECT l.* FROM (` + o.namesSQL() + `) AS u CROSS JOIN LATERAL (
-		SELECT * FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[u.name])` + conditions + `
-		ORDER BY l.consumer_name, l.global_position LIMIT $2::bigint
-	) AS l
-	ORDER BY l.global_position LIMIT $2::bigint
-) AS l` + join + `
-ORDER BY l.global_position`, append([]any{consumer, limit}, more...)
+	return strings.NewReplacer("{conditions}", conditions, "{payload}", columns, "{event}", join).Replace(o.sql.deadLetters), append([]any{consumer, limit}, more...)
 }
 
 func scanDeadLetter(rows *sql.Rows) (l DeadLetter, err error) {
-	var text, metadata sql.NullString
-	var retry sql.NullTime
-	err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.Key, &l.EventID, &l.EventType,
-		&text, &l.Attempts, &l.Replay, &retry, &l.CreatedAt, &l.UpdatedAt, &l.Payload, &metadata)
+	err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.Key, &l.EventID, &l.EventType, pgdriver.OrZero(&l.Error), &l.Attempts,
+		&l.Replay, pgdriver.UTCOrNil(&l.RetryAt), pgdriver.UTC(&l.CreatedAt), pgdriver.UTC(&l.UpdatedAt), &l.Payload, pgdriver.RawJSON(&l.Metadata))
 	if name, slots, ok := partition.Parse(l.Consumer); ok {
 		l.Consumer, l.Partition = name, slots.String()
-	}
-	l.Error, l.RetryAt = text.String, timeOf(retry)
-	l.CreatedAt, l.UpdatedAt = l.CreatedAt.UTC(), l.UpdatedAt.UTC()
-	if metadata.Valid {
-		l.Metadata = json.RawMessage(metadata.String)
 	}
 	return l, err
 }
@@ -124,24 +104,7 @@ func scanDeadLetter(rows *sql.Rows) (l DeadLetter, err error) {
 // [ErrNoDeadLetter] if the filter selects none. It records one operation for each unit, whose
 // detail has the filter and the number.
 func (o *Operator) RetryDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
-	return o.where(ctx, KindRetry, consumer, f, limit, by, o.retryManySQL())
-}
-
-// retryManySQL does an index lookup for each dead letter, whatever the planner's statistics
-// say. A self-join of the dead letters takes minutes for 10,000 of them.
-func (o *Operator) retryManySQL() string {
-	return `
-UPDATE ` + o.t.DeadLetters.SQL() + ` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
-WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
-	SELECT l.global_position FROM (
-		SELECT DISTINCT l.order_type, l.order_id FROM unnest($2::text::bigint[]) AS p CROSS JOIN LATERAL (
-			SELECT order_type, order_id FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND global_position = p LIMIT 1
-		) AS l
-	) AS k CROSS JOIN LATERAL (
-		SELECT global_position FROM ` + o.t.DeadLetters.SQL() + `
-		WHERE consumer_name = ANY (ARRAY[$1::text]) AND order_type = k.order_type AND order_id = k.order_id
-		ORDER BY consumer_name, order_type, order_id, global_position LIMIT 9223372036854775807
-	) AS l))`
+	return o.where(ctx, KindRetry, consumer, f, limit, by, o.sql.retryMany)
 }
 
 // DiscardWhere removes the first limit dead letters of a consumer that the filter selects. The
@@ -150,14 +113,7 @@ WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
 // for each unit, whose detail has the filter, the number and the positions. The dead letters
 // themselves are not kept.
 func (o *Operator) DiscardWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
-	return o.where(ctx, KindDiscard, consumer, f, limit, by, o.discardManySQL())
-}
-
-// discardManySQL unnests the list once. In a condition of the rows, PostgreSQL would unnest the
-// list for each row.
-func (o *Operator) discardManySQL() string {
-	return `
-DELETE FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(SELECT unnest($2::text::bigint[])))`
+	return o.where(ctx, KindDiscard, consumer, f, limit, by, o.sql.discardMany)
 }
 
 // whereDetail is an operation on many dead letters as recorded in the table of operations.
@@ -179,7 +135,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Dead
 		var all []int64
 		for _, at := range units {
 			query, args := o.matchingSQL(at.consumer, f, limit)
-			positions, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (p int64, err error) { return p, rows.Scan(&p) }, query, args...)
+			positions, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[int64], query, args...)
 			if err != nil {
 				return nil, fmt.Errorf("select the dead letters: %w", err)
 			}
@@ -221,7 +177,5 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Dead
 
 func (o *Operator) matchingSQL(unit string, f DeadLetterFilter, limit int) (query string, args []any) {
 	conditions, more := f.where(3)
-	return `
-SELECT l.global_position FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[$1::text]) AND NOT l.replay` + conditions + `
-ORDER BY l.consumer_name, l.global_position LIMIT $2::bigint`, append([]any{unit, limit}, more...)
+	return strings.ReplaceAll(o.sql.matching, "{conditions}", conditions), append([]any{unit, limit}, more...)
 }

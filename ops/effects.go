@@ -16,9 +16,7 @@ import (
 // operation changes these. If the operation moves the unit forward, crossed is the position up to
 // which it crosses events. missed are positions that the unit has passed without their effects.
 func (o *Operator) keepEffects(ctx context.Context, tx *sql.Tx, at locked, crossed int64, missed ...int64) error {
-	pending, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r store.Range, err error) {
-		return r, rows.Scan(&r.First, &r.Last)
-	}, `
+	pending, err := pgdriver.QueryAll(ctx, tx, pgdriver.Columns(func(r *store.Range) []any { return []any{&r.First, &r.Last} }), `
 SELECT gap_position, gap_end FROM `+o.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open'
 UNION ALL
 SELECT global_position, global_position FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text`, at.consumer)

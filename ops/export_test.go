@@ -9,10 +9,10 @@ func (o *Jobs) OperationsSQL(f OperationsFilter, limit int) (query string, args 
 }
 
 // WorkersSQL returns the statement of Workers.
-func (o *Jobs) WorkersSQL() string { return o.workersSQL() }
+func (o *Jobs) WorkersSQL() string { return o.sql.workers }
 
 // QueuesSQL returns the statement of Queues.
-func (o *Jobs) QueuesSQL() string { return o.queuesSQL() }
+func (o *Jobs) QueuesSQL() string { return o.sql.queues }
 
 // ReadsSQL returns the statements of an Operator's reads by name, to test their plans. The
 // second element has the parameters for EXECUTE.
@@ -27,12 +27,12 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 		"operations":          {operations, `(9223372036854775807, 10)`},
 		"operations of one":   {operationsOf, `(9223372036854775807, 10, 'c')`},
 		"log":                 {o.logSQL(), ``},
-		"workers":             {o.workersSQL(), ``},
-		"consumers":           {o.consumersSQL(), ``},
+		"workers":             {o.sql.workers, ``},
+		"consumers":           {o.sql.consumers, ``},
 		"gaps":                {o.gapsSQL(false), `('c', 9223372036854775807, 10)`},
 		"gaps, a later page":  {o.gapsSQL(false), `('c', 9000, 10)`},
 		"open gaps":           {o.gapsSQL(true), `('c', 9223372036854775807, 10)`},
-		"next":                {o.nextSQL(), `('c')`},
+		"next":                {o.sql.next, `('c')`},
 		"letters":             {all, `('c', 10)`},
 		"letters of a filter": {deadLetters, `('c', 10, 'Happened')`},
 		"matching letters":    {matching, `('c', 10)`},
@@ -40,7 +40,7 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 }
 
 // RetryManySQL returns the statement of RetryDeadLettersWhere.
-func (o *Operator) RetryManySQL() string { return o.retryManySQL() }
+func (o *Operator) RetryManySQL() string { return o.sql.retryMany }
 
 // DiscardManySQL returns the statement of DiscardWhere.
-func (o *Operator) DiscardManySQL() string { return o.discardManySQL() }
+func (o *Operator) DiscardManySQL() string { return o.sql.discardMany }

@@ -2,9 +2,9 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,12 +44,9 @@ func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit
 		f.Before = math.MaxInt64
 	}
 	if err == nil {
-		all, err = pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (g Gap, err error) {
-			var closed sql.NullTime
-			err = rows.Scan(&g.ID, &g.Consumer, &g.Worker, &g.First, &g.Last, &g.Missing, &g.State, &g.SkippedTo, &g.FirstSeenAt, &closed)
-			g.FirstSeenAt, g.ClosedAt = g.FirstSeenAt.UTC(), timeOf(closed)
-			return g, err
-		}, o.gapsSQL(f.OnlyOpen), consumer, f.Before, limit)
+		all, err = pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(g *Gap) []any {
+			return []any{&g.ID, &g.Consumer, &g.Worker, &g.First, &g.Last, &g.Missing, &g.State, &g.SkippedTo, pgdriver.UTC(&g.FirstSeenAt), pgdriver.UTCOrNil(&g.ClosedAt)}
+		}), o.gapsSQL(f.OnlyOpen), consumer, f.Before, limit)
 	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the gaps of consumer %s: %w", errtext.Value(consumer), explain(err)))
@@ -57,24 +54,10 @@ func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit
 	return all, nil
 }
 
-// gapsSQL reads the newest gaps of each unit through an index. With "= ANY", only this index
-// returns the rows in the required order.
 func (o *Operator) gapsSQL(onlyOpen bool) string {
 	open := ``
 	if onlyOpen {
 		open = ` AND s.state = 'open'`
 	}
-	return `
-SELECT g.id, g.consumer_name, g.worker_id, g.gap_position, coalesce(g.gap_end, g.gap_position), coalesce(g.missing, 1), g.state, g.skip_to_position, ` + pgdriver.Time(`g.first_seen_at`) + `, ` + pgdriver.Time(`g.closed_at`) + `
-FROM (` + o.namesSQL() + `) AS u CROSS JOIN LATERAL (
-	SELECT * FROM ` + o.t.GapSkips.SQL() + ` AS s
-	WHERE s.consumer_name = ANY (ARRAY[u.name]) AND s.id < $2::bigint` + open + `
-	ORDER BY s.consumer_name DESC, s.id DESC LIMIT $3::bigint
-) AS g
-ORDER BY g.id DESC LIMIT $3::bigint`
-}
-
-// namesSQL selects the consumer or unit $1, and the current units of the consumer.
-func (o *Operator) namesSQL() string {
-	return `SELECT $1::text AS name UNION SELECT consumer_name FROM ` + o.t.Checkpoints.SQL() + ` WHERE ` + unitsOf
+	return strings.ReplaceAll(o.sql.gaps, "{conditions}", open)
 }

@@ -21,6 +21,7 @@ import (
 type Jobs struct {
 	db    pgdriver.Pool
 	t     tables.Jobs
+	sql   jobsStatements
 	queue *queue.Queue
 	flows *flow.Client
 	dry   *dryRun[JobsOperation] // nil: changes are made
@@ -37,7 +38,7 @@ func NewJobs(db *sql.DB, opts ...Option) (*Jobs, error) {
 		return nil, fmt.Errorf("ops: WithNames: %w", err)
 	}
 	flows := flow.NewClient(jobs.NewClient(db, jobs.WithNames(names)))
-	return &Jobs{db: pgdriver.NewPool(db), t: t, queue: queue.New(t), flows: flows}, nil
+	return &Jobs{db: pgdriver.NewPool(db), t: t, sql: newJobsStatements(t), queue: queue.New(t), flows: flows}, nil
 }
 
 // JobState is the state of a job. The states from JobCompleted on are final.

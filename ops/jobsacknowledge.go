@@ -45,12 +45,10 @@ func (o *Jobs) Acknowledge(ctx context.Context, queue string, through time.Time,
 		if !through.IsZero() {
 			bound = through.UTC().Format(time.RFC3339Nano)
 		}
-		var last sql.NullTime
 		var d acknowledgeDetail
-		if err := tx.QueryRowContext(ctx, o.acknowledgeSQL(), queue, bound).Scan(&d.Jobs, &last, &d.Digest); err != nil {
+		if err := tx.QueryRowContext(ctx, o.sql.acknowledge, queue, bound).Scan(&d.Jobs, pgdriver.UTCOrNil(&d.Through), &d.Digest); err != nil {
 			return nil, fmt.Errorf("mark the failed jobs: %w", err)
 		}
-		d.Through = timeOf(last)
 		did = Acknowledged{Jobs: d.Jobs}
 		if d.Through != nil {
 			did.Through = *d.Through
@@ -67,21 +65,4 @@ type acknowledgeDetail struct {
 	Jobs    int64      `json:"jobs"`
 	Through *time.Time `json:"through"` // null: no failed jobs, or the time is infinity
 	Digest  string     `json:"digest"`  // SHA-256 of their IDs
-}
-
-// acknowledgeSQL marks the failed jobs whose rows are not locked. It returns their number, the
-// time of the last failure, and a digest of the IDs.
-func (o *Jobs) acknowledgeSQL() string {
-	return `
-WITH seen AS MATERIALIZED (
-	SELECT id FROM ` + o.t.History.SQL() + `
-	WHERE state = 'failed' AND acknowledged_at IS NULL AND queue = $1::text AND finished_at <= $2::timestamptz
-	FOR NO KEY UPDATE SKIP LOCKED
-), marked AS (
-	UPDATE ` + o.t.History.SQL() + ` AS h SET acknowledged_at = statement_timestamp() FROM seen WHERE h.id = seen.id
-	RETURNING h.id, h.finished_at
-), done AS (
-	SELECT count(*) AS n, max(finished_at) AS last, string_agg(id::text, ' ' ORDER BY id) AS ids FROM marked
-)
-SELECT n, ` + pgdriver.TimeOrNever(`last`) + `, encode(sha256(convert_to(coalesce(ids, ''), 'UTF8')), 'hex') FROM done`
 }

@@ -167,7 +167,7 @@ func (o *Jobs) lockJobs(ctx context.Context, tx *sql.Tx, f Filter, state JobStat
 	if state == JobRunning {
 		where = append(where, `cancel_at IS NULL`)
 	}
-	ids, err := pgdriver.QueryAll(ctx, tx, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) },
+	ids, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[int64],
 		`SELECT id FROM `+o.t.Jobs.SQL()+` AS j WHERE `+strings.Join(where, ` AND `)+` ORDER BY `+order(state)+` LIMIT `+q.arg("bigint", limit)+` FOR UPDATE SKIP LOCKED`, q.args...)
 	if err != nil {
 		return nil, fmt.Errorf("lock the %s jobs: %w", state, err)

@@ -3,7 +3,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -168,49 +167,14 @@ func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
 			parts = append(parts, part(finished, o.t.History.SQL(), state))
 		}
 	}
-	return `
-WITH page AS MATERIALIZED (
-	SELECT * FROM (` + strings.Join(parts, ` UNION ALL `) + `) AS j ORDER BY id DESC LIMIT ` + most + `
-)
-SELECT p.id, p.kind, p.queue, p.state, p.priority, ` + pgdriver.TimeOrNever(`p.run_at`) + `, ` + pgdriver.TimeOrNever(`p.good_until`) + `, p.args::text, p.meta::text, coalesce(p.unique_key, ''), ` + pgdriver.Time(`p.created_at`) + `,
-	p.attempt, p.failures, p.resets, coalesce(p.max_attempts, 0), p.max_resets, p.claimed_by::text, ` + pgdriver.Time(`p.started_at`) + `, ` + pgdriver.Time(`p.cancel_at`) + `, ` + pgdriver.Time(`p.finished_at`) + `,
-	CASE WHEN p.finished_at IS NULL THEN coalesce(a.code, '') ELSE coalesce(p.code, '') END,
-	CASE WHEN p.finished_at IS NULL THEN coalesce(a.error, '') ELSE coalesce(p.error, '') END, p.result::text, ` + pgdriver.Time(`p.acknowledged_at`) + `
-FROM page AS p LEFT JOIN LATERAL (
-	SELECT code, error FROM ` + o.t.Attempts.SQL() + ` WHERE job_id = p.id AND p.finished_at IS NULL AND outcome IN ('error', 'lost') ORDER BY attempt DESC LIMIT 1
-) AS a ON true
-ORDER BY p.id DESC`, q.args
+	return strings.NewReplacer("{parts}", strings.Join(parts, ` UNION ALL `), "{limit}", most).Replace(o.sql.list), q.args
 }
 
-func scanJob(r *sql.Rows) (j Job, err error) {
-	var runAt, goodUntil, started, cancelled, finished, acknowledged sql.NullTime
-	var args string
-	var meta, result, worker sql.NullString
-	err = r.Scan(&j.ID, &j.Kind, &j.Queue, &j.State, &j.Priority, &runAt, &goodUntil, &args, &meta, &j.UniqueKey, &j.CreatedAt,
-		&j.Attempt, &j.Failures, &j.Resets, &j.MaxAttempts, &j.MaxResets, &worker, &started, &cancelled, &finished,
-		&j.Code, &j.Error, &result, &acknowledged)
-	if err != nil {
-		return j, err
-	}
-	if runAt.Valid {
-		j.RunAt = runAt.Time.UTC()
-	}
-	j.CreatedAt = j.CreatedAt.UTC()
-	j.GoodUntil, j.StartedAt, j.CancelAt, j.FinishedAt = timeOf(goodUntil), timeOf(started), timeOf(cancelled), timeOf(finished)
-	j.AcknowledgedAt = timeOf(acknowledged)
-	j.Args, j.Meta, j.Result = json.RawMessage(args), jsonOf(meta), jsonOf(result)
-	if worker.Valid {
-		j.Worker, err = uuid.Parse(worker.String)
-	}
-	return j, err
-}
-
-func jsonOf(s sql.NullString) json.RawMessage {
-	if !s.Valid {
-		return nil
-	}
-	return json.RawMessage(s.String)
-}
+var scanJob = pgdriver.Columns(func(j *Job) []any {
+	return []any{&j.ID, &j.Kind, &j.Queue, &j.State, &j.Priority, pgdriver.UTC(&j.RunAt), pgdriver.UTCOrNil(&j.GoodUntil), pgdriver.RawJSON(&j.Args), pgdriver.RawJSON(&j.Meta), &j.UniqueKey, pgdriver.UTC(&j.CreatedAt),
+		&j.Attempt, &j.Failures, &j.Resets, &j.MaxAttempts, &j.MaxResets, &j.Worker, pgdriver.UTCOrNil(&j.StartedAt), pgdriver.UTCOrNil(&j.CancelAt), pgdriver.UTCOrNil(&j.FinishedAt),
+		&j.Code, &j.Error, pgdriver.RawJSON(&j.Result), pgdriver.UTCOrNil(&j.AcknowledgedAt)}
+})
 
 // Attempt is a run that did not finish its job.
 type Attempt struct {
@@ -229,12 +193,9 @@ const maxAttempts = 1_000
 // Attempts lists the runs of a job that did not finish it, in order. It returns the latest
 // 1,000 at most, and none for a job that does not exist.
 func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
-	all, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (a Attempt, err error) {
-		var started sql.NullTime
-		err = r.Scan(&a.Attempt, &a.Worker, &started, &a.EndedAt, &a.Outcome, &a.Code, &a.Error)
-		a.StartedAt, a.EndedAt = timeOf(started), a.EndedAt.UTC()
-		return a, err
-	}, `
+	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(a *Attempt) []any {
+		return []any{&a.Attempt, &a.Worker, pgdriver.UTCOrNil(&a.StartedAt), pgdriver.UTC(&a.EndedAt), &a.Outcome, &a.Code, &a.Error}
+	}), `
 SELECT attempt, coalesce(worker_id::text, ''), `+pgdriver.Time(`started_at`)+`, `+pgdriver.Time(`ended_at`)+`, outcome, coalesce(code, ''), coalesce(error, '')
 FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT $2::bigint`, id, maxAttempts)
 	slices.Reverse(all)
@@ -272,12 +233,9 @@ func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", err))
 	}
 	query, args := o.operationsSQL(f, limit)
-	all, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (op JobsOperation, err error) {
-		var detail string
-		err = r.Scan(&op.ID, &op.Job, &op.Queue, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
-		op.Detail, op.At = json.RawMessage(detail), op.At.UTC()
-		return op, err
-	}, query, args...)
+	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(o *JobsOperation) []any {
+		return []any{&o.ID, &o.Job, &o.Queue, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
+	}), query, args...)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", o.explain(err)))
 	}

@@ -117,7 +117,7 @@ func (o *Jobs) finishedJobs(ctx context.Context, tx *sql.Tx, f Filter, refused s
 		parts = append(parts, `(SELECT j.id FROM `+o.t.History.SQL()+` AS j WHERE `+strings.Join(q.where(f, state), ` AND `)+`
 	AND NOT (`+refused+`) ORDER BY j.id DESC LIMIT `+most+`)`)
 	}
-	ids, err := pgdriver.QueryAll(ctx, tx, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) },
+	ids, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[int64],
 		`SELECT id FROM (`+strings.Join(parts, ` UNION ALL `)+`) AS j ORDER BY id DESC LIMIT `+most, q.args...)
 	if err != nil {
 		return nil, fmt.Errorf("select the jobs: %w", err)

@@ -26,24 +26,19 @@ type settings struct {
 // becomes Forever. The CASE is necessary since least ignores NULL.
 const microsSQL = `CASE WHEN retention IS NOT NULL THEN least(extract(epoch FROM retention) * 1000000, 9223372036854775)::bigint END`
 
-func retentionOf(micros sql.NullInt64) *time.Duration {
-	if !micros.Valid {
-		return nil
-	}
-	d := Forever
-	// Forever is stored rounded, by some milliseconds.
-	if micros.Int64 < Forever.Microseconds()-time.Second.Microseconds() {
-		d = time.Duration(micros.Int64) * time.Microsecond
-	}
-	return &d
-}
-
-func capOf(n sql.NullInt64) *int {
-	if !n.Valid {
-		return nil
-	}
-	limit := int(n.Int64)
-	return &limit
+// retentionInto is a destination of the column microsSQL. NULL is nil.
+func retentionInto(to **time.Duration) sql.Scanner {
+	return pgdriver.Destination(func(column any) error {
+		var d time.Duration
+		err := pgdriver.Duration(&d).Scan(column)
+		if d >= Forever-time.Second { // Forever is stored rounded, by some milliseconds
+			d = Forever
+		}
+		if column != nil {
+			*to = &d
+		}
+		return err
+	})
 }
 
 // set changes the settings of a queue, whose row it locks. It creates the row if it is missing.
@@ -63,16 +58,13 @@ func (o *Jobs) lockQueue(ctx context.Context, tx *sql.Tx, queue string) (s setti
 	if err != nil {
 		return s, lockError(ctx, what, holder, err)
 	}
-	var since sql.NullTime
-	var by, reason sql.NullString
-	var limit, retention sql.NullInt64
 	err = tx.QueryRowContext(ctx, `
 SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, max_running, `+microsSQL+` FROM `+o.t.Queues.SQL()+` WHERE name = $1::text FOR NO KEY UPDATE`, queue).
-		Scan(&since, &by, &reason, &limit, &retention)
+		Scan(append(pauseInto(&s.paused), &s.limit, retentionInto(&s.retention))...)
 	if err != nil {
 		return s, lockError(ctx, what, holder, err)
 	}
-	return settings{pauseOf(since, by, reason), capOf(limit), retentionOf(retention)}, nil
+	return s, nil
 }
 
 // update changes a row that lockQueue has locked.

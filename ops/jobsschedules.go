@@ -28,20 +28,10 @@ type ScheduleInfo struct {
 
 // Schedules lists all schedules by name.
 func (o *Jobs) Schedules(ctx context.Context) ([]ScheduleInfo, error) {
-	all, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (s ScheduleInfo, err error) {
-		var next, last, since sql.NullTime
-		var by, reason sql.NullString
-		var late int64
-		err = r.Scan(&s.Name, &next, &last, &since, &by, &reason, &late)
-		s.Paused, s.Overdue = pauseOf(since, by, reason), time.Duration(late)*time.Microsecond
-		if next.Valid {
-			s.Next = next.Time.UTC()
-		}
-		if last.Valid {
-			s.Last = last.Time.UTC()
-		}
-		return s, err
-	}, `
+	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(s *ScheduleInfo) []any {
+		to := append([]any{&s.Name, pgdriver.UTC(&s.Next), pgdriver.UTC(&s.Last)}, pauseInto(&s.Paused)...)
+		return append(to, pgdriver.Duration(&s.Overdue))
+	}), `
 SELECT name, `+pgdriver.TimeOrNever(`next_at`)+`, `+pgdriver.Time(`last_at`)+`, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason,
 	coalesce(`+pgdriver.Age(`next_at`)+`, 0)
 FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
@@ -95,16 +85,15 @@ type scheduleDetail struct {
 // onSchedule changes a schedule whose row it locks.
 func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do func(tx *sql.Tx, paused *Pause) (any, error)) error {
 	return o.change(ctx, kind, &target{schedule: name}, by, checkText("the schedule's name", name, maxQueueName), func(tx *sql.Tx) (any, error) {
-		var since sql.NullTime
-		var by, reason sql.NullString
+		var paused *Pause
 		err := tx.QueryRowContext(ctx, `
-SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text FOR UPDATE`, name).Scan(&since, &by, &reason)
+SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text FOR UPDATE`, name).Scan(pauseInto(&paused)...)
 		switch {
 		case noRows(err):
 			return nil, ErrNoSchedule
 		case err != nil:
 			return nil, lockError(ctx, "its row in "+o.t.Schedules.String(), "a process or another operator keeps for a moment", err)
 		}
-		return do(tx, pauseOf(since, by, reason))
+		return do(tx, paused)
 	})
 }

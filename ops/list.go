@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -56,38 +55,16 @@ type Unit struct {
 
 // Consumers lists the consumers that have ever run, in order of name, from one snapshot.
 func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
-	rows, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (r consumerRow, err error) {
-		var since sql.NullTime
-		var by, reason sql.NullString
+	rows, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(r *consumerRow) []any {
 		c := &r.Consumer
-		var age int64
-		var scope sql.NullString
-		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &age, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, &scope)
-		c.OldestAge, c.UpdatedAt = time.Duration(age)*time.Microsecond, c.UpdatedAt.UTC()
-		c.Paused = pauseOf(since, by, reason)
-		if err == nil && scope.Valid {
-			err = json.Unmarshal([]byte(scope.String), &c.Scope)
-		}
-		return r, err
-	}, o.consumersSQL())
+		to := []any{&c.Name, &c.Position, &c.HeadLag, pgdriver.Duration(&c.OldestAge), &c.Revision, pgdriver.UTC(&c.UpdatedAt)}
+		to = append(to, pauseInto(&c.Paused)...)
+		return append(to, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, pgdriver.JSON(&c.Scope))
+	}), o.sql.consumers)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the consumers: %w", explain(err)))
 	}
 	return consumersOf(rows), nil
-}
-
-func (o *Operator) consumersSQL() string {
-	return `
-SELECT c.consumer_name, c.last_position,
-	greatest((SELECT coalesce(max(` + positionColumn + `), 0) FROM ` + o.t.Events.SQL() + `) - c.last_position, 0),
-	coalesce((
-		SELECT CASE WHEN isfinite(e.created_at) THEN least(greatest(extract(epoch FROM statement_timestamp() - e.created_at), 0), 3155760000) * 1000000 END
-		FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + positionColumn + ` > c.last_position ORDER BY e.` + positionColumn + ` LIMIT 1), 0)::bigint, c.revision, ` + pgdriver.Time(`c.updated_at`) + `, ` + pgdriver.Time(`c.paused_at`) + `, c.paused_by, c.paused_reason, a.worker_id,
-	(SELECT count(*) FROM ` + o.t.GapSkips.SQL() + ` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
-	(SELECT count(*) FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = c.consumer_name AND NOT l.replay),
-	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key, c.scope::text
-FROM ` + o.t.Checkpoints.SQL() + ` AS c LEFT JOIN ` + o.t.Assignments.SQL() + ` AS a ON a.consumer_name = c.consumer_name
-ORDER BY split_part(c.consumer_name, '#', 1) COLLATE "C", c.consumer_name COLLATE "C"`
 }
 
 // consumerRow is the row of a consumer or of a unit.
@@ -226,48 +203,27 @@ func (o *Operator) OperationsBefore(ctx context.Context, consumer string, before
 	return all, nil
 }
 
-func scanOperation(rows *sql.Rows) (op Operation, err error) {
-	var detail string
-	err = rows.Scan(&op.ID, &op.Consumer, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
-	op.Detail, op.At = json.RawMessage(detail), op.At.UTC()
-	return op, err
-}
+var scanOperation = pgdriver.Columns(func(o *Operation) []any {
+	return []any{&o.ID, &o.Consumer, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
+})
 
-// operationsSQL reads the newest operations, of a consumer through an index. Former units are
-// known only from their operations: one index lookup finds each name. Other names may lie
-// between those of the units, since collations ignore punctuation.
 func (o *Operator) operationsSQL(consumer string, before int64, limit int) (query string, args []any) {
-	columns := `
-SELECT o.id, o.consumer_name, o.operation, coalesce(o.detail, '{}')::text, o.operator, o.reason, ` + pgdriver.Time(`o.created_at`) + ` FROM `
-	const lastUnit = `greatest($3::text || '#fff-fff', $3::text || '#999-999')` // the higher of the two, since collations order letters and digits differently
-	table := o.t.Operations.SQL()
 	if consumer == "" {
-		return columns + table + ` AS o WHERE o.id < $1::bigint ORDER BY o.id DESC LIMIT $2::bigint`, []any{before, limit}
+		return o.sql.allOperations, []any{before, limit}
 	}
-	return `
-WITH RECURSIVE names (name) AS (
-	(SELECT consumer_name FROM ` + table + ` WHERE consumer_name >= $3::text AND consumer_name <= ` + lastUnit + ` ORDER BY consumer_name LIMIT 1)
-	UNION ALL
-	SELECT (SELECT o.consumer_name FROM ` + table + ` AS o WHERE o.consumer_name > names.name AND o.consumer_name <= ` + lastUnit + ` ORDER BY o.consumer_name LIMIT 1) FROM names WHERE name IS NOT NULL
-)` + columns + `names CROSS JOIN LATERAL (
-	SELECT * FROM ` + table + ` AS o WHERE o.consumer_name = ANY (ARRAY[names.name]) AND o.id < $1::bigint
-	ORDER BY o.consumer_name DESC, o.id DESC LIMIT $2::bigint
-) AS o
-WHERE split_part(names.name, '#', 1) = $3::text
-ORDER BY o.id DESC LIMIT $2::bigint`, []any{before, limit, consumer}
+	return o.sql.operationsOf, []any{before, limit, consumer}
 }
 
-func timeOf(t sql.NullTime) *time.Time {
-	if !t.Valid {
-		return nil
+// pauseInto returns the destinations of the columns paused_at, paused_by and paused_reason. The
+// pause is nil if the first is NULL.
+func pauseInto(p **Pause) []any {
+	var pause Pause
+	paused := func(column any) error {
+		err := pgdriver.UTC(&pause.Since).Scan(column)
+		if column != nil {
+			*p = &pause
+		}
+		return err
 	}
-	utc := t.Time.UTC()
-	return &utc
-}
-
-func pauseOf(since sql.NullTime, by, reason sql.NullString) *Pause {
-	if !since.Valid {
-		return nil
-	}
-	return &Pause{Since: since.Time.UTC(), By: By{Operator: by.String, Reason: reason.String}}
+	return []any{pgdriver.Destination(paused), pgdriver.OrZero(&pause.By.Operator), pgdriver.OrZero(&pause.By.Reason)}
 }

@@ -20,6 +20,7 @@ import (
 type Operator struct {
 	db       pgdriver.Pool
 	t        tables.Tables
+	sql      statements
 	dry      *dryRun[Operation] // nil: changes are committed
 	revision *int64             // revision that the consumer must have; nil: any
 }
@@ -48,7 +49,7 @@ func New(db *sql.DB, opts ...Option) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ops: WithNames: %w", err)
 	}
-	return &Operator{db: pgdriver.NewPool(db), t: t}, nil
+	return &Operator{db: pgdriver.NewPool(db), t: t, sql: newStatements(t)}, nil
 }
 
 // positionColumn is the column of events that orders the log.

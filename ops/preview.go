@@ -113,10 +113,7 @@ func (o *Operator) checkRevision(ctx context.Context, tx *sql.Tx, name string) e
 	if o.revision == nil {
 		return nil
 	}
-	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r revised, err error) {
-		err = rows.Scan(&r.name, &r.revision)
-		return r, err
-	}, `
+	rows, err := pgdriver.QueryAll(ctx, tx, pgdriver.Columns(func(r *revised) []any { return []any{&r.name, &r.revision} }), `
 SELECT consumer_name, revision FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text OR `+unitsOf+` ORDER BY consumer_name COLLATE "C"`, name)
 	if err != nil {
 		return fmt.Errorf("read its revision: %w", err)

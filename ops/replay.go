@@ -50,26 +50,13 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 		}
 		d := replayDetail{AggregateType: aggregateType, AggregateID: aggregateID, To: at.position}
 		var err error
-		d.Events, err = exec(ctx, tx, "put the events among the dead letters", `
-INSERT INTO `+o.t.DeadLetters.SQL()+` AS l (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at, replay, forget)
-SELECT $1::text, e.`+positionColumn+`, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type, 0, clock_timestamp(), true, true
-FROM `+o.t.Events.SQL()+` AS e
-WHERE e.aggregate_type = $2::text AND e.aggregate_id = $3::text AND e.`+positionColumn+` <= $4::bigint AND `+o.notInDoubt()+`
-ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.retry_at, replay = true, forget = true, updated_at = clock_timestamp()`,
+		d.Events, err = exec(ctx, tx, "put the events among the dead letters", o.sql.replay,
 			at.consumer, aggregateType, aggregateID, at.position)
 		if err == nil && d.Events == 0 {
 			err = ErrNoEvents
 		}
 		return d, err
 	})
-}
-
-// notInDoubt returns an SQL condition for an event e that the unit $1 has not passed in doubt. An
-// event that was passed in doubt and has become visible since is still to be delivered, late.
-func (o *Operator) notInDoubt() string {
-	return `NOT EXISTS (
-	SELECT FROM ` + o.t.GapSkips.SQL() + ` AS s
-	WHERE s.consumer_name = $1::text AND s.state = 'open' AND s.gap_position <= e.` + positionColumn + ` AND s.gap_end >= e.` + positionColumn + `)`
 }
 
 // maxAggregate is the maximum length of an aggregate's type or id, in bytes. Both must fit into
@@ -177,10 +164,7 @@ type typesDetail struct {
 
 // checkSelected refuses types that the consumer's code does not select.
 func (o *Operator) checkSelected(ctx context.Context, tx *sql.Tx, name string, types []string) error {
-	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (text string, err error) {
-		err = rows.Scan(&text)
-		return text, err
-	}, `
+	rows, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[string], `
 SELECT coalesce(scope::text, '') FROM `+o.t.Checkpoints.SQL()+` WHERE split_at IS NULL AND (consumer_name = $1::text OR `+unitsOf+`)`, name)
 	if err != nil {
 		return fmt.Errorf("read what its code selects: %w", err)
@@ -205,10 +189,7 @@ SELECT coalesce(scope::text, '') FROM `+o.t.Checkpoints.SQL()+` WHERE split_at I
 // steps reads the operations since the consumer's start that decided which events were delivered.
 func (o *Operator) steps(ctx context.Context, tx *sql.Tx, name string) (steps []scope.Step, err error) {
 	type row struct{ unit, kind, detail string }
-	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.unit, &r.kind, &r.detail)
-		return r, err
-	}, `
+	rows, err := pgdriver.QueryAll(ctx, tx, pgdriver.Columns(func(r *row) []any { return []any{&r.unit, &r.kind, &r.detail} }), `
 SELECT consumer_name, operation, detail::text FROM `+o.t.Operations.SQL()+`
 WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'reset', 'repair', 'replay types', 'retire') ORDER BY id`, name)
 	if err != nil {
@@ -260,14 +241,7 @@ func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []st
 			err = fmt.Errorf("%w: it has passed more than %d events: give the types to a consumer of their own that begins with the first event; after a Reset these events would count as a replay", ErrInvalid, maxReplayed)
 		}
 		return struct{}{}, err
-	}, `
-SELECT `+positionColumn+`, aggregate_type, aggregate_id FROM `+o.t.Events.SQL()+` AS e
-WHERE aggregate_type = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND `+positionColumn+` <= $3::bigint AND `+o.notInDoubt()+`
-	AND `+positionColumn+` > (SELECT coalesce(scope_since, last_position) FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text)
-	AND NOT EXISTS (
-		SELECT FROM `+o.t.GapSkips.SQL()+` AS s
-		WHERE s.consumer_name = $1::text AND s.state = 'late' AND s.gap_position <= e.`+positionColumn+` AND s.gap_end >= e.`+positionColumn+`)
-ORDER BY `+positionColumn, at.consumer, string(named), at.position)
+	}, o.sql.missed, at.consumer, string(named), at.position)
 	if err != nil {
 		return nil, fmt.Errorf("read the events of the types: %w", err)
 	}
@@ -284,15 +258,7 @@ func (o *Operator) giveTypes(ctx context.Context, tx *sql.Tx, at locked, types [
 	if err := o.keepEffects(ctx, tx, at, 0, missed...); err != nil {
 		return d, err
 	}
-	d.Events, err = exec(ctx, tx, "put the events among the dead letters", `
-INSERT INTO `+o.t.DeadLetters.SQL()+` AS l (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at, replay, forget)
-SELECT $1::text, e.`+positionColumn+`, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type, 0, clock_timestamp(), true, true
-FROM `+o.t.Events.SQL()+` AS e JOIN (
-	SELECT DISTINCT m.aggregate_type, m.aggregate_id FROM `+o.t.Events.SQL()+` AS m
-	WHERE m.`+positionColumn+` = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)::bigint))
-) AS of ON of.aggregate_type = e.aggregate_type AND of.aggregate_id = e.aggregate_id
-WHERE e.`+positionColumn+` <= $3::bigint AND `+o.notInDoubt()+`
-ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.retry_at, replay = true, forget = true, updated_at = clock_timestamp()`,
+	d.Events, err = exec(ctx, tx, "put the events among the dead letters", o.sql.replayTypes,
 		at.consumer, string(positions), at.position)
 	return d, err
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/liveness"
 )
 
 // SkipEvent lets a consumer continue without the event at which it is stuck. This event is the
@@ -55,17 +54,7 @@ func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int6
 func (o *Operator) refuseNotStuck(ctx context.Context, tx *sql.Tx, unit string, position int64) error {
 	e := NotStuckError{Position: position}
 	var age int64
-	err := tx.QueryRowContext(ctx, `
-SELECT n.worker_id, s.stuck, `+liveness.AgeSQL("n")+`
-FROM `+o.t.Assignments.SQL()+` AS a JOIN `+o.t.Nodes.SQL()+` AS n ON n.worker_id = a.worker_id
-CROSS JOIN LATERAL (
-	SELECT CASE jsonb_typeof(c->'Stuck') WHEN 'number' THEN (c->>'Stuck')::numeric::bigint END AS stuck, c ? 'LastError' AS troubled
-	FROM jsonb_array_elements(CASE jsonb_typeof(n.status->'Consumers') WHEN 'array' THEN n.status->'Consumers' END) AS c
-	WHERE c->>'Name' = a.consumer_name
-) AS s
-WHERE a.consumer_name = $1::text AND n.heartbeat_at > clock_timestamp() - `+liveness.TimeoutSQL("n", "interval '30 seconds'")+`
-	AND s.stuck <> $2::bigint AND (s.stuck > 0 OR NOT s.troubled)
-LIMIT 1`, unit, position).Scan(&e.Worker, &e.Stuck, &age)
+	err := tx.QueryRowContext(ctx, o.sql.notStuck, unit, position).Scan(&e.Worker, &e.Stuck, &age)
 	switch {
 	case noRows(err):
 		return nil
@@ -135,20 +124,7 @@ func (o *Operator) skipLate(ctx context.Context, tx *sql.Tx, at locked, position
 	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
 		return d, err
 	}
-	parts, err := exec(ctx, tx, "split the open range", `
-WITH gone AS (
-	DELETE FROM `+o.t.GapSkips.SQL()+`
-	WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint
-	RETURNING *
-)
-INSERT INTO `+o.t.GapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
-	skip_to_position, highest_visible_position, first_seen_at, closed_at)
-SELECT consumer_name, CASE WHEN part.state = 'open' THEN worker_id ELSE $3::uuid END, part.first, part.last, part.last - part.first + 1, part.state,
-	skip_to_position, highest_visible_position, first_seen_at, CASE WHEN part.state <> 'open' THEN clock_timestamp() END
-FROM gone CROSS JOIN LATERAL (VALUES
-	(gap_position, $2::bigint - 1, 'open'), ($2::bigint, $2::bigint, 'late'), ($2::bigint + 1, gap_end, 'open')
-) AS part (first, last, state)
-WHERE part.first <= part.last`, at.consumer, position, uuid.Nil.String())
+	parts, err := exec(ctx, tx, "split the open range", o.sql.skipLate, at.consumer, position, uuid.Nil.String())
 	switch {
 	case err != nil:
 		return d, err

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -59,13 +58,9 @@ func (o *Jobs) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) {
 }
 
 func stoppedWorkers(ctx context.Context, db pgdriver.Pool, stopped, workers ident.Table) ([]StoppedWorker, error) {
-	return pgdriver.ReadAll(ctx, db, func(rows *sql.Rows) (w StoppedWorker, err error) {
-		var by uuid.NullUUID
-		var started sql.NullTime
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &started, &w.StoppedAt, &w.How, &by)
-		w.StartedAt, w.StoppedAt, w.DeclaredBy = started.Time.UTC(), w.StoppedAt.UTC(), by.UUID
-		return w, err
-	}, `
+	return pgdriver.ReadAll(ctx, db, pgdriver.Columns(func(w *StoppedWorker) []any {
+		return []any{&w.ID, &w.Host, &w.PID, &w.Build, pgdriver.UTC(&w.StartedAt), pgdriver.UTC(&w.StoppedAt), &w.How, &w.DeclaredBy}
+	}), `
 SELECT s.worker_id, coalesce(s.hostname, ''), coalesce(s.pid, 0), coalesce(s.build, ''), `+pgdriver.Time(`s.started_at`)+`, s.stopped_at, s.how, s.declared_by
 FROM `+stopped.SQL()+` AS s
 WHERE `+liveness.RecentSQL(`s.stopped_at`)+` AND NOT EXISTS (SELECT FROM `+workers.SQL()+` AS n WHERE n.worker_id = s.worker_id)

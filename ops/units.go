@@ -50,13 +50,11 @@ func (o *Operator) lock(ctx context.Context, tx *sql.Tx, name string) ([]locked,
 		which = `consumer_name = $1::text`
 	}
 	units, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (at locked, err error) {
-		var since sql.NullTime
-		var by, reason sql.NullString
 		var had string
-		if err = rows.Scan(&at.consumer, &at.position, &since, &by, &reason, &at.key, &had); err != nil {
+		to := append([]any{&at.consumer, &at.position}, pauseInto(&at.paused)...)
+		if err = rows.Scan(append(to, &at.key, &had)...); err != nil {
 			return at, err
 		}
-		at.paused = pauseOf(since, by, reason)
 		return at, at.parseEffects(had)
 	}, `
 SELECT consumer_name, last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, partition_key, effects::text
@@ -73,19 +71,17 @@ FROM `+o.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY con
 // lockOwn waits for the consumer's own row. split reports whether the consumer is split.
 func (o *Operator) lockOwn(ctx context.Context, tx *sql.Tx, consumer string) (at locked, split bool, err error) {
 	at.consumer = consumer
-	var since sql.NullTime
-	var by, reason sql.NullString
 	var limit, had string
+	to := append([]any{&at.position}, pauseInto(&at.paused)...)
 	err = tx.QueryRowContext(ctx, `
 SELECT last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, split_at IS NOT NULL, effects::text, set_config('idle_in_transaction_session_timeout', $2::text, true) || set_config('lock_timeout', '0', true)
-FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &split, &had, &limit)
+FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(append(to, &split, &had, &limit)...)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return at, false, ErrNoCheckpoint
 	case err != nil:
 		return at, false, waitError(ctx, err)
 	}
-	at.paused = pauseOf(since, by, reason)
 	return at, split, at.parseEffects(had)
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -87,17 +86,9 @@ func (w *Worker) details(text string) {
 func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	sets := map[int64][]string{}
 	all, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {
-		var age, timeout int64
 		var set sql.NullInt64
-		var status, able, wishes, consumers sql.NullString
-		var drain sql.NullTime
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &w.Protocol, &age, &timeout, &w.CreatedAt, &drain, &w.Leader, &status, &set, &able, &wishes, &consumers)
-		w.DrainRequested = drain.Time.UTC()
-		w.HeartbeatAge, w.HeartbeatTimeout = time.Duration(age)*time.Microsecond, time.Duration(timeout)*time.Microsecond
-		w.CreatedAt = w.CreatedAt.UTC()
-		if status.Valid {
-			w.Status = json.RawMessage(status.String)
-		}
+		var able, wishes sql.NullString
+		err = rows.Scan(append(w.columns(), &set, &able, &wishes, pgdriver.JSON(&w.Consumers))...)
 		if able.Valid {
 			sets[set.Int64] = namesOf(able.String)
 		}
@@ -105,15 +96,18 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 			w.Able = slices.Clone(sets[set.Int64])
 		}
 		w.details(wishes.String)
-		if err == nil && consumers.Valid {
-			err = json.Unmarshal([]byte(consumers.String), &w.Consumers)
-		}
 		return w, err
-	}, o.workersSQL())
+	}, o.sql.workers)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the workers: %w", explain(err)))
 	}
 	return all, nil
+}
+
+// columns returns the destinations of the columns that workers of consumers and of jobs share.
+func (w *Worker) columns() []any {
+	return []any{&w.ID, &w.Host, &w.PID, &w.Build, &w.Protocol, pgdriver.Duration(&w.HeartbeatAge), pgdriver.Duration(&w.HeartbeatTimeout),
+		pgdriver.UTC(&w.CreatedAt), pgdriver.UTC(&w.DrainRequested), &w.Leader, pgdriver.RawJSON(&w.Status)}
 }
 
 // namesOf splits a list with one name a line. No name of a consumer contains a line break.
@@ -122,15 +116,4 @@ func namesOf(list string) []string {
 		return []string{}
 	}
 	return strings.Split(list, "\n")
-}
-
-// workersSQL returns equal lists of consumers once, in the row of the first worker that has the
-// list. A hundred workers may have code for the same thousand consumers.
-func (o *Operator) workersSQL() string {
-	return `
-SELECT n.worker_id, coalesce(n.hostname, ''), coalesce(n.pid, 0), coalesce(n.build, ''), coalesce(n.protocol, 0),
-	` + liveness.AgeSQL("n") + `, (extract(epoch FROM ` + liveness.TimeoutSQL("n", "interval '0'") + `) * 1000000)::bigint, ` + pgdriver.Time(`n.created_at`) + `, ` + pgdriver.Time(`n.drain_requested_at`) + `,
-	coalesce(n.status->'Leader' = 'true'::jsonb, false), n.status::text, n.able, CASE WHEN row_number() OVER (PARTITION BY n.able ORDER BY n.heartbeat_at DESC, n.worker_id) = 1 THEN array_to_string(n.consumers, chr(10)) END, n.partitions::text,
-	(SELECT json_agg(a.consumer_name ORDER BY a.consumer_name COLLATE "C") FROM ` + o.t.Assignments.SQL() + ` AS a WHERE a.worker_id = n.worker_id)::text
-FROM (SELECT *, hashtextextended(array_to_string(consumers, chr(10)), 0) AS able FROM ` + o.t.Nodes.SQL() + `) AS n ORDER BY n.heartbeat_at DESC, n.worker_id`
 }

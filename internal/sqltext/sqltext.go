@@ -69,8 +69,9 @@ var functions = map[string]func(of string) string{
 	"time": pgdriver.Time, "time_or_never": pgdriver.TimeOrNever, "microseconds": pgdriver.Microseconds, "age": pgdriver.Age,
 }
 
-// placeholder is {name} or {name argument}. The argument may contain {name}.
-var placeholder = regexp.MustCompile(`\{([a-z_]+)(?: ((?:[^{}]|\{[a-z_]+\})+))?\}`)
+// placeholder is {name} or {name argument}. The argument may contain {name}. Whatever begins with a
+// letter is a name, so that no name is left unfilled.
+var placeholder = regexp.MustCompile(`\{([A-Za-z][^{}\s]*)(?: ((?:[^{}]|\{[A-Za-z][^{}\s]*\})+))?\}`)
 
 // Statement returns the text of a file with its placeholders replaced. It panics if there is no
 // such file or no value for a placeholder. Call Statement where a package makes all its

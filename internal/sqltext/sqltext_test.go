@@ -37,12 +37,16 @@ func TestStatement(t *testing.T) {
 
 // A statement with a placeholder that has no value is never built.
 func TestStatementRefusesMistakes(t *testing.T) {
-	all := texts(map[string]string{"unknown": "SELECT {nothing}", "inner": "{of x}", "of": "{argument} {nothing}", "plain": "SELECT 1", "argument": "SELECT {plain x}", "without": "{of}"})
+	all := texts(map[string]string{"unknown": "SELECT {nothing}", "inner": "{of x}", "of": "{argument} {nothing}", "plain": "SELECT 1", "argument": "SELECT {plain x}", "without": "{of}",
+		"digit": "{limit_5}", "capital": "{Limit}", "spaced": "{flow steps}"})
 	for name, says := range map[string]string{
 		"unknown":  "no value for {nothing} in: SELECT {nothing}",
 		"inner":    "no value for {nothing} in: {argument} {nothing}",
 		"argument": "no value for {plain x}",
 		"without":  "no value for {of}",
+		"digit":    "no value for {limit_5}",
+		"capital":  "no value for {Limit}",
+		"spaced":   "no value for {flow steps}",
 		"missing":  "there is no file sql/missing.sql",
 	} {
 		if got := panics(func() { all.Statement(name, Values{}) }); !strings.Contains(got, says) {

@@ -64,7 +64,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "replay-of-doubts",
 		Mistake: "a replay has all events of the aggregate below the position, also those that are still to come late",
-		Edits:   []Edit{{"ops/replay.go", `s.state = 'open' AND s.gap_position`, `s.state = 'never' AND s.gap_position`}},
+		Edits:   []Edit{{"ops/sql/not_in_doubt.sql", `s.state = 'open' AND s.gap_position`, `s.state = 'never' AND s.gap_position`}},
 		Test:    Test{"./ops", "TestReplayOmitsDoubts"},
 	},
 	{
