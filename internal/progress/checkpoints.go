@@ -3,9 +3,11 @@ package progress
 import (
 	"context"
 	"database/sql"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"strconv"
 	"time"
@@ -16,9 +18,15 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/scope"
+	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
+
+//go:embed sql/*.sql
+var files embed.FS
+
+var texts = sqltext.Parse(files)
 
 // Checkpoints reads and moves the progress of consumers, for one worker.
 type Checkpoints struct {
@@ -68,78 +76,35 @@ func (s Server) issued() string {
 	return `SELECT coalesce(pg_sequence_last_value(` + ident.Literal(s.Sequence) + `::regclass), ` + s.last() + `, 0)`
 }
 
-// written is an SQL expression for the time at which a checkpoint was written, equal in every
-// session.
-var written = pgdriver.Microseconds(`updated_at`) + `::text`
-
-// seen is an SQL expression for the first_seen_at of an open range, as the JSON of a
-// time.Time. The time is in UTC: in a session's zone, the offset of an old time may have
-// seconds.
-var seen = `to_jsonb(` + pgdriver.Time(`first_seen_at`) + ` AT TIME ZONE 'UTC') #>> '{}' || 'Z'`
-
 // New returns the statements of a worker. The server ends a batch's transaction that stays
 // idle for batchTimeout.
 func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server Server) Checkpoints {
-	deadLetters := t.DeadLetters.SQL()
-	guard, guardAndAudit := guard(t, worker, server)
-	return Checkpoints{
-		worker:         worker,
-		idleTimeout:    strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
-		load:           load(t, server),
-		issued:         server.issued(),
-		revisions:      revisions(t),
-		place:          place(t, server),
-		scopes:         scopes(t),
-		lockScope:      `SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`,
-		rescope:        rescope(t, server),
-		selecting:      selecting(t),
-		incarnation:    `SELECT coalesce(` + server.Incarnation + `, '')`,
-		guard:          guard,
-		guardAndAudit:  guardAndAudit,
-		clean:          cleaning(t),
-		compact:        compaction(t),
-		rescale:        newRescaleSQL(t),
-		deadLetters:    newDeadLettersSQL(deadLetters, server.Incarnation),
-		pause:          pausing(t),
-		arrived:        arrived(t, server),
-		known:          known(t),
-		repair:         repair(t, server),
-		repaired:       repaired(t),
-		shorten:        shorten(t, server),
-		batch:          findBatch(t),
-		endBatch:       endBatch(t),
-		holderPrepared: holderPrepared(t),
+	values := sqltext.Names(t, sqltext.Values{
+		"incarnation": server.Incarnation, "last": server.last(), "sign_batch": signBatch(worker), "mark_transaction": pgdriver.MarkTransaction,
+		"marks_of_guard": insertMarks(t, "guard", "$5", "$3", "$9", "$10"), "marks_of_set_back": insertMarks(t, "set_back", "$7", "$6", "$8", "$9"),
+		"retries": strconv.Itoa(retriesAtOnce), "most_counted": strconv.Itoa(DeadLettersCounted), "most_replays": strconv.Itoa(replaysCounted),
+	})
+	with := func(name string, more sqltext.Values) string {
+		all := maps.Clone(values)
+		maps.Copy(all, more)
+		return texts.Statement(name, all)
 	}
-}
-
-func load(t tables.Tables, server Server) string {
-	return `
-SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesce((
-	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', ` + seen + `) ORDER BY gap_position)
-	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
-	` + deadLetterColumns(t.DeadLetters.SQL()) + `,
-	effects::text, ` + pgdriver.Time(`paused_at`) + `, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(scope::text, ''), coalesce(` + server.Incarnation + `, ''), coalesce(` + server.last() + `, 0)
-FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
-}
-
-func revisions(t tables.Tables) string {
-	return `
-SELECT consumer_name, revision FROM ` + t.Checkpoints.SQL() + `
-WHERE consumer_name IN (SELECT jsonb_array_elements_text($1::jsonb))`
-}
-
-// place returns a statement that inserts a checkpoint. It checks for the row first. ON
-// CONFLICT would wait for a batch in flight, and delay the start of a worker. The insert is
-// durable even with asynchronous commits: no later statement would repeat it after a crash.
-func place(t tables.Tables, server Server) string {
-	return `
-WITH place AS MATERIALIZED (
-	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
-	WHERE NOT EXISTS (SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text)
-	AND ($3::text = '' OR ` + server.Incarnation + ` = $3::text)
-)
-INSERT INTO ` + t.Checkpoints.SQL() + ` (consumer_name, last_position, scope, scope_since) SELECT $1::text, $2::bigint, $4::jsonb, $2::bigint FROM place
-ON CONFLICT (consumer_name) DO NOTHING`
+	r := func(name string) string { return with(name, nil) }
+	return Checkpoints{
+		worker:      worker,
+		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
+		load:        r("load"), issued: server.issued(), revisions: r("revisions"), place: r("place"), scopes: r("scopes"),
+		lockScope: `SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`,
+		rescope:   r("rescope"), selecting: r("selecting"),
+		incarnation:   `SELECT coalesce(` + server.Incarnation + `, '')`,
+		guard:         with("guard", sqltext.Values{"effects": "", "audit": ""}),
+		guardAndAudit: with("guard", sqltext.Values{"effects": `, effects = coalesce($12::jsonb, effects)`, "audit": r("audit")}),
+		clean:         r("clean"), compact: r("compact"), pause: r("pause"), arrived: r("arrived"), known: known(t),
+		rescale: newRescaleSQL(with, t), deadLetters: newDeadLettersSQL(with, t.DeadLetters.SQL()),
+		repair:   with("repair", sqltext.Values{"more": `, revision = revision + 1, updated_at = clock_timestamp()`, "condition": `EXISTS (SELECT FROM durable)`, "removes": `NOT $16::boolean`}),
+		shorten:  with("shorten", sqltext.Values{"more": "", "condition": `pg_current_xact_id_if_assigned()::xid::text = $4::text`, "removes": "true"}),
+		repaired: r("repaired"), batch: findBatch(t), endBatch: endBatch(t), holderPrepared: r("holder_prepared"),
+	}
 }
 
 // NoCheckpointError reports that a consumer's row is missing. A missing row is never read as

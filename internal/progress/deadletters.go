@@ -5,12 +5,11 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"math"
-	"strconv"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -67,98 +66,18 @@ const retriesAtOnce = 30
 // are outdated.
 type deadLettersSQL struct{ add, have, next, remove, removeFirst, keep string }
 
-func newDeadLettersSQL(deadLetters, incarnation string) deadLettersSQL {
-	// A search that decides something returns the incarnation, also if it finds no row.
-	proven := func(search string) string {
-		return `
-SELECT coalesce(` + incarnation + `, ''), found.a, found.b, found.c FROM (SELECT 1) AS one LEFT JOIN (` + search + `) AS found ON true
-ORDER BY found.a`
-	}
+func newDeadLettersSQL(r func(name string, more sqltext.Values) string, deadLetters string) deadLettersSQL {
+	proven := func(search string) string { return r("proven", sqltext.Values{"search": r(search, nil)}) }
 	return deadLettersSQL{
-		add: `
-INSERT INTO ` + deadLetters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, replay)
-SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, o.retry_at,
-	l.error IS NULL AND coalesce(o.replay, false)
-FROM jsonb_to_recordset($2::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text)
-LEFT JOIN LATERAL (` + firstOf(deadLetters, "l.order_type, l.order_id", 1) + `) AS o ON o.order_type = l.order_type AND o.order_id = l.order_id
-ON CONFLICT (consumer_name, global_position) DO UPDATE
-SET error = excluded.error, attempts = d.attempts + excluded.attempts, updated_at = clock_timestamp()`,
-		have: proven(`
-	SELECT a.n AS a, o.replay::int AS b, 0 AS c FROM jsonb_to_recordset($2::jsonb) AS a(n bigint, order_type text, order_id text)
-	CROSS JOIN LATERAL (` + firstOf(deadLetters, "a.order_type, a.order_id", 1) + `) AS o
-	WHERE o.order_type = a.order_type AND o.order_id = a.order_id`),
-		next: `
-WITH asked AS MATERIALIZED (
-	SELECT order_type AS type, order_id AS id FROM ` + deadLetters + `
-	WHERE consumer_name = $1::text AND retry_at IS NOT NULL
-	ORDER BY retry_at, global_position LIMIT (SELECT ` + strconv.Itoa(retriesAtOnce) + `)
-)` + proven(`
-	SELECT o.global_position AS a, o.attempts AS b,
-		o.replay::int + 2 * o.forget::int + 4 * (o.order_key IS NULL)::int AS c FROM (SELECT DISTINCT type, id FROM asked) AS a
-	CROSS JOIN LATERAL (`+firstOf(deadLetters, "a.type, a.id", retriesAtOnce)+`) AS o
-	WHERE o.order_type = a.type AND o.order_id = a.id`),
-		removeFirst: `
-WITH gone AS (
-	DELETE FROM ` + deadLetters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint RETURNING aggregate_type, aggregate_id
-)
-UPDATE ` + deadLetters + ` SET forget = false
-WHERE consumer_name = $1::text AND global_position <> $2::bigint AND global_position = ANY (ARRAY(
-	SELECT o.global_position FROM gone CROSS JOIN LATERAL (
-		SELECT global_position, forget FROM ` + deadLetters + `
-		WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) >= (gone.aggregate_type, gone.aggregate_id) AND (aggregate_type, aggregate_id) <= (gone.aggregate_type, gone.aggregate_id)
-		ORDER BY aggregate_type, aggregate_id, global_position LIMIT (SELECT ` + strconv.Itoa(math.MaxInt64) + `)) AS o
-	WHERE o.forget))`,
+		add: r("add_dead_letters", nil), have: proven("have_dead_letters"), next: r("asked_retries", nil) + "\n" + proven("next_retries"),
+		removeFirst: r("remove_first_dead_letter", nil), keep: r("keep_dead_letters", nil),
 		remove: `DELETE FROM ` + deadLetters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
-		keep: `
-UPDATE ` + deadLetters + `
-SET retry_at = NULL, replay = false, updated_at = clock_timestamp(),
-	error = CASE WHEN global_position = $2::bigint THEN $3::text ELSE error END,
-	attempts = attempts + CASE WHEN global_position = $2::bigint THEN 1 ELSE 0 END
-WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
-	SELECT o.global_position FROM (
-		SELECT order_type AS type, order_id AS id FROM ` + deadLetters + `
-		WHERE consumer_name = $1::text AND global_position = $2::bigint) AS a
-	CROSS JOIN LATERAL (
-		SELECT global_position FROM ` + deadLetters + `
-		WHERE consumer_name = $1::text AND (order_type, order_id) >= (a.type, a.id) AND (order_type, order_id) <= (a.type, a.id)
-		ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(math.MaxInt64) + `)) AS o))`,
 	}
-}
-
-// firstOf returns SQL for the first n dead letters at or after an order. The dead letters of
-// the order itself come first.
-func firstOf(deadLetters, order string, n int) string {
-	return `
-	SELECT * FROM ` + deadLetters + `
-	WHERE consumer_name = $1::text AND (order_type, order_id) >= (` + order + `)
-	ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(n) + `)`
 }
 
 // replaysCounted is the maximum number of replayed aggregates that the count of the others
 // skips.
 const replaysCounted = 1_000
-
-// deadLetterColumns returns SQL for three columns that summarize a consumer's dead letters.
-// The first is the number of aggregates or keys with dead letters that are not replayed. The
-// second reports whether there are dead letters at all, the third whether some are to be
-// retried. The count goes from one aggregate or key to the next.
-func deadLetterColumns(deadLetters string) string {
-	return `(
-	WITH RECURSIVE a AS (
-		(SELECT (NOT replay)::int AS failed, replay::int AS replayed, order_type AS type, order_id AS id FROM ` + deadLetters + `
-		WHERE consumer_name = $1::text ORDER BY order_type, order_id, global_position LIMIT 1)
-		UNION ALL
-		SELECT a.failed + (NOT o.replay)::int, a.replayed + o.replay::int, o.order_type, o.order_id FROM a CROSS JOIN LATERAL (
-			SELECT order_type, order_id, replay FROM ` + deadLetters + `
-			WHERE consumer_name = $1::text AND (order_type, order_id) > (a.type, a.id)
-			ORDER BY order_type, order_id, global_position LIMIT 1) AS o
-		WHERE a.failed < ` + strconv.Itoa(DeadLettersCounted) + ` AND a.replayed < ` + strconv.Itoa(replaysCounted) + `
-	) SELECT coalesce(max(failed), 0) FROM a),
-	(SELECT order_type FROM ` + deadLetters + `
-	WHERE consumer_name = $1::text ORDER BY order_type, order_id, global_position LIMIT 1) IS NOT NULL,
-	(SELECT retry_at FROM ` + deadLetters + `
-	WHERE consumer_name = $1::text AND retry_at IS NOT NULL ORDER BY retry_at, global_position LIMIT 1) IS NOT NULL`
-}
 
 // AddDeadLetters adds dead letters. A dead letter whose order is to be retried is retried,
 // too.

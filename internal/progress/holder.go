@@ -25,15 +25,6 @@ type Prepared struct {
 	Age         time.Duration
 }
 
-// holderPrepared returns a statement that finds the prepared transaction that holds the row of
-// consumer $1. The transaction's id is the row's xmax, so no session needs to be known.
-func holderPrepared(t tables.Tables) string {
-	return `
-SELECT p.transaction::text, quote_literal(p.gid), p.owner::text, extract(epoch FROM clock_timestamp() - p.prepared)::float8
-FROM ` + t.Checkpoints.SQL() + ` AS c JOIN pg_catalog.pg_prepared_xacts AS p ON p.transaction = c.xmax AND p.database = current_database()
-WHERE c.consumer_name = $1::text LIMIT 1`
-}
-
 // HolderPrepared returns the prepared transaction that holds a consumer's row.
 func (c Checkpoints) HolderPrepared(ctx context.Context, q store.Querier, unit string) (p Prepared, err error) {
 	var seconds float64

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -36,17 +35,4 @@ func (c Checkpoints) Pause(ctx context.Context, q store.Querier, unit string, fr
 	}
 	n, err := result.RowsAffected()
 	return n > 0, err
-}
-
-func pausing(t tables.Tables) string {
-	return `
-WITH paused AS (
-	UPDATE ` + t.Checkpoints.SQL() + `
-	SET paused_at = clock_timestamp(), paused_by = $3::text, paused_reason = $4::text, revision = revision + 1, updated_at = clock_timestamp()
-	WHERE consumer_name = $1::text AND revision = $2::bigint AND paused_at IS NULL
-		AND EXISTS (SELECT FROM ` + t.Assignments.SQL() + ` WHERE consumer_name = $1::text AND 'worker ' || worker_id = $3::text)
-	RETURNING consumer_name
-)
-INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
-SELECT consumer_name, 'pause', '{}', $3::text, $4::text FROM paused`
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -36,65 +35,6 @@ type Committed struct {
 	Head   int64  // highest visible position that its worker has read
 	Token  string // the incarnation in which the progress is set back
 	Reason string // for the operators
-}
-
-// setBack returns CTEs that set a checkpoint back if a condition holds. The CTEs also revert
-// the audit and the effects that the batch's transaction $4 wrote. more is set in the row as
-// well. Dead letters of the batch above $10 are removed where removes holds.
-func setBack(t tables.Tables, server Server, more, condition, removes string) string {
-	skips := t.GapSkips.SQL()
-	return `set_back AS (
-	UPDATE ` + t.Checkpoints.SQL() + `
-	SET last_position = $6::bigint, effects = coalesce($11::jsonb, effects)` + more + `
-	WHERE ctid = $3::text::tid AND consumer_name = $1::text AND revision = $2::bigint AND xmin::text = $4::text
-		AND ` + server.Incarnation + ` = $5::text AND ` + condition + `
-	RETURNING revision, updated_at, ctid::text AS at
-), unmarked AS (
-	DELETE FROM ` + skips + `
-	WHERE consumer_name = $1::text AND xmin::text = $4::text AND EXISTS (SELECT FROM set_back)
-), marked AS (` + insertMarks(t, "set_back", "$7", "$6", "$8", "$9") + `
-), removed AS (
-	DELETE FROM ` + t.DeadLetters.SQL() + `
-	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND ` + removes + ` AND EXISTS (SELECT FROM set_back)
-)`
-}
-
-// shorten returns a statement that sets the progress back within the batch's own transaction
-// only. The handler may have ended that transaction.
-func shorten(t tables.Tables, server Server) string {
-	return `
-WITH ` + setBack(t, server, "", `pg_current_xact_id_if_assigned()::xid::text = $4::text`, "true") + `
-SELECT at FROM set_back`
-}
-
-// repair returns a statement that sets the progress back after the batch. It records the
-// repair for operators. The repair is durable even with asynchronous commits: no later
-// statement would repeat it after a crash.
-func repair(t tables.Tables, server Server) string {
-	deadLetters := t.DeadLetters.SQL()
-	return `
-WITH durable AS MATERIALIZED (
-	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
-), ` + setBack(t, server, `, revision = revision + 1, updated_at = clock_timestamp()`, `EXISTS (SELECT FROM durable)`, `NOT $16::boolean`) + `, marked_again AS (
-	UPDATE ` + deadLetters + ` SET forget = true
-	WHERE consumer_name = $1::text AND xmin::text = $4::text AND $16::boolean AND EXISTS (SELECT FROM set_back)
-), put_back AS (
-	INSERT INTO ` + deadLetters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, forget)
-	SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, clock_timestamp(), coalesce(l.forget, false)
-	FROM set_back, jsonb_to_recordset($12::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text, forget boolean)
-	ON CONFLICT (consumer_name, global_position) DO NOTHING
-), recorded AS (
-	INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
-	SELECT $1::text, 'repair', $13::jsonb, $14::text, $15::text FROM set_back
-)
-SELECT revision FROM set_back`
-}
-
-// repaired returns a statement that finds a repair after transaction $3.
-func repaired(t tables.Tables) string {
-	return `
-SELECT EXISTS (SELECT FROM ` + t.Operations.SQL() + `
-	WHERE consumer_name = $1::text AND operation = 'repair' AND operator = $2::text AND detail->>'transaction' = $3::text AND detail->>'from' = $4::text)`
 }
 
 // repairDetail is the detail of a repair in the table of operations.

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
@@ -45,38 +46,17 @@ type rescaleSQL struct {
 // holdsRow is the idle time, in milliseconds, after which the server ends a rescale.
 const holdsRow = "15000"
 
-func newRescaleSQL(t tables.Tables) rescaleSQL {
-	checkpoints, assignments, skips, deadLetters := t.Checkpoints.SQL(), t.Assignments.SQL(), t.GapSkips.SQL(), t.DeadLetters.SQL()
+func newRescaleSQL(r func(name string, more sqltext.Values) string, t tables.Tables) rescaleSQL {
+	checkpoints, assignments := t.Checkpoints.SQL(), t.Assignments.SQL()
 	const (
 		it   = `consumer_name = $1::text`
 		them = `consumer_name = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))`
-		open = `worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, created_at`
 	)
 	return rescaleSQL{
 		changes: t.Changes,
-		own:     `SELECT set_config('idle_in_transaction_session_timeout', $2::text, true) || set_config('lock_timeout', '0', true) FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE`,
-		unit: `
-SELECT last_position FROM ` + checkpoints + ` WHERE ` + it + ` AND split_at IS NULL
-	AND EXISTS (SELECT FROM ` + assignments + ` WHERE ` + it + ` AND worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`,
-		deadLetters: `SELECT global_position, aggregate_id, order_id FROM ` + deadLetters + ` WHERE ` + it,
-		// The units in $2 replace $1. Each starts at its position and watches the same open
-		// ranges. $3 assigns the dead letters.
-		split: `
-WITH child AS (
-	SELECT jsonb_array_elements_text($2::jsonb) AS unit
-), born AS (
-	INSERT INTO ` + checkpoints + ` (consumer_name, last_position, revision, partition_key, paused_at, paused_by, paused_reason, effects, scope, scope_since)
-	SELECT unit, last_position, revision + 1, $4::text, paused_at, paused_by, paused_reason, effects, scope, scope_since FROM ` + checkpoints + `, child WHERE ` + it + `
-), gone AS (
-	DELETE FROM ` + skips + ` WHERE ` + it + ` AND state = 'open' RETURNING *
-), opened AS (
-	INSERT INTO ` + skips + ` (consumer_name, ` + open + `, closed_at) SELECT unit, ` + open + `, NULL FROM gone, child
-), moved AS (
-	UPDATE ` + deadLetters + ` AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)
-	WHERE l.consumer_name = $1::text AND l.global_position = m.position
-)
-INSERT INTO ` + assignments + ` (consumer_name, worker_id, partitions)
-SELECT unit, worker_id, partitions FROM ` + assignments + `, child WHERE ` + it + ` ORDER BY unit COLLATE "C" ON CONFLICT (consumer_name) DO NOTHING`,
+		unit:    r("rescale_unit", nil), split: r("split", nil), merge: r("merge", nil),
+		own:         `SELECT set_config('idle_in_transaction_session_timeout', $2::text, true) || set_config('lock_timeout', '0', true) FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE`,
+		deadLetters: `SELECT global_position, aggregate_id, order_id FROM ` + t.DeadLetters.SQL() + ` WHERE ` + it,
 		inert: `
 UPDATE ` + checkpoints + ` SET split_at = clock_timestamp(), revision = revision + 1, updated_at = clock_timestamp(),
 	paused_at = coalesce(paused_at, clock_timestamp()), paused_by = 'partitions', paused_reason = 'split'
@@ -86,27 +66,7 @@ WHERE ` + it,
 SELECT consumer_name, last_position, revision, paused_at IS NOT NULL, effects::text, coalesce(scope::text, ''), coalesce(scope_since, last_position), EXISTS (
 	SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name AND a.worker_id = $2::uuid AND a.partitions = $3::int)
 FROM ` + checkpoints + ` AS c WHERE ` + them + ` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`,
-		open: `SELECT consumer_name, gap_position, gap_end, ` + pgdriver.Microseconds(`first_seen_at`) + ` FROM ` + skips + ` WHERE state = 'open' AND ` + them,
-		// The unit $2 replaces the units in $1, at the position $3, with the open ranges in
-		// $6. The consumer's own row exists already.
-		merge: `
-WITH gone AS (
-	DELETE FROM ` + skips + ` WHERE state = 'open' AND ` + them + `
-), opened AS (
-	INSERT INTO ` + skips + ` (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, closed_at)
-	SELECT $2::text, $7::uuid, m.first, m.last, m.last - m.first + 1, 'open', $3::bigint, $3::bigint, to_timestamp(m.seen / 1000000.0), NULL
-	FROM jsonb_to_recordset($6::jsonb) AS m(first bigint, last bigint, seen numeric)
-), moved AS (
-	UPDATE ` + deadLetters + ` SET consumer_name = $2::text WHERE ` + them + `
-), dead AS (
-	DELETE FROM ` + checkpoints + ` WHERE ` + them + `
-), given AS (
-	INSERT INTO ` + assignments + ` (consumer_name, worker_id, partitions) VALUES ($2::text, $7::uuid, $8::int)
-	ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id, partitions = excluded.partitions, updated_at = clock_timestamp()
-)
-INSERT INTO ` + checkpoints + ` AS c (consumer_name, last_position, revision, partition_key, effects, scope, scope_since) VALUES ($2::text, $3::bigint, $4::bigint, $5::text, $9::jsonb, nullif($10::text, '')::jsonb, $11::bigint)
-ON CONFLICT (consumer_name) DO UPDATE SET last_position = excluded.last_position, effects = excluded.effects, scope = excluded.scope, scope_since = excluded.scope_since, revision = greatest(c.revision + 1, excluded.revision),
-	split_at = NULL, paused_at = NULL, paused_by = NULL, paused_reason = NULL, updated_at = clock_timestamp()`,
+		open: `SELECT consumer_name, gap_position, gap_end, ` + pgdriver.Microseconds(`first_seen_at`) + ` FROM ` + t.GapSkips.SQL() + ` WHERE state = 'open' AND ` + them,
 		record: `
 INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
 VALUES ($1::text, $2::text, $3::jsonb, $4::text, $5::text)`,

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/scope"
-	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -33,13 +32,6 @@ func recorded(unit, stored string) (r Recorded, err error) {
 		r.Scope = &s
 	}
 	return r, nil
-}
-
-func scopes(t tables.Tables) string {
-	return `
-SELECT consumer_name, coalesce(scope::text, '') FROM ` + t.Checkpoints.SQL() + `
-WHERE split_at IS NULL AND split_part(consumer_name, '#', 1) IN (SELECT jsonb_array_elements_text($1::jsonb))
-ORDER BY consumer_name COLLATE "C"`
 }
 
 // Scopes reads the scopes in the rows of consumers and of their parts.
@@ -66,26 +58,6 @@ type Rescoped struct {
 	From     *scope.Scope `json:"from"` // nil: not recorded
 	To       scope.Scope  `json:"to"`
 	Position int64        `json:"position"` // the last position with the scope From
-}
-
-// rescope returns a statement that must follow a lock of the row in the same transaction. The
-// record then has the position and the open ranges that the last batch left. Without the lock,
-// the statement would wait for a batch that commits. It would then record the new position
-// with the old open ranges. If From is unknown, nothing is recorded.
-func rescope(t tables.Tables, server Server) string {
-	return `
-WITH changed AS (
-	UPDATE ` + t.Checkpoints.SQL() + ` SET scope = $3::jsonb, scope_since = CASE WHEN scope IS NULL THEN last_position ELSE coalesce(scope_since, last_position) END,
-		revision = revision + 1, updated_at = clock_timestamp()
-	WHERE consumer_name = $1::text AND split_at IS NULL AND coalesce(scope::text, '') = $2::text AND ($6::text = '' OR ` + server.Incarnation + ` = $6::text)
-	RETURNING last_position
-), told AS (
-	INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
-	SELECT $1::text, 'scope', jsonb_build_object('from', nullif($2::text, '')::jsonb, 'to', $3::jsonb, 'position', last_position, 'open', coalesce((
-		SELECT jsonb_agg(jsonb_build_object('first', gap_position, 'last', gap_end)) FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')), $4::text, $5::text
-	FROM changed WHERE $2::text <> ''
-)
-SELECT last_position FROM changed`
 }
 
 // beginner is a pool or a connection of a pool.
@@ -127,12 +99,6 @@ type Selecting struct {
 	Place  string // for display
 	Key    string // of the consumer's partitions
 	Scope  scope.Scope
-}
-
-func selecting(t tables.Tables) string {
-	return `
-SELECT worker_id::text, coalesce(hostname, '') || '/' || coalesce(pid, 0), coalesce(partitions->($1::text)->>'key', ''), partitions->($1::text)->>'scope'
-FROM ` + t.Nodes.SQL() + ` WHERE worker_id <> $2::uuid AND NOT draining AND partitions->($1::text)->>'scope' IS NOT NULL`
 }
 
 // Selecting reads the scopes of the other workers with code for a consumer, dead or alive. It

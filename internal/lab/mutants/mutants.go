@@ -27,22 +27,22 @@ var guardMutants = []Mutant{
 		Name:    "no-revision",
 		Mistake: "the guard compares the position only: it need not be the version of the row that was loaded",
 		Edits: []Edit{
-			{"internal/progress/guard.go", `WHERE ctid = $7::text::tid`, `WHERE $7::text <> ''`},
-			{"internal/progress/guard.go", `revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint AND $8::bigint >= 0`},
+			{"internal/progress/sql/guard.sql", `WHERE ctid = $7::text::tid`, `WHERE $7::text <> ''`},
+			{"internal/progress/sql/guard.sql", `revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint AND $8::bigint >= 0`},
 		},
 		Faults: calm + ",move=10",
 	},
 	{
 		Name:    "no-token",
 		Mistake: "the guard does not ask which incarnation of the server it is: the reads have proven it",
-		Edits:   []Edit{{"internal/progress/guard.go", "` + server.Incarnation + ` = $4::text AND $3::bigint", `$4::text <> '' AND $3::bigint`}},
+		Edits:   []Edit{{"internal/progress/sql/guard.sql", `{incarnation} = $4::text AND $3::bigint`, `$4::text <> '' AND $3::bigint`}},
 		Test:    Test{"./internal/progress", "TestGuardPassesOnlyUnchangedProgress"},
 	},
 	{
 		Name:    "no-owner",
 		Mistake: "the guard does not ask whether the consumer is still assigned to this worker: the coordinator has said so",
-		Edits: []Edit{{"internal/progress/guard.go", `
-		AND EXISTS (SELECT FROM ` + "` + t.Assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
+		Edits: []Edit{{"internal/progress/sql/guard.sql", `
+		AND EXISTS (SELECT FROM {assignments} WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
 		AND $5::uuid IS NOT NULL`}},
 		Faults: calm + ",deafen=10",
 	},
@@ -51,7 +51,7 @@ var guardMutants = []Mutant{
 		Mistake: "a checkpoint goes to where this worker's frontier is, also if the owner before has come further",
 		Edits: []Edit{
 			{"frontier/crossing.go", `max(p.Checkpoint, min(p.Through, v.Safe))`, `min(p.Through, v.Safe)`},
-			{"internal/progress/guard.go", `revision = $2::bigint AND last_position <= $3::bigint`, `revision = $2::bigint`},
+			{"internal/progress/sql/guard.sql", `revision = $2::bigint AND last_position <= $3::bigint`, `revision = $2::bigint`},
 		},
 		Faults: "kill-scan=5,cut=2,delay=3",
 		Draws:  "open gaps skip-stale",
@@ -76,7 +76,8 @@ var guardMutants = []Mutant{
 		Name:    "audit-apart",
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
-			{"internal/progress/guard.go", "return guard(\"\") + result, guard(`, effects = coalesce($12::jsonb, effects)`) + audit + result", "return guard(\"\") + result, `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at)` + audit + ` SELECT 1`"},
+			{"internal/progress/checkpoints.go", "with(\"guard\", sqltext.Values{\"effects\": `, effects = coalesce($12::jsonb, effects)`, \"audit\": r(\"audit\")}),",
+				"texts.Fill(`WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at){audit} SELECT 1`, values),"},
 			{"internal/progress/guard.go", `statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects))`,
 				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
 			return m, false, err
@@ -99,10 +100,9 @@ var openRangeMutants = []Mutant{
 		Name:    "forgotten",
 		Mistake: "a consumer's open ranges are those that this worker has recorded; after a change of owner they are forgotten",
 		Edits: []Edit{
-			{"internal/progress/checkpoints.go", `WHERE consumer_name = $1::text AND state = 'open'), '[]')`,
-				"WHERE consumer_name = $1::text AND state = 'open' AND worker_id = '` + worker.String() + `'), '[]')"},
-			{"internal/progress/checkpoints.go", `load:           load(t, server),`, `load:           load(t, server, worker),`},
-			{"internal/progress/checkpoints.go", `func load(t tables.Tables, server Server) string {`, `func load(t tables.Tables, server Server, worker uuid.UUID) string {`},
+			{"internal/progress/sql/load.sql", `WHERE consumer_name = $1::text AND state = 'open'), '[]')`,
+				`WHERE consumer_name = $1::text AND state = 'open' AND worker_id = '{worker}'), '[]')`},
+			{"internal/progress/checkpoints.go", `"incarnation": server.Incarnation, "last"`, `"worker": worker.String(), "incarnation": server.Incarnation, "last"`},
 		},
 		Faults: calm + ",delay=6,move=10",
 		Draws:  "open gaps skip-stale",
@@ -166,13 +166,13 @@ var handledMutants = []Mutant{
 	{
 		Name:    "refused-idle",
 		Mistake: "only a guard that is let through limits its transaction: one that is refused has the row's lock, too",
-		Edits:   []Edit{{"internal/progress/guard.go", "\n\t\tAND (SELECT lock || idle FROM limits) IS NOT NULL\n\tRETURNING", "\n\tRETURNING"}},
+		Edits:   []Edit{{"internal/progress/sql/guard.sql", "\n\t\tAND (SELECT lock || idle FROM limits) IS NOT NULL\n\tRETURNING", "\n\tRETURNING"}},
 		Test:    Test{"./internal/progress", "TestServerEndsAnIdleFailedGuard"},
 	},
 	{
 		Name:    "session-timeout",
 		Mistake: "the idle time-out of a batch is set for the session: the next batch sets it again",
-		Edits:   []Edit{{"internal/progress/guard.go", `set_config('idle_in_transaction_session_timeout', $6::text, true)`, `set_config('idle_in_transaction_session_timeout', $6::text, false)`}},
+		Edits:   []Edit{{"internal/progress/sql/guard.sql", `set_config('idle_in_transaction_session_timeout', $6::text, true)`, `set_config('idle_in_transaction_session_timeout', $6::text, false)`}},
 	},
 }
 

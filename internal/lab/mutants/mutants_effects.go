@@ -46,7 +46,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "split-forgets-effects",
 		Mistake: "a new unit has handled nothing",
-		Edits:   []Edit{{rescaleFile, `paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `paused_at, paused_by, paused_reason, '[]'::jsonb, scope, scope_since FROM`}},
+		Edits:   []Edit{{"internal/progress/sql/split.sql", `paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `paused_at, paused_by, paused_reason, '[]'::jsonb, scope, scope_since FROM`}},
 		Test:    Test{"./internal/e2e", "TestEffectsOnceOverPartitions"},
 	},
 	{
@@ -70,7 +70,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "forgets-at-each-event",
 		Mistake: "the mark that the aggregate is to be forgotten is for all its events",
-		Edits:   []Edit{{"internal/progress/deadletters.go", `SET forget = false`, `SET forget = forget`}},
+		Edits:   []Edit{{"internal/progress/sql/remove_first_dead_letter.sql", `SET forget = false`, `SET forget = forget`}},
 		Test:    Test{"./ops", "TestReplay"},
 	},
 	{

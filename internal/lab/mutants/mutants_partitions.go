@@ -12,13 +12,13 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "split-revision-0",
 		Mistake: "a new unit is a new row: its revision starts at 0",
-		Edits:   []Edit{{rescaleFile, `SELECT unit, last_position, revision + 1, $4::text`, `SELECT unit, last_position, 0, $4::text`}},
+		Edits:   []Edit{{"internal/progress/sql/split.sql", `SELECT unit, last_position, revision + 1, $4::text`, `SELECT unit, last_position, 0, $4::text`}},
 		Faults:  rescaling,
 	},
 	{
 		Name:    "merge-own-revision",
 		Mistake: "merged to one again, the own row of the consumer goes on from its own revision",
-		Edits:   []Edit{{rescaleFile, `greatest(c.revision + 1, excluded.revision)`, `c.revision + 1`}},
+		Edits:   []Edit{{"internal/progress/sql/merge.sql", `greatest(c.revision + 1, excluded.revision)`, `c.revision + 1`}},
 		Test:    Test{"./internal/progress", "TestSplitAndMergeMoveEverything"},
 	},
 	{
@@ -91,9 +91,9 @@ var partitionMutants = []Mutant{
 		Name:    "split-in-one-statement",
 		Mistake: "one statement locks the unit and copies its open ranges: the snapshot of the statement is older than its lock",
 		Edits: []Edit{
-			{rescaleFile, `worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`, `worker_id = $2::uuid AND partitions = $3::int)`},
-			{rescaleFile, "WITH child AS (", "WITH parent AS (\n	SELECT * FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE\n), child AS ("},
-			{rescaleFile, "effects, scope, scope_since FROM ` + checkpoints + `, child WHERE ` + it + `", `effects, scope, scope_since FROM parent, child`},
+			{"internal/progress/sql/rescale_unit.sql", `worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`, `worker_id = $2::uuid AND partitions = $3::int)`},
+			{"internal/progress/sql/split.sql", "WITH child AS (", "WITH parent AS (\n	SELECT * FROM {checkpoints} WHERE consumer_name = $1::text FOR UPDATE\n), child AS ("},
+			{"internal/progress/sql/split.sql", `effects, scope, scope_since FROM {checkpoints}, child WHERE consumer_name = $1::text`, `effects, scope, scope_since FROM parent, child`},
 		},
 		Test: Test{"./internal/consume", "TestRescalingWaitsForABatch"},
 	},
@@ -105,7 +105,7 @@ var partitionMutants = []Mutant{
 	_ = tx.QueryRowContext(ctx, "SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text", u.Name).Scan(&at)
 	position, found, ok, err := r.LockUnit(`},
 			{"internal/consume/partitions/replace.go", `r.Split(ctx, u.Name`, `r.Split(context.WithValue(ctx, "at", at), u.Name`},
-			{rescaleFile, `SELECT unit, last_position, revision + 1, $4::text`, `SELECT unit, $5::bigint, revision + 1, $4::text`},
+			{"internal/progress/sql/split.sql", `SELECT unit, last_position, revision + 1, $4::text`, `SELECT unit, $5::bigint, revision + 1, $4::text`},
 			{rescaleFile, `string(moves), key)`, `string(moves), key, ctx.Value("at"))`},
 		},
 		Test: Test{"./internal/consume", "TestRescalingWaitsForABatch"},
@@ -119,34 +119,34 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "split-forgets-doubts",
 		Mistake: "open ranges belong to the past of the unit that is split",
-		Edits:   []Edit{{rescaleFile, `NULL FROM gone, child`, `NULL FROM gone, child WHERE false`}},
+		Edits:   []Edit{{"internal/progress/sql/split.sql", `NULL FROM gone, child`, `NULL FROM gone, child WHERE false`}},
 		Test:    Test{"./internal/e2e", "TestDoubtsAtASplit"},
 	},
 	{
 		Name:    "split-doubts-once",
 		Mistake: "open ranges go to one of the children: each position has one event",
-		Edits:   []Edit{{rescaleFile, `NULL FROM gone, child`, `NULL FROM gone, child WHERE unit = (SELECT max(unit) FROM child)`}},
+		Edits:   []Edit{{"internal/progress/sql/split.sql", `NULL FROM gone, child`, `NULL FROM gone, child WHERE unit = (SELECT max(unit) FROM child)`}},
 		Test:    Test{"./internal/e2e", "TestDoubtsAtASplit"},
 	},
 	{
 		Name:    "split-leaves-letters",
 		Mistake: "dead letters stay under the name that wrote them",
-		Edits:   []Edit{{rescaleFile, `WHERE l.consumer_name = $1::text AND l.global_position = m.position`, `WHERE l.consumer_name = $1::text AND l.global_position = m.position AND false`}},
+		Edits:   []Edit{{"internal/progress/sql/split.sql", `WHERE l.consumer_name = $1::text AND l.global_position = m.position`, `WHERE l.consumer_name = $1::text AND l.global_position = m.position AND false`}},
 		Test:    Test{"./internal/e2e", "TestDeadLettersFollowTheirKey"},
 	},
 	{
 		Name:    "split-copies-letters",
 		Mistake: "each child gets all dead letters: those of other keys hold up nobody there",
-		Edits: []Edit{{rescaleFile, "	UPDATE ` + deadLetters + ` AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position\n",
-			"	DELETE FROM ` + deadLetters + ` AS l USING jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position RETURNING l.*\n" +
-				"), copied AS (\n	INSERT INTO ` + deadLetters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget)\n" +
+		Edits: []Edit{{"internal/progress/sql/split.sql", "	UPDATE {dead_letters} AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position\n",
+			"	DELETE FROM {dead_letters} AS l USING jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position RETURNING l.*\n" +
+				"), copied AS (\n	INSERT INTO {dead_letters} (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget)\n" +
 				"	SELECT unit, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget FROM moved, child\n"}},
 		Test: Test{"./internal/progress", "TestSplitAndMergeMoveEverything"},
 	},
 	{
 		Name:    "merge-leaves-letters",
 		Mistake: "dead letters stay with the part that wrote them",
-		Edits:   []Edit{{rescaleFile, "SET consumer_name = $2::text WHERE ` + them + `", "SET consumer_name = $2::text WHERE false AND ` + them + `"}},
+		Edits:   []Edit{{"internal/progress/sql/merge.sql", `SET consumer_name = $2::text WHERE`, `SET consumer_name = $2::text WHERE false AND`}},
 		Test:    Test{"./internal/e2e", "TestDeadLettersFollowTheirKey"},
 	},
 	{
@@ -180,13 +180,13 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "compact-over-lives",
 		Mistake: "the audit rows of a name are of one unit: between them is nothing but resets of that name",
-		Edits:   []Edit{{"internal/progress/audit.go", `operation IN ('split', 'merge')`, `operation IN ('split', 'merge') AND false`}},
+		Edits:   []Edit{{"internal/progress/sql/compact.sql", `operation IN ('split', 'merge')`, `operation IN ('split', 'merge') AND false`}},
 		Test:    Test{"./internal/progress", "TestCompactionKeepsTheAudit"},
 	},
 	{
 		Name:    "split-unpauses",
 		Mistake: "children begin unpaused",
-		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `$4::text, NULL, NULL, NULL, effects, scope, scope_since FROM`}},
+		Edits:   []Edit{{"internal/progress/sql/split.sql", `$4::text, paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `$4::text, NULL, NULL, NULL, effects, scope, scope_since FROM`}},
 		Test:    Test{"./internal/e2e", "TestPausesAndRescaling"},
 	},
 	{
@@ -245,16 +245,16 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "wait-for-any-part",
 		Mistake: "WaitFor is done when the first unit is there",
-		Edits:   []Edit{{"internal/progress/arrival.go", `SELECT min(u.last_position)`, `SELECT max(u.last_position)`}},
+		Edits:   []Edit{{"internal/progress/sql/arrived.sql", `SELECT min(u.last_position)`, `SELECT max(u.last_position)`}},
 		Test:    Test{"./internal/progress", "TestArrivalOfASplitConsumer"},
 	},
 	{
 		Name:    "wait-for-own-row",
 		Mistake: "WaitFor reads the row of the consumer's name: that is where it is",
-		Edits: []Edit{{"internal/progress/arrival.go", `$1::text AND split_at IS NULL
+		Edits: []Edit{{"internal/progress/sql/arrived.sql", `$1::text AND split_at IS NULL
 	UNION ALL
-	SELECT c.consumer_name, c.last_position, c.paused_at FROM ` + "` + checkpoints + `" + ` AS own
-	JOIN ` + "` + checkpoints + `" + ` AS c ON left(c.consumer_name, length($1::text) + 1) = $1::text || '#'
+	SELECT c.consumer_name, c.last_position, c.paused_at FROM {checkpoints} AS own
+	JOIN {checkpoints} AS c ON left(c.consumer_name, length($1::text) + 1) = $1::text || '#'
 	WHERE own.consumer_name = $1::text AND own.split_at IS NOT NULL`, `$1::text`}},
 		Test: Test{"./internal/progress", "TestArrivalOfASplitConsumer"},
 	},

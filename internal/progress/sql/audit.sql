@@ -1,0 +1,6 @@
+-- Writes the audit of a batch.
+, gone AS (
+	DELETE FROM {gap_skips}
+	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
+), audit AS ({marks_of_guard}
+)
