@@ -127,7 +127,7 @@ func (w *Worker) coordination() coord.Config {
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
 		Status:      w.heartbeatStatus,
-		Incarnation: runtime.StartedSQL, FailedOver: w.failover.Beat,
+		Incarnation: runtime.StartedSQL + `::text`, FailedOver: w.failover.Beat,
 		OnMembers: w.rescuer.see, OnDrain: w.life.Stop.Drain,
 		OnLeader: func(leads bool) {
 			w.observers.Notify(observe.LeadershipChanged{Worker: w.source(), Leader: leads})

@@ -15,8 +15,9 @@ import (
 // ErrFailover reports that the heartbeats and the pool of a worker lead to two servers.
 var ErrFailover = errors.New("a connection of the pool leads to another server than the heartbeats: do several servers answer the connection string?")
 
-// StartedSQL is an expression for the time of the server's start. It takes no privilege.
-var StartedSQL = pgdriver.Microseconds(`pg_postmaster_start_time()`) + `::text`
+// StartedSQL is an expression for the time of the server's start, in microseconds. It takes no
+// privilege.
+var StartedSQL = pgdriver.Microseconds(`pg_postmaster_start_time()`)
 
 // Failover compares the server of a worker's heartbeats with the server of its pool, by the time
 // of the server's start. Each is what the latest read has found.

@@ -110,8 +110,11 @@ func TestListenerInAnotherDatabase(t *testing.T) {
 	if want := "worker: notifications do not arrive: WithNotifyConnectionString leads to another server or database"; !strings.HasPrefix(err.Error(), want) || !errors.Is(l.Err(), err) {
 		t.Errorf("reported %v, the error is %v", err, l.Err())
 	}
+	for len(l.downs) > 0 {
+		<-l.downs
+	}
 	for range 3 {
-		await(t, l.downs, "a check")
+		await(t, l.downs, "a check after the report")
 	}
 	if len(l.failed) > 0 || !l.IsDown() {
 		t.Errorf("reported again %v, down: %v", len(l.failed), l.IsDown())
