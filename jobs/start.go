@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/pgfrontier/worker/coord"
@@ -21,17 +20,14 @@ const reserve = 3
 
 // prepare runs all checks before anything starts, and makes the parts of the worker.
 func (w *Worker) prepare(ctx context.Context) error {
-	if err := w.validate(); err != nil {
-		return fmt.Errorf("jobs: %w: %w", ErrInvalidConfig, err)
+	if err := w.startup.Validate(w.validate()...); err != nil {
+		return err
 	}
-	return pgdriver.Checked(ctx, "jobs", w.db.DB, w.check)
+	return w.startup.Check(ctx, w.check)
 }
 
 // check checks the database, and makes the parts of the worker.
-func (w *Worker) check(ctx context.Context) (err error) {
-	if w.pooling, _, err = w.db.CheckPooling(ctx, w.cfg.leader == LeaderStrategyAdvisory); err != nil {
-		return fmt.Errorf("jobs: %w", err)
-	}
+func (w *Worker) check(ctx context.Context, _ pgdriver.Pooling, _ bool) error {
 	if err := w.checkDatabase(ctx); err != nil {
 		return err
 	}
@@ -56,24 +52,13 @@ func (w *Worker) check(ctx context.Context) (err error) {
 	return nil
 }
 
-// reach runs a step of the start, and repeats it while the database cannot be reached.
-func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
-	return pgdriver.Reach(ctx, "jobs", w.cfg.startLimit, func(err error) { w.taskFailed("start", err) }, step)
-}
-
-// validate checks the arguments of NewWorker, without the database.
-func (w *Worker) validate() error {
-	var all []error
-	if w.db.DB == nil {
-		all = append(all, errors.New("db is nil: open one with sql.Open"))
-	} else if n := w.db.Stats().MaxOpenConnections; n > 0 && n < reserve+1 {
-		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every job of RegisterTx that is to run at the same time): raise db.SetMaxOpenConns", n, reserve+1))
-	}
-	all = append(all, w.handlers.errs...)
+// validate returns the errors of the arguments of NewWorker.
+func (w *Worker) validate() []error {
+	all := append([]error{}, w.handlers.errs...)
 	if len(w.handlers.of)+len(w.handlers.errs)+len(w.cfg.extensions) == 0 {
 		all = append(all, errNoHandlers)
 	}
-	return errtext.Join(append(all, w.cfg.validate())...)
+	return append(all, w.cfg.validate())
 }
 
 // checkDatabase resolves every table once, on one connection. A search path that a handler leaves
@@ -84,12 +69,6 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 		return fmt.Errorf("jobs: take a connection: %w", err)
 	}
 	defer conn.Close()
-	if err := pgdriver.CheckFormats(ctx, conn); err != nil {
-		return fmt.Errorf("jobs: %w", err)
-	}
-	if err := pgdriver.CheckWrites(ctx, conn); err != nil {
-		return fmt.Errorf("jobs: %w", err)
-	}
 	t, events, err := w.cfg.tables()
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)

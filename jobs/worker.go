@@ -40,9 +40,10 @@ type Worker struct {
 	limit               time.Duration // bounds a statement of the worker's own
 	hangsAfter          time.Duration // bounds a turn of a loop, for Live
 
-	life  runtime.Life
-	state atomic.Value // WorkerState
-	pool  *runtime.Pool
+	life    runtime.Life
+	startup runtime.Start
+	state   atomic.Value // WorkerState
+	pool    *runtime.Pool
 
 	// prepare sets these fields. Functions other than Start may read them once ready is closed.
 	ready          chan struct{}
@@ -50,7 +51,6 @@ type Worker struct {
 	tables         tables.Jobs
 	events         tables.Tables // of package worker
 	kinds          []string
-	pooling        pgdriver.Pooling
 	jobsChannel    string // notification channel of new jobs
 	changesChannel string // notification channel of operations
 	coord          *coord.Coordinator
@@ -93,6 +93,10 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	}
 	w.state.Store(WorkerNew)
 	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.observers)
+	w.startup = runtime.Start{
+		Package: "jobs", DB: w.db, Least: reserve + 1, Further: "one more for every job of RegisterTx that is to run at the same time",
+		Locks: w.cfg.leader == LeaderStrategyAdvisory, Limit: w.cfg.startLimit, Option: "WithStartLimit", Observers: w.observers,
+	}
 	w.pool = runtime.NewPool(w.db, ErrPoolClosed, w.observers)
 	w.failover.CloseFor = w.cfg.heartbeatTimeout
 	w.listener = runtime.Listener{
@@ -140,10 +144,10 @@ func (w *Worker) Start(ctx context.Context) error {
 // begin checks everything, and registers the worker.
 func (w *Worker) begin(p *runtime.Phases) error {
 	w.handling, w.running = p.Handling, p.Running
-	if err := w.reach(p.Intake, w.prepare); err != nil {
+	if err := w.startup.Reach(p.Intake, w.prepare); err != nil {
 		return err
 	}
-	return w.reach(p.Intake, w.coord.Register)
+	return w.startup.Reach(p.Intake, w.coord.Register)
 }
 
 // work starts all goroutines. It returns when the loops have ended and the outcomes of their jobs

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/refusal"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // Errors of the worker, as package worker documents them.
@@ -27,3 +28,6 @@ var (
 
 // errGoexit ends a worker after user code has ended one of its goroutines.
 var errGoexit = errors.New("worker: a handler or a key called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
+
+// explain adds the remedy to some errors of the database.
+func explain(err error) error { return runtime.Explain("worker", err) }

@@ -12,7 +12,6 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -29,19 +28,17 @@ const minPool = reserve + 1
 // prepare checks everything that can be checked before anything runs, and makes the
 // worker's parts.
 func (w *Worker) prepare(ctx context.Context) error {
-	if err := w.validate(); err != nil {
-		return fmt.Errorf("worker: %w: %w", ErrInvalidConfig, err)
+	if err := w.startup.Validate(w.validate()...); err != nil {
+		return err
 	}
-	return pgdriver.Checked(ctx, "worker", w.db.DB, w.check)
+	return w.startup.Check(ctx, w.check)
 }
 
 // check checks the database, and makes the worker's parts.
-func (w *Worker) check(ctx context.Context) error {
+func (w *Worker) check(ctx context.Context, proxy pgdriver.Pooling, lent bool) error {
+	w.pooling, w.nestedPool = proxy, lent
 	t, err := tables.Parse(w.cfg.Names)
 	if err != nil {
-		return err
-	}
-	if err := w.checkPooling(ctx); err != nil {
 		return err
 	}
 	if err := w.checkRights(ctx, t); err != nil {
@@ -85,9 +82,6 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 		return t, fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer conn.Close()
-	if err := pgdriver.CheckFormats(ctx, conn); err != nil {
-		return t, fmt.Errorf("worker: %w", err)
-	}
 	if w.ascii, err = pgdriver.IsNarrow(ctx, conn); err != nil {
 		return t, fmt.Errorf("worker: %w", err)
 	}
@@ -122,14 +116,8 @@ func refused(err error) error {
 	return err
 }
 
-// validate checks the arguments of New without the database.
-func (w *Worker) validate() error {
-	var all []error
-	if w.db.DB == nil {
-		all = append(all, errors.New("db is nil: open one with sql.Open"))
-	} else if n := w.db.Stats().MaxOpenConnections; n > 0 && n < minPool {
-		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every consumer that is to run at the same time): raise db.SetMaxOpenConns", n, minPool))
-	}
+// validate returns the errors of the arguments of New.
+func (w *Worker) validate() (all []error) {
 	if isNil(w.log) {
 		all = append(all, errors.New("eventStore is nil: make one with NewStore of package store/postgres"))
 	} else if v, ok := w.log.(interface{ Validate() error }); ok {
@@ -137,7 +125,7 @@ func (w *Worker) validate() error {
 	}
 	units, err := unitsOf(w.consumers)
 	w.units = units
-	return errtext.Join(append(all, err, w.cfg.Validate())...)
+	return append(all, err, w.cfg.Validate())
 }
 
 // reconcileInterval is how often a listening worker polls, in case a notification was lost.

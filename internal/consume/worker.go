@@ -3,7 +3,6 @@ package consume
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -34,8 +33,9 @@ type Worker struct {
 	consumers []consumer.Consumer
 	cfg       Config
 
-	life  runtime.Life
-	ended chan struct{} // closed when Start returns
+	life    runtime.Life
+	startup runtime.Start
+	ended   chan struct{} // closed when Start returns
 
 	state atomic.Value // observe.State
 
@@ -93,6 +93,10 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 	}
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
 	w.observers = runtime.NewObservers(w.source(), w.cfg.Loggers, w.cfg.Observers)
+	w.startup = runtime.Start{
+		Package: "worker", DB: w.db, Least: minPool, Further: "one more for every consumer that is to run at the same time",
+		Locks: c.LeaderStrategy == LeaderStrategyAdvisory, Limit: c.RetryLimit, Option: "WithRetryLimit", Observers: w.observers,
+	}
 	w.pool = runtime.NewPool(w.db, ErrPoolClosed, w.observers)
 	w.sweepNow = w.pool.SweepNow
 	w.listener = runtime.Listener{
@@ -145,34 +149,18 @@ func (w *Worker) isReady() bool {
 
 // begin does all that comes before the loops and the background goroutines.
 func (w *Worker) begin(ctx context.Context) error {
-	if err := w.reach(ctx, w.prepare); err != nil {
+	if err := w.startup.Reach(ctx, w.prepare); err != nil {
 		return err
 	}
 	close(w.ready)
-	if err := w.reach(ctx, w.placeFirst); err != nil {
+	if err := w.startup.Reach(ctx, w.placeFirst); err != nil {
 		return err
 	}
-	if err := w.reach(ctx, w.coord.Register); err != nil {
+	if err := w.startup.Reach(ctx, w.coord.Register); err != nil {
 		return err
 	}
 	w.widen(ctx) // from now on the other workers see that this worker is alive
 	return nil
-}
-
-// reach runs a step of the start, and repeats it while the database cannot be reached.
-func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
-	away := runtime.Subject{Condition: observe.ConditionDatabase}
-	err := pgdriver.Reach(ctx, "worker", w.cfg.RetryLimit, func(err error) {
-		w.observers.Begin(away, err)
-		w.taskFailed(ctx, "start", "", err)
-	}, step)
-	switch {
-	case err == nil:
-		w.observers.End(away)
-	case errors.Is(err, ErrOutage):
-		err = fmt.Errorf("%w (WithRetryLimit)", err)
-	}
-	return err
 }
 
 // runBackground runs all goroutines except the consumers' loops.

@@ -265,7 +265,8 @@ func TestSessionPid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.Empty(t)
 			w := newWorker(test.open(t, d), nil, nil)
-			if err := w.checkPooling(t.Context()); err != nil {
+			var err error
+			if w.pooling, _, err = w.db.CheckPooling(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
 			conn, err := w.db.Conn(t.Context())

@@ -16,7 +16,6 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/observe"
@@ -256,7 +255,7 @@ func TestStartRefusesAStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := worker.New(open(), newStore(), []consumer.Consumer{&ledger{name: "c"}}).Start(t.Context())
-	if !errors.Is(err, frontier.ErrInRecovery) || !strings.Contains(err.Error(), "connect to the primary") {
+	if !errors.Is(err, worker.ErrStandby) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
 		t.Fatalf("Start on a standby returned %v", err)
 	}
 }

@@ -39,6 +39,7 @@ type Scheduler struct {
 	observers  *runtime.Observers // of observers and loggers, from Start on
 	startLimit time.Duration      // 0: no limit
 	started    atomic.Bool
+	startup    runtime.Start
 
 	mu sync.Mutex // guards the status of the plans
 }
@@ -189,8 +190,8 @@ func (s *Scheduler) Start(ctx context.Context) error {
 		return ErrAlreadyStarted
 	}
 	s.observers = runtime.NewObservers(source(), s.loggers, s.observing)
-	failed := func(err error) { s.taskFailed(ctx, "start", errtext.Of(err)) }
-	if err := pgdriver.Reach(ctx, "schedule", s.startLimit, failed, s.begin); err != nil {
+	s.startup = runtime.Start{Package: "schedule", DB: s.db, Limit: s.startLimit, Option: "WithStartLimit", Observers: s.observers}
+	if err := s.startup.Reach(ctx, s.begin); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -219,7 +220,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 
 // begin checks the database, and places the schedules in the table.
 func (s *Scheduler) begin(ctx context.Context) error {
-	return pgdriver.Checked(ctx, "schedule", s.db.DB, func(ctx context.Context) error {
+	return s.startup.Check(ctx, func(ctx context.Context, _ pgdriver.Pooling, _ bool) error {
 		err := s.check(ctx)
 		if err == nil {
 			err = s.placeFirst(ctx)
@@ -233,14 +234,6 @@ func (s *Scheduler) begin(ctx context.Context) error {
 
 // check returns an error if the Scheduler cannot run on the database.
 func (s *Scheduler) check(ctx context.Context) error {
-	if s.db.Stats().MaxOpenConnections != 1 { // CheckProxy takes two connections
-		if _, err := pgdriver.CheckProxy(ctx, s.db, false); err != nil {
-			return err
-		}
-	}
-	if err := pgdriver.CheckWrites(ctx, s.db); err != nil {
-		return err
-	}
 	if err := s.checkRights(ctx); err != nil {
 		return err
 	}

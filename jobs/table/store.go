@@ -184,15 +184,15 @@ func (s *rows) Check(ctx context.Context) error {
 		return fmt.Errorf("jobs/table: take a connection: %w", err)
 	}
 	defer conn.Close()
+	if err := pgdriver.CheckWrites(ctx, conn); err != nil {
+		return fmt.Errorf("jobs/table: %w", err)
+	}
 	return s.check(ctx, conn, "")
 }
 
 // check resolves the table once, on one connection. A search path that a handler leaves in a
 // session later leads to no other table.
 func (s *rows) check(ctx context.Context, on store.Querier, hostname string) error {
-	if err := pgdriver.CheckWrites(ctx, on); err != nil {
-		return fmt.Errorf("jobs/table: %w", err)
-	}
 	found, made, findings, err := inspect(ctx, on, s.settings, hostname)
 	if err != nil {
 		return err

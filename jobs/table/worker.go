@@ -45,6 +45,7 @@ type Worker struct {
 	life     runtime.Life
 	prepared bool // enter has succeeded
 	pool     *runtime.Pool
+	startup  runtime.Start
 	state    atomic.Value  // WorkerState
 	wake     chan struct{} // wakes the loop
 
@@ -108,6 +109,10 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 		loggers = append(loggers, observe.Log(o.Logger))
 	}
 	w.observers = runtime.NewObservers(w.source(), loggers, o.Observers)
+	w.startup = runtime.Start{
+		Package: "jobs/table", DB: rows.db, Least: ownConnections, Further: "more for handlers that use it", Limit: o.StartLimit, Option: "StartLimit",
+		Observers: w.observers, Failed: func(err error) { w.outcome(observe.ConditionDatabase, err) },
+	}
 	w.pool = runtime.NewPool(rows.db, ErrPoolClosed, w.observers)
 	w.failover.CloseFor = rows.settings.stalled
 	w.host = o.WorkerHostname + "/" + w.id.String()
@@ -148,7 +153,7 @@ func (w *Worker) Start(ctx context.Context) error {
 // enter checks everything.
 func (w *Worker) enter(p *runtime.Phases) error {
 	w.handling, w.alive = p.Handling, p.Running
-	err := pgdriver.Reach(p.Intake, "jobs/table", w.opts.StartLimit, func(err error) { w.outcome(observe.ConditionDatabase, err) }, w.prepare)
+	err := w.startup.Reach(p.Intake, w.prepare)
 	if w.prepared = err == nil; w.prepared {
 		w.outcome(observe.ConditionDatabase, nil)
 	}
@@ -200,51 +205,29 @@ func (w *Worker) work(p *runtime.Phases) error {
 
 // prepare runs all checks before anything starts.
 func (w *Worker) prepare(ctx context.Context) error {
-	if err := w.validate(); err != nil {
+	if w.store.bad != nil {
+		return w.store.bad
+	}
+	if err := w.startup.Validate(w.bad, w.opts.check(w.store.settings.stalled)); err != nil {
 		return err
 	}
-	return pgdriver.Checked(ctx, "jobs/table", w.store.db.DB, w.check)
+	return w.startup.Check(ctx, w.check)
 }
 
-// check checks the database.
-func (w *Worker) check(ctx context.Context) error {
-	db := w.store.db
-	if _, _, err := db.CheckPooling(ctx, false); err != nil {
-		return fmt.Errorf("jobs/table: %w", err)
-	}
-	conn, err := db.Conn(ctx)
+// check checks the table.
+func (w *Worker) check(ctx context.Context, _ pgdriver.Pooling, _ bool) error {
+	conn, err := w.store.db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("jobs/table: take a connection: %w", err)
 	}
-	if err = pgdriver.CheckFormats(ctx, conn); err != nil {
-		err = fmt.Errorf("jobs/table: %w", err)
-	} else {
-		err = w.store.check(ctx, conn, w.host)
+	if err = w.store.check(ctx, conn, w.host); err == nil {
+		w.sql, err = w.store.statements(ctx)
 	}
 	if err != nil {
-		_ = conn.Close()
-		return err
-	}
-	if w.sql, err = w.store.statements(ctx); err != nil {
 		_ = conn.Close()
 		return err
 	}
 	w.heartbeatConn = conn
-	return nil
-}
-
-// validate checks the arguments of NewWorker, without the database.
-func (w *Worker) validate() error {
-	if w.store.bad != nil {
-		return w.store.bad
-	}
-	all := []error{w.bad, w.opts.check(w.store.settings.stalled)}
-	if n := w.store.db.Stats().MaxOpenConnections; n > 0 && n < ownConnections {
-		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d, and more for handlers that use it: raise db.SetMaxOpenConns", n, ownConnections))
-	}
-	if err := errtext.Join(all...); err != nil {
-		return fmt.Errorf("jobs/table: %w: %w", ErrInvalidConfig, err)
-	}
 	return nil
 }
 
