@@ -11,52 +11,55 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/watchdog"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 )
 
-// Live returns an error if only a new process helps.
-func (w *Worker) Live() error {
-	s := w.Status()
-	if s.State == observe.StateStopped {
-		return errors.New("the worker has stopped: start the process again; what Start returned says why")
+// probe returns the probe of the worker's present state. coordinated is when the coordination's
+// last iteration began.
+func (w *Worker) probe(coordinated time.Time, maxAge time.Duration) runtime.Probe {
+	return runtime.Probe{
+		State: w.state.Load().(observe.State), HangsAfter: w.limits.watchdog, Observers: w.observers,
+		Loops:   func() []runtime.Loop { return w.iterations(coordinated) },
+		Answers: w.answers, Reasons: func() []error { return reasons(w.Status(), maxAge, w.cfg.HeartbeatTimeout) },
 	}
-	return s.LoopError
 }
+
+// Live returns an error if only a new process helps.
+func (w *Worker) Live() error { return w.probe(w.coordinated(), 0).Live() }
 
 // Ready returns the reasons why the worker does not do all of its work.
 func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
-	if s := w.Status(); s.State != observe.StateRunning {
-		return reasons(s, maxAge, w.cfg.HeartbeatTimeout)
+	return w.probe(w.coordinated(), maxAge).Ready(ctx)
+}
+
+// coordinated returns when the coordination's last iteration began.
+func (w *Worker) coordinated() (at time.Time) {
+	if w.isReady() {
+		at = w.coord.Status().LastTurn
 	}
+	return at
+}
+
+// answers returns an error if the log cannot be read. An altered sequence counts as another
+// server's.
+func (w *Worker) answers(ctx context.Context) error {
 	err := w.readLog(ctx)
-	s := w.Status()
-	all := reasons(s, maxAge, w.cfg.HeartbeatTimeout)
-	// An altered sequence seems to be another server's.
-	if altered := (*frontier.SetupError)(nil); err != nil && !errors.As(s.FrontierError, &altered) {
-		all = slices.Insert(all, 0, fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err))))
+	if altered := (*frontier.SetupError)(nil); err == nil || errors.As(errtext.Of(w.frontier.Err()), &altered) {
+		return nil
 	}
-	return all
+	return fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err)))
 }
 
 // lateShown is the number of late consumers that Ready names.
 const lateShown = 10
 
-// reasons returns why a Status is not ready.
+// reasons returns why a running worker is not ready. It leaves out the LoopError.
 func reasons(s observe.Status, maxAge, heartbeatTimeout time.Duration) (all []error) {
-	if s.State == observe.StateDrained {
-		return []error{errors.New("the worker is drained, as an operator has asked: start the process again when it is to work")}
-	}
-	if s.State != observe.StateRunning {
-		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s.State)}
-	}
-	for _, err := range []error{s.LoopError, s.FrontierError, s.CoordinationError} {
+	for _, err := range []error{s.FrontierError, s.CoordinationError, runtime.LateHeartbeat(s.LastHeartbeat, heartbeatTimeout, "have taken the consumers over")} {
 		if err != nil {
 			all = append(all, err)
 		}
-	}
-	if beaten := time.Since(s.LastHeartbeat); beaten > heartbeatTimeout {
-		all = append(all, fmt.Errorf("the last heartbeat was %v ago, so other workers have taken the consumers over (HeartbeatTimeout is %v): see that the database answers, and that the pool has a connection left", beaten.Round(time.Second), heartbeatTimeout))
 	}
 	if s.SafeStill > maxAge {
 		err := fmt.Errorf("consumers may read up to position %d for %v, while the head of the log is %d", s.Safe, s.SafeStill.Round(time.Second), s.Head)
@@ -118,10 +121,11 @@ func lateError(c observe.ConsumerStatus) error {
 
 // hanging returns an error if a loop's last iteration is too old or an observer does not
 // return. coordinated is when the coordination's last iteration began.
-func (w *Worker) hanging(coordinated time.Time) error {
-	if w.state.Load() != observe.StateRunning {
-		return nil
-	}
+func (w *Worker) hanging(coordinated time.Time) error { return w.probe(coordinated, 0).Hanging() }
+
+// iterations returns how much longer than its longest pause ago the last iteration of each loop
+// began.
+func (w *Worker) iterations(coordinated time.Time) (all []runtime.Loop) {
 	for _, loop := range []struct {
 		name  string
 		at    time.Time
@@ -131,13 +135,9 @@ func (w *Worker) hanging(coordinated time.Time) error {
 		{"coordinates", coordinated, w.cfg.HeartbeatInterval},
 		{"watches the consumers", w.watched.Get(), w.cfg.MaxPollInterval},
 	} {
-		if loop.at.IsZero() {
-			continue
-		}
-		if err := watchdog.Hung("that "+loop.name, time.Since(loop.at)-loop.pause, w.limits.watchdog); err != nil {
-			return err
+		if !loop.at.IsZero() {
+			all = append(all, runtime.Loop{Name: "that " + loop.name, Lasts: time.Since(loop.at) - loop.pause})
 		}
 	}
-	hook, lasts := w.observers.Longest()
-	return watchdog.Hung("that calls the observer's "+hook, lasts, w.limits.watchdog)
+	return all
 }

@@ -50,7 +50,7 @@ func TestOracleStandsAlone(t *testing.T) {
 }
 
 // shared are the parts that do not know what workers do.
-var shared = []string{"backoff", "changes", "ident", "incarnation", "listen", "liveness", "pgdriver", "refusal", "runtime", "wakeup"}
+var shared = []string{"backoff", "changes", "ident", "incarnation", "listen", "liveness", "pgdriver", "refusal", "runtime", "wakeup", "watchdog"}
 
 // Another system than consumers can be built of the shared parts: they need only
 // each other, the interfaces of the log, and texts of errors.
