@@ -1,6 +1,3 @@
-// Package runtime has what all workers share. [Life] starts, drains and ends a worker. [Listener]
-// listens for its notifications.
-// [Observers] calls observers and hooks. The worker continues whatever these do.
 package runtime
 
 import (
