@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/rights"
@@ -17,12 +16,8 @@ import (
 // paused. The tables of consumers are checked only if they exist.
 func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs, events tables.Tables) error {
 	needs := append(rights.JobsWorker(t, w.cfg.leader == LeaderStrategyLease), rights.JobsEmitters(events)...)
-	missing, err := rights.Missing(ctx, conn, needs)
-	if err != nil {
+	if err := rights.Check(ctx, conn, "", needs); err != nil {
 		return fmt.Errorf("jobs: %w", err)
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("jobs: %w: %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
+const grantsHint = " (cmd/migrate-gen -grants prints all of them)"
+
 // checkRights returns ErrPrivileges with every privilege that the worker's role lacks. Some
 // statements run for the first time after weeks. Without the check they would fail only
 // then.
@@ -34,15 +36,12 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 		table, column := log.PositionColumn()
 		needs = append(needs, rights.Log(table, column, denied != nil)...)
 	}
-	missing, err := rights.Missing(ctx, conn, needs)
-	if err != nil {
-		return fmt.Errorf("worker: %w", err)
-	}
+	var others []string
 	if denied != nil && !named {
-		missing = append(missing, fmt.Sprintf("a GRANT for the event store (%v)", denied))
+		others = append(others, fmt.Sprintf("a GRANT for the event store (%v)", denied))
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("worker: %w (cmd/migrate-gen -grants prints all of them): %s", ErrPrivileges, strings.Join(missing, "; "))
+	if err := rights.Check(ctx, conn, grantsHint, needs, others...); err != nil {
+		return fmt.Errorf("worker: %w", err)
 	}
 	if named {
 		w.reportHiddenRoles(ctx, conn, log)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -124,12 +123,8 @@ func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*waiterTables, error
 	if err != nil {
 		return nil, err
 	}
-	missing, err := rights.Missing(ctx, conn, rights.Waiter(t))
-	switch {
-	case err != nil:
+	if err := rights.Check(ctx, conn, grantsHint, rights.Waiter(t)); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
-	case len(missing) > 0:
-		return nil, fmt.Errorf("worker: %w (cmd/migrate-gen -grants prints all of them): %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	if err := migrations.Check(ctx, conn, w.cfg.migrations()); err != nil {
 		return nil, err

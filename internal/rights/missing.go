@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/refusal"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -143,6 +144,16 @@ func Missing(ctx context.Context, q store.Querier, needs []Need) (remedies []str
 		remedies = append(remedies, more...)
 	}
 	return remedies, nil
+}
+
+// Check returns [refusal.ErrPrivileges] with the remedies of [Missing], and with others. hint
+// stands before the remedies.
+func Check(ctx context.Context, q store.Querier, hint string, needs []Need, others ...string) error {
+	remedies, err := Missing(ctx, q, needs)
+	if remedies = append(remedies, others...); err == nil && len(remedies) > 0 {
+		err = fmt.Errorf("%w%s: %s", refusal.ErrPrivileges, hint, strings.Join(remedies, "; "))
+	}
+	return err
 }
 
 // Hidden returns the remedy that lets the role of q's session see all rows of the tables. It is

@@ -90,12 +90,8 @@ type kept struct {
 // an advancer ever needs.
 func (a *advancer) Prepare(ctx context.Context, conn *sql.Conn, w jobflow.Worker) error {
 	a.w, a.sql = w, newStatements(w.Tables, mostSpread)
-	missing, err := rights.Missing(ctx, conn, rights.JobsFlows(w.Tables))
-	if err != nil {
+	if err := rights.Check(ctx, conn, "", rights.JobsFlows(w.Tables)); err != nil {
 		return fmt.Errorf("flow: %w", err)
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("flow: %w: %s", jobs.ErrPrivileges, strings.Join(missing, "; "))
 	}
 	return nil
 }

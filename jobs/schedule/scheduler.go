@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -254,21 +253,15 @@ func (s *Scheduler) placeFirst(ctx context.Context) error {
 // first needs it at a later tick. If row-level security hid a schedule, the Scheduler would not
 // know whether the schedule is paused.
 func (s *Scheduler) checkRights(ctx context.Context) error {
-	missing, err := rights.Missing(ctx, s.db, rights.JobsScheduler(s.t))
-	if err != nil {
-		return err
-	}
+	var others []string
 	hidden, err := rights.Hidden(ctx, s.db, s.t.Once)
 	if err != nil {
 		return err
 	}
 	if hidden != "" {
-		missing = append(missing, hidden)
+		others = append(others, hidden)
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
-	}
-	return nil
+	return rights.Check(ctx, s.db, "", rights.JobsScheduler(s.t), others...)
 }
 
 // place inserts the missing rows of schedules, and sets the next tick of each row that needs
