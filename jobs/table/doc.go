@@ -46,16 +46,13 @@
 //	);
 //
 // Names have letters, digits and underscores. The id is a unique integer of any size. state is
-// text or an enum. failure_message and worker_hostname are text or a varchar. A varchar for
-// worker_hostname has room for the name of the machine and 37 characters. execution_logs is
-// json[] or jsonb[]. Store.Check and Start report each column that does not fit, with the remedy.
-// The package never migrates the table.
+// text or an enum. failure_message and worker_hostname are text or a varchar, with room for the
+// name of the machine and 37 characters. execution_logs is json[] or jsonb[]. Store.Check and
+// Start report each column that does not fit, with the remedy. The package never migrates the
+// table. It needs no other tables, no leader and no session locks.
 //
-// The package needs no other tables, no leader and no session locks.
-//
-// A partitioned table works if it is partitioned by the id: only then can the id be unique. A
-// table with children by inheritance has the rows of its children, too. No index keeps the ids of
-// the children apart, so take the ids from one sequence.
+// A partitioned table must be partitioned by the id. If a table has children by inheritance, take
+// all ids from one sequence.
 //
 // # Indexes
 //
@@ -66,10 +63,9 @@
 //	CREATE INDEX ON example_jobs (id) WHERE state = 'processing';
 //
 // Without retries the first index may have WHERE state = 'queued'. Do not put last_heartbeat_at
-// into an index: each heartbeat would write to the index too. Claims read all rows at the front
-// of the order that are due later, or that a condition leaves out. So do not keep many such rows
-// there. If many rows finish, lower the table's fillfactor (70) and
-// autovacuum_vacuum_scale_factor (0.02).
+// into an index: each heartbeat would write to it. Claims also read the rows at the front of the
+// order that are due later, or that a condition leaves out. If many rows finish, lower the
+// table's fillfactor (70) and autovacuum_vacuum_scale_factor (0.02).
 //
 // # States
 //
@@ -96,14 +92,12 @@
 //	is lost with its worker         queued; a reset. At MaxNumResets failed
 //	outlives a stop                 queued; not a failure
 //
-// MaxNumRetries counts failures, the first failure included: 3 is two retries. A job that returns
-// nil has completed, even if cancel is set. A job that is cancelled before it begins is canceled
-// without a call of its handler.
+// A job that returns nil has completed, even if cancel is set. A job that is cancelled before it
+// begins is canceled without a call of its handler.
 //
 // If Scan, the view or an expression fails on a row, the row has a failure. A row that the view
 // does not show is queued again, with a failure_message that says so. It is due in ten seconds,
-// and then after as long again as it has waited since queued_at, an hour at most. This counts no
-// failure, and the row runs when the view shows it. Neither kind of row delays others.
+// and then after as long again as it has waited, an hour at most. This counts no failure.
 //
 // A CHECK or a trigger of yours may refuse the new state of a row. Then the row has failed, with
 // the server's error text. If the table refuses failed too, the row stalls.
@@ -118,12 +112,11 @@
 // with its alias. A subquery can read data that the view joins: "(SELECT r.rank FROM repo AS r
 // WHERE r.id = j.repository_id)". No index helps to sort by such a subquery.
 //
-// A CHECK, a trigger or a policy of yours may refuse to have a row in processing. Claims leave
-// out such a row, for a second first and for a minute at most. A row that cannot be reset or get
-// a heartbeat is left out likewise: without heartbeats it seems lost. A BEFORE UPDATE trigger
-// that returns NULL refuses a row, too. [observe.TableFailed] names the row, [Status] the reason,
-// and the other rows are processed. More than 1000 such rows block claims, and so does a row on
-// which the order or a condition fails.
+// A CHECK, a trigger or a policy of yours may refuse a claim, a reset or a heartbeat of a row. A
+// BEFORE UPDATE trigger that returns NULL refuses a row, too. Claims leave out such a row, for a
+// second first and for a minute at most. [observe.TableFailed] names the row, [Status] the reason.
+// More than 1000 such rows block claims, and so does a row on which the order or a condition
+// fails.
 //
 // [Handler].PreDequeue skips claims or adds a condition. Together with PreHandle and PostHandle it
 // makes a budget: see the example of [Handler].
@@ -146,14 +139,13 @@
 // doubles with each reset. So a job that kills its worker soon runs alone. After MaxNumResets
 // resets the job has failed, with ResetFailureMessage.
 //
-// The age of a heartbeat is by the database's clock. In addition, the worker must have seen no
-// heartbeat of the row for half of StalledMaxAge: after an outage of the database, all heartbeats
-// are old and all workers live. A lost job runs again within one and a quarter of StalledMaxAge.
+// Besides, the worker must have seen no heartbeat of the row for half of StalledMaxAge: after an
+// outage of the database, all heartbeats are old and all workers live. A lost job runs again within
+// one and a quarter of StalledMaxAge.
 //
 // A live worker may seem lost if its process is suspended, or if its database is too slow for
-// heartbeats. Then its jobs run twice, and finish once: the run that has the row at the end
-// finishes the job. If this happens, raise StalledMaxAge. Give all stores of a table the same
-// value: the worker with the shortest StalledMaxAge resets rows of other workers.
+// heartbeats. Then its jobs run twice, and finish once. If this happens, raise StalledMaxAge. Give
+// all stores of a table the same value.
 //
 // No statement waits for a row's lock. A locked row gets no heartbeat and is not reset. A row that
 // is locked for longer than StalledMaxAge may be reset right after.
@@ -188,9 +180,8 @@
 // The role of a worker needs SELECT and UPDATE of the table's columns above, and SELECT of the
 // relations that the view and the expressions read. Start names the missing GRANTs.
 //
-// Row-level security of the table may hide rows from the role, such as the rows of other tenants.
-// The worker then works on the visible rows. Start refuses a table without a policy that lets the
-// role SELECT and UPDATE: its worker would idle.
+// Row-level security may hide rows of the table from the role, such as the rows of other tenants.
+// Start refuses a table without a policy that lets the role SELECT and UPDATE.
 //
 // # What Start returns
 //

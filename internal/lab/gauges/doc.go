@@ -14,11 +14,11 @@
 // of notLibrary. Tests do not count.
 //
 // References upwards: file A refers to file B of its package if A uses a name that B declares. The
-// files of a package are put in the order in which the fewest references point back, and those are
-// counted. The best order is NP-hard to find (feedback arc set; Eades, Lin, Smyth 1993); a local
-// search from drawn orders, always the same, finds one that is close.
+// files of a package are ordered so that the fewest references point back, and these are counted.
+// The best order is NP-hard to find (feedback arc set; Eades, Lin, Smyth 1993). A local search from
+// drawn orders finds a close one.
 //
-// Calls upwards on an event's way: the static calls among the functions of the event loop's package
-// that its entry can reach, if the function that is called stands in a file above its caller's. The
-// files are in the order in which the fewest calls point back.
+// Calls upwards on an event's way: the static calls that the entry of the event loop's package can
+// reach, if the called function is in a file above its caller's. The files have an order of their
+// own.
 package main
