@@ -58,6 +58,9 @@ func Names(tables any, more Values) Values {
 		values = Values{}
 	}
 	for _, f := range reflect.VisibleFields(v.Type()) {
+		if !f.IsExported() {
+			continue
+		}
 		if table, ok := v.FieldByIndex(f.Index).Interface().(ident.Table); ok {
 			values[strings.ToLower(capital.ReplaceAllString(f.Name, "${1}_${2}"))] = table.SQL()
 		}
