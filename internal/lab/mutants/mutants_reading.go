@@ -29,7 +29,7 @@ var frontierMutants = []Mutant{
 	{
 		Name:    "prepared",
 		Mistake: "holders without a pid are ignored: there is no process behind them",
-		Edits:   []Edit{{"frontier/statements.go", `WHERE l.locktype = 'relation'`, `WHERE l.locktype = 'relation' AND l.pid IS NOT NULL`}},
+		Edits:   []Edit{{"frontier/sql/scan.sql", `WHERE l.locktype = 'relation'`, `WHERE l.locktype = 'relation' AND l.pid IS NOT NULL`}},
 		Faults:  "prepare=2",
 	},
 	{
@@ -191,7 +191,7 @@ var narrowingMutants = []Mutant{
 	{
 		Name:    "aborted-over",
 		Mistake: "an aborted transaction is taken for one that never draws again; ROLLBACK TO SAVEPOINT revives it",
-		Edits:   []Edit{{"frontier/statements.go", `WHEN h.pid IS NULL THEN 'prepared'`, `WHEN h.pid IS NULL OR a.state = 'idle in transaction (aborted)' THEN 'prepared'`}},
+		Edits:   []Edit{{"frontier/sql/holders_as.sql", `WHEN h.pid IS NULL THEN 'prepared'`, `WHEN h.pid IS NULL OR a.state = 'idle in transaction (aborted)' THEN 'prepared'`}},
 		Faults:  calm + ",redraw=10",
 		Draws:   "open gaps skip-stale",
 	},
