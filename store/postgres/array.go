@@ -25,7 +25,7 @@ func (a *array) raw(s string) {
 func (a *array) int(n int)     { a.raw(strconv.Itoa(n)) }
 func (a *array) text(s string) { a.raw(`"` + quoteElement.Replace(s) + `"`) }
 
-// nullText adds a text that may be NULL, for unmarked to read. Under array_nulls = off,
+// nullText adds a text that may be NULL, as the statement append reads it. Under array_nulls = off,
 // PostgreSQL reads NULL in an array as a text.
 func (a *array) nullText(s sql.NullString) {
 	if s.Valid {
@@ -34,9 +34,6 @@ func (a *array) nullText(s sql.NullString) {
 		a.text("")
 	}
 }
-
-// unmarked returns an SQL expression for an element that nullText has added.
-func unmarked(element string) string { return `substr(nullif(` + element + `, ''), 2)` }
 
 func (a *array) String() string {
 	if a.b.Len() == 0 {
