@@ -1,6 +1,16 @@
 package coord
 
-import "github.com/pgfrontier/worker/internal/liveness"
+import (
+	"embed"
+
+	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/sqltext"
+)
+
+//go:embed sql/*.sql
+var files embed.FS
+
+var texts = sqltext.Parse(files)
 
 // statements is the SQL of a session. Every statement takes the parameters of givenCTE.
 type statements struct {
@@ -92,7 +102,7 @@ func (s *statements) advisory(c Config, seen string) {
 	s.lead = seen + ` ` + holdsLock + `,` + c.leaderColumns() + `, ` + liveness.HeldSQL
 	s.assign = givenCTE + `, leader AS MATERIALIZED (
 	SELECT 1 WHERE ` + holdsLock + `
-)` + c.assignAs()
+)` + texts.Statement("assign", sqltext.Names(c, nil))
 	s.endSilent = givenCTE + `
 SELECT pg_terminate_backend(a.pid)
 FROM ` + liveness.SessionLocks + ` JOIN pg_stat_activity AS a ON a.pid = held.pid, given
@@ -121,63 +131,15 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 	FOR UPDATE
 ), leader AS MATERIALIZED (
 	SELECT 1 FROM locked WHERE ` + c.valid("locked") + `
-)` + c.assignAs()
+)` + texts.Statement("assign", sqltext.Names(c, nil))
 }
 
 // leaderColumns returns the leader's columns: the assignments, if $7 asks for them, and the
-// workers' rows as JSON. The rows of the workers in the list $8 come without their details. A
-// worker that leaves deletes its assignments. So a checkpoint without an assignment is of a
-// unit that no worker runs.
+// workers' rows as JSON. The rows of the workers in the list $8 come without their details.
 func (c Config) leaderColumns() string {
 	if !c.assigns() {
 		return `
 	CASE WHEN $7::boolean IS NULL THEN '' ELSE 'null' END, ` + c.liveness().NodesSQL("$8")
 	}
-	assignments, checkpoints := c.Assignments.SQL(), c.Checkpoints.SQL()
-	return `
-	CASE WHEN $7::boolean THEN json_build_object('owners', (SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}') FROM (
-		SELECT consumer_name, worker_id FROM ` + assignments + `
-		UNION ALL
-		SELECT consumer_name, NULL FROM ` + checkpoints + ` AS c
-		WHERE paused_at IS NULL AND NOT EXISTS (SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name)
-	) AS units), 'wanted', (
-		SELECT json_object_agg(consumer_name, partitions) FROM ` + assignments + ` WHERE partitions IS NOT NULL
-	), 'parts', (
-		SELECT json_agg(json_build_object('unit', consumer_name, 'key', partition_key, 'split', split_at IS NOT NULL, 'fixed', coalesce(partitions, 0)))
-		FROM ` + checkpoints + ` WHERE split_at IS NOT NULL OR partitions IS NOT NULL OR strpos(consumer_name, '#') > 0
-	))::text ELSE 'null' END,
-	` + c.liveness().NodesSQL("$8")
-}
-
-// assignAs writes assignments if the CTE leader has a row. It returns whether it has, and the
-// number of written rows. One statement is one transaction, so nothing comes between the proof
-// and the writes. A row that another transaction holds is skipped. A process of another
-// library locks the row of a consumer for as long as a batch lasts. The other consumers must
-// not wait for that batch. A row may have no worker.
-//
-// The rows of units in gone are deleted, unless such a unit exists again. If the unit
-// reappears during the statement, the next poll finds it without a row.
-func (c Config) assignAs() string {
-	assignments := c.Assignments.SQL()
-	return `, wanted AS MATERIALIZED (
-	SELECT w.unit, w.worker, w.partitions FROM leader, jsonb_to_recordset($5::jsonb) AS w(unit text, worker uuid, partitions int)
-), free AS MATERIALIZED (
-	SELECT a.consumer_name, w.unit IS NULL AS gone FROM ` + assignments + ` AS a LEFT JOIN wanted AS w ON w.unit = a.consumer_name
-	WHERE w.unit IS NOT NULL OR a.consumer_name IN (SELECT g.unit FROM leader, jsonb_array_elements_text($6::jsonb) AS g(unit))
-	ORDER BY a.consumer_name COLLATE "C" FOR UPDATE OF a SKIP LOCKED
-), written AS (
-	INSERT INTO ` + assignments + ` AS a (consumer_name, worker_id, partitions)
-	SELECT w.unit, w.worker, w.partitions FROM wanted AS w
-	WHERE w.unit IN (SELECT consumer_name FROM free) OR NOT EXISTS (SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = w.unit)
-	ORDER BY w.unit COLLATE "C"
-	ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id, partitions = excluded.partitions, updated_at = clock_timestamp()
-	WHERE a.worker_id IS DISTINCT FROM excluded.worker_id OR a.partitions IS DISTINCT FROM excluded.partitions
-	RETURNING 1
-), deleted AS (
-	DELETE FROM ` + assignments + ` AS a USING free
-	WHERE free.gone AND a.consumer_name = free.consumer_name
-		AND NOT EXISTS (SELECT FROM ` + c.Checkpoints.SQL() + ` AS c WHERE c.consumer_name = a.consumer_name AND c.split_at IS NULL)
-	RETURNING 1
-)
-SELECT EXISTS (SELECT FROM leader), (SELECT count(*) FROM written) + (SELECT count(*) FROM deleted)`
+	return "\n	" + texts.Statement("owners", sqltext.Names(c, nil)) + ",\n	" + c.liveness().NodesSQL("$8")
 }
