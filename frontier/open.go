@@ -2,7 +2,6 @@ package frontier
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -43,24 +42,11 @@ func OpenTransactions(ctx context.Context, q store.Querier, log store.SequenceNa
 	if err := o.findSequence(ctx, q); err != nil {
 		return nil, err
 	}
-	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (t OpenTransaction, err error) {
-		var age, state int64
-		var backend, start sql.NullTime
-		err = rows.Scan(&t.PID, &t.GID, &t.User, &t.Application, &t.Client, &t.State, &age, &state, &backend, &start, &t.Query)
-		t.Age, t.StateAge = time.Duration(age)*time.Microsecond, time.Duration(state)*time.Microsecond
-		t.BackendStart, t.Start = timeOrNil(backend), timeOrNil(start)
-		return t, err
-	}, texts["open_transactions"], o.sequenceOID, queries)
+	all, err := pgdriver.QueryAll(ctx, q, pgdriver.Columns(func(t *OpenTransaction) []any {
+		return []any{&t.PID, &t.GID, &t.User, &t.Application, &t.Client, &t.State, pgdriver.Duration(&t.Age), pgdriver.Duration(&t.StateAge), pgdriver.UTCOrNil(&t.BackendStart), pgdriver.UTCOrNil(&t.Start), &t.Query}
+	}), texts["open_transactions"], o.sequenceOID, queries)
 	if err != nil {
 		return nil, fmt.Errorf("frontier: find the open transactions of %s: %w", o.table, err)
 	}
 	return all, nil
-}
-
-func timeOrNil(t sql.NullTime) *time.Time {
-	if !t.Valid {
-		return nil
-	}
-	utc := t.Time.UTC()
-	return &utc
 }

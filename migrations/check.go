@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 var (
@@ -120,20 +121,8 @@ func filter[T any](ctx context.Context, q Querier, query string, all []T) ([]str
 }
 
 func column[T any](ctx context.Context, q Querier, query string, args ...any) ([]T, error) {
-	rows, err := q.QueryContext(ctx, query, args...)
+	all, err := pgdriver.QueryAll(ctx, q, pgdriver.Value[T], query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("migrations: cannot read the catalog: %w", err)
-	}
-	defer rows.Close()
-	var all []T
-	for rows.Next() {
-		var v T
-		if err := rows.Scan(&v); err != nil {
-			return nil, fmt.Errorf("migrations: cannot read the catalog: %w", err)
-		}
-		all = append(all, v)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("migrations: cannot read the catalog: %w", err)
 	}
 	return all, nil

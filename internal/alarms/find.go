@@ -142,9 +142,7 @@ func ofServer(ctx context.Context, db store.Querier, jobs tables.Jobs) (standby,
 	if jobs.Jobs.Schema != "" {
 		schema = ident.Quote(jobs.Jobs.Schema)
 	}
-	found, err := pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (both [2]bool, err error) {
-		return both, r.Scan(&both[0], &both[1])
-	}, `
+	found, err := pgdriver.QueryAll(ctx, db, pgdriver.Columns(func(both *[2]bool) []any { return []any{&both[0], &both[1]} }), `
 SELECT pg_is_in_recovery(), CASE WHEN $1::text = '' OR coalesce(has_schema_privilege(to_regnamespace($1::text)::oid, 'USAGE'), false)
 	THEN (SELECT bool_and(coalesce(has_table_privilege(to_regclass(name)::oid, 'SELECT'), false)) FROM unnest(string_to_array($2::text, E'\n')) AS name)
 	ELSE false END`, schema, strings.Join(names, "\n"))

@@ -3,12 +3,15 @@ package pgdriver
 import (
 	"context"
 	"database/sql"
-
-	"github.com/pgfrontier/worker/store"
 )
 
+// queryer is a connection, a pool or a transaction that can read.
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // QueryAll returns all rows of a query, each converted by scan.
-func QueryAll[T any](ctx context.Context, q store.Querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+func QueryAll[T any](ctx context.Context, q queryer, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err

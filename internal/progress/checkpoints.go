@@ -160,10 +160,7 @@ func (c Checkpoints) Revisions(ctx context.Context, q store.Querier, units []str
 		unit     string
 		revision int64
 	}
-	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.unit, &r.revision)
-		return r, err
-	}, c.revisions, string(names))
+	all, err := pgdriver.QueryAll(ctx, q, pgdriver.Columns(func(r *row) []any { return []any{&r.unit, &r.revision} }), c.revisions, string(names))
 	if err != nil {
 		return nil, fmt.Errorf("worker: read the revisions of %d consumers: %w", len(units), err)
 	}

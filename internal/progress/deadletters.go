@@ -146,10 +146,7 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 		incarnation string
 		a, b, c     sql.NullInt64 // NULL: no row was found
 	}
-	rows, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.incarnation, &r.a, &r.b, &r.c)
-		return r, err
-	}, search, args...)
+	rows, err := pgdriver.QueryAll(ctx, q, pgdriver.Columns(func(r *row) []any { return []any{&r.incarnation, &r.a, &r.b, &r.c} }), search, args...)
 	for _, r := range rows {
 		if r.incarnation != token {
 			return nil, store.ErrIncarnation

@@ -105,10 +105,7 @@ func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (po
 	case err != nil:
 		return 0, nil, false, fmt.Errorf("lock unit %q: %w", unit, err)
 	}
-	deadLetters, err = pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (l KeyedDeadLetter, err error) {
-		err = rows.Scan(&l.Position, &l.Aggregate, &l.Key)
-		return l, err
-	}, r.c.rescale.deadLetters, unit)
+	deadLetters, err = pgdriver.QueryAll(ctx, r.tx, pgdriver.Columns(func(l *KeyedDeadLetter) []any { return []any{&l.Position, &l.Aggregate, &l.Key} }), r.c.rescale.deadLetters, unit)
 	return position, deadLetters, true, err
 }
 

@@ -95,13 +95,9 @@ func (q *Queue) InFlight(ctx context.Context, on store.Querier, worker uuid.UUID
 	return jobs, nil
 }
 
-func scanJob(r *sql.Rows) (j Job, err error) {
-	var args, meta []byte
-	var due sql.NullTime
-	err = r.Scan(&j.ID, &j.Claim, &j.Kind, &j.Priority, &due, &args, &meta, &j.Attempt, &j.Failures, &j.Resets, &j.Most, &j.Started, &j.Cancel, &j.Bounded)
-	j.RunAt, j.Args, j.Meta = due.Time.UTC(), args, meta
-	return j, err
-}
+var scanJob = pgdriver.Columns(func(j *Job) []any {
+	return []any{&j.ID, &j.Claim, &j.Kind, &j.Priority, pgdriver.UTC(&j.RunAt), pgdriver.RawJSON(&j.Args), pgdriver.RawJSON(&j.Meta), &j.Attempt, &j.Failures, &j.Resets, &j.Most, &j.Started, &j.Cancel, &j.Bounded}
+})
 
 // Start starts prefetched jobs, and returns the jobs that may run. It does not start jobs that
 // were cancelled, have expired, were lost, or are locked.

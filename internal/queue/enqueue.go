@@ -138,9 +138,7 @@ func (q *Queue) enqueue(ctx context.Context, on store.Querier, statement string,
 	}
 	ids = make([]int64, len(jobs))
 	type placed struct{ n, id int64 }
-	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (p placed, err error) {
-		return p, r.Scan(&p.n, &p.id)
-	}, statement, append([]any{given}, more...)...)
+	all, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(p *placed) []any { return []any{&p.n, &p.id} }), statement, append([]any{given}, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: enqueue: %w", err)
 	}

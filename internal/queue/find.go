@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -42,37 +41,18 @@ type Attempt struct {
 
 // Find returns a job. It returns sql.ErrNoRows if there is none.
 func (q *Queue) Find(ctx context.Context, on store.Querier, id int64) (f Found, err error) {
-	var args, meta, result []byte
-	var worker uuid.NullUUID
-	var due, goodUntil, started, finished sql.NullTime
-	err = on.QueryRowContext(ctx, q.sql.find, id).Scan(&f.ID, &f.Kind, &f.Queue, &f.Priority, &due, &goodUntil, &f.State, &args, &meta, &f.CreatedAt,
-		&f.Attempt, &f.Failures, &f.Resets, &f.Most, &started, &worker, &finished, &f.Code, &f.Error, &result)
+	err = on.QueryRowContext(ctx, q.sql.find, id).Scan(&f.ID, &f.Kind, &f.Queue, &f.Priority, pgdriver.UTC(&f.RunAt), pgdriver.UTCOrNil(&f.GoodUntil), &f.State, pgdriver.RawJSON(&f.Args), pgdriver.RawJSON(&f.Meta), pgdriver.UTC(&f.CreatedAt),
+		&f.Attempt, &f.Failures, &f.Resets, &f.Most, pgdriver.UTCOrNil(&f.StartedAt), &f.Worker, pgdriver.UTCOrNil(&f.FinishedAt), &f.Code, &f.Error, pgdriver.RawJSON(&f.Result))
 	if err != nil {
 		return f, fmt.Errorf("jobs: read job %d: %w", id, err)
 	}
-	f.Args, f.Meta, f.Result, f.Worker = args, meta, result, worker.UUID
-	f.RunAt, f.CreatedAt, f.GoodUntil, f.StartedAt, f.FinishedAt = due.Time.UTC(), f.CreatedAt.UTC(), utc(goodUntil), utc(started), utc(finished)
-	f.Attempts, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (a Attempt, err error) {
-		var worker uuid.NullUUID
-		var started sql.NullTime
-		err = r.Scan(&a.Number, &worker, &started, &a.EndedAt, &a.Outcome, &a.Code, &a.Error)
-		a.Worker, a.StartedAt, a.EndedAt = worker.UUID, utc(started), a.EndedAt.UTC()
-		return a, err
-	}, q.sql.attempts, id)
+	f.Attempts, err = pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(a *Attempt) []any {
+		return []any{&a.Number, &a.Worker, pgdriver.UTCOrNil(&a.StartedAt), pgdriver.UTC(&a.EndedAt), &a.Outcome, &a.Code, &a.Error}
+	}), q.sql.attempts, id)
 	if err != nil {
 		return f, fmt.Errorf("jobs: read the attempts of job %d: %w", id, err)
 	}
 	return f, nil
-}
-
-// utc returns a time in UTC, nil for NULL. In another zone the year may be 10000, which JSON
-// cannot represent.
-func utc(t sql.NullTime) *time.Time {
-	if !t.Valid {
-		return nil
-	}
-	at := t.Time.UTC()
-	return &at
 }
 
 // Tally is the number of jobs of a queue in a state.
@@ -84,9 +64,7 @@ type Tally struct {
 
 // Counts counts the unfinished jobs of each queue, up to a bound.
 func (q *Queue) Counts(ctx context.Context, on store.Querier) ([]Tally, error) {
-	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (t Tally, err error) {
-		return t, r.Scan(&t.Queue, &t.State, &t.Jobs, &t.More)
-	}, q.sql.counts)
+	all, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(t *Tally) []any { return []any{&t.Queue, &t.State, &t.Jobs, &t.More} }), q.sql.counts)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: count: %w", err)
 	}
@@ -102,12 +80,7 @@ type LogEntry struct {
 
 // Logs returns the log of the runs of a job.
 func (q *Queue) Logs(ctx context.Context, on store.Querier, id int64) ([]LogEntry, error) {
-	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (l LogEntry, err error) {
-		var entry []byte
-		err = r.Scan(&l.Attempt, &l.At, &entry)
-		l.At, l.Entry = l.At.UTC(), entry
-		return l, err
-	}, q.sql.logs, id)
+	all, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(l *LogEntry) []any { return []any{&l.Attempt, pgdriver.UTC(&l.At), pgdriver.RawJSON(&l.Entry)} }), q.sql.logs, id)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: read the log of job %d: %w", id, err)
 	}

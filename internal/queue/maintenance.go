@@ -68,7 +68,7 @@ func (q *Queue) Expire(ctx context.Context, on store.Querier, ids []int64) (expi
 
 // Claimers returns the workers that have running jobs but no row.
 func (q *Queue) Claimers(ctx context.Context, on store.Querier) ([]uuid.UUID, error) {
-	ids, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id uuid.UUID, err error) { return id, r.Scan(&id) }, q.sql.claimers)
+	ids, err := pgdriver.QueryAll(ctx, on, pgdriver.Value[uuid.UUID], q.sql.claimers)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: select jobs of workers without a row: %w", err)
 	}
@@ -79,7 +79,7 @@ func (q *Queue) Claimers(ctx context.Context, on store.Querier) ([]uuid.UUID, er
 func (q *Queue) Unknown(ctx context.Context, on store.Querier, queue string, kinds []string) (unknown []string, err error) {
 	given, err := list(kinds)
 	if err == nil {
-		unknown, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (kind string, err error) { return kind, r.Scan(&kind) }, q.sql.unknown, queue, given)
+		unknown, err = pgdriver.QueryAll(ctx, on, pgdriver.Value[string], q.sql.unknown, queue, given)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("jobs: select unknown kinds in queue %q: %w", queue, err)
@@ -89,7 +89,7 @@ func (q *Queue) Unknown(ctx context.Context, on store.Querier, queue string, kin
 
 // Unserved returns queues that have due jobs but no worker that claims from them.
 func (q *Queue) Unserved(ctx context.Context, on store.Querier) (queues []string, err error) {
-	queues, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, q.sql.unserved)
+	queues, err = pgdriver.QueryAll(ctx, on, pgdriver.Value[string], q.sql.unserved)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: select queues without a worker: %w", err)
 	}
@@ -111,7 +111,7 @@ func (q *Queue) Unadvanced(ctx context.Context, on store.Querier) (unadvanced bo
 
 // Retained returns the queues that have finished jobs.
 func (q *Queue) Retained(ctx context.Context, on store.Querier) (queues []string, err error) {
-	queues, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, q.sql.retained)
+	queues, err = pgdriver.QueryAll(ctx, on, pgdriver.Value[string], q.sql.retained)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: select queues with finished jobs: %w", err)
 	}
@@ -160,7 +160,7 @@ func (q *Queue) Forgettable(ctx context.Context, on store.Querier, out []string,
 	given, err := list(out)
 	if err == nil {
 		text := strings.ReplaceAll(q.sql.forgettable, "{limit}", strconv.Itoa(pgdriver.RoundLimit(most)))
-		keys, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (key string, err error) { return key, r.Scan(&key) }, text, given)
+		keys, err = pgdriver.QueryAll(ctx, on, pgdriver.Value[string], text, given)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("jobs: select old keys: %w", err)
@@ -202,7 +202,7 @@ func (q *Queue) Orphans(ctx context.Context, on store.Querier, events tables.Tab
 	if !there {
 		known = nil
 	}
-	emitters, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, orphansSQL(q.tables, known))
+	emitters, err = pgdriver.QueryAll(ctx, on, pgdriver.Value[string], orphansSQL(q.tables, known))
 	if err != nil {
 		return nil, fmt.Errorf("jobs: select keys of events that no worker removes: %w", err)
 	}

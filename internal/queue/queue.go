@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -67,4 +66,4 @@ func arrays(runs []Run) (string, string) {
 	return string(append(ids, '}')), string(append(claims, '}'))
 }
 
-func scanID(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }
+var scanID = pgdriver.Value[int64]

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -98,7 +97,7 @@ func (q *Queue) Settle(ctx context.Context, on store.Querier, ends []End) ([]Set
 	return settled, nil
 }
 
-func scanSettled(r *sql.Rows) (s Settled, err error) { return s, r.Scan(&s.ID, &s.State) }
+var scanSettled = pgdriver.Columns(func(s *Settled) []any { return []any{&s.ID, &s.State} })
 
 // printable replaces NUL characters, which PostgreSQL cannot store.
 func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }

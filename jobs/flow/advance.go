@@ -292,7 +292,7 @@ type movedStep struct {
 	state string
 }
 
-func scanMoved(r *sql.Rows) (m movedStep, err error) { return m, r.Scan(&m.id, &m.state) }
+var scanMoved = pgdriver.Columns(func(m *movedStep) []any { return []any{&m.id, &m.state} })
 
 // These are the states of a movedStep that are not stored in the table.
 const (
@@ -469,7 +469,7 @@ func (r *round) grow(ctx context.Context, id int64) error {
 // beginBehind enqueues the jobs of a long list's steps after the given step, for a slice of time.
 func (r *round) beginBehind(ctx context.Context, id int64) error {
 	for first := true; first || time.Now().Before(r.late); first = false {
-		ids, err := pgdriver.QueryAll(ctx, r.on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, r.grown, id)
+		ids, err := pgdriver.QueryAll(ctx, r.on, pgdriver.Value[int64], r.grown, id)
 		if err != nil {
 			return fmt.Errorf("read the steps of a long list of run %d: %w", stepID(id).run(), err)
 		}
@@ -505,7 +505,7 @@ func (r *round) begin(ctx context.Context, ids []int64) error {
 func (s statements) ended(ctx context.Context, on jobs.Querier, keep time.Duration, out []int64, most int) ([]int64, error) {
 	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
 	text := strings.ReplaceAll(s.old, "{limit}", strconv.Itoa(pgdriver.RoundLimit(most)))
-	return pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, text, given, list(out))
+	return pgdriver.QueryAll(ctx, on, pgdriver.Value[int64], text, given, list(out))
 }
 
 // remove removes finished runs that are not locked.

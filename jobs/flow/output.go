@@ -78,7 +78,7 @@ func (p place) output(ctx context.Context, c *Client, run int64) ([]byte, error)
 
 // noStep returns an error that names the steps of a run that lacks the wanted step.
 func (c *Client) noStep(ctx context.Context, on jobs.Querier, run int64) error {
-	names, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, c.sql.names, run)
+	names, err := pgdriver.QueryAll(ctx, on, pgdriver.Value[string], c.sql.names, run)
 	switch {
 	case err != nil:
 		return err

@@ -87,33 +87,17 @@ func shown(state, job string) jobs.State {
 	return jobs.State(state)
 }
 
-func scanRun(r *sql.Rows) (run Run, err error) {
-	var cancelled, finished sql.NullTime
-	err = r.Scan(&run.ID, &run.Flow, &run.Version, &run.State, &run.Key, &run.Unfinished, &cancelled, &run.CreatedAt, &finished)
-	run.CancelAt, run.CreatedAt, run.FinishedAt = timeOf(cancelled), run.CreatedAt.UTC(), timeOf(finished)
-	return run, err
-}
-
-func timeOf(t sql.NullTime) *time.Time {
-	if !t.Valid {
-		return nil
-	}
-	at := t.Time.UTC()
-	return &at
-}
+var scanRun = pgdriver.Columns(func(r *Run) []any {
+	return []any{&r.ID, &r.Flow, &r.Version, &r.State, &r.Key, &r.Unfinished, pgdriver.UTCOrNil(&r.CancelAt), pgdriver.UTC(&r.CreatedAt), pgdriver.UTCOrNil(&r.FinishedAt)}
+})
 
 func scanStep(r *sql.Rows) (s StepInfo, err error) {
-	var state, job, dependents string
-	var started, finished sql.NullTime
+	var state, job string
 	var list sql.NullInt64
-	var result []byte
-	err = r.Scan(&s.id, &s.Name, &s.Kind, &state, &s.Job, &job, &s.Attempt, &s.Failures, &started, &finished, &s.Code, &s.Error, &result, &s.Optional, &list, &s.quorum, &dependents)
-	if err != nil {
-		return s, err
-	}
-	s.State, s.Item, s.mapped, s.Result = shown(state, job), s.id.item(), list.Valid, result
-	s.StartedAt, s.FinishedAt = timeOf(started), timeOf(finished)
-	return s, json.Unmarshal([]byte(dependents), &s.dependents)
+	err = r.Scan(&s.id, &s.Name, &s.Kind, &state, &s.Job, &job, &s.Attempt, &s.Failures, pgdriver.UTCOrNil(&s.StartedAt), pgdriver.UTCOrNil(&s.FinishedAt), &s.Code, &s.Error,
+		pgdriver.RawJSON(&s.Result), &s.Optional, &list, &s.quorum, pgdriver.JSON(&s.dependents))
+	s.State, s.Item, s.mapped = shown(state, job), s.id.item(), list.Valid
+	return s, err
 }
 
 // mostItems bounds the jobs of Map steps that Get returns.
@@ -156,9 +140,7 @@ func (c *Client) readSteps(ctx context.Context, on jobs.Querier, r *Run) (err er
 		state, job string
 		n          int
 	}
-	counts, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (n count, err error) {
-		return n, r.Scan(&n.step, &n.state, &n.job, &n.n)
-	}, c.sql.counts, r.ID)
+	counts, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(n *count) []any { return []any{&n.step, &n.state, &n.job, &n.n} }), c.sql.counts, r.ID)
 	if err != nil {
 		return err
 	}
