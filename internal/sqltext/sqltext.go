@@ -1,4 +1,4 @@
-// Package sqltext builds SQL statements from the .sql files of a package.
+// Package sqltext builds statements from .sql files.
 package sqltext
 
 import (
