@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -34,7 +35,7 @@ func (c *Client) EnqueueFor(ctx context.Context, tx Querier, event store.Persist
 	if c.err != nil {
 		return Enqueued{}, c.err
 	}
-	n, ok := consumer.NextCall(ctx, event.GlobalPosition)
+	n, ok := delivery.Next(ctx, event.GlobalPosition)
 	s, err := EnqueueParams{args, opts}.spec()
 	switch {
 	case err != nil:

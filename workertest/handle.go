@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -61,7 +62,7 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 	if err != nil {
 		return fail(err)
 	}
-	ctx = consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, func() *sql.Conn { return conn })
+	ctx = delivery.With(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, func() *sql.Conn { return conn })
 	if err := deliver(ctx, t, c, given); err != nil {
 		return fail(err)
 	}

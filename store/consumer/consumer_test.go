@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -30,14 +31,14 @@ func TestDelivery(t *testing.T) {
 	}
 	want := consumer.Delivery{Consumer: "mailer", Attempt: 2, Late: true}
 	conn := new(sql.Conn)
-	ctx := consumer.WithDelivery(context.Background(), want, func() *sql.Conn { return conn })
+	ctx := delivery.With(context.Background(), want, func() *sql.Conn { return conn })
 	if got, ok := consumer.Info(ctx); !ok || got != want {
 		t.Errorf("got %+v, %v", got, ok)
 	}
 	if got, ok := consumer.Conn(ctx); !ok || got != conn {
 		t.Errorf("got %v, %v", got, ok)
 	}
-	if got, ok := consumer.Conn(consumer.WithDelivery(context.Background(), want, nil)); ok || got != nil {
+	if got, ok := consumer.Conn(delivery.With(context.Background(), want, nil)); ok || got != nil {
 		t.Errorf("without a connection: %v, %v", got, ok)
 	}
 }

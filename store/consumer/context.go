@@ -3,7 +3,8 @@ package consumer
 import (
 	"context"
 	"database/sql"
-	"sync"
+
+	"github.com/pgfrontier/worker/internal/delivery"
 )
 
 // Delivery describes the call of Handle to which a context belongs.
@@ -24,24 +25,10 @@ type Delivery struct {
 	Replay bool
 }
 
-type deliveryKey struct{}
-
-type delivery struct {
-	Delivery
-	conn  func() *sql.Conn
-	calls *calls
-}
-
-// WithDelivery returns a context for Info and Conn. Each call of Conn calls conn, which is nil if
-// there is no connection. Workers and test harnesses call WithDelivery; consumers do not need it.
-func WithDelivery(ctx context.Context, d Delivery, conn func() *sql.Conn) context.Context {
-	return context.WithValue(ctx, deliveryKey{}, delivery{d, conn, new(calls)})
-}
-
 // Info returns the running call of Handle. ok is false outside of Handle.
 func Info(ctx context.Context) (d Delivery, ok bool) {
-	v, ok := ctx.Value(deliveryKey{}).(delivery)
-	return v.Delivery, ok
+	d, ok = delivery.Of(ctx).(Delivery)
+	return d, ok
 }
 
 // Conn returns the connection of the transaction that was passed to Handle. The driver's own
@@ -52,37 +39,6 @@ func Info(ctx context.Context) (d Delivery, ok bool) {
 // Close, until BatchTimeout ends both. Do not use the transaction inside of conn.Raw either.
 // Raw holds the connection, and each statement of the transaction waits for the connection.
 func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
-	v, _ := ctx.Value(deliveryKey{}).(delivery)
-	if v.conn == nil {
-		return nil, false
-	}
-	return v.conn(), true
-}
-
-// NextCall numbers the calls that a handler makes for the event at a position, from 0. The same
-// call gets the same number when the event is handled again. Package jobs uses NextCall. ok is
-// false outside of Handle.
-func NextCall(ctx context.Context, position int64) (n int, ok bool) {
-	v, ok := ctx.Value(deliveryKey{}).(delivery)
-	if !ok {
-		return 0, false
-	}
-	return v.calls.next(position), true
-}
-
-// calls counts the calls of NextCall for each event of a delivery.
-type calls struct {
-	mu sync.Mutex
-	of map[int64]int
-}
-
-func (c *calls) next(position int64) (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of == nil {
-		c.of = map[int64]int{}
-	}
-	n = c.of[position]
-	c.of[position]++
-	return n
+	conn = delivery.Conn(ctx)
+	return conn, conn != nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -101,11 +102,11 @@ func (c *calls) deliver() (at *store.PersistedEvent, err error) {
 		return b.Tx.Conn
 	}
 	if b.Forget && b.Forgets != nil {
-		if err := b.forget(consumer.WithDelivery(c.whole, d, lend), c.rest[:n]); err != nil {
+		if err := b.forget(delivery.With(c.whole, d, lend), c.rest[:n]); err != nil {
 			return &c.rest[0], err
 		}
 	}
-	c.ctx, c.alike = consumer.WithDelivery(c.whole, d, lend), n
+	c.ctx, c.alike = delivery.With(c.whole, d, lend), n
 	return nil, nil
 }
 
