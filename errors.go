@@ -74,10 +74,6 @@ var (
 // ConsumerError names the consumer that failed, the event and the cause.
 type ConsumerError = observe.ConsumerError
 
-// PanicError is the error of a handler that has panicked. Its text names the line of the
-// panic. The log has the whole stack.
-type PanicError = observe.PanicError
-
 // SetupError names a change in the database that breaks the frontier's proof, and the
 // remedy. It wraps one of the errors of package frontier.
 type SetupError = frontier.SetupError

@@ -148,21 +148,5 @@ func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) e
 	return w.engine.WaitFor(ctx, consumer, position)
 }
 
-// The result of Status, and the states of a worker.
-type (
-	Status              = observe.Status
-	ConsumerStatus      = observe.ConsumerStatus
-	Pause               = observe.Pause
-	BlockingTransaction = observe.BlockingTransaction
-	State               = observe.State
-)
-
-// The states of a worker.
-const (
-	StateNew      = observe.StateNew      // Start was not called yet
-	StateStarting = observe.StateStarting // checks and registers
-	StateRunning  = observe.StateRunning
-	StateDraining = observe.StateDraining // finishes the batches in flight
-	StateDrained  = observe.StateDrained  // an operator has drained the worker: nothing runs, and Start waits for Stop
-	StateStopped  = observe.StateStopped  // Start has returned
-)
+// Status is the state of a worker, see [Worker.Status].
+type Status = observe.Status

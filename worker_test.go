@@ -100,7 +100,7 @@ func TestStartRefusesInvalidArguments(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	if s := w.Status().State; s != worker.StateStopped || w.Live() == nil || len(w.Ready(t.Context(), time.Minute)) == 0 {
+	if s := w.Status().State; s != observe.StateStopped || w.Live() == nil || len(w.Ready(t.Context(), time.Minute)) == 0 {
 		t.Errorf("after a start that failed the worker is %s", s)
 	}
 	if err := w.Start(t.Context()); !errors.Is(err, worker.ErrAlreadyStarted) {

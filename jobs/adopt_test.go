@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // strayed inserts a job that the database says the worker runs, and that the worker does not know.
@@ -43,7 +44,7 @@ func TestAdoptedJobIsReleasedAtAStop(t *testing.T) {
 	w, stop := s.runOn(s.d.DB)
 	s.until("the job to run", func() bool { return len(s.notes()) == 1 })
 	w.Stop()
-	s.until("the worker to drain", func() bool { return w.Status().State == jobs.WorkerDraining })
+	s.until("the worker to drain", func() bool { return w.Status().State == observe.StateDraining })
 	id := s.strayed(w)
 	s.until("the job to be given back", func() bool {
 		i, err := s.Get(t.Context(), id)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -40,10 +41,10 @@ func TestDrainWorker(t *testing.T) {
 	if all, err := o.Workers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].DrainRequested.IsZero() || len(all[0].Able) != 1 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	s.until("the worker to drain", func() bool { return w.Status().State == jobs.WorkerDraining })
+	s.until("the worker to drain", func() bool { return w.Status().State == observe.StateDraining })
 	left := s.add(task{2})
 	close(release)
-	s.until("the worker to be drained", func() bool { return w.Status().State == jobs.WorkerDrained })
+	s.until("the worker to be drained", func() bool { return w.Status().State == observe.StateDrained })
 	if i := s.ended(running); i.State != jobs.StateCompleted {
 		t.Errorf("the job in flight is %s", i.State)
 	}
@@ -63,7 +64,7 @@ func TestDrainWorker(t *testing.T) {
 	if all, err := o.StoppedWorkers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].How != ops.WorkerDrained || all[0].StartedAt.IsZero() {
 		t.Errorf("reported as stopped: %+v, %v", all, err)
 	}
-	if err := stop(); err != nil || w.Status().State != jobs.WorkerStopped {
+	if err := stop(); err != nil || w.Status().State != observe.StateStopped {
 		t.Errorf("Start: %v, state %s", err, w.Status().State)
 	}
 	all, err := o.Operations(t.Context(), ops.OperationsFilter{}, 10)

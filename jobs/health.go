@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // probe returns the probe of the worker's present state.
 func (w *Worker) probe() runtime.Probe {
 	return runtime.Probe{
-		State: w.state.Load().(WorkerState), Loops: w.iterations, HangsAfter: w.hangsAfter, Observers: w.observers,
+		State: w.state.Load().(observe.State), Loops: w.iterations, HangsAfter: w.hangsAfter, Observers: w.observers,
 		Answers: func(ctx context.Context) error { return runtime.Answers(ctx, w.db.DB, w.limit) }, Reasons: w.reasons,
 	}
 }

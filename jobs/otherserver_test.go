@@ -19,6 +19,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/testdeps"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // serverPair is a primary, its standby, and a pool whose new connections lead to either. The stage
@@ -135,7 +136,7 @@ func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	w, _ := p.runOn(p.pool, jobs.WithPrefetch(3), jobs.WithQueue("default", 5))
-	p.until("the worker to run", func() bool { return w.Status().State == jobs.WorkerRunning })
+	p.until("the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 	running := p.add(task{0})
 	n := 0
 	for range 2 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // A worker whose pool is closed ends, and returns ErrPoolClosed. It ends the contexts of its
@@ -43,7 +44,7 @@ func TestAPoolThatIsClosedUnderTheWorker(t *testing.T) {
 				s.until("its job to run", func() bool { return len(s.notes()) > 0 })
 			}
 			second := s.run()
-			s.until("the second worker to run", func() bool { return second.Status().State == jobs.WorkerRunning })
+			s.until("the second worker to run", func() bool { return second.Status().State == observe.StateRunning })
 			if err := pool.Close(); err != nil {
 				t.Fatal(err)
 			}

@@ -11,21 +11,9 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// WorkerState is the state of a worker.
-type WorkerState = observe.State
-
-const (
-	WorkerNew      = observe.StateNew      // Start was not called yet
-	WorkerStarting = observe.StateStarting // checks and registers
-	WorkerRunning  = observe.StateRunning
-	WorkerDraining = observe.StateDraining // waits for the jobs in flight
-	WorkerDrained  = observe.StateDrained  // as an operator asked: nothing runs, and Start waits for Stop
-	WorkerStopped  = observe.StateStopped  // Start has returned
-)
-
 // Status is a snapshot of a worker for health checks and debugging.
 type Status struct {
-	State WorkerState
+	State observe.State
 	// Leader reports whether this worker leads.
 	Leader bool
 	// LastHeartbeat is when this worker last sent a heartbeat, by this process's clock.
@@ -84,7 +72,7 @@ func (s QueueStatus) MarshalJSON() ([]byte, error) {
 
 // Status returns a snapshot of the worker. It may be called at any time.
 func (w *Worker) Status() Status {
-	s := Status{State: w.state.Load().(WorkerState)}
+	s := Status{State: w.state.Load().(observe.State)}
 	for _, q := range w.cfg.served() {
 		s.Queues = append(s.Queues, QueueStatus{Name: q.name, Concurrency: q.concurrency})
 	}

@@ -42,7 +42,7 @@ type Worker struct {
 
 	life    runtime.Life
 	startup runtime.Start
-	state   atomic.Value // WorkerState
+	state   atomic.Value // observe.State
 	pool    *runtime.Pool
 
 	// prepare sets these fields. Functions other than Start may read them once ready is closed.
@@ -89,9 +89,9 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	}
 	w.life = runtime.Life{
 		Package: "jobs", Goexit: errGoroutine, Again: ErrAlreadyStarted, Stopping: errStopping, Most: w.cfg.stopAfter, DrainFor: w.cfg.shutdownTimeout,
-		Grace: func() time.Duration { return leaveTimeout }, Entered: func(s WorkerState) { w.state.Store(s) },
+		Grace: func() time.Duration { return leaveTimeout }, Entered: func(s observe.State) { w.state.Store(s) },
 	}
-	w.state.Store(WorkerNew)
+	w.state.Store(observe.StateNew)
 	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.observers)
 	w.startup = runtime.Start{
 		Package: "jobs", DB: w.db, Least: reserve + 1, Further: "one more for every job of RegisterTx that is to run at the same time",
@@ -135,7 +135,7 @@ func (w *Worker) Stop() { w.life.Ask() }
 // handler still runs. What the handler returns then has no effect.
 //
 // An operator may drain the worker, see DrainWorker of package ops. The worker then stops in the
-// same way. Start waits, in [WorkerDrained], until ctx ends or Stop is called. If the process ended
+// same way. Start waits, in [observe.StateDrained], until ctx ends or Stop is called. If the process ended
 // instead, it would be started again and take work again.
 func (w *Worker) Start(ctx context.Context) error {
 	return w.life.Start(ctx, w.begin, w.work, w.leave)

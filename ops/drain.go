@@ -18,7 +18,7 @@ const drainIdle = "2000"
 
 // DrainWorker asks a worker to drain, as the worker's own Stop does. The worker begins no
 // batch, finishes the batches in flight, hands each consumer over, and removes its row. The
-// leader assigns it no further consumer. The worker's Start then waits in worker.StateDrained
+// leader assigns it no further consumer. The worker's Start then waits in observe.StateDrained
 // until the program stops the worker. So a supervisor does not start the process again before
 // you end it. The worker notices the request within a second. If it cannot reach the database,
 // it notices with its next successful try.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -116,7 +117,7 @@ func replaying(ctx context.Context, o *ops.Operator, s worker.Status) string {
 		return "the list of dead letters"
 	}
 	for _, l := range deadLetters {
-		if l.Replay && slices.ContainsFunc(s.Consumers, func(c worker.ConsumerStatus) bool { return c.Consumer == l.Consumer }) {
+		if l.Replay && slices.ContainsFunc(s.Consumers, func(c observe.ConsumerStatus) bool { return c.Consumer == l.Consumer }) {
 			return fmt.Sprintf("that consumer %q has handled aggregate %s of type %s again (the event at position %d is next)", l.Consumer, errtext.Value(l.AggregateID), errtext.Value(l.AggregateType), l.Position)
 		}
 	}
@@ -126,7 +127,7 @@ func replaying(ctx context.Context, o *ops.Operator, s worker.Status) string {
 // paused returns an error that names a paused consumer and the reason, or nil.
 func paused(all []ops.Consumer, s worker.Status) error {
 	for _, o := range all {
-		if !slices.ContainsFunc(s.Consumers, func(c worker.ConsumerStatus) bool { return c.Consumer == o.Name }) {
+		if !slices.ContainsFunc(s.Consumers, func(c observe.ConsumerStatus) bool { return c.Consumer == o.Name }) {
 			continue
 		}
 		name, p := o.Name, o.Paused
@@ -198,7 +199,7 @@ func missing(all []ops.Consumer, s worker.Status, head int64) string {
 		default:
 			continue
 		}
-		if i := slices.IndexFunc(s.Consumers, func(part worker.ConsumerStatus) bool { return part.Consumer == name && part.LastError != nil }); i >= 0 {
+		if i := slices.IndexFunc(s.Consumers, func(part observe.ConsumerStatus) bool { return part.Consumer == name && part.LastError != nil }); i >= 0 {
 			what = append(what, fmt.Sprintf("its last error: %v", s.Consumers[i].LastError))
 		}
 	}

@@ -103,7 +103,7 @@ func (d *drain) run(ctx context.Context, queues []string) error {
 			return fmt.Errorf("awaited %s: %w", awaited, err)
 		case <-time.After(pollInterval):
 		}
-		if w.Status().State != jobs.WorkerRunning {
+		if w.Status().State != observe.StateRunning {
 			continue
 		}
 		missing, err := d.missing(ctx, queues)

@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -43,7 +44,7 @@ func (t *transaction) call(ctx context.Context, handle func() error) (err error)
 			return
 		}
 		if ended := t.check(ctx, nil); errors.Is(ended, worker.ErrTransactionEnded) {
-			err = fmt.Errorf("%w; %w", ended, &worker.PanicError{Value: recover(), Stack: debug.Stack()})
+			err = fmt.Errorf("%w; %w", ended, &observe.PanicError{Value: recover(), Stack: debug.Stack()})
 		}
 	}()
 	err = handle()

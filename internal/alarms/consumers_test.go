@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/alarms"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -27,7 +28,7 @@ func status(t *testing.T, of map[string]error) json.RawMessage {
 	position := int64(0)
 	for name, err := range of {
 		position++
-		s.Consumers = append(s.Consumers, worker.ConsumerStatus{Name: name, Stuck: position, LastError: &worker.ConsumerError{
+		s.Consumers = append(s.Consumers, observe.ConsumerStatus{Name: name, Stuck: position, LastError: &worker.ConsumerError{
 			Consumer: name, Position: position, Failures: int(position), EventID: uuid.New(), EventType: fmt.Sprintf("T (%d)", position), Err: err,
 		}})
 	}

@@ -75,10 +75,10 @@ func TestWhoHoldsTheFrontierBackIsNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			var log lines
-			told := make(chan worker.BlockingTransaction, 10)
+			told := make(chan observe.BlockingTransaction, 10)
 			w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale), worker.WithGapPolicy(policy),
 				worker.WithLogger(&log), worker.WithObserver(observe.On(func(b observe.FrontierBlocked) { told <- b.BlockingTransaction })))
-			check := func(who string, b worker.BlockingTransaction) {
+			check := func(who string, b observe.BlockingTransaction) {
 				t.Helper()
 				if b.PID != pid || b.ApplicationName != "slow import" || b.State != "idle in transaction" || b.Age < stale || !b.Stale {
 					t.Errorf("%s shows %+v, want the importer with pid %d", who, b, pid)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -190,7 +191,7 @@ func TestCommitOfUnknownOutcomeOfALateDelivery(t *testing.T) {
 // the batch that ends at a position.
 func noFailures(t *testing.T, w *running, position int64) {
 	t.Helper()
-	s := func() worker.ConsumerStatus { return w.Status().Consumers[0] }
+	s := func() observe.ConsumerStatus { return w.Status().Consumers[0] }
 	await(t, "the answer of the last COMMIT", func() bool { return s().Position == position })
 	if n := s().Failures; n != 0 {
 		t.Errorf("%d failures were counted against the handler", n)

@@ -53,12 +53,12 @@ func TestDrainWorker(t *testing.T) {
 	if got := owner("slow"); got != first.ID().String() {
 		t.Errorf("the consumer in hand is %q's", got)
 	}
-	if got := first.Status().State; got != worker.StateDraining {
+	if got := first.Status().State; got != observe.StateDraining {
 		t.Errorf("with a batch in flight it is %s", got)
 	}
 	close(release)
 	await(t, "the last consumer to be handed over", func() bool { return owner("slow") == second.ID().String() })
-	await(t, "the worker to be drained", func() bool { return first.Status().State == worker.StateDrained })
+	await(t, "the worker to be drained", func() bool { return first.Status().State == observe.StateDrained })
 	if !told.Drained || told.Err != nil {
 		t.Errorf("the observer was told %+v", told)
 	}
@@ -89,7 +89,7 @@ func TestDrainWorker(t *testing.T) {
 	default:
 	}
 	first.Stop()
-	if err := first.result(t); err != nil || first.Status().State != worker.StateStopped {
+	if err := first.result(t); err != nil || first.Status().State != observe.StateStopped {
 		t.Errorf("Start: %v, state %s", err, first.Status().State)
 	}
 	second.end(t)
@@ -115,7 +115,7 @@ func TestDrainedWorkerEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- w.Start(ctx) }()
-	await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
+	await(t, "the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 	o := operator(t, d)
 	if err := o.DrainWorker(t.Context(), uuid.New(), byOperator); !errors.Is(err, ops.ErrNoWorker) {
 		t.Errorf("of no worker: %v", err)
@@ -123,7 +123,7 @@ func TestDrainedWorkerEndsWithItsContext(t *testing.T) {
 	if err := o.DrainWorker(t.Context(), w.ID(), byOperator); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the worker to be drained", func() bool { return w.Status().State == worker.StateDrained })
+	await(t, "the worker to be drained", func() bool { return w.Status().State == observe.StateDrained })
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Start: %v", err)

@@ -61,13 +61,13 @@ func (r *refusing) tried(position int64) int32 {
 	return n.(*atomic.Int32).Load()
 }
 
-func statusOf(w *worker.Worker, name string) worker.ConsumerStatus {
+func statusOf(w *worker.Worker, name string) observe.ConsumerStatus {
 	for _, c := range w.Status().Consumers {
 		if c.Name == name {
 			return c
 		}
 	}
-	return worker.ConsumerStatus{}
+	return observe.ConsumerStatus{}
 }
 
 func TestFailPause(t *testing.T) {
@@ -306,7 +306,7 @@ func TestPoolClosedUnderTheWorker(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the worker to drain", func() bool { return w.Status().State == worker.StateDraining })
+	await(t, "the worker to drain", func() bool { return w.Status().State == observe.StateDraining })
 	close(goOn)
 	if err := w.result(t); !errors.Is(err, worker.ErrPoolClosed) {
 		t.Errorf("Start returned %v", err)

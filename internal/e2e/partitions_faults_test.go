@@ -504,7 +504,7 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 			workers = append(workers, start(t, db, []consumer.Consumer{inPartitions(n)}, worker.WithStaleGapThreshold(30*time.Millisecond), worker.WithBatchSize(20)))
 		}
 		for _, w := range workers {
-			await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
+			await(t, "the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 		}
 		cut.off.Store(false)
 		awaitLayout(t, d.DB, n)

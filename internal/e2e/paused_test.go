@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -202,7 +203,7 @@ func TestWorkerWithoutDatabaseStopsItsConsumersAndComesBack(t *testing.T) {
 	w.cut()
 	await(t, "the consumer to be nobody's", func() bool {
 		s := only.Status()
-		return !s.Consumers[0].Assigned && s.CoordinationError != nil && s.State == worker.StateRunning
+		return !s.Consumers[0].Assigned && s.CoordinationError != nil && s.State == observe.StateRunning
 	})
 	appendN(t, d.DB, "Order", "1", 2)
 	w.mend()

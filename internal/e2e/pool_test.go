@@ -23,7 +23,7 @@ func TestPoolThatKeepsFewConnectionsIsTold(t *testing.T) {
 		var log lines
 		w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithLogger(&log))
 		said := func() int { return len(log.with("db.SetMaxIdleConns")) }
-		await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
+		await(t, "the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 		for enough := time.Now().Add(time.Second); time.Now().Before(enough); {
 			useAtOnce(t, d.DB, 8)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -41,7 +42,7 @@ func (d *deployment) tryStartOf(t *testing.T, db *sql.DB, c consumer.Consumer, o
 		case err := <-done:
 			return out.String(), errors.Join(err, ctx.Err())
 		case <-time.After(time.Millisecond):
-			if w.Status().State == worker.StateRunning {
+			if w.Status().State == observe.StateRunning {
 				w.Stop()
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -117,7 +118,7 @@ func (f *flow) run(t *testing.T, consumers []consumer.Consumer, opts ...worker.O
 			t.Fatalf("Start returned %v", err)
 		default:
 		}
-		return w.Status().State == worker.StateRunning
+		return w.Status().State == observe.StateRunning
 	})
 	return w
 }

@@ -320,5 +320,5 @@ func TestStartOutlivesDeadConnections(t *testing.T) {
 		return d.DB.QueryRow(`SELECT count(*)`+others).Scan(&n) == nil && n == 0
 	})
 	w := start(t, db, []consumer.Consumer{&ledger{name: "c"}})
-	await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
+	await(t, "the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 }

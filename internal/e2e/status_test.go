@@ -17,8 +17,8 @@ func TestStatusAsJSON(t *testing.T) {
 	t.Parallel()
 	lag := int64(2)
 	s := worker.Status{
-		State: worker.StateRunning, Leader: true, CoordinationError: errors.New("no route to host"), FrontierError: errors.New("cache 10"), Safe: 7,
-		Consumers: []worker.ConsumerStatus{{Name: "a", Position: 5, Lag: &lag, LastError: errors.New("zero \x00 byte")}, {Name: "b"}},
+		State: observe.StateRunning, Leader: true, CoordinationError: errors.New("no route to host"), FrontierError: errors.New("cache 10"), Safe: 7,
+		Consumers: []observe.ConsumerStatus{{Name: "a", Position: 5, Lag: &lag, LastError: errors.New("zero \x00 byte")}, {Name: "b"}},
 	}
 	text, err := json.Marshal(s)
 	if err != nil {

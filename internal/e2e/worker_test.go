@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -25,7 +26,7 @@ func TestHandlesEverythingInOrderAndGoesOnWhereItStopped(t *testing.T) {
 	if err := first.result(t); err != nil {
 		t.Fatal(err)
 	}
-	if state := first.Status().State; state != worker.StateStopped {
+	if state := first.Status().State; state != observe.StateStopped {
 		t.Errorf("the state after Start returned is %q", state)
 	}
 	appendN(t, d.DB, "Order", "1", 50)
@@ -174,7 +175,7 @@ func TestContextEndsTheWorkerCleanly(t *testing.T) {
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}})
 	done := make(chan error, 1)
 	go func() { done <- w.Start(ctx) }()
-	await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
+	await(t, "the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

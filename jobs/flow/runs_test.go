@@ -609,7 +609,7 @@ func TestAdvanceAlone(t *testing.T) {
 	result := make(chan error, 1)
 	go func() { result <- alone.Start(context.WithoutCancel(t.Context())) }()
 	s.want("the run", "completed: charge completed ship completed refund skipped note completed", s.ended(start(s, o.Flow, 1)))
-	if st := alone.Status(); st.State != jobs.WorkerRunning || st.Queues[0].Claimed > 0 {
+	if st := alone.Status(); st.State != observe.StateRunning || st.Queues[0].Claimed > 0 {
 		t.Errorf("the worker without handlers: %+v", st)
 	}
 	alone.Stop()

@@ -16,7 +16,7 @@ type turns struct{ claims, beats, settles, resets watchdog.Iteration }
 // probe returns the probe of the worker's present state.
 func (w *Worker) probe() runtime.Probe {
 	return runtime.Probe{
-		State: w.state.Load().(WorkerState), Loops: w.turns.loops, HangsAfter: w.hangs, Observers: w.observers,
+		State: w.state.Load().(observe.State), Loops: w.turns.loops, HangsAfter: w.hangs, Observers: w.observers,
 		Answers: func(ctx context.Context) error { return runtime.Answers(ctx, w.store.db.DB, w.limit) }, Reasons: w.reasons,
 	}
 }

@@ -10,20 +10,9 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// WorkerState is the state of a worker.
-type WorkerState = observe.State
-
-const (
-	WorkerNew      = observe.StateNew      // Start was not called yet
-	WorkerStarting = observe.StateStarting // checks the table
-	WorkerRunning  = observe.StateRunning
-	WorkerDraining = observe.StateDraining // waits for the jobs in flight
-	WorkerStopped  = observe.StateStopped  // Start has returned
-)
-
 // Status is a snapshot of a worker for health checks and debugging.
 type Status struct {
-	State       WorkerState
+	State       observe.State
 	NumHandlers int
 	Running     int // slots taken by handlers, and by jobs whose outcome is being stored
 	// Overdue counts the handlers that were given up, since they ignore the end of their contexts.
@@ -68,7 +57,7 @@ func (w *Worker) Status() Status {
 	s.SettleError, s.ResetError = w.failure(observe.ConditionSettle), w.failure(observe.ConditionReset)
 	s.Running = w.taken
 	w.mu.Unlock()
-	s.State = w.state.Load().(WorkerState)
+	s.State = w.state.Load().(observe.State)
 	s.NumHandlers = w.opts.NumHandlers
 	s.Unsettled = w.settler.waits()
 	s.Overdue, s.OverdueSince = w.inFlight.overdueNow()

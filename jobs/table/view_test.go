@@ -133,7 +133,7 @@ func TestUnreadableView(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	w := s.run(nil)
-	s.until("the worker to run", func() bool { return w.Status().State == table.WorkerRunning })
+	s.until("the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 	s.d.Exec(t, `ALTER VIEW example_jobs_with_repository_name RENAME TO away`)
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 5) AS i`)
 	s.until("the trouble to show", func() bool {

@@ -46,7 +46,7 @@ type Worker struct {
 	prepared bool // enter has succeeded
 	pool     *runtime.Pool
 	startup  runtime.Start
-	state    atomic.Value  // WorkerState
+	state    atomic.Value  // observe.State
 	wake     chan struct{} // wakes the loop
 
 	sql           statements
@@ -119,9 +119,9 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	w.settler = newSettler(w)
 	w.life = runtime.Life{
 		Package: "jobs/table", Goexit: errGoroutine, Again: ErrAlreadyStarted, Stopping: errStopping, Most: o.MaxActiveTime, DrainFor: o.ShutdownTimeout,
-		Grace: func() time.Duration { return leaveTimeout }, Entered: func(s WorkerState) { w.state.Store(s) },
+		Grace: func() time.Duration { return leaveTimeout }, Entered: func(s observe.State) { w.state.Store(s) },
 	}
-	w.state.Store(WorkerNew)
+	w.state.Store(observe.StateNew)
 	return w
 }
 

@@ -25,7 +25,7 @@ func TestBoundsOfAWorker(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 FROM generate_series(1, 50)`)
 	w := s.worker(s.d.DB, func(o *table.WorkerOptions) { o.NumTotalJobs = 17 })
-	if err := w.Start(t.Context()); err != nil || w.Status().Claimed != 17 || w.Status().Completed != 17 || w.Status().State != table.WorkerStopped {
+	if err := w.Start(t.Context()); err != nil || w.Status().Claimed != 17 || w.Status().Completed != 17 || w.Status().State != observe.StateStopped {
 		t.Errorf("%+v, %v", w.Status(), err)
 	}
 	s.want("what is left", "33", `SELECT count(*)::text FROM example_jobs WHERE state = 'queued'`)
@@ -79,7 +79,7 @@ func TestStop(t *testing.T) {
 			go func() { result <- w.Start(t.Context()) }()
 			s.until("the job to run", func() bool { return len(s.notes()) == 1 })
 			w.Stop()
-			s.until("the worker to drain", func() bool { return w.Status().State != table.WorkerRunning })
+			s.until("the worker to drain", func() bool { return w.Status().State != observe.StateRunning })
 			if name == "waits" {
 				free()
 			}
@@ -111,7 +111,7 @@ func TestPoolThatIsClosed(t *testing.T) {
 			w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 1 })
 			result := make(chan error, 1)
 			go func() { result <- w.Start(t.Context()) }()
-			s.until("the worker to run", func() bool { return w.Status().State == table.WorkerRunning })
+			s.until("the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 			if busy {
 				s.add("")
 				s.until("the job to run", func() bool { return len(s.notes()) == 1 })
@@ -228,7 +228,7 @@ func TestStatusAndLogger(t *testing.T) {
 			return lines.Write(p)
 		}), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	if st := w.Status(); st.State != table.WorkerNew || st.NumHandlers != 10 {
+	if st := w.Status(); st.State != observe.StateNew || st.NumHandlers != 10 {
 		t.Errorf("before the start: %+v", st)
 	}
 	stop := s.start(w)

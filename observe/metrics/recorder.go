@@ -101,7 +101,7 @@ func (r *Recorder) Collect(ctx context.Context, sample Sample) {
 	if j != nil {
 		status := j.Status()
 		sampleJobs(status, time.Now(), sample)
-		if status.State == jobs.WorkerRunning && status.Leader {
+		if status.State == observe.StateRunning && status.Leader {
 			r.depth.sample(ctx, sample)
 		}
 	}

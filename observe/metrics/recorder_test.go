@@ -142,7 +142,7 @@ func TestSeriesOfConsumersThatLeft(t *testing.T) {
 // Of a consumer whose progress is not known here, nothing is told.
 func TestUnknownProgress(t *testing.T) {
 	lag, age := int64(4), 3*time.Second
-	s := worker.Status{State: worker.StateRunning, Consumers: []worker.ConsumerStatus{
+	s := worker.Status{State: observe.StateRunning, Consumers: []observe.ConsumerStatus{
 		{Name: "elsewhere", Consumer: "elsewhere", Lag: &lag},
 		{Name: "soon", Consumer: "soon", Assigned: true},
 		{Name: "c#0-7ff", Consumer: "c", Partition: "0-7ff", Assigned: true, Position: 9, Lag: &lag, OldestAge: &age},
@@ -165,12 +165,12 @@ func TestUp(t *testing.T) {
 		s            worker.Status
 		up, frontier float64 // -1: none
 	}{
-		{worker.Status{State: worker.StateRunning}, 1, 1},
-		{worker.Status{State: worker.StateDraining}, 1, 1},
-		{worker.Status{State: worker.StateRunning, LoopError: errors.New("hangs")}, 1, 0},
-		{worker.Status{State: worker.StateRunning, FrontierError: errors.New("away")}, 1, 0},
-		{worker.Status{State: worker.StateStarting}, 0, -1},
-		{worker.Status{State: worker.StateStopped}, 0, -1},
+		{worker.Status{State: observe.StateRunning}, 1, 1},
+		{worker.Status{State: observe.StateDraining}, 1, 1},
+		{worker.Status{State: observe.StateRunning, LoopError: errors.New("hangs")}, 1, 0},
+		{worker.Status{State: observe.StateRunning, FrontierError: errors.New("away")}, 1, 0},
+		{worker.Status{State: observe.StateStarting}, 0, -1},
+		{worker.Status{State: observe.StateStopped}, 0, -1},
 	} {
 		up, frontier := -1.0, -1.0
 		sampleWorker(test.s, time.Now(), func(m *Metric, value float64, _ ...string) {
@@ -191,7 +191,7 @@ func TestUp(t *testing.T) {
 // given up are lost.
 func TestQueueUp(t *testing.T) {
 	got := map[string]float64{}
-	sampleJobs(jobs.Status{State: jobs.WorkerRunning, Queues: []jobs.QueueStatus{{Name: "a", Overdue: 2}, {Name: "b", LastError: errors.New("away")}}}, time.Now(), func(m *Metric, value float64, attributes ...string) {
+	sampleJobs(jobs.Status{State: observe.StateRunning, Queues: []jobs.QueueStatus{{Name: "a", Overdue: 2}, {Name: "b", LastError: errors.New("away")}}}, time.Now(), func(m *Metric, value float64, attributes ...string) {
 		if m == jobsQueueUp || m == jobsLostSlots {
 			got[attributes[0]+" "+m.Name] = value
 		}

@@ -6,14 +6,15 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // sampleWorker emits the metrics of a worker's Status.
 func sampleWorker(s worker.Status, now time.Time, sample Sample) {
-	if s.State == worker.StateDrained {
+	if s.State == observe.StateDrained {
 		return // as an operator asked: it is neither up nor down
 	}
-	up := s.State == worker.StateRunning || s.State == worker.StateDraining
+	up := s.State == observe.StateRunning || s.State == observe.StateDraining
 	sample(workerUp, truth(up))
 	if !up {
 		return
@@ -43,7 +44,7 @@ func sampleWorker(s worker.Status, now time.Time, sample Sample) {
 	sample(workerAssigned, float64(assigned))
 }
 
-func sampleBlocked(all []worker.BlockingTransaction, sample Sample) {
+func sampleBlocked(all []observe.BlockingTransaction, sample Sample) {
 	var oldest time.Duration
 	var holding, passed int
 	for _, b := range all {
@@ -61,7 +62,7 @@ func sampleBlocked(all []worker.BlockingTransaction, sample Sample) {
 
 // sampleConsumer emits the metrics of a consumer that this worker runs. It emits none until the
 // worker has loaded the consumer's progress.
-func sampleConsumer(c worker.ConsumerStatus, sample Sample) {
+func sampleConsumer(c observe.ConsumerStatus, sample Sample) {
 	if c.Lag == nil {
 		return
 	}
@@ -80,10 +81,10 @@ func sampleConsumer(c worker.ConsumerStatus, sample Sample) {
 
 // sampleJobs emits the metrics of the Status of a worker of jobs.
 func sampleJobs(s jobs.Status, now time.Time, sample Sample) {
-	if s.State == jobs.WorkerDrained {
+	if s.State == observe.StateDrained {
 		return
 	}
-	up := s.State == jobs.WorkerRunning || s.State == jobs.WorkerDraining
+	up := s.State == observe.StateRunning || s.State == observe.StateDraining
 	sample(jobsUp, truth(up))
 	if !up {
 		return

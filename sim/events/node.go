@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/network"
 	"github.com/pgfrontier/worker/sim/stage"
@@ -28,7 +29,7 @@ type node struct {
 func (n *node) id() string { return n.worker.ID().String() }
 
 func (n *node) Ready(ctx context.Context) bool {
-	return n.AwaitRunning(ctx, func() bool { return n.worker.Status().State == worker.StateRunning })
+	return n.AwaitRunning(ctx, func() bool { return n.worker.Status().State == observe.StateRunning })
 }
 
 func (n *node) Stop() { n.worker.Stop() }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/network"
@@ -55,7 +56,7 @@ func (n *node) reach() {
 }
 
 func (n *node) Ready(ctx context.Context) bool {
-	return n.AwaitRunning(ctx, func() bool { return n.worker.Status().State == jobs.WorkerRunning })
+	return n.AwaitRunning(ctx, func() bool { return n.worker.Status().State == observe.StateRunning })
 }
 
 // Broke is false: a handler that breaks the rules ends its job, not the worker.
