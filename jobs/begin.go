@@ -18,13 +18,15 @@ func (l *loop) start(runs []*run) {
 	l.mu.Lock()
 	l.running += len(runs)
 	l.mu.Unlock()
-	l.w.inFlight.enter(running, runs...)
 	if before := l.w.cfg.hooks.BeforeHandle; before != nil {
 		for _, r := range runs {
 			l.w.observers.Call("BeforeHandle", func() { before(l.w.handling, r.header) })
 		}
 	}
-	l.w.inFlight.call(time.Now(), runs)
+	now := time.Now()
+	for _, r := range runs {
+		r.Call(now)
+	}
 	calls := make([][]*run, 0, len(runs))
 	type group struct {
 		h    *handler
@@ -113,7 +115,7 @@ func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, er
 
 // unclaim releases a job that has not started.
 func (l *loop) unclaim(r *run) {
-	l.w.inFlight.enter(settling, r)
+	r.Settle()
 	l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released}})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/observe"
@@ -166,9 +167,7 @@ func (l *loop) admit(jobs []queue.Job) {
 	for _, j := range jobs {
 		bytes += len(j.Args)
 		r := l.newRun(j)
-		if older := l.w.inFlight.add(r); older != nil {
-			older.end(ErrClaimLost)
-		}
+		l.w.inFlight.Add(r)
 		if j.Started {
 			start = append(start, r)
 		} else {
@@ -188,7 +187,7 @@ func (l *loop) newRun(j queue.Job) *run {
 	if most == 0 {
 		most = h.maxAttempts
 	}
-	return &run{w: l.w, loop: l, handler: h, row: j, header: headerOf(j, l.name, most)}
+	return &run{Run: jobrun.Run{Claim: j.Run}, w: l.w, loop: l, handler: h, row: j, header: headerOf(j, l.name, most)}
 }
 
 func (l *loop) showPrefetched() {

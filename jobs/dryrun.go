@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobdryrun"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -94,16 +95,13 @@ func (h *Handlers) dryRun(ctx context.Context, given []jobdryrun.Given, db jobdr
 			return nil, err
 		}
 	}
-	bounded, stop := context.WithCancel(ctx)
-	if handler.timeout > 0 {
-		bounded, stop = context.WithTimeoutCause(ctx, handler.timeout, ErrTimeout)
-	}
-	defer stop()
+	bounded, stop := jobrun.Bounded(ctx, handler.timeout, ErrTimeout)
+	defer stop(nil)
 	err = check(recovered(func() error { return handler.call(bounded, tx, jobs) }))
 	if errors.Is(err, ErrTxEnded) {
 		err = coded(CodeTxEnded, true, err, "%v", err)
 	}
-	if err != nil && errors.Is(causeOf(bounded), ErrTimeout) && !isVerdict(err) {
+	if err != nil && errors.Is(jobrun.CauseOf(bounded), ErrTimeout) && !isVerdict(err) {
 		err = (&call{h: handler}).timeout(err)
 	}
 	for i, r := range runs {

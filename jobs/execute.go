@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
@@ -38,12 +38,12 @@ func (w *Worker) attemptAll(runs []*run) {
 // goroutine at a point where the worker expects none of it.
 func (w *Worker) settleStranded(runs []*run) {
 	for _, r := range runs {
-		if now, p := w.inFlight.get(r.row.Run); now != r || p != running {
+		if r.Phase() != jobrun.Running {
 			continue
 		}
 		err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
 		w.afterHandle(r, err)
-		w.inFlight.enter(settling, r)
+		r.Settle()
 		w.settler.add(&ending{outcome: outcome{run: r, err: err}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Erred,
 			Counts: true, Most: r.handler.maxAttempts, Code: CodePanic, Error: errtext.Storable(err), Delay: microseconds(defaultRetry(r.row.Failures+1, err))}})
 	}
@@ -57,16 +57,14 @@ type call struct {
 	jobs []any // arguments of the handler
 	try  int   // number of retries after PostgreSQL aborted the transaction for a conflict
 
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	tx       *transaction // nil: the handler takes no transaction
-	over     atomic.Bool  // the handler has returned or was given up; whichever is first sets it
-	returned chan struct{}
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	tx     *transaction // nil: the handler takes no transaction
 }
 
 // attempt calls the handler, and settles the jobs.
 func (w *Worker) attempt(runs []*run, try int) {
-	c := &call{w: w, h: runs[0].handler, try: try, returned: make(chan struct{})}
+	c := &call{w: w, h: runs[0].handler, try: try}
 	c.decode(runs)
 	if len(c.runs) == 0 {
 		return
@@ -79,15 +77,10 @@ func (w *Worker) attempt(runs []*run, try int) {
 		}
 		defer c.tx.close()
 	}
-	ctx, cancel := context.WithCancelCause(w.handling)
-	defer cancel(nil)
-	if c.ctx, c.cancel = ctx, cancel; c.h.timeout > 0 {
-		bounded, stop := context.WithTimeoutCause(ctx, c.h.timeout, ErrTimeout)
-		defer stop()
-		c.ctx = bounded
-	}
-	for _, r := range c.runs {
-		r.begin(cancel, len(c.runs) == 1)
+	c.ctx, c.cancel = jobrun.Bounded(w.handling, c.h.timeout, ErrTimeout)
+	defer c.cancel(nil)
+	if len(c.runs) == 1 { // the context of a batch does not end with one of its jobs
+		c.runs[0].Begin(c.cancel)
 	}
 	if err := c.begin(); err != nil {
 		w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
@@ -96,8 +89,8 @@ func (w *Worker) attempt(runs []*run, try int) {
 	if len(c.runs) == 0 { // all jobs are late
 		return
 	}
-	defer context.AfterFunc(c.ctx, c.watch)()
-	c.invoke()
+	handling := jobrun.Call{Grace: w.grace, Goexit: coded(CodePanic, false, errGoexit, "%v", errGoexit), Finish: c.finish, GiveUp: c.giveUp, Late: c.late}
+	handling.Do(c.ctx, c.invoke)
 }
 
 // begin begins the transaction, if the handler takes one. The jobs may have waited for the
@@ -156,34 +149,19 @@ func (c *call) decode(runs []*run) {
 	}
 }
 
-// invoke calls the handler, and then finish with the returned error. The deferred call covers a
-// runtime.Goexit in the handler.
-func (c *call) invoke() {
-	err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
-	defer func() { c.finish(err) }()
-	err = recovered(func() error {
+// invoke calls the handler.
+func (c *call) invoke() error {
+	return recovered(func() error {
 		return c.w.wrapped(c.ctx, c.runs, func(ctx context.Context) error {
 			return c.h.call(ctx, c.tx.handle(), c.jobs)
 		})
 	})
 }
 
-// watch waits for a handler whose context has ended. If the handler has not returned after the
-// grace period, watch gives it up and settles its jobs.
-func (c *call) watch() {
-	timer := time.NewTimer(c.w.grace)
-	defer timer.Stop()
-	select {
-	case <-c.returned:
-		return
-	case <-timer.C:
-	}
-	if !c.over.CompareAndSwap(false, true) {
-		return
-	}
-	cause := context.Cause(c.ctx)
+// giveUp settles the jobs of a handler that ignores the end of its context.
+func (c *call) giveUp(cause error) {
 	for _, r := range c.runs {
-		c.w.inFlight.gaveUp(r)
+		c.w.inFlight.GiveUp(r)
 		c.w.observers.Notify(observe.JobOverdue{Job: observe.Job(r.header)})
 	}
 	err := fmt.Errorf("%w: %w", ErrHandlerOverdue, cause)
@@ -199,19 +177,19 @@ func (c *call) timeout(err error) error {
 	return coded(CodeTimeout, false, errors.Join(ErrTimeout, err), "the handler took longer than %v (Timeout): %v", c.h.timeout, errtext.Of(err))
 }
 
+// late rolls back the transaction of a handler that was given up and has returned err.
+func (c *call) late(err error) {
+	c.tx.rollback()
+	for _, r := range c.runs {
+		c.w.inFlight.Returned(r)
+		if c.w.running.Err() == nil {
+			c.w.observers.Notify(observe.JobReturned{Job: observe.Job(r.header), Err: errtext.Of(err), Took: time.Since(r.Since())})
+		}
+	}
+}
+
 // finish settles the jobs after the handler has returned err.
 func (c *call) finish(err error) {
-	close(c.returned)
-	if !c.over.CompareAndSwap(false, true) {
-		c.tx.rollback()
-		for _, r := range c.runs {
-			took := time.Since(c.w.inFlight.returned(r))
-			if c.w.running.Err() == nil {
-				c.w.observers.Notify(observe.JobReturned{Job: observe.Job(r.header), Err: errtext.Of(err), Took: took})
-			}
-		}
-		return
-	}
 	if c.tx != nil {
 		c.finishTx(err)
 		return
@@ -226,7 +204,7 @@ func (c *call) finish(err error) {
 // settleAll settles each job with the outcome of Job.Settle, or else with err. If the handler takes
 // a transaction, the transaction was not committed, so none of its jobs has completed.
 func (c *call) settleAll(err error) {
-	cause := causeOf(c.ctx)
+	cause := jobrun.CauseOf(c.ctx)
 	if err != nil && errors.Is(cause, ErrTimeout) && !isVerdict(err) {
 		err = c.timeout(err)
 	}
@@ -246,7 +224,7 @@ func (c *call) settleAll(err error) {
 // splits reports whether the batch is to be split to find the job that causes err. A verdict is the
 // outcome of all jobs. After a time-out a split would take too long: see handler.batchAfter.
 func (c *call) splits(err error) bool {
-	return err != nil && len(c.runs) > 1 && causeOf(c.ctx) == nil && !isVerdict(err)
+	return err != nil && len(c.runs) > 1 && jobrun.CauseOf(c.ctx) == nil && !isVerdict(err)
 }
 
 // split settles the jobs that have an outcome of their own, and runs the others again in two
@@ -302,10 +280,10 @@ func (c *call) finishTx(err error) {
 			}
 		}
 		c.w.settle(all)
-	case pgdriver.IsConflict(err) && c.try < conflicts && causeOf(c.ctx) == nil:
+	case pgdriver.IsConflict(err) && c.try < conflicts && jobrun.CauseOf(c.ctx) == nil:
 		c.tx.close()
 		c.w.attempt(c.runs, c.try+1)
-	case end == txLost && causeOf(c.ctx) == nil, errors.Is(causeOf(c.ctx), errSilent):
+	case end == txLost && jobrun.CauseOf(c.ctx) == nil, errors.Is(jobrun.CauseOf(c.ctx), errSilent):
 		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected, answered: c.w.answersNow()}))
 	case errors.Is(err, ErrTxEnded): // what the batch has written may have been committed
 		c.settleAll(err)

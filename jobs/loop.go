@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/watchdog"
 )
@@ -75,7 +76,7 @@ func newLoop(w *Worker, q queueConfig) *loop {
 }
 
 // wake wakes the loop.
-func (l *loop) wake() { signal(l.woken) }
+func (l *loop) wake() { jobrun.Wake(l.woken) }
 
 // release gives back n slots after their handler has returned.
 func (l *loop) release(n int) {
@@ -270,10 +271,35 @@ func (l *loop) sleep(ctx context.Context, d time.Duration) {
 
 // hasInFlight reports whether handlers of this queue run that were not given up.
 func (l *loop) hasInFlight() bool {
-	for _, p := range l.w.inFlight.of(l) {
-		if p != settling {
+	for _, r := range l.inFlight() {
+		if r.Phase() != jobrun.Settling {
 			return true
 		}
 	}
 	return false
+}
+
+// inFlight returns the runs of this queue.
+func (l *loop) inFlight() map[queue.Run]*run {
+	mine := map[queue.Run]*run{}
+	for _, r := range l.w.inFlight.All() {
+		if r.loop == l {
+			mine[r.Claim] = r
+		}
+	}
+	return mine
+}
+
+// overdue counts the runs of this queue that were given up and whose handlers have not returned.
+// since is when the first of them got its slot.
+func (l *loop) overdue() (n int, since time.Time) {
+	for _, r := range l.w.inFlight.Overdue() {
+		if r.loop != l {
+			continue
+		}
+		if n++; n == 1 {
+			since = r.Since()
+		}
+	}
+	return n, since
 }

@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -176,12 +175,4 @@ func coded(code string, terminal bool, err error, format string, args ...any) er
 		return Fail(e)
 	}
 	return e
-}
-
-// causeOf returns why the context of a run has ended, nil if it has not.
-func causeOf(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(ctx)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -40,11 +41,11 @@ func (l *loop) reconcileDue(now time.Time) bool {
 //
 // The set of jobs in flight is taken before the statement. No claim is under way, since this
 // goroutine sends the claims. So no claim that is still unanswered can explain an unknown job. Runs
-// in the phase settling are left to the settler: their outcome may have been stored in between.
+// in the phase Settling are left to the settler: their outcome may have been stored in between.
 func (l *loop) reconcile(ctx context.Context) {
 	l.reconcileAsked.Store(false)
 	l.reconcileAt = time.Now().Add(l.w.cfg.heartbeat)
-	before := l.w.inFlight.of(l)
+	before := l.inFlight()
 	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.reconciledAt) < idleReconcile*l.w.cfg.heartbeat {
 		return
 	}
@@ -70,11 +71,11 @@ func (l *loop) reconcile(ctx context.Context) {
 			l.adopt(j)
 		}
 	}
-	for k := range before {
+	for k, r := range before {
 		j, is := found[k]
-		r, p := l.w.inFlight.get(k)
+		p := r.Phase()
 		switch {
-		case r == nil || p == settling:
+		case !l.w.inFlight.Has(r) || p == jobrun.Settling:
 		case !is:
 			l.lose(r, p)
 		case j.Cancel:
@@ -89,30 +90,28 @@ func (l *loop) adopt(j queue.Job) {
 		return
 	}
 	r := l.newRun(j)
-	if older := l.w.inFlight.add(r); older != nil {
-		older.end(ErrClaimLost)
-	}
+	l.w.inFlight.Add(r)
 	l.ready = append(l.ready, r)
 	l.w.slots.adopt()
 	l.showPrefetched()
 }
 
 // lose ends a run whose job another worker has.
-func (l *loop) lose(r *run, p phase) {
-	if p == prefetched {
+func (l *loop) lose(r *run, p jobrun.Phase) {
+	if p == jobrun.Claimed {
 		l.ready = slices.DeleteFunc(l.ready, func(o *run) bool { return o == r })
 		l.showPrefetched()
 		l.w.slots.begin(0, 1)
 		l.w.lost(r)
 		return
 	}
-	r.end(ErrClaimLost)
+	r.End(ErrClaimLost)
 }
 
 // cancel ends a run whose job was cancelled. A prefetched job needs no action: the statement that
 // starts runs does not start cancelled jobs.
-func (l *loop) cancel(r *run, p phase) {
-	if p == running {
-		r.end(ErrCancelled)
+func (l *loop) cancel(r *run, p jobrun.Phase) {
+	if p == jobrun.Running {
+		r.End(ErrCancelled)
 	}
 }

@@ -10,23 +10,19 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
 // run is a job that this worker has claimed.
 type run struct {
+	jobrun.Run
 	w       *Worker
 	loop    *loop
 	handler *handler
 	row     queue.Job
 	header  Header
-	phase   phase   // guarded by inFlight
 	dryRun  *dryRun // nil in a worker
-
-	cancel  context.CancelCauseFunc // ends the context of the run; nil before the run, and in a batch; guarded by inFlight
-	ended   error                   // why the context was to end; guarded by inFlight
-	started time.Time               // when the run got its slot; guarded by inFlight until it is settled
-	back    bool                    // the handler was given up, and has returned; guarded by inFlight
 
 	mu      sync.Mutex
 	result  json.RawMessage
@@ -86,38 +82,6 @@ func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 		return r.dryRun.completeIn(ctx, tx)
 	}
 	return r.w.completeIn(ctx, tx, []completion{{r, result}})
-}
-
-// end ends the context of the run, or makes the context end as soon as the run has one.
-func (r *run) end(why error) {
-	r.w.inFlight.mu.Lock()
-	defer r.w.inFlight.mu.Unlock()
-	if r.ended == nil {
-		r.ended = why
-	}
-	if r.cancel != nil {
-		r.cancel(why)
-	}
-}
-
-// begin gives the run the context of a call. The context of a batch does not end with one of its
-// jobs.
-func (r *run) begin(cancel context.CancelCauseFunc, alone bool) {
-	r.w.inFlight.mu.Lock()
-	defer r.w.inFlight.mu.Unlock()
-	if !alone {
-		return
-	}
-	if r.cancel = cancel; r.ended != nil {
-		cancel(r.ended)
-	}
-}
-
-// whyEnded returns why the context of the run was to end, nil if it was not.
-func (r *run) whyEnded() error {
-	r.w.inFlight.mu.Lock()
-	defer r.w.inFlight.mu.Unlock()
-	return r.ended
 }
 
 // completion is a run that has completed, with its result.

@@ -74,12 +74,9 @@ const unstartedDelay = time.Second
 func (w *Worker) settle(all []outcome) {
 	for _, o := range all {
 		r := o.run
-		if o.cause == nil {
-			o.cause = r.whyEnded()
-		}
 		w.afterHandle(r, o.err)
-		e := &ending{outcome: o, took: time.Since(r.started)}
-		w.inFlight.enter(settling, r)
+		e := &ending{outcome: o, took: time.Since(r.Since())}
+		e.cause = cmp.Or(e.cause, r.Settle())
 		if o.kind == completed {
 			w.settled(e, queue.Completed)
 			continue
@@ -125,10 +122,10 @@ func released(r *run, why string) queue.End {
 // settled records that the outcome of a job is stored.
 func (w *Worker) settled(e *ending, state queue.State) {
 	r := e.run
-	w.inFlight.drop(r)
+	w.inFlight.Drop(r)
 	r.loop.count(state, e.end.Counts)
 	w.notifyExtensions(state, r.row.Meta)
-	w.observers.Notify(observe.JobDone{Job: observe.Job(r.header), State: string(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.started.Sub(r.row.RunAt)})
+	w.observers.Notify(observe.JobDone{Job: observe.Job(r.header), State: string(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.Since().Sub(r.row.RunAt)})
 }
 
 // settledBefore records an outcome that an earlier statement has stored. If the COMMIT of the
@@ -142,7 +139,7 @@ func (w *Worker) settledBefore(e *ending, state queue.State) {
 
 // lost records that another worker has the job of a run.
 func (w *Worker) lost(r *run) {
-	w.inFlight.drop(r)
+	w.inFlight.Drop(r)
 	r.loop.countLost()
 	w.observers.Notify(observe.JobLost{Job: observe.Job(r.header)})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/watchdog"
@@ -70,7 +71,7 @@ func (s *settler) add(e *ending) {
 	s.waiting = append(s.waiting, e)
 	s.bytes += e.bytes
 	s.mu.Unlock()
-	signal(s.woken)
+	jobrun.Wake(s.woken)
 }
 
 // finishBatch sorts a batch after its statements. Concluded outcomes are done. Refused outcomes,
@@ -100,7 +101,7 @@ func (s *settler) finishBatch(tried []*ending, err error) {
 		s.aside = append(s.aside, e)
 	}
 	s.mu.Unlock()
-	signal(s.changed)
+	jobrun.Wake(s.changed)
 	if waited {
 		s.w.wakeLoops()
 	}
@@ -441,13 +442,5 @@ func (s *settler) finish(ctx context.Context) error {
 		case <-ctx.Done():
 			return unsettled(n, err)
 		}
-	}
-}
-
-// signal wakes the receiver of c, now or at its next receive.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

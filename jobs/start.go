@@ -37,7 +37,6 @@ func (w *Worker) check(ctx context.Context, _ pgdriver.Pooling, _ bool) error {
 	w.looping = make(chan struct{}, mostLooping)
 	w.kinds = w.handlers.kinds()
 	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, w.wakeLoops)
-	w.inFlight.init()
 	w.runners.w = w
 	w.settler = newSettler(w)
 	w.rescuer = newRescuer(w)

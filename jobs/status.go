@@ -85,7 +85,7 @@ func (w *Worker) Status() Status {
 	s.NotifyError = w.listener.Err()
 	for i, l := range w.loops {
 		s.Queues[i] = l.status()
-		s.Queues[i].Overdue, s.Queues[i].OverdueSince = w.inFlight.overdueOf(l)
+		s.Queues[i].Overdue, s.Queues[i].OverdueSince = l.overdue()
 	}
 	return s
 }
@@ -101,7 +101,13 @@ type RunningJob struct {
 // Running returns the jobs that hold slots of this worker, the longest first. It may be called at
 // any time, also from a handler.
 func (w *Worker) Running() []RunningJob {
-	all := w.inFlight.called()
+	var all []RunningJob
+	for _, r := range w.inFlight.Called() {
+		all = append(all, RunningJob{Header: r.header, Since: r.Since()})
+	}
+	for _, r := range w.inFlight.Overdue() {
+		all = append(all, RunningJob{Header: r.header, Since: r.Since(), Overdue: true})
+	}
 	slices.SortFunc(all, func(a, b RunningJob) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})

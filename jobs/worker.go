@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
@@ -66,7 +68,7 @@ type Worker struct {
 	// handling is the context of all handlers. It ends when a stop has reached WithShutdownTimeout.
 	handling  context.Context
 	running   context.Context // context of all other goroutines; ends before Start returns
-	inFlight  inFlight
+	inFlight  jobrun.InFlight[*run]
 	runners   runners
 	failover  runtime.Failover
 	observers *runtime.Observers
@@ -77,7 +79,7 @@ type Worker struct {
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
 		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: watchdog.Limit, maintenanceInterval: maintenanceEvery,
-		ready: make(chan struct{}),
+		inFlight: jobrun.InFlight[*run]{Lost: ErrClaimLost}, ready: make(chan struct{}),
 	}
 	if handlers == nil {
 		w.handlers = NewHandlers()
@@ -193,11 +195,15 @@ func (w *Worker) work(p *runtime.Phases) error {
 
 // overdue returns an error that names handlers that were given up.
 func (w *Worker) overdue() error {
-	kinds := w.inFlight.overdueKinds()
+	var kinds []string
+	for _, r := range w.inFlight.Overdue() {
+		kinds = append(kinds, r.row.Kind)
+	}
 	if len(kinds) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: of kinds %q", ErrHandlerOverdue, kinds)
+	slices.Sort(kinds)
+	return fmt.Errorf("%w: of kinds %q", ErrHandlerOverdue, slices.Compact(kinds))
 }
 
 func (w *Worker) isReady() bool {

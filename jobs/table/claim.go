@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
@@ -28,7 +28,7 @@ func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, lim
 	if found >= limit || c.SQL != "" {
 		taken := make([]int64, len(runs))
 		for i, r := range runs {
-			taken[i] = r.claim.ID
+			taken[i] = r.Claim.ID
 		}
 		w.partly(observe.ConditionClaim, taken)
 	}
@@ -66,8 +66,8 @@ func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, lis
 	}
 	all, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (row, error) {
 		r := row{run: &run{w: w}}
-		err := rows.Scan(&r.run.claim.ID, &r.run.claim.Claim, &r.state, &r.run.header.NumFailures, &r.run.header.NumResets, &r.run.server)
-		r.run.header.ID = r.run.claim.ID
+		err := rows.Scan(&r.run.Claim.ID, &r.run.Claim.Claim, &r.state, &r.run.header.NumFailures, &r.run.header.NumResets, &r.run.server)
+		r.run.header.ID = r.run.Claim.ID
 		return r, err
 	}, text.with(pgdriver.ShiftParameters(c.SQL, claimParameters), limit), append([]any{list, w.host}, c.Args...)...)
 	if err != nil {
@@ -75,16 +75,14 @@ func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, lis
 	}
 	for _, r := range all {
 		if r.state == "" {
-			err = errtext.Join(err, w.refuse(observe.ConditionClaim, r.run.claim.ID, errUnchanged))
+			err = errtext.Join(err, w.refuse(observe.ConditionClaim, r.run.Claim.ID, errUnchanged))
 			continue
 		}
 		if r.state != StateProcessing {
 			w.observers.Notify(observe.JobDone{Job: r.run.header.job(), State: string(r.state), Err: ErrCanceled})
 			continue
 		}
-		if older := w.inFlight.add(r.run); older != nil {
-			older.end(ErrClaimLost)
-		}
+		w.inFlight.Add(r.run)
 		runs = append(runs, r.run)
 	}
 	w.take(len(runs))
@@ -136,9 +134,9 @@ func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (re
 	}
 	var hide []int64
 	for _, r := range runs {
-		switch of := shown[r.claim.ID]; {
+		switch of := shown[r.Claim.ID]; {
 		case of.times == 0:
-			hide = append(hide, r.claim.ID)
+			hide = append(hide, r.Claim.ID)
 			err := fmt.Errorf("%s does not show the row", w.store.settings.view)
 			w.settleUnstarted(r, end{To: hidden, Message: text(err)}, err)
 		case of.times > 1:
@@ -160,7 +158,7 @@ func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (re
 func (w *Worker) release(runs []*run, err error) error {
 	err = errtext.Of(fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err))
 	for _, r := range runs {
-		if !r.over.Load() { // else Scan was given up
+		if !r.GaveUp() { // else Scan was given up
 			w.settleUnstarted(r, end{To: StateQueued}, err)
 		}
 	}
@@ -185,7 +183,7 @@ func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown
 	byID := make(map[int64]*run, len(runs))
 	claims := make([]claim, len(runs))
 	for i, r := range runs {
-		byID[r.claim.ID], claims[i] = r, r.claim
+		byID[r.Claim.ID], claims[i] = r, r.Claim
 	}
 	ids, _ := arrays(claims)
 	rows, err := on.QueryContext(ctx, w.sql.read, ids)
@@ -219,45 +217,34 @@ func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown
 
 // scan calls the user's Scan. If Scan does not return, scan gives up the run, as for a handler, and
 // returns errScanOverdue.
-func (w *Worker) scan(v view, r *run) (any, error) {
-	type answer struct {
-		job any
-		err error
+func (w *Worker) scan(v view, r *run) (job any, err error) {
+	var record any
+	done := make(chan struct{})
+	c := &jobrun.Call{Grace: w.grace, Goexit: errGoexit}
+	c.Finish = func(of error) {
+		job, err = record, of
+		close(done)
 	}
-	answers := make(chan answer, 1)
-	var over atomic.Bool // set by whichever is first: Scan returns, or is given up
-	go func() {
-		a := answer{err: errGoexit}
-		defer func() {
-			if over.CompareAndSwap(false, true) {
-				answers <- a
-				return
-			}
-			w.inFlight.returned(r)
-			w.reportReturned(r, a.err)
-			w.give()
-		}()
-		a.err = recovered("Scan", func() (err error) {
-			a.job, err = w.handler.read(v, r)
+	c.GiveUp = func(error) {
+		w.giveUp(r)
+		err = fmt.Errorf("job %d: %w for %v", r.Claim.ID, errScanOverdue, w.grace)
+		w.fail(r, err)
+		close(done)
+	}
+	c.Late = func(of error) {
+		w.returned(r, of)
+		w.give()
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	go c.Do(ended, func() error {
+		return recovered("Scan", func() (err error) {
+			record, err = w.handler.read(v, r)
 			return err
 		})
-	}()
-	late := time.NewTimer(w.grace)
-	defer late.Stop()
-	select {
-	case a := <-answers:
-		return a.job, a.err
-	case <-late.C:
-	}
-	if !over.CompareAndSwap(false, true) {
-		a := <-answers
-		return a.job, a.err
-	}
-	r.over.Store(true)
-	w.giveUp(r)
-	err := fmt.Errorf("job %d: %w for %v", r.claim.ID, errScanOverdue, w.grace)
-	w.fail(r, err)
-	return nil, err
+	})
+	<-done
+	return job, err
 }
 
 // errScanOverdue reports a Scan that does not return.

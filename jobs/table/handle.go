@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,17 +9,18 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/observe"
 )
 
 // start runs the handler in a goroutine of its own. It waits until PreHandle has returned or was
 // given up.
 func (w *Worker) start(r *run) {
-	r.call(time.Now())
+	r.Call(time.Now())
 	prepared := make(chan struct{})
 	go w.execute(r, sync.OnceFunc(func() { close(prepared) }))
 	if w.handler.preHandle != nil {
-		w.await(context.Background(), fmt.Sprintf("PreHandle of job %d", r.claim.ID), prepared)
+		w.await(context.Background(), fmt.Sprintf("PreHandle of job %d", r.Claim.ID), prepared)
 	}
 }
 
@@ -27,72 +29,48 @@ func (w *Worker) start(r *run) {
 // up.
 func (w *Worker) execute(r *run, prepared func()) {
 	defer w.give()
-	ctx, cancel := context.WithCancelCause(w.handling)
+	ctx, cancel := jobrun.Bounded(w.handling, w.opts.MaximumRuntimePerJob, ErrTimeout)
 	defer cancel(nil)
-	if w.opts.MaximumRuntimePerJob > 0 {
-		bounded, stop := context.WithTimeoutCause(ctx, w.opts.MaximumRuntimePerJob, ErrTimeout)
-		defer stop()
-		ctx = bounded
-	}
-	r.begin(cancel)
-	returned := make(chan struct{})
-	defer context.AfterFunc(ctx, func() { w.watch(ctx, r, returned, prepared) })()
-	err := errGoexit
-	defer func() { // runs also if runtime.Goexit ends the goroutine
-		close(returned)
-		if !r.over.CompareAndSwap(false, true) {
-			w.inFlight.returned(r)
-			w.reportReturned(r, err)
-			w.after(r)
-			return
-		}
-		w.finish(r, err, causeOf(ctx))
-	}()
-	if before := w.handler.preHandle; before != nil {
-		w.observers.Call("PreHandle", func() { before(ctx, r.job) })
+	r.Begin(cancel)
+	c := &jobrun.Call{Grace: w.grace, Goexit: errGoexit}
+	c.Finish = func(err error) { w.finish(r, err, jobrun.CauseOf(ctx)) }
+	c.GiveUp = func(cause error) {
 		prepared()
+		w.giveUp(r)
+		w.settle(r, fmt.Errorf("%w: %w", ErrHandlerOverdue, cause), cause, func() {})
+		jobrun.Wake(w.wake)
 	}
-	if r.over.Load() { // PreHandle was given up
-		err = nil
-		return
+	c.Late = func(err error) {
+		w.returned(r, err)
+		w.after(r)
 	}
-	err = recovered("the handler", func() error { return w.handler.handle(ctx, r.job) })
-}
-
-// watch waits for a handler whose context has ended. If the handler has not returned after the
-// grace period, watch gives it up and settles its job.
-func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}, prepared func()) {
-	timer := time.NewTimer(w.grace)
-	defer timer.Stop()
-	select {
-	case <-returned:
-		return
-	case <-timer.C:
-	}
-	if !r.over.CompareAndSwap(false, true) {
-		return
-	}
-	prepared()
-	w.giveUp(r)
-	cause := context.Cause(ctx)
-	w.settle(r, fmt.Errorf("%w: %w", ErrHandlerOverdue, cause), cause, func() {})
-	signal(w.wake)
+	c.Do(ctx, func() error {
+		if before := w.handler.preHandle; before != nil {
+			w.observers.Call("PreHandle", func() { before(ctx, r.job) })
+			prepared()
+		}
+		if c.Over() { // PreHandle was given up
+			return nil
+		}
+		return recovered("the handler", func() error { return w.handler.handle(ctx, r.job) })
+	})
 }
 
 // giveUp records a run whose handler does not return.
 func (w *Worker) giveUp(r *run) {
-	w.inFlight.gaveUp(r)
+	w.inFlight.GiveUp(r)
 	w.observers.Notify(observe.JobOverdue{Job: r.header.job()})
 }
 
-// reportReturned notifies observers that a handler that was given up has returned, while the worker
-// runs.
-func (w *Worker) reportReturned(r *run, err error) {
+// returned records that a handler that was given up has returned. It notifies observers while the
+// worker runs.
+func (w *Worker) returned(r *run, err error) {
+	w.inFlight.Returned(r)
 	if w.alive.Err() != nil {
 		return
 	}
 	returned := observe.JobReturned{Job: r.header.job(), Err: errtext.Of(err)}
-	if since, _ := r.called(); !since.IsZero() {
+	if since := r.Since(); !since.IsZero() {
 		returned.Took = time.Since(since)
 	}
 	w.observers.Notify(returned)
@@ -120,10 +98,7 @@ func (w *Worker) after(r *run) {
 // settle gives a run to the settler. stored is called when the settler is done with the run.
 func (w *Worker) settle(r *run, err, cause error, stored func()) {
 	w.settler.expect()
-	ended, byTx := r.settle()
-	if cause == nil {
-		cause = ended
-	}
+	cause, byTx := cmp.Or(cause, r.Settle()), r.byTx.Load()
 	if err != nil && errors.Is(cause, ErrTimeout) {
 		err = &timedOut{w.opts.MaximumRuntimePerJob, err}
 	}
@@ -131,18 +106,18 @@ func (w *Worker) settle(r *run, err, cause error, stored func()) {
 	if byTx && err == nil && to == StateErrored {
 		err = errUncommitted
 	}
-	w.settler.add(&ending{run: r, err: err, took: time.Since(r.begun), stored: stored,
-		end: end{claim: r.claim, To: to, Message: message, Delay: delay, Requeued: requeued}})
+	w.settler.add(&ending{run: r, err: err, took: time.Since(r.Since()), stored: stored,
+		end: end{claim: r.Claim, To: to, Message: message, Delay: delay, Requeued: requeued}})
 }
 
 // settleUnstarted settles a run whose handler was not called. A Scan that was given up keeps its
 // slot.
 func (w *Worker) settleUnstarted(r *run, e end, why error) {
 	w.settler.expect()
-	r.settle()
-	e.claim = r.claim
+	r.Settle()
+	e.claim = r.Claim
 	stored := w.give
-	if r.over.Load() {
+	if r.GaveUp() {
 		stored = func() {}
 	}
 	w.settler.add(&ending{run: r, err: why, stored: stored, end: e})
@@ -161,18 +136,10 @@ func (e *timedOut) Error() string {
 // Unwrap returns ErrTimeout and the error that the handler has returned.
 func (e *timedOut) Unwrap() []error { return []error{ErrTimeout, e.err} }
 
-// causeOf returns why the context of a run has ended, nil if it has not.
-func causeOf(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(ctx)
-}
-
 // running reports whether handlers run that were not given up.
 func (w *Worker) running() bool {
-	for _, r := range w.inFlight.all() {
-		if runs, _ := r.runs(); runs {
+	for _, r := range w.inFlight.All() {
+		if r.Phase() != jobrun.Settling {
 			return true
 		}
 	}

@@ -44,7 +44,7 @@ func (w *Worker) Live() error { return w.probe().Live() }
 func (w *Worker) Ready(ctx context.Context, _ time.Duration) []error { return w.probe().Ready(ctx) }
 
 func (w *Worker) reasons() []error {
-	lost, since := w.inFlight.overdueNow()
+	lost, since := w.overdue()
 	all := []error{runtime.LostSlots(lost, w.opts.NumHandlers, "", since)}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
@@ -24,7 +25,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 	}()
 	pause := w.opts.HeartbeatInterval
 	for failures := 0; backoff.Sleep(ctx, pause); {
-		before := w.inFlight.all()
+		before := w.inFlight.All()
 		w.turns.beats.Begin()
 		err := w.beat(ctx, before, w.beatLimit(failures))
 		if ctx.Err() != nil {
@@ -90,17 +91,16 @@ func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) e
 		return err
 	}
 	for _, r := range before {
-		canceled, is := seen[r.claim]
-		runs, byTx := r.runs()
+		canceled, is := seen[r.Claim]
 		if is {
 			r.server, r.missed = server, time.Time{}
 		}
 		switch {
-		case !runs || !w.inFlight.has(r):
+		case r.Phase() == jobrun.Settling || !w.inFlight.Has(r):
 		case is && canceled:
-			r.end(ErrCanceled)
-		case !is && !byTx && r.isLost(server, w.store.settings.stalled): // the handler may have committed its CompleteTx
-			r.end(ErrClaimLost)
+			r.End(ErrCanceled)
+		case !is && !r.byTx.Load() && r.isLost(server, w.store.settings.stalled): // the handler may have committed its CompleteTx
+			r.End(ErrClaimLost)
 		}
 	}
 	return nil
@@ -122,10 +122,10 @@ func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bo
 	return server, batch.Each(before, func(runs []*run) error {
 		return w.beatOn(ctx, w.store.db.Plans.On(w.heartbeatConn, w.heartbeatConn), runs, out, seen)
 	}, func(r *run, err error) error {
-		if err := w.refuse(observe.ConditionHeartbeat, r.claim.ID, err); err != nil {
+		if err := w.refuse(observe.ConditionHeartbeat, r.Claim.ID, err); err != nil {
 			return err
 		}
-		return w.beatOn(ctx, w.store.db.Plans.On(w.heartbeatConn, w.heartbeatConn), []*run{r}, pgdriver.Array([]int64{r.claim.ID}), seen)
+		return w.beatOn(ctx, w.store.db.Plans.On(w.heartbeatConn, w.heartbeatConn), []*run{r}, pgdriver.Array([]int64{r.Claim.ID}), seen)
 	})
 }
 
@@ -134,7 +134,7 @@ func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bo
 func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run, out string, seen map[claim]bool) error {
 	claims := make([]claim, len(runs))
 	for i, r := range runs {
-		claims[i] = r.claim
+		claims[i] = r.Claim
 	}
 	ids, numbers := arrays(claims)
 	type row struct {

@@ -120,7 +120,7 @@ func (r *run) entry(entry any) (text string, err error) {
 func (r *run) logged(ctx context.Context, statement string, into *int, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, r.w.limit)
 	defer cancel()
-	args = append([]any{r.claim.ID, r.claim.Claim, r.w.host}, args...)
+	args = append([]any{r.Claim.ID, r.Claim.Claim, r.w.host}, args...)
 	err := pgdriver.Repeated(func() error { return r.w.store.db.QueryRowContext(ctx, statement, args...).Scan(into) })
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -136,14 +136,12 @@ var errHeld = errors.New("another transaction holds the row: end it first")
 
 // completeIn completes the job in a transaction of the handler's own.
 func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
-	r.mu.Lock()
-	r.byTx = true
-	r.mu.Unlock()
-	settled, err := r.w.settleOn(ctx, tx, []end{{claim: r.claim, To: StateCompleted}})
+	r.byTx.Store(true)
+	settled, err := r.w.settleOn(ctx, tx, []end{{claim: r.Claim, To: StateCompleted}})
 	if err != nil {
 		return err
 	}
-	switch state, is := settled[r.claim]; {
+	switch state, is := settled[r.Claim]; {
 	case !is:
 		return ErrClaimLost
 	case state == "":

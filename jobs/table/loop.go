@@ -245,8 +245,8 @@ func (l *loop) releaseOrphans(ctx context.Context) {
 	l.w.turns.claims.Begin()
 	defer l.w.turns.claims.End()
 	var mine []claim
-	for _, r := range l.w.inFlight.all() {
-		mine = append(mine, r.claim)
+	for _, r := range l.w.inFlight.All() {
+		mine = append(mine, r.Claim)
 	}
 	ids, _ := arrays(mine)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {

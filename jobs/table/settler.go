@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
@@ -79,8 +80,8 @@ func (s *settler) add(e *ending) {
 	s.coming--
 	s.waiting = append(s.waiting, e)
 	s.mu.Unlock()
-	signal(s.wake)
-	signal(s.w.wake) // its handler has ended
+	jobrun.Wake(s.wake)
+	jobrun.Wake(s.w.wake) // its handler has ended
 }
 
 // waits returns how many outcomes are not stored.
@@ -156,7 +157,7 @@ func (s *settler) putBack(all []*ending, err error) (kept int) {
 	rest := slices.DeleteFunc(all, func(e *ending) bool { return e.gone })
 	s.storing, s.err = 0, err
 	s.waiting = append(s.waiting, rest...)
-	signal(s.changed)
+	jobrun.Wake(s.changed)
 	return len(rest)
 }
 
@@ -196,7 +197,7 @@ func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) 
 		return err
 	}
 	for _, e := range batch {
-		state, is := settled[e.run.claim]
+		state, is := settled[e.run.Claim]
 		switch {
 		case !is:
 			s.lost(e)
@@ -222,15 +223,15 @@ func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err 
 		}
 	}
 	e.err = fmt.Errorf("PostgreSQL refuses to store that the job is %s: %w", e.end.To, errtext.Of(err))
-	e.end = end{claim: e.run.claim, To: StateFailed, Message: text(e.err)}
+	e.end = end{claim: e.run.Claim, To: StateFailed, Message: text(e.err)}
 	settled, err := s.w.settleOn(ctx, on, []end{e.end})
-	state, is := settled[e.run.claim]
+	state, is := settled[e.run.Claim]
 	if state == unchanged {
 		err = errUnchanged
 	}
 	switch {
 	case pgdriver.FaultOf(err) != pgdriver.FaultServer || state == unchanged:
-		_ = s.w.refuse(observe.ConditionSettle, e.run.claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // a full list of refused rows does not block settling
+		_ = s.w.refuse(observe.ConditionSettle, e.run.Claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // a full list of refused rows does not block settling
 		s.lost(e)
 	case err != nil:
 		return err
@@ -272,7 +273,7 @@ func (s *settler) lost(e *ending) {
 
 func (s *settler) leave(e *ending) {
 	e.gone = true
-	s.w.inFlight.drop(e.run)
+	s.w.inFlight.Drop(e.run)
 }
 
 // finish waits until every outcome is stored. It gives up after finishLimit or when ctx ends.

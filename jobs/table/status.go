@@ -60,7 +60,7 @@ func (w *Worker) Status() Status {
 	s.State = w.state.Load().(observe.State)
 	s.NumHandlers = w.opts.NumHandlers
 	s.Unsettled = w.settler.waits()
-	s.Overdue, s.OverdueSince = w.inFlight.overdueNow()
+	s.Overdue, s.OverdueSince = w.overdue()
 	return s
 }
 
@@ -81,7 +81,15 @@ type RunningJob struct {
 // Running returns the jobs that hold slots of this worker, the longest first. It may be called at
 // any time, also from a handler.
 func (w *Worker) Running() []RunningJob {
-	all := w.inFlight.called()
+	var all []RunningJob
+	for _, r := range w.inFlight.Called() {
+		all = append(all, RunningJob{Header: r.header, Since: r.Since()})
+	}
+	for _, r := range w.inFlight.Overdue() {
+		if since := r.Since(); !since.IsZero() { // else its Scan was given up
+			all = append(all, RunningJob{Header: r.header, Since: since, Overdue: true})
+		}
+	}
 	slices.SortFunc(all, func(a, b RunningJob) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})

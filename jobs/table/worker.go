@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/watchdog"
@@ -54,7 +56,7 @@ type Worker struct {
 	failover      runtime.Failover
 	handling      context.Context // context of all handlers; a stop ends it after ShutdownTimeout
 	alive         context.Context // context of all other goroutines; ends before Start returns
-	inFlight      *inFlight
+	inFlight      jobrun.InFlight[*run]
 	settler       *settler
 	turns         turns
 	observers     *runtime.Observers
@@ -101,7 +103,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	w := &Worker{
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: watchdog.Limit,
 		wake:     make(chan struct{}, 1),
-		inFlight: newInFlight(), errs: map[observe.Condition]error{},
+		inFlight: jobrun.InFlight[*run]{Lost: ErrClaimLost}, errs: map[observe.Condition]error{},
 		refused: map[observe.Condition]*batch.Refused[int64]{observe.ConditionDatabase: {}, observe.ConditionClaim: {}, observe.ConditionHeartbeat: {}, observe.ConditionSettle: {}, observe.ConditionReset: {}},
 	}
 	var loggers []observe.Observer
@@ -197,8 +199,13 @@ func (w *Worker) work(p *runtime.Phases) error {
 			err = errtext.Join(err, fmt.Errorf("%w: the hook PostHandle of %d jobs", ErrHandlerOverdue, n))
 		}
 	}
-	if late := w.inFlight.late(); len(late) > 0 {
-		err = errtext.Join(err, fmt.Errorf("%w: of jobs %v", ErrHandlerOverdue, late))
+	if late := w.inFlight.Overdue(); len(late) > 0 {
+		ids := make([]int64, len(late))
+		for i, r := range late {
+			ids[i] = r.Claim.ID
+		}
+		slices.Sort(ids)
+		err = errtext.Join(err, fmt.Errorf("%w: of jobs %v", ErrHandlerOverdue, ids))
 	}
 	return err
 }
@@ -251,7 +258,7 @@ func (w *Worker) give() {
 	w.mu.Lock()
 	w.taken--
 	w.mu.Unlock()
-	signal(w.wake)
+	jobrun.Wake(w.wake)
 }
 
 // free returns how many slots are free, and how many jobs were claimed so far.
@@ -269,7 +276,7 @@ func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) (left int)
 	defer late.Stop()
 	for {
 		free, _ := w.free()
-		if left = w.opts.NumHandlers - free - len(w.inFlight.late()) - w.settler.waits(); left <= 0 {
+		if left = w.opts.NumHandlers - free - len(w.inFlight.Overdue()) - w.settler.waits(); left <= 0 {
 			return 0
 		}
 		select {
@@ -279,13 +286,5 @@ func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) (left int)
 		case <-ctx.Done():
 			return left
 		}
-	}
-}
-
-// signal wakes the receiver of c, now or at its next receive.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

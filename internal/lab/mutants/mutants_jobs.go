@@ -42,11 +42,11 @@ var jobMutants = []Mutant{
 		Name: "in-flight-after", Jobs: true,
 		Mistake: "a reconciliation takes the set of jobs in flight after the rows, because it is fresher then",
 		Edits: []Edit{
-			{"jobs/reconcile.go", `	before := l.w.inFlight.of(l)
-	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.reconciledAt) < idleReconcile*l.w.cfg.heartbeat {`, `	if len(l.w.inFlight.of(l)) == 0 && l.doubt.IsZero() {`},
+			{"jobs/reconcile.go", `	before := l.inFlight()
+	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.reconciledAt) < idleReconcile*l.w.cfg.heartbeat {`, `	if len(l.inFlight()) == 0 && l.doubt.IsZero() {`},
 			{"jobs/reconcile.go", `	l.reconciledAt = time.Now()
 `, `	l.reconciledAt = time.Now()
-	before := l.w.inFlight.of(l)
+	before := l.inFlight()
 `},
 		},
 		Faults: jobCalm,
@@ -109,7 +109,7 @@ var jobMutants = []Mutant{
 		Mistake: "a stop waits for what runs; what was claimed ahead, the others will find",
 		Edits: []Edit{{"jobs/begin.go", `	for _, r := range l.ready {
 		l.unclaim(r)`, `	for _, r := range l.ready {
-		l.w.inFlight.drop(r)
+		l.w.inFlight.Drop(r)
 	}
 	for _, r := range l.ready[:0] {
 		l.unclaim(r)`}},

@@ -1,0 +1,77 @@
+package jobrun_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/jobrun"
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+type run struct{ jobrun.Run }
+
+func newRun(id, claim int64) *run {
+	return &run{jobrun.Run{Claim: queue.Run{ID: id, Claim: claim}}}
+}
+
+// The newest run of a job has it. A run whose context is to end ends as soon as it has one.
+func TestInFlightOfOneJob(t *testing.T) {
+	t.Parallel()
+	set := jobrun.InFlight[*run]{Lost: errBoom}
+	older, newer, last := newRun(1, 1), newRun(1, 2), newRun(1, 3)
+	set.Add(older)
+	set.Add(newer)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	older.Begin(cancel)
+	if newer.End(errEnded); context.Cause(ctx) != errBoom || older.Settle() != errBoom || newer.Settle() != errEnded {
+		t.Errorf("the older run ends with %v", context.Cause(ctx))
+	}
+	set.Drop(older)
+	if set.Has(older) || !set.Has(newer) || len(set.All()) != 1 {
+		t.Errorf("%d runs are left", len(set.All()))
+	}
+	set.Add(last)
+	if newer.End(errEnded); newer.Settle() != errEnded || last.Phase() != jobrun.Claimed {
+		t.Errorf("the third run is in phase %v", last.Phase())
+	}
+}
+
+// A run holds its slot from its call until its handler returns, also after it was given up.
+func TestInFlightSlots(t *testing.T) {
+	t.Parallel()
+	var set jobrun.InFlight[*run]
+	first, second, early := newRun(1, 1), newRun(2, 1), newRun(3, 1)
+	now := time.Now()
+	for i, r := range []*run{first, second, early} {
+		set.Add(r)
+		r.Call(now.Add(time.Duration(-i) * time.Second))
+	}
+	check := func(what string, called int, overdue ...*run) {
+		t.Helper()
+		got := set.Overdue()
+		if len(set.Called()) != called || len(got) != len(overdue) {
+			t.Fatalf("%s: %d run, and %d are overdue", what, len(set.Called()), len(got))
+		}
+		for i, r := range overdue {
+			if got[i] != r {
+				t.Errorf("%s: overdue is %d in place %d", what, got[i].Claim.ID, i)
+			}
+		}
+	}
+	check("at first", 3)
+	set.GiveUp(first)
+	set.GiveUp(second)
+	check("given up", 1, second, first)
+	second.Settle()
+	set.Drop(second)
+	check("settled", 1, second, first)
+	set.Returned(second)
+	check("returned", 1, first)
+	set.Returned(early) // before GiveUp
+	set.GiveUp(early)
+	if early.Settle(); !early.GaveUp() {
+		t.Error("it was not given up")
+	}
+	check("returned first", 0, first)
+}
