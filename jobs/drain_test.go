@@ -11,6 +11,33 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
+// A stop waits for the outcome of a job while its RetryPolicy runs.
+func TestStopWaitsForRetryPolicy(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	asked, release := make(chan struct{}), make(chan struct{})
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return errors.New("boom") },
+		jobs.Retry(func(int, error) time.Duration {
+			close(asked)
+			<-release
+			return time.Hour
+		}))
+	id := s.add(task{1})
+	w, stop := s.runOn(s.d.DB)
+	<-asked
+	if n := w.Status().Unsettled; n != 1 {
+		t.Errorf("%d outcomes are not stored, want 1", n)
+	}
+	w.Stop()
+	close(release)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if i, err := s.Get(t.Context(), id); err != nil || i.State != jobs.StateAvailable || i.Failures != 1 {
+		t.Errorf("the job is %s after %d failures, %v", i.State, i.Failures, err)
+	}
+}
+
 // A drained worker claims no more jobs, finishes the job in flight, and stays until the program
 // stops it.
 func TestDrainWorker(t *testing.T) {

@@ -43,7 +43,7 @@ func (w *Worker) settleStranded(runs []*run) {
 		}
 		err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
 		w.afterHandle(r, err)
-		r.Settle()
+		w.settling(r)
 		w.settler.add(&ending{outcome: outcome{run: r, err: err}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Erred,
 			Counts: true, Most: r.handler.maxAttempts, Code: CodePanic, Error: errtext.Storable(err), Delay: microseconds(defaultRetry(r.row.Failures+1, err))}})
 	}

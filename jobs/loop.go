@@ -182,7 +182,7 @@ func (l *loop) wantSlots() {
 	switch {
 	case time.Now().Before(l.pausedTo):
 		l.w.slots.want(l.seat, 0)
-	case l.claimable && !l.w.settler.full():
+	case l.claimable && !l.w.settler.Full():
 		l.w.slots.want(l.seat, l.capacity)
 	default:
 		l.w.slots.want(l.seat, len(l.ready))
@@ -193,7 +193,7 @@ func (l *loop) wantSlots() {
 func (l *loop) mayClaim(now time.Time) (want int) {
 	want = l.room()
 	switch {
-	case !l.claimable || want <= 0 || now.Before(l.pausedTo) || l.w.settler.full():
+	case !l.claimable || want <= 0 || now.Before(l.pausedTo) || l.w.settler.Full():
 		return 0
 	case l.gathers(now, want):
 		return 0
@@ -243,7 +243,7 @@ func (l *loop) rest(ctx context.Context) {
 		until = earlier(until, l.pausedTo)
 	case want > 0 && l.gathers(now, want):
 		until = earlier(until, l.claimedAt.Add(min(l.took, gather)))
-	case want > 0 && !l.w.settler.full():
+	case want > 0 && !l.w.settler.Full():
 		return // a claim is due
 	}
 	l.sleep(ctx, until.Sub(now))

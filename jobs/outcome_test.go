@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/runtime"
-
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/jobflow"
@@ -89,49 +87,6 @@ func TestRetryPolicyThatPanics(t *testing.T) {
 		}
 		if s := Steps(time.Second, time.Minute)(n, nil); n == 1 && (s < time.Second || s > 5*time.Second/4) || n > 1 && (s < time.Minute || s > 5*time.Minute/4) {
 			t.Fatalf("step %d is %v", n, s)
-		}
-	})
-}
-
-// A statement settles a bounded number of bytes, and each outcome once. While too many outcomes
-// wait, nothing is claimed.
-func TestSettlerTakesBoundedBytes(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		s := &settler{woken: make(chan struct{}, 1), changed: make(chan struct{}, 1), w: &Worker{observers: &runtime.Observers{}}}
-		sizes := rapid.SliceOfN(rapid.IntRange(0, 2*mostBytes), 0, 30).Draw(t, "sizes")
-		now, total := time.Now(), 0
-		for i, n := range sizes {
-			total += n
-			e := &ending{outcome: outcome{run: &run{row: queue.Job{Run: queue.Run{ID: int64(i)}}}}, end: queue.End{Result: make([]byte, n)}}
-			s.add(e)
-			if rapid.Bool().Draw(t, "set aside") { // and due
-				s.waiting, s.aside = s.waiting[:len(s.waiting)-1], append(s.aside, e)
-			}
-		}
-		if is := s.full(); is != (s.bytes >= mostUnsettledBytes) || s.bytes < total {
-			t.Fatalf("full: %t with %d bytes of %d", is, s.bytes, total)
-		}
-		seen := map[int64]bool{}
-		for {
-			all, _ := s.take(now)
-			if len(all) == 0 {
-				break
-			}
-			sum := 0
-			for _, e := range all {
-				if sum += e.bytes; seen[e.run.row.ID] {
-					t.Fatalf("%d is taken again", e.run.row.ID)
-				}
-				seen[e.run.row.ID], e.concluded = true, true
-			}
-			if sum > mostBytes && len(all) > 1 {
-				t.Fatalf("%d bytes of %d", sum, len(all))
-			}
-			s.finishBatch(all, nil)
-		}
-		if len(seen) != len(sizes) || s.bytes != 0 || s.unsettled() != 0 {
-			t.Fatalf("%d of %d are taken, %d bytes are left", len(seen), len(sizes), s.bytes)
 		}
 	})
 }

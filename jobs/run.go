@@ -106,7 +106,7 @@ func (w *Worker) completeIn(ctx context.Context, tx Querier, all []completion) e
 		if time.Now().After(late) {
 			return errRowLocked
 		}
-		if !backoff.Sleep(ctx, lockedPause(tries)) {
+		if !backoff.Sleep(ctx, jobrun.LockedPause(tries)) {
 			return context.Cause(ctx)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/observe"
@@ -47,16 +48,10 @@ func each(runs []*run, o outcome) []outcome {
 
 // ending is an outcome that is not stored yet.
 type ending struct {
+	jobrun.Ending
 	outcome
-	end       queue.End
-	took      time.Duration
-	concluded bool // the outcome is stored, or the claim is lost
-
-	bytes   int       // size of the ending; set when the settler gets it
-	why     error     // why the last statement set it aside; nil: it did not
-	locked  int       // how often the row was locked when the outcome was to be stored
-	refused int       // how often the database has refused to store the outcome
-	until   time.Time // when to retry
+	end  queue.End
+	took time.Duration
 }
 
 // size returns about how many bytes a statement moves to store the ending. The row counts too,
@@ -76,14 +71,21 @@ func (w *Worker) settle(all []outcome) {
 		r := o.run
 		w.afterHandle(r, o.err)
 		e := &ending{outcome: o, took: time.Since(r.Since())}
-		e.cause = cmp.Or(e.cause, r.Settle())
 		if o.kind == completed {
+			r.Settle()
 			w.settled(e, queue.Completed)
 			continue
 		}
+		e.cause = cmp.Or(e.cause, w.settling(r))
 		e.decide()
 		w.settler.add(e)
 	}
+}
+
+// settling begins to settle a run, whose ending the settler gets next. A stop waits for the ending.
+func (w *Worker) settling(r *run) (ended error) {
+	w.settler.Expect()
+	return r.Settle()
 }
 
 // afterHandle calls the hook AfterHandle. Every path that ends a run calls it once, for each call

@@ -1,15 +1,11 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"sync"
-	"time"
 
-	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobrun"
@@ -19,221 +15,43 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// settler stores the outcomes of jobs. The outcomes that gather while a statement runs are stored
-// by the next statement. While the database does not answer, the settler keeps the outcomes and
-// retries. A job whose row is locked or refused is set aside and retried, and the others are
-// stored.
+// settler stores the outcomes of jobs.
 type settler struct {
-	w       *Worker
-	turn    watchdog.Iteration
-	woken   chan struct{}
-	changed chan struct{} // signalled after each statement
+	*jobrun.Settler[*ending]
+	w    *Worker
+	turn watchdog.Iteration
 
-	storedAt time.Time     // the end of the last statement
-	took     time.Duration // duration of the last statement
-	pace     batch.Pace
-
-	mu      sync.Mutex
-	waiting []*ending
-	aside   []*ending // locked or refused, to be retried
-	storing int       // outcomes in the current statement
-	bytes   int       // of all outcomes that are not stored
-	err     error
+	mu  sync.Mutex
+	err error // why outcomes cannot be stored
 }
 
 func newSettler(w *Worker) *settler {
-	return &settler{w: w, woken: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	s := &settler{Settler: jobrun.NewSettler[*ending](), w: w}
+	s.Store, s.Report, s.Room = s.storeBounded, s.report, w.wakeLoops
+	s.LockedRow, s.Gather, s.Turn = errRowLocked, gather, &s.turn
+	return s
 }
 
-const (
-	// mostStored bounds how many jobs a statement settles.
-	mostStored = 2000
-	// mostBytes bounds the bytes of the jobs that a statement settles. The first job of a statement
-	// may exceed the bound.
-	mostBytes = 4 << 20
-	// fullBatch is how many outcomes are stored at once, without a pause to gather more.
-	fullBatch = 200
-	// mostUnsettled is how many outcomes may wait. Above this number the worker claims no jobs.
-	mostUnsettled = 10_000
-	// mostUnsettledBytes is how many bytes of outcomes may wait. Above this size the worker claims
-	// no jobs.
-	mostUnsettledBytes = 64 << 20
-	// lockedOften is how often a job's row must be found locked before an observer is notified.
-	// That is about two seconds after the first time.
-	lockedOften = 10
-	// finishLimit is how long a stop waits for outcomes to be stored.
-	finishLimit = 15 * time.Second
-)
-
-func (s *settler) add(e *ending) {
-	e.bytes = e.size()
-	s.mu.Lock()
-	s.waiting = append(s.waiting, e)
-	s.bytes += e.bytes
-	s.mu.Unlock()
-	jobrun.Wake(s.woken)
-}
-
-// finishBatch sorts a batch after its statements. Concluded outcomes are done. Refused outcomes,
-// and outcomes of locked rows, are set aside. After an error, the rest waits behind newer outcomes,
-// so that the next statement has other jobs.
-func (s *settler) finishBatch(tried []*ending, err error) {
-	now := time.Now()
-	s.mu.Lock()
-	waited := s.isFull()
-	s.storing -= len(tried)
-	for _, e := range tried {
-		switch {
-		case e.concluded:
-			s.bytes -= e.bytes
-			continue
-		case e.why != nil:
-			e.refused++
-			e.until = now.Add(batch.Pause(e.refused))
-		case err != nil:
-			s.waiting = append(s.waiting, e)
-			continue
-		default:
-			e.why = errRowLocked
-			e.locked++
-			e.until = now.Add(lockedPause(e.locked))
-		}
-		s.aside = append(s.aside, e)
-	}
-	s.mu.Unlock()
-	jobrun.Wake(s.changed)
-	if waited {
-		s.w.wakeLoops()
-	}
-}
-
-// unsettled returns how many outcomes are not stored.
-func (s *settler) unsettled() int { return len(s.waiting) + len(s.aside) + s.storing }
-
-// isFull reports whether too many outcomes wait.
-func (s *settler) isFull() bool {
-	return s.unsettled() >= mostUnsettled || s.bytes >= mostUnsettledBytes
-}
-
-// lockedPause returns the pause before a job is settled again whose row was locked this often.
-func lockedPause(often int) time.Duration {
-	return min(time.Second, time.Millisecond<<min(often, lockedOften))
-}
+func (s *settler) add(e *ending) { s.Add(e, e.size()) }
 
 // status returns how many outcomes wait, and why they cannot be stored.
 func (s *settler) status() (waits int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unsettled(), s.err
-}
-
-// full reports whether too many outcomes wait.
-func (s *settler) full() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.isFull()
+	return s.Unsettled(), s.err
 }
 
 // run stores outcomes until ctx ends.
-func (s *settler) run(ctx context.Context) {
-	for failures := 0; ; {
-		if !s.gather(ctx) {
-			return
-		}
-		batch, next := s.take(time.Now())
-		if len(batch) == 0 {
-			select {
-			case <-s.woken:
-				continue
-			case <-next:
-				continue
-			case <-ctx.Done():
-				return
-			}
-		}
-		if s.storeInTurn(ctx, batch) == nil {
-			failures = 0
-			continue
-		}
-		failures++
-		if !backoff.Sleep(ctx, backoff.Session(failures)) {
-			return
-		}
-	}
-}
+func (s *settler) run(ctx context.Context) { s.Run(ctx, s.w.limit) }
 
-// storeInTurn stores a batch and reports the result to observers.
-func (s *settler) storeInTurn(ctx context.Context, batch []*ending) error {
-	s.turn.Begin()
-	defer s.turn.End()
-	begin := time.Now()
-	err := s.storeBounded(ctx, batch)
-	s.storedAt = time.Now()
-	s.took = s.storedAt.Sub(begin)
-	s.pace.Took(len(batch), s.took, s.w.limit, err)
-	s.finishBatch(batch, err)
-	if ctx.Err() != nil {
-		return err
-	}
+// report notifies observers of the result of a statement.
+func (s *settler) report(batch []*ending, err error) {
 	s.reportAside(batch)
 	if err != nil {
 		s.fails(err)
 	} else {
 		s.stored()
 	}
-	return err
-}
-
-// gather pauses if the last statement was a moment ago and few outcomes have gathered since.
-// Without the pause, a statement for every few jobs would keep the server busy. gather reports
-// false when ctx ends.
-func (s *settler) gather(ctx context.Context) bool {
-	for {
-		rest := time.Until(s.storedAt.Add(min(s.took, gather)))
-		if n, _ := s.status(); n == 0 || n >= fullBatch || rest <= 0 {
-			return true
-		}
-		if !backoff.Sleep(ctx, min(rest, time.Millisecond)) {
-			return false
-		}
-	}
-}
-
-// take returns the outcomes to store now, as many as a statement may settle. It takes waiting
-// outcomes first, then outcomes set aside whose retry is due. If there are none now, next fires
-// when the next retry is due.
-func (s *settler) take(now time.Time) (batch []*ending, next <-chan time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	most, bytes := s.pace.Most(mostStored), 0
-	fits := func(e *ending) bool {
-		if bytes += e.bytes; len(batch) > 0 && (bytes > mostBytes || len(batch) == most) {
-			return false
-		}
-		e.why = nil
-		batch = append(batch, e)
-		return true
-	}
-	n := 0
-	for n < len(s.waiting) && fits(s.waiting[n]) {
-		n++
-	}
-	s.waiting = s.waiting[n:]
-	var first time.Time
-	s.aside = slices.DeleteFunc(s.aside, func(e *ending) bool {
-		if !now.Before(e.until) && fits(e) {
-			return true
-		}
-		if first.IsZero() || e.until.Before(first) {
-			first = e.until
-		}
-		return false
-	})
-	s.storing += len(batch)
-	if len(batch) == 0 && !first.IsZero() {
-		next = time.After(first.Sub(now))
-	}
-	return batch, next
 }
 
 // reportAside notifies observers of outcomes that were set aside: at the first refusal, and for one
@@ -242,12 +60,12 @@ func (s *settler) reportAside(batch []*ending) {
 	locked := false
 	for _, e := range batch {
 		switch {
-		case e.concluded || e.why == nil:
-		case e.why != errRowLocked:
-			if e.refused == 1 {
+		case e.Concluded || e.Why == nil:
+		case e.Why != errRowLocked:
+			if e.Refused == 1 {
 				s.fails(e.failure())
 			}
-		case e.locked >= lockedOften && !locked:
+		case e.Locked >= jobrun.LockedOften && !locked:
 			locked = true
 			s.fails(e.failure())
 		}
@@ -256,18 +74,16 @@ func (s *settler) reportAside(batch []*ending) {
 
 // stored records that a statement has succeeded, and why outcomes are still set aside.
 func (s *settler) stored() {
-	s.mu.Lock()
-	s.err = nil
-	stuck := 0
-	for _, e := range s.aside {
-		if e.refused > 0 || e.locked >= lockedOften {
-			stuck++
-			s.err = cmp.Or(s.err, errtext.Of(e.failure()))
-		}
+	first, stuck := s.Stuck()
+	var err error
+	if stuck > 0 {
+		err = errtext.Of(first.failure())
 	}
 	if stuck > 1 {
-		s.err = fmt.Errorf("%w (and %d more jobs)", s.err, stuck-1)
+		err = fmt.Errorf("%w (and %d more jobs)", err, stuck-1)
 	}
+	s.mu.Lock()
+	s.err = err
 	s.mu.Unlock()
 	if stuck == 0 {
 		s.w.observers.End(about(observe.ConditionSettle, ""))
@@ -276,7 +92,7 @@ func (s *settler) stored() {
 
 // failure returns why the outcome of the job is not stored.
 func (e *ending) failure() error {
-	return fmt.Errorf("jobs: what became of job %d cannot be stored: %w", e.run.row.ID, e.why)
+	return fmt.Errorf("jobs: what became of job %d cannot be stored: %w", e.run.row.ID, e.Why)
 }
 
 func (s *settler) fails(err error) {
@@ -378,7 +194,7 @@ func (s *settler) each(ctx context.Context, on Querier, all []*ending, f func(pa
 				return err
 			}
 		}
-		e.why = s.w.refusal(e.run.row.ID, err)
+		e.Why = s.w.refusal(e.run.row.ID, err)
 		return nil
 	})
 }
@@ -405,11 +221,11 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 	}
 	for _, e := range batch {
 		id := e.run.row.ID
-		e.concluded = before[id] != queue.Running
+		e.Concluded = before[id] != queue.Running
 		switch state, ok := states[id]; {
 		case ok:
 			s.w.settled(e, state)
-		case !e.concluded:
+		case !e.Concluded:
 		case before[id] != "":
 			s.w.settledBefore(e, before[id])
 		default:
@@ -427,20 +243,12 @@ func runsOf(batch []*ending) []queue.Run {
 	return runs
 }
 
-// finish waits until every outcome is stored. It gives up after finishLimit or when ctx ends.
+// finish waits until every outcome is stored, or returns ErrUnsettled.
 func (s *settler) finish(ctx context.Context) error {
-	late := time.After(finishLimit)
-	for {
-		n, err := s.status()
-		if n == 0 {
-			return nil
-		}
-		select {
-		case <-s.changed:
-		case <-late:
-			return unsettled(n, err)
-		case <-ctx.Done():
-			return unsettled(n, err)
-		}
+	left := s.Finish(ctx)
+	if left == 0 {
+		return nil
 	}
+	_, err := s.status()
+	return unsettled(left, err)
 }

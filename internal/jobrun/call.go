@@ -1,6 +1,4 @@
-// Package jobrun is what the workers of packages jobs and jobs/table share: a call of a handler,
-// the runs in flight, and the settler that stores their outcomes. It knows no statement: each
-// worker brings its own.
+// Package jobrun is what the workers of jobs and jobs/table share. The statements are theirs.
 package jobrun
 
 import (

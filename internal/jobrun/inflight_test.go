@@ -24,7 +24,7 @@ func TestInFlightOfOneJob(t *testing.T) {
 	set.Add(newer)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	older.Begin(cancel)
-	if newer.End(errEnded); context.Cause(ctx) != errBoom || older.Settle() != errBoom || newer.Settle() != errEnded {
+	if context.Cause(ctx) != errBoom || older.Settle() != errBoom || newer.Settle() != nil {
 		t.Errorf("the older run ends with %v", context.Cause(ctx))
 	}
 	set.Drop(older)
@@ -32,8 +32,9 @@ func TestInFlightOfOneJob(t *testing.T) {
 		t.Errorf("%d runs are left", len(set.All()))
 	}
 	set.Add(last)
-	if newer.End(errEnded); newer.Settle() != errEnded || last.Phase() != jobrun.Claimed {
-		t.Errorf("the third run is in phase %v", last.Phase())
+	last.End(errEnded)
+	if last.End(errBoom); newer.Settle() != errBoom || last.Phase() != jobrun.Claimed || last.Settle() != errEnded {
+		t.Errorf("the second run ends with %v, the third with %v", newer.Settle(), last.Settle())
 	}
 }
 

@@ -97,7 +97,7 @@ func (w *Worker) after(r *run) {
 
 // settle gives a run to the settler. stored is called when the settler is done with the run.
 func (w *Worker) settle(r *run, err, cause error, stored func()) {
-	w.settler.expect()
+	w.settler.Expect()
 	cause, byTx := cmp.Or(cause, r.Settle()), r.byTx.Load()
 	if err != nil && errors.Is(cause, ErrTimeout) {
 		err = &timedOut{w.opts.MaximumRuntimePerJob, err}
@@ -113,7 +113,7 @@ func (w *Worker) settle(r *run, err, cause error, stored func()) {
 // settleUnstarted settles a run whose handler was not called. A Scan that was given up keeps its
 // slot.
 func (w *Worker) settleUnstarted(r *run, e end, why error) {
-	w.settler.expect()
+	w.settler.Expect()
 	r.Settle()
 	e.claim = r.Claim
 	stored := w.give

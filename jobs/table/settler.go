@@ -1,15 +1,13 @@
 package table
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobrun"
@@ -18,30 +16,20 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// settler stores the outcomes of jobs. The outcomes that gather while a statement runs are stored
-// by the next statement. While the database does not answer, the settler keeps the outcomes and
-// retries.
+// settler stores the outcomes of jobs.
 type settler struct {
-	w       *Worker
-	pace    batch.Pace
-	wake    chan struct{}
-	changed chan struct{} // signalled after each statement
-
-	mu      sync.Mutex
-	coming  int // their handlers have ended, and add gets them next
-	waiting []*ending
-	storing int // outcomes in the current statement
-	err     error
+	*jobrun.Settler[*ending]
+	w *Worker
 }
 
 // ending is an outcome that is not stored yet.
 type ending struct {
+	jobrun.Ending
 	run    *run
 	err    error
 	took   time.Duration
 	end    end
 	stored func() // called when the settler is done with the ending
-	gone   bool   // the settler is done with it
 }
 
 // size returns about how many bytes of a statement the ending takes.
@@ -53,113 +41,28 @@ func (e *ending) size() int {
 	return rest + len(*e.end.Message)
 }
 
-const (
-	// mostStored bounds how many jobs a statement settles.
-	mostStored = 2000
-	// mostBytes bounds the bytes of outcomes in a statement.
-	mostBytes = 4 << 20
-	// heldPause is the pause before jobs with locked rows are settled again.
-	heldPause = 200 * time.Millisecond
-	// finishLimit is how long a stop waits for outcomes to be stored.
-	finishLimit = 15 * time.Second
-)
-
 func newSettler(w *Worker) *settler {
-	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
-}
-
-// expect records an outcome that add gets next. From now on a stop waits for this outcome.
-func (s *settler) expect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.coming++
+	s := &settler{jobrun.NewSettler[*ending](), w}
+	s.LockedRow, s.Turn = errHeld, &w.turns.settles
+	s.Store = func(ctx context.Context, all []*ending) error {
+		return w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			w.begin(observe.ConditionSettle) // a settle leaves out no rows
+			on := w.store.db.Plans.On(conn, conn)
+			return batch.Each(all, func(part []*ending) error { return s.store(ctx, on, part) },
+				func(e *ending, err error) error { return s.refused(ctx, on, e, err) })
+		})
+	}
+	s.Report = func(_ []*ending, err error) { w.outcome(observe.ConditionSettle, err) }
+	return s
 }
 
 func (s *settler) add(e *ending) {
-	s.mu.Lock()
-	s.coming--
-	s.waiting = append(s.waiting, e)
-	s.mu.Unlock()
-	jobrun.Wake(s.wake)
+	s.Add(e, e.size())
 	jobrun.Wake(s.w.wake) // its handler has ended
 }
 
-// waits returns how many outcomes are not stored.
-func (s *settler) waits() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.coming + len(s.waiting) + s.storing
-}
-
 // run stores outcomes until ctx ends.
-func (s *settler) run(ctx context.Context) {
-	for failures := 0; ; {
-		begin := time.Now()
-		all := s.take()
-		if len(all) == 0 {
-			select {
-			case <-s.wake:
-				continue
-			case <-ctx.Done():
-				return
-			}
-		}
-		s.w.turns.settles.Begin()
-		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			s.w.begin(observe.ConditionSettle) // a settle leaves out no rows
-			return batch.Each(all, func(part []*ending) error { return s.store(ctx, s.w.store.db.Plans.On(conn, conn), part) },
-				func(e *ending, err error) error { return s.refused(ctx, s.w.store.db.Plans.On(conn, conn), e, err) })
-		})
-		s.pace.Took(len(all), time.Since(begin), s.w.limit, err)
-		held := s.putBack(all, err)
-		if ctx.Err() != nil {
-			return
-		}
-		s.w.outcome(observe.ConditionSettle, err)
-		s.w.turns.settles.End()
-		pause := time.Duration(0)
-		switch {
-		case err != nil:
-			failures++
-			pause = backoff.Session(failures)
-		case held == len(all):
-			failures, pause = 0, heldPause
-		default:
-			failures = 0
-		}
-		if pause > 0 && !backoff.Sleep(ctx, pause) {
-			return
-		}
-	}
-}
-
-// take returns the outcomes to store now, as many as a statement may settle.
-func (s *settler) take() []*ending {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n, bytes := 0, 0
-	for most := min(len(s.waiting), s.pace.Most(mostStored)); n < most; n++ {
-		if bytes += s.waiting[n].size(); n > 0 && bytes > mostBytes {
-			break
-		}
-	}
-	all := s.waiting[:n:n]
-	s.waiting = s.waiting[n:]
-	s.storing = n
-	return all
-}
-
-// putBack keeps the outcomes that could not be stored, behind newer outcomes. It returns how many
-// are kept.
-func (s *settler) putBack(all []*ending, err error) (kept int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	rest := slices.DeleteFunc(all, func(e *ending) bool { return e.gone })
-	s.storing, s.err = 0, err
-	s.waiting = append(s.waiting, rest...)
-	jobrun.Wake(s.changed)
-	return len(rest)
-}
+func (s *settler) run(ctx context.Context) { s.Run(ctx, s.w.limit) }
 
 // settleOn stores outcomes. It returns the current state of each job, "" for a locked row. Jobs
 // that are missing in the result are lost.
@@ -272,29 +175,17 @@ func (s *settler) lost(e *ending) {
 }
 
 func (s *settler) leave(e *ending) {
-	e.gone = true
+	e.Concluded = true
 	s.w.inFlight.Drop(e.run)
 }
 
-// finish waits until every outcome is stored. It gives up after finishLimit or when ctx ends.
+// finish waits until every outcome is stored, or returns ErrUnsettled.
 func (s *settler) finish(ctx context.Context) error {
-	late := time.NewTimer(finishLimit)
-	defer late.Stop()
-	for s.waits() > 0 {
-		select {
-		case <-s.changed:
-			continue
-		case <-late.C:
-		case <-s.w.pool.Closed():
-		case <-ctx.Done():
-		}
-		s.mu.Lock()
-		n, err := s.coming+len(s.waiting)+s.storing, s.err
-		s.mu.Unlock()
-		if err == nil {
-			err = errHeld
-		}
-		return fmt.Errorf("%w: %d jobs: %w", ErrUnsettled, n, errtext.Of(err))
+	left := s.Finish(ctx)
+	if left == 0 {
+		return nil
 	}
-	return nil
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	return fmt.Errorf("%w: %d jobs: %w", ErrUnsettled, left, errtext.Of(cmp.Or(s.w.errs[observe.ConditionSettle], errHeld)))
 }

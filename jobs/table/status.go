@@ -59,7 +59,7 @@ func (w *Worker) Status() Status {
 	w.mu.Unlock()
 	s.State = w.state.Load().(observe.State)
 	s.NumHandlers = w.opts.NumHandlers
-	s.Unsettled = w.settler.waits()
+	s.Unsettled = w.settler.Unsettled()
 	s.Overdue, s.OverdueSince = w.overdue()
 	return s
 }

@@ -89,6 +89,7 @@ func (s *rows) Requeue(ctx context.Context, id int64, after time.Time) error {
 	if err != nil {
 		return err
 	}
+	const heldPause = 200 * time.Millisecond // before a locked row is tried again
 	due := sql.NullTime{Time: after, Valid: !after.IsZero()}
 	ctx, cancel := context.WithTimeout(ctx, statementLimit)
 	defer cancel()

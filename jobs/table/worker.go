@@ -183,8 +183,13 @@ func (w *Worker) work(p *runtime.Phases) error {
 		w.failover.Watch(p.Running, w.pool, w.opts.HeartbeatInterval, w.limit, nil)
 		return nil
 	})
+	stored, giveUp := context.WithCancel(p.Running) // while outcomes can be stored
+	defer giveUp()
 	p.Background.Run(func() error {
-		return w.pool.AwaitClose(p.Running, func(why error) { p.Abandon(fmt.Errorf("%w: %w", errStopping, why)) })
+		return w.pool.AwaitClose(p.Running, func(why error) {
+			p.Abandon(fmt.Errorf("%w: %w", errStopping, why))
+			giveUp()
+		})
 	})
 	ended := make(chan struct{})
 	p.Background.Run(func() error {
@@ -192,7 +197,7 @@ func (w *Worker) work(p *runtime.Phases) error {
 		return newLoop(w).run(p.Running, p.Intake)
 	})
 	<-ended
-	err := w.settler.finish(p.Running)
+	err := w.settler.finish(stored)
 	if w.awaitCalls(p.Running, leaveTimeout) > 0 {
 		p.Abandon(errStopping)
 		if n := w.awaitCalls(p.Running, w.grace); n > 0 {
@@ -276,7 +281,7 @@ func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) (left int)
 	defer late.Stop()
 	for {
 		free, _ := w.free()
-		if left = w.opts.NumHandlers - free - len(w.inFlight.Overdue()) - w.settler.waits(); left <= 0 {
+		if left = w.opts.NumHandlers - free - len(w.inFlight.Overdue()) - w.settler.Unsettled(); left <= 0 {
 			return 0
 		}
 		select {
