@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -51,7 +52,7 @@ func (l *loop) start(runs []*run) {
 }
 
 // startGathers reports whether prefetched jobs should wait for more free slots. They wait while
-// fewer than half of the slots are free and the last start was at most [gather] ago.
+// fewer than half of the slots are free and the last start was at most [jobrun.Gather] ago.
 func (l *loop) startGathers(now time.Time) bool {
 	return now.Before(l.startAt) && l.free() < min(len(l.ready), (l.capacity+1)/2)
 }
@@ -106,7 +107,7 @@ func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, er
 	defer cancel()
 	begin := time.Now()
 	ids, err := onLoop(ctx, l, func(conn *sql.Conn) ([]int64, error) { return l.w.queue.Start(ctx, l.w.planned(conn, conn), runs) })
-	l.startAt = time.Now().Add(min(time.Since(begin), gather))
+	l.startAt = time.Now().Add(min(time.Since(begin), jobrun.Gather))
 	for _, id := range ids {
 		may[id] = true
 	}

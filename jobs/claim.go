@@ -21,7 +21,7 @@ import (
 func (l *loop) claim(ctx context.Context, want int) {
 	condition, skip := l.beforeClaim(ctx)
 	if skip {
-		l.claimable, l.pollAt = false, time.Now().Add(l.polls.first)
+		l.claimable, l.pollAt = false, time.Now().Add(l.polls.First)
 		return
 	}
 	slots := l.w.slots.take(l.seat, min(want, l.free()))

@@ -15,14 +15,14 @@ import (
 func (l *loop) idle(ctx context.Context, found int) {
 	l.claimable = false
 	if found > 0 {
-		l.polls.quiet = 0
+		l.polls.Quiet = 0
 	}
 	if l.wantDue(time.Now()) {
 		if l.want(ctx); l.claimable {
 			return
 		}
 	}
-	if l.pollAt = l.peekedAt.Add(min(10*l.peekTook, l.polls.first)); !time.Now().Before(l.pollAt) {
+	if l.pollAt = l.peekedAt.Add(min(10*l.peekTook, l.polls.First)); !time.Now().Before(l.pollAt) {
 		l.peek(ctx, found > 0)
 	}
 }
@@ -37,17 +37,17 @@ func (l *loop) peek(ctx context.Context, now bool) {
 	begin := time.Now()
 	low := l.lanes.walkIsLow(begin)
 	p, err := onLoop(ctx, l, func(conn *sql.Conn) (queue.Peek, error) {
-		return l.w.queue.Peek(ctx, l.w.planned(conn, conn), l.name, l.lanes.next(low, begin), l.w.kinds, l.polls.ahead())
+		return l.w.queue.Peek(ctx, l.w.planned(conn, conn), l.name, l.lanes.next(low, begin), l.w.kinds, l.polls.Ahead())
 	})
 	l.peekedAt = time.Now()
 	l.peekTook = l.peekedAt.Sub(begin)
 	l.failed(err)
 	if err != nil {
-		l.polls.quiet = 0
-		l.pollAt = l.peekedAt.Add(l.polls.first)
+		l.polls.Quiet = 0
+		l.pollAt = l.peekedAt.Add(l.polls.First)
 		return
 	}
-	pause, polls := l.polls.next(p, low && !l.notifyDown, rand.Float64())
+	pause, polls := nextPoll(l.polls, p, low && !l.notifyDown, rand.Float64())
 	l.polls, l.pollAt = polls, l.peekedAt.Add(pause)
 	if low && (p.None || p.Due > 0) {
 		l.lanes.nothingDue(begin, l.peekedAt)

@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	// gather bounds the pause in which free slots gather for the next claim, while more jobs are
-	// due than slots.
-	gather = 5 * time.Millisecond
 	// unknownEvery is how often an idle loop reads the kinds without handlers.
 	unknownEvery = 10 * time.Second
 	// claimBytes bounds the bytes of arguments that a claim is to return. The size is estimated
@@ -50,9 +47,9 @@ type loop struct {
 	claimedAt    time.Time
 	peekTook     time.Duration // duration of the last peek
 	peekedAt     time.Time
-	startAt      time.Time // when prefetched jobs may start even if few slots are free
-	pausedTo     time.Time // after a failure: no claim before this time
-	polls        polls
+	startAt      time.Time    // when prefetched jobs may start even if few slots are free
+	pausedTo     time.Time    // after a failure: no claim before this time
+	polls        jobrun.Polls // WithPollInterval, WithMaxPollInterval
 	pollAt       time.Time
 	notifyDown   bool // notifications did not arrive in the last turn
 	reconcileAt  time.Time
@@ -69,7 +66,7 @@ type loop struct {
 
 func newLoop(w *Worker, q queueConfig) *loop {
 	l := &loop{w: w, name: q.name, capacity: q.concurrency, woken: make(chan struct{}, 1), claimable: true,
-		polls: polls{first: w.cfg.pollInterval, longest: max(w.cfg.pollInterval, w.cfg.maxPollInterval)},
+		polls: jobrun.Polls{First: w.cfg.pollInterval, Longest: max(w.cfg.pollInterval, w.cfg.maxPollInterval)},
 		s:     QueueStatus{Name: q.name, Concurrency: q.concurrency}}
 	l.seat = w.slots.seat(w.cfg.priorityOf(q.name), l.free, func() bool { return l.turn.Lasts() > w.limit })
 	return l
@@ -163,7 +160,7 @@ func (l *loop) step(ctx context.Context) {
 	l.handleNotices(now)
 	switch {
 	case l.newJobs.Swap(false):
-		l.claimable, l.polls.quiet = true, 0
+		l.claimable, l.polls.Quiet = true, 0
 	case !l.claimable && !now.Before(l.pollAt) && !now.Before(l.pausedTo):
 		l.peek(ctx, true)
 	case !l.claimable && l.wantDue(now):
@@ -213,9 +210,9 @@ func (l *loop) room() int {
 }
 
 // gathers reports whether the next claim should wait for more free slots. It waits if less than
-// half of the slots are free and the last claim was at most [gather] ago.
+// half of the slots are free and the last claim was at most [jobrun.Gather] ago.
 func (l *loop) gathers(now time.Time, want int) bool {
-	return want < (l.capacity+l.w.cfg.prefetch+1)/2 && now.Before(l.claimedAt.Add(min(l.took, gather)))
+	return want < (l.capacity+l.w.cfg.prefetch+1)/2 && now.Before(l.claimedAt.Add(min(l.took, jobrun.Gather)))
 }
 
 // rest sleeps until the next step is due.
@@ -242,7 +239,7 @@ func (l *loop) rest(ctx context.Context) {
 	case now.Before(l.pausedTo):
 		until = earlier(until, l.pausedTo)
 	case want > 0 && l.gathers(now, want):
-		until = earlier(until, l.claimedAt.Add(min(l.took, gather)))
+		until = earlier(until, l.claimedAt.Add(min(l.took, jobrun.Gather)))
 	case want > 0 && !l.w.settler.Full():
 		return // a claim is due
 	}

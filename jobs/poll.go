@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -16,41 +16,23 @@ const (
 	wantLasts = 15 * time.Second
 )
 
-// polls decides when an idle queue is polled. Notifications and known due times wake the loop as
-// well.
-type polls struct {
-	first, longest time.Duration // WithPollInterval, WithMaxPollInterval
-	quiet          int           // consecutive polls that have found no job to wait for
-}
-
-// ahead returns the longest duration of the next pause. A poll reads this far ahead for jobs that
-// are due later. The loop starts these jobs at their time.
-func (p polls) ahead() time.Duration { return backoff.Doubled(p.quiet, p.first, p.longest) }
-
-// next returns the pause after a poll, and the state after the poll. all is false if the poll may
-// have missed jobs: jobs that were released or committed late, or if notifications do not arrive.
-// The pause doubles only after polls that saw all jobs and found none due. A due job waits for an
-// event without a notification, such as the end of a job of a capped queue. random is in [0, 1).
-func (p polls) next(found queue.Peek, all bool, random float64) (time.Duration, polls) {
+// nextPoll returns the pause after a poll of an idle queue, and the state after the poll. all is
+// false if the poll may have missed jobs: jobs that were released or committed late, or if
+// notifications do not arrive. The pause doubles only after polls that saw all jobs and found none
+// due. A due job waits for an event without a notification, such as the end of a job of a capped
+// queue. The loop starts the jobs that are due in the pause at their time. random is in [0, 1).
+func nextPoll(p jobrun.Polls, found queue.Peek, all bool, random float64) (time.Duration, jobrun.Polls) {
 	due := !found.None && !found.Paused
-	if !all || due && found.Due <= 0 {
-		p.quiet = 0
-	}
-	pause := p.ahead()
-	pause -= time.Duration(random * float64(pause) / 4)
+	pause, p := p.Next(all && (!due || found.Due > 0), random)
 	if due && found.Due > 0 {
 		pause = min(pause, found.Due)
-	}
-	if all && (!due || found.Due > 0) {
-		p.quiet++
 	}
 	return pause, p
 }
 
 // soon makes the next poll come after the first pause at the latest.
 func (l *loop) soon(now time.Time) {
-	l.polls.quiet = 0
-	l.pollAt = earlier(l.pollAt, now.Add(l.polls.first))
+	l.pollAt, l.polls = l.polls.Soon(now, l.pollAt)
 }
 
 // handleNotices handles the flags that other goroutines have set.

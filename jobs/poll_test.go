@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/queue"
 )
@@ -19,11 +20,11 @@ func TestNextPoll(t *testing.T) {
 	tier.Checks(t, 5000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		first := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "first"))
-		p := polls{first: first, longest: time.Duration(rapid.Int64Range(int64(first), int64(day)).Draw(t, "longest"))}
+		p := jobrun.Polls{First: first, Longest: time.Duration(rapid.Int64Range(int64(first), int64(day)).Draw(t, "longest"))}
 		want := first // the longest possible next pause
 		for range rapid.IntRange(1, 40).Draw(t, "polls") {
 			found, all := queue.Peek{None: rapid.Bool().Draw(t, "none"), Paused: rapid.Bool().Draw(t, "paused"), Capped: rapid.Bool().Draw(t, "capped")}, rapid.Bool().Draw(t, "all")
-			ahead := p.ahead()
+			ahead := p.Ahead()
 			if ahead != want {
 				t.Fatalf("a poll reads %v ahead, want %v", ahead, want)
 			}
@@ -34,7 +35,7 @@ func TestNextPoll(t *testing.T) {
 			if !all || waits {
 				want = first
 			}
-			pause, next := p.next(found, all, rapid.Float64Range(0, 0.999).Draw(t, "random"))
+			pause, next := nextPoll(p, found, all, rapid.Float64Range(0, 0.999).Draw(t, "random"))
 			low, high := want-want/4-1, want
 			if !found.None && !found.Paused && found.Due > 0 {
 				low, high = min(low, found.Due), min(high, found.Due)
@@ -43,7 +44,7 @@ func TestNextPoll(t *testing.T) {
 				t.Fatalf("after %+v the next poll is in %v, want %v to %v", found, pause, low, high)
 			}
 			if p = next; all && !waits {
-				want = min(2*want, p.longest)
+				want = min(2*want, p.Longest)
 			}
 		}
 	})
@@ -57,7 +58,7 @@ func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 	p := newLoop(w, queueConfig{"q", 1}).polls
 	for range 20 {
 		var pause time.Duration
-		if pause, p = p.next(queue.Peek{None: true}, true, 0); pause != time.Second {
+		if pause, p = nextPoll(p, queue.Peek{None: true}, true, 0); pause != time.Second {
 			t.Fatalf("the next poll is in %v, want a second", pause)
 		}
 	}
@@ -83,11 +84,13 @@ func TestEventsThatEndALongPause(t *testing.T) {
 	w := &Worker{observers: &runtime.Observers{}, cfg: config{notify: "x"}}
 	now := time.Now()
 	l := &loop{w: w, woken: make(chan struct{}, 1)}
-	rest := func() { l.polls, l.pollAt = polls{time.Second, time.Hour, 9}, now.Add(time.Hour) }
+	rest := func() {
+		l.polls, l.pollAt = jobrun.Polls{First: time.Second, Longest: time.Hour, Quiet: 9}, now.Add(time.Hour)
+	}
 	check := func(what string, pause time.Duration, quiet int) {
 		t.Helper()
-		if l.handleNotices(now); l.pollAt.Sub(now) != pause || l.polls.quiet != quiet {
-			t.Errorf("%s: the next poll is in %v after %d quiet ones, want %v after %d", what, l.pollAt.Sub(now), l.polls.quiet, pause, quiet)
+		if l.handleNotices(now); l.pollAt.Sub(now) != pause || l.polls.Quiet != quiet {
+			t.Errorf("%s: the next poll is in %v after %d quiet ones, want %v after %d", what, l.pollAt.Sub(now), l.polls.Quiet, pause, quiet)
 		}
 	}
 	rest()

@@ -28,7 +28,7 @@ type settler struct {
 func newSettler(w *Worker) *settler {
 	s := &settler{Settler: jobrun.NewSettler[*ending](), w: w}
 	s.Store, s.Report, s.Room = s.storeBounded, s.report, w.wakeLoops
-	s.LockedRow, s.Gather, s.Turn = errRowLocked, gather, &s.turn
+	s.LockedRow, s.Gather, s.Turn = errRowLocked, jobrun.Gather, &s.turn
 	return s
 }
 

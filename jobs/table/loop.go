@@ -9,13 +9,10 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/observe"
 )
-
-// gather bounds the pause in which free slots gather for the next claim, while more jobs are due
-// than slots.
-const gather = 5 * time.Millisecond
 
 // loop claims jobs and starts them. One goroutine runs it, so the claims of a worker never overlap.
 type loop struct {
@@ -34,7 +31,7 @@ type pace struct {
 	took      time.Duration
 	claimed   time.Time // end of the last claim
 	pollAt    time.Time
-	quiet     int       // consecutive claims that have found nothing
+	polls     jobrun.Polls
 	pausedTo  time.Time // pause after a failure ends then
 }
 
@@ -47,7 +44,7 @@ func (p pace) next(free int) (at time.Time, never bool) {
 	if !p.claimable {
 		at = p.pollAt
 	} else if free < (p.handlers+1)/2 {
-		at = p.claimed.Add(min(p.took, gather))
+		at = p.claimed.Add(min(p.took, jobrun.Gather))
 	}
 	if at.Before(p.pausedTo) {
 		at = p.pausedTo
@@ -56,31 +53,22 @@ func (p pace) next(free int) (at time.Time, never bool) {
 }
 
 // rested returns the pace after a claim that found fewer rows than slots, or that was skipped.
-// After a skipped claim, found is above 0, since the hook may soon allow a claim. first and longest
-// bound the pause. random is in [0, 1).
-func (p pace) rested(now time.Time, found int, first, longest time.Duration, random float64) pace {
-	if found > 0 {
-		p.quiet = 0
-	}
-	pause := backoff.Doubled(p.quiet, first, longest)
-	p.claimable, p.pollAt = false, now.Add(pause-time.Duration(random*float64(pause)/4))
-	if found == 0 {
-		p.quiet++
-	}
+// After a skipped claim, found is above 0, since the hook may soon allow a claim. random is in
+// [0, 1).
+func (p pace) rested(now time.Time, found int, random float64) pace {
+	pause, polls := p.polls.Next(found == 0, random)
+	p.claimable, p.pollAt, p.polls = false, now.Add(pause), polls
 	return p
 }
 
 // ended returns the pace after the end of a job, which may be retried.
-func (p pace) ended(now time.Time, first time.Duration) pace {
-	p.quiet = 0
-	if next := now.Add(first); next.Before(p.pollAt) {
-		p.pollAt = next
-	}
+func (p pace) ended(now time.Time) pace {
+	p.pollAt, p.polls = p.polls.Soon(now, p.pollAt)
 	return p
 }
 
 func newLoop(w *Worker) *loop {
-	return &loop{w: w, pace: pace{handlers: w.opts.NumHandlers, claimable: true}}
+	return &loop{w: w, pace: pace{handlers: w.opts.NumHandlers, claimable: true, polls: jobrun.Polls{First: w.opts.Interval, Longest: w.opts.MaxInterval}}}
 }
 
 // run claims until intake has ended or NumTotalJobs are claimed. Then it waits until no handler
@@ -133,7 +121,7 @@ func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
 	case <-t.C:
 	case <-l.w.wake:
 		l.claimable = l.claimable || l.w.handler.preDequeue != nil
-		l.pace = l.ended(time.Now(), l.w.opts.Interval)
+		l.pace = l.ended(time.Now())
 	case <-ctx.Done():
 	}
 }
@@ -183,7 +171,7 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 
 // rest makes the loop wait for the next poll.
 func (l *loop) rest(found int) {
-	l.pace = l.rested(time.Now(), found, l.w.opts.Interval, l.w.opts.MaxInterval, rand.Float64())
+	l.pace = l.rested(time.Now(), found, rand.Float64())
 }
 
 // preDequeue calls the user's hook. A hook that ignores the end of its context is given up.

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 )
 
@@ -17,13 +18,13 @@ func TestPauseDoublesWhileNothingIsFound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "first"))
 		longest := time.Duration(rapid.Int64Range(int64(first), int64(day)).Draw(t, "longest"))
-		now, p, want := time.Now(), pace{claimable: true}, first
+		now, p, want := time.Now(), pace{claimable: true, polls: jobrun.Polls{First: first, Longest: longest}}, first
 		for range rapid.IntRange(1, 40).Draw(t, "looks") {
 			found := rapid.IntRange(0, 2).Draw(t, "found")
 			if found > 0 {
 				want = first
 			}
-			p = p.rested(now, found, first, longest, rapid.Float64Range(0, 0.999).Draw(t, "random"))
+			p = p.rested(now, found, rapid.Float64Range(0, 0.999).Draw(t, "random"))
 			if pause := p.pollAt.Sub(now); p.claimable || pause > want || pause < want-want/4-1 {
 				t.Fatalf("with %d found the next look is in %v, want %v", found, pause, want)
 			}
@@ -32,7 +33,7 @@ func TestPauseDoublesWhileNothingIsFound(t *testing.T) {
 			}
 			if rapid.Bool().Draw(t, "a job ends") {
 				late := p.pollAt
-				p, want = p.ended(now, first), first
+				p, want = p.ended(now), first
 				if at := now.Add(first); p.pollAt.After(at) || p.pollAt.Before(at) && !p.pollAt.Equal(late) {
 					t.Fatalf("after the end of a job the next look is in %v, want %v at most", p.pollAt.Sub(now), first)
 				}

@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -181,7 +182,7 @@ func TestPace(t *testing.T) {
 			t.Fatal("it claims in the pause")
 		case !p.claimable && at.Before(p.pollAt):
 			t.Fatal("it claims before the poll")
-		case p.claimable && at.After(p.pausedTo) && at.After(p.claimed.Add(gather)):
+		case p.claimable && at.After(p.pausedTo) && at.After(p.claimed.Add(jobrun.Gather)):
 			t.Fatalf("it waits until %v", at.Sub(now))
 		case p.claimable && 2*free >= p.handlers && at.After(now) && at.After(p.pausedTo):
 			t.Fatal("half the slots are free, and it waits")
