@@ -145,8 +145,7 @@
 //   - assignment: [WithLeaderStrategy], [WithAssignmentStrategy], [WithRebalanceInterval];
 //   - order: [WithGapPolicy], [WithStaleGapThreshold], [WithStaleGapHarborLag],
 //     [WithMaxOpenRanges];
-//   - names: [WithHostname]; tables: [WithNames] takes a [store.Names], such as {Schema: "app"}.
-//     Give every package the same value. [WithWorkerNodesTable] and the like name one table.
+//   - names: [WithHostname]; tables: [WithNames]. Give every package the same [store.Names].
 //
 // # Deployment
 //

@@ -295,9 +295,7 @@ func withLog(o observe.Observer) Option {
 func WithNames(n store.Names) Option { return func(c *Config) { c.Names = n } }
 
 // WithWorkerNodesTable sets the field WorkerNodes of the names.
-func WithWorkerNodesTable(name string) Option {
-	return func(c *Config) { c.Names.WorkerNodes = name }
-}
+func WithWorkerNodesTable(name string) Option { return func(c *Config) { c.Names.WorkerNodes = name } }
 
 // WithConsumerAssignmentsTable sets the field ConsumerAssignments of the names.
 func WithConsumerAssignmentsTable(name string) Option {

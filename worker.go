@@ -65,7 +65,7 @@ func (w *Worker) ID() uuid.UUID { return w.engine.ID() }
 // returns.
 //
 // An operator may drain the worker, see DrainWorker of package ops. Then the worker stops
-// in the same way, and Start waits, in [StateDrained], until ctx ends or Stop is called. If
+// in the same way, and Start waits, in [observe.StateDrained], until ctx ends or Stop is called. If
 // the process ended instead, an orchestrator would restart it, and it would take work
 // again.
 func (w *Worker) Start(ctx context.Context) error { return w.engine.Start(ctx) }

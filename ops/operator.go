@@ -32,9 +32,9 @@ type Option func(*store.Names)
 func WithNames(n store.Names) Option { return func(names *store.Names) { *names = n } }
 
 func configured(opts []Option) (n store.Names) {
-	for _, o := range opts {
-		if o != nil {
-			o(&n)
+	for _, set := range opts {
+		if set != nil {
+			set(&n)
 		}
 	}
 	return n

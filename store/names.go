@@ -7,8 +7,6 @@ package store
 // A name is "table" or "schema.table". An empty name is Prefix and the default name, which the
 // field's tag shows. Names with a schema stay as they are. Schema is put before the others. A
 // table without a schema is found, and created, through the search path.
-//
-// All other tables are named after ConsumerCheckpoints or Jobs, and are in its schema.
 type Names struct {
 	Schema string // such as "app"; empty: the search path
 	Prefix string // of the default names, such as "shop_"

@@ -1,5 +1,4 @@
-// Package delivery carries the running call of a consumer's handler in its context. Workers and
-// package workertest put the call there. Packages store/consumer and jobs read it.
+// Package delivery carries the running call of a consumer's handler in its context.
 package delivery
 
 import (

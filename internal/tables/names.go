@@ -2,8 +2,8 @@ package tables
 
 import (
 	"cmp"
-	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -31,14 +31,7 @@ func ConfiguredOf(n *store.Names) (all []Configured) {
 
 // keyOf returns the words of a field's name in lower case, with hyphens between them.
 func keyOf(field string) string {
-	var b strings.Builder
-	for i, r := range field {
-		if i > 0 && 'A' <= r && r <= 'Z' {
-			b.WriteByte('-')
-		}
-		b.WriteRune(r)
-	}
-	return strings.ToLower(b.String())
+	return strings.ToLower(regexp.MustCompile(`(.)([A-Z])`).ReplaceAllString(field, "$1-$2"))
 }
 
 // Given returns the fields of n that are set, as in "Schema: app, Jobs: work".
@@ -54,8 +47,10 @@ func Given(n store.Names) string {
 
 // parse sets the fields of into, a *Tables or a *Jobs.
 func parse(n store.Names, into any) error {
-	if err := checkCommon(n); err != nil {
-		return err
+	for field, value := range map[string]string{"Names.Schema": n.Schema, "Names.Prefix": n.Prefix} {
+		if err := ident.Check(field, value); err != nil && value != "" {
+			return err
+		}
 	}
 	v := reflect.ValueOf(into).Elem()
 	bases, wrong, all := map[string]ident.Table{}, map[string]bool{}, []error(nil)
@@ -79,23 +74,9 @@ func parse(n store.Names, into any) error {
 	return errtext.Join(all...)
 }
 
-// checkCommon validates the parts that all names share.
-func checkCommon(n store.Names) (err error) {
-	if n.Schema != "" {
-		err = ident.Check("Names.Schema", n.Schema)
-	}
-	if n.Prefix != "" {
-		err = errtext.Join(err, ident.Check("Names.Prefix", n.Prefix))
-	}
-	return err
-}
-
 // nameOf returns the name that a field has, with the schema, or the default.
 func nameOf(n store.Names, field string) string {
-	f, ok := reflect.TypeFor[store.Names]().FieldByName(field)
-	if !ok {
-		panic(fmt.Sprintf("tables: store.Names has no field %s", field))
-	}
+	f, _ := reflect.TypeFor[store.Names]().FieldByName(field)
 	name := cmp.Or(reflect.ValueOf(n).FieldByIndex(f.Index).String(), n.Prefix+f.Tag.Get("default"))
 	if n.Schema != "" && !strings.Contains(name, ".") {
 		name = n.Schema + "." + name

@@ -71,9 +71,7 @@ func ParseJobs(n store.Names) (t Jobs, err error) {
 
 // All returns the tables, in the order of the fields.
 func (t Tables) All() []ident.Table { return all(t) }
-
-// All returns the tables, in the order of the fields.
-func (t Jobs) All() []ident.Table { return all(t) }
+func (t Jobs) All() []ident.Table   { return all(t) }
 
 func all(t any) (all []ident.Table) {
 	for v, i := reflect.ValueOf(t), 0; i < v.NumField(); i++ {

@@ -153,11 +153,8 @@ func (o *operator) replay(ctx, _ context.Context) error {
 // same time.
 func (o *operator) tidy(ctx, _ context.Context) error {
 	t, err := tables.ParseJobs(store.Names{})
-	if err != nil {
-		return err
-	}
-	events, err := tables.Parse(store.Names{})
-	if err != nil {
+	events, err2 := tables.Parse(store.Names{})
+	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
 	if _, err = queue.New(t).Raise(ctx, o.of.on.DB, events); err == nil {

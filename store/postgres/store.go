@@ -42,9 +42,7 @@ type StoreOption func(*StoreConfig)
 func WithNames(n store.Names) StoreOption { return func(c *StoreConfig) { c.Names = n } }
 
 // WithEventsTable sets the field Events of the names.
-func WithEventsTable(name string) StoreOption {
-	return func(c *StoreConfig) { c.Names.Events = name }
-}
+func WithEventsTable(name string) StoreOption { return func(c *StoreConfig) { c.Names.Events = name } }
 
 // WithAggregateHeadsTable sets the field AggregateHeads of the names.
 func WithAggregateHeadsTable(name string) StoreOption {
