@@ -95,9 +95,14 @@ func Panic(v any) string { return Line(formatted(v)) }
 // first below the panic outside of the runtime. Where returns "" if there is none.
 func Where(stack []byte) string {
 	_, below, _ := strings.Cut(string(stack), "\npanic(")
+	_, below, _ = strings.Cut(below, " +0x") // the line of panic itself
+	function := ""
 	for line := range strings.Lines(below) {
 		at, of, _ := strings.Cut(strings.TrimSpace(line), " +0x")
-		if of != "" && !strings.Contains(at, "/runtime/") {
+		switch {
+		case of == "":
+			function = line // the line of its call follows
+		case !strings.HasPrefix(function, "runtime."):
 			return " at " + at
 		}
 	}

@@ -124,6 +124,10 @@ func TestWhere(t *testing.T) {
 			t.Errorf("%s: %q", name, at)
 		}
 	}
+	inFolder := "\npanic({0x1, 0x2})\n\t/go/src/runtime/panic.go:792 +0x132\nexample.com/runtime/jobs.Handle()\n\t/src/runtime/jobs/handle.go:7 +0x1d\n"
+	if at := Where([]byte(inFolder)); at != " at /src/runtime/jobs/handle.go:7" {
+		t.Errorf("in a folder named runtime: %q", at)
+	}
 	for _, stack := range []string{"", "goroutine 1 [running]:\n", "\npanic(\n\tgarbage"} {
 		if at := Where([]byte(stack)); at != "" {
 			t.Errorf("of %q: %q", stack, at)
