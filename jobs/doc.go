@@ -202,7 +202,7 @@
 // # Tables
 //
 // [github.com/pgfrontier/worker/migrations.ApplyJobs] creates and upgrades the tables.
-// They are named after the first, which [WithTable] names:
+// They are named after the first, which [WithNames] names:
 //
 //	jobs                  the unfinished jobs
 //	jobs_history          the finished ones, for WithRetention: a week by default
