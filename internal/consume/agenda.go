@@ -9,7 +9,6 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
-	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -35,7 +34,7 @@ type agenda struct {
 	suspects        int             // one of so many next events cannot be read; 0: none is known
 
 	rescaling partitions.Rescaling
-	deferred  deferredMove
+	deferred  batch.Deferred
 	pace      batch.Pace
 }
 
@@ -53,7 +52,7 @@ type poison struct {
 func (a *agenda) forget() {
 	a.progress = nil
 	a.polled = nil
-	a.deferred = deferredMove{}
+	a.deferred = batch.Deferred{}
 }
 
 // outdated reports whether the progress must be loaded again before v is used.
@@ -163,24 +162,51 @@ func (a *agenda) tallyOf(r *progress.Retry) *failure.Tally {
 // event seldom belongs to it.
 func (a *agenda) gather(o outcome, v *frontier.Value) time.Duration {
 	if o == committed && a.unit.isPart() {
-		return gatheringOf(a.unit.slots)
+		return batch.GatheringOf(a.unit.slots)
 	}
 	before := a.polled
 	if before == nil || v.Token != before.Token || v.Safe <= before.Safe {
 		return 0
 	}
-	return gathering
+	return batch.Gathering
 }
 
-// gathering is how long a consumer lets further events gather after a batch.
-const gathering = 10 * time.Millisecond
+// at returns the position where the unit continues: its checkpoint, or the deferred move's
+// end.
+func (a *agenda) at() int64 { return max(a.progress.Position, a.deferred.UpTo) }
 
-// gatheringOf returns how long a part lets events gather. The time grows with the number of
-// parts, up to three times gathering. Each part has its own transactions, with fewer events
-// in each.
-func gatheringOf(slots partition.Range) time.Duration {
-	n := partition.Slots / slots.Size()
-	return min(gathering+time.Duration(n)*gathering/16, 3*gathering)
+// deferCommit defers the commit of a page without events of this unit, and reports whether
+// it did. It does not defer if a caller waits for a position that the page passes, or if
+// parts are to be merged. It does not defer either while a failing or unreadable event is
+// narrowed down: SkipEvent relies on the checkpoint before that event.
+func (a *agenda) deferCommit(w *work) bool {
+	to := &w.advance
+	switch {
+	case !a.unit.isPart(), len(w.Events)+len(w.deadLetters)+len(to.Marks)+len(to.Gone)+len(w.from.Open) > 0, w.retried != nil,
+		a.tally.Bisection.Active(), a.poison != nil, a.suspects > 0, a.rescaling.Merges(), a.deferredDue(), a.isWaitedFor(to.To):
+		return false
+	}
+	if a.deferred.UpTo == 0 {
+		a.deferred.Since = time.Now()
+	}
+	a.deferred.UpTo = to.To
+	if w.Full {
+		a.polled = nil
+	}
+	return true
+}
+
+// deferredDue reports whether the deferred move must be committed: its time has come, or
+// a caller waits for it.
+func (a *agenda) deferredDue() bool {
+	return a.deferred.UpTo > a.progress.Position &&
+		(!time.Now().Before(a.deferred.Due(a.unit.slots)) || a.isWaitedFor(a.deferred.UpTo))
+}
+
+// isWaitedFor reports whether a caller waits for a position above the checkpoint and up to
+// upTo.
+func (a *agenda) isWaitedFor(upTo int64) bool {
+	return a.awaited.isWaitedFor(a.unit.consumerName, a.progress.Position, upTo)
 }
 
 // ofEvents reports whether a read failed because of its events, as far as that is known.

@@ -263,8 +263,8 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	if a.Effects != nil {
 		c.progress.Effects = *a.Effects
 	}
-	if a.To >= c.deferred.upTo {
-		c.deferred = deferredMove{}
+	if a.To >= c.deferred.UpTo {
+		c.deferred = batch.Deferred{}
 	}
 	c.recordHandled(w)
 	if c.passed(w.retried, w.Positions.Through); !c.tally.Bisection.Active() {
@@ -344,7 +344,7 @@ func (c *consumerLoop) await(intake context.Context, n signals) {
 		defer timer.Stop()
 		again = timer.C
 	}
-	if c.deferred.upTo == 0 {
+	if c.deferred.UpTo == 0 {
 		n.callers = nil // no commit is deferred
 	}
 	select {

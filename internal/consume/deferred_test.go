@@ -5,8 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pgregory.net/rapid"
-
+	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -36,13 +35,15 @@ func TestDeferredCommitConditions(t *testing.T) {
 		"another process waits":     {func(c *agenda, _ *work) { c.awaited.request("c", 11, func() int64 { return 10 }) }, false},
 		"a wait is for later":       {func(c *agenda, _ *work) { c.awaited.wait("c", 13) }, true},
 		"a wait is for earlier":     {func(c *agenda, _ *work) { c.awaited.wait("c", 10) }, true},
-		"for a moment":              {func(c *agenda, _ *work) { c.deferred = deferredMove{11, time.Now()} }, true},
+		"for a moment":              {func(c *agenda, _ *work) { c.deferred = batch.Deferred{UpTo: 11, Since: time.Now()} }, true},
 		"for what many parts may": {func(c *agenda, _ *work) {
 			c.unit = c.unit.unit(partition.Cut(64)[0])
-			c.deferred = deferredMove{11, time.Now().Add(-leastDefer)}
+			c.deferred = batch.Deferred{UpTo: 11, Since: time.Now().Add(-100 * time.Millisecond)}
 		}, true},
 
-		"for long": {func(c *agenda, _ *work) { c.deferred = deferredMove{11, time.Now().Add(-leastDefer)} }, false},
+		"for long": {func(c *agenda, _ *work) {
+			c.deferred = batch.Deferred{UpTo: 11, Since: time.Now().Add(-100 * time.Millisecond)}
+		}, false},
 	} {
 		unit := (&spec{consumerName: "c"}).unit(partition.Cut(2)[0])
 		loop := &agenda{unit: unit, awaited: newAwaited(), progress: &progress.State{Position: 10}}
@@ -54,29 +55,10 @@ func TestDeferredCommitConditions(t *testing.T) {
 		if c.want && (loop.at() != 12 || loop.progress.Position != 10) {
 			t.Errorf("%s: it goes on at %d, from %d", name, loop.at(), loop.progress.Position)
 		}
-		if loop.forget(); loop.deferred != (deferredMove{}) {
+		if loop.forget(); loop.deferred != (batch.Deferred{}) {
 			t.Errorf("%s: the deferred move outlasts the progress", name)
 		}
 	}
-}
-
-// However many parts a consumer has, its parts without events make at most 40 deferred
-// commits a second in total. With few parts, each part defers for 100 ms.
-func TestDeferLimit(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		parts := partition.Cut(rapid.IntRange(1, partition.MaxCount).Draw(t, "parts"))
-		commits := 0.0 // per second
-		for _, slots := range parts {
-			limit := deferLimit(slots)
-			if limit < 100*time.Millisecond || len(parts) <= 4 && limit > 103*time.Millisecond {
-				t.Fatalf("one of %d parts defers its commit for %v", len(parts), limit)
-			}
-			commits += 1 / limit.Seconds()
-		}
-		if commits > 40.001 {
-			t.Fatalf("%d parts commit %.1f times a second", len(parts), commits)
-		}
-	})
 }
 
 // A part commits its deferred move as soon as a caller waits for a position in it. A caller
@@ -85,7 +67,7 @@ func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unit := (&spec{consumerName: "c"}).unit(partition.Cut(64)[0])
 		c := &consumerLoop{unit: unit, agenda: agenda{unit: unit, awaited: newAwaited(), progress: &progress.State{Position: 10}}}
-		c.deferred = deferredMove{upTo: 12, since: time.Now()}
+		c.deferred = batch.Deferred{UpTo: 12, Since: time.Now()}
 		wait := func(position int64) (after time.Duration) {
 			began, n := time.Now(), signals{callers: c.awaited.joined("c")}
 			time.AfterFunc(time.Millisecond, func() { c.awaited.wait("c", position) })
@@ -102,7 +84,7 @@ func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
 		if c.deferredDue() {
 			t.Error("the commit is due again")
 		}
-		c.deferred = deferredMove{} // nothing is deferred, so a new caller does not wake the loop
+		c.deferred = batch.Deferred{} // nothing is deferred, so a new caller does not wake the loop
 		time.AfterFunc(time.Second, c.unit.reload.signal)
 		if after := wait(14); after != time.Second {
 			t.Errorf("a part that has deferred nothing is woken after %v", after)

@@ -3,6 +3,7 @@ package consume
 import (
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/partition"
 )
 
@@ -25,20 +26,20 @@ func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 	}
 	appendOne(t, d.DB, "1")
 	h.stepFrontierTo(t, h.frontier.Value().Safe+1)
-	if pause := h.loop.gather(committed, h.frontier.Value()); pause != gathering {
-		t.Errorf("with an event that came during the batch it waits for %v, want %v", pause, gathering)
+	if pause := h.loop.gather(committed, h.frontier.Value()); pause != batch.Gathering {
+		t.Errorf("with an event that came during the batch it waits for %v, want %v", pause, batch.Gathering)
 	}
 }
 
 // A part pauses after each batch, because most new events belong to other parts. Otherwise
 // it would commit a batch for nearly each event. With more parts the pause is longer.
 func TestPartGathersAfterEachBatch(t *testing.T) {
-	last := gathering
+	last := batch.Gathering
 	for n := 2; n <= partition.MaxCount; n *= 2 {
 		var d spec
 		c := agenda{unit: d.unit(partition.Cut(n)[0])}
 		pause := c.gather(committed, nil)
-		if pause <= last && pause < 3*gathering || pause > 3*gathering {
+		if pause <= last && pause < 3*batch.Gathering || pause > 3*batch.Gathering {
 			t.Errorf("one of %d parts waits for %v after a batch, one of half as many for %v", n, pause, last)
 		}
 		last = pause

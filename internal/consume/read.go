@@ -125,7 +125,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 			return nil, c.failures.pause(intake, conn)
 		}
 	case c.deferredDue() && !c.deadLetterNext() && !c.hasNewPositions(v):
-		at := c.deferred.upTo
+		at := c.deferred.UpTo
 		return c.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v, c.w.visible(v)), result{} // commits the deferred move
 	case c.deadLetterNext() || !c.hasNewPositions(v):
 		c.triedDeadLetter = true

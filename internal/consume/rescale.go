@@ -24,7 +24,7 @@ func (c *consumerLoop) rescale(intake context.Context) (again bool) {
 	var a partitions.Arrival
 	switch {
 	case c.progress != nil:
-		a = partitions.Arrival{Position: c.progress.Position, Unready: c.unready(), Deferred: c.deferred.upTo > 0}
+		a = partitions.Arrival{Position: c.progress.Position, Unready: c.unready(), Deferred: c.deferred.UpTo > 0}
 	case wanted > 0:
 		return false // the progress is loaded first
 	}
@@ -72,8 +72,8 @@ func (c *consumerLoop) replaceUnits(intake context.Context, s partitions.Step) (
 // wanted layout again, or commit a deferred move. ok is false if it need not.
 func (c *consumerLoop) nextCheck() (at time.Time, ok bool) {
 	at = c.rescaling.Due()
-	if c.deferred.upTo > 0 {
-		if due := c.deferred.since.Add(deferLimit(c.unit.slots)); at.IsZero() || due.Before(at) {
+	if c.deferred.UpTo > 0 {
+		if due := c.deferred.Due(c.unit.slots); at.IsZero() || due.Before(at) {
 			at = due
 		}
 	}

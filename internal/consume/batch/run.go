@@ -1,9 +1,5 @@
-// Package batch calls a consumer with the events of one batch, inside the batch's
-// transaction. It decides whose failure an error is, and how many events the next batch may
-// have.
-//
-// The package knows neither the loop nor the checkpoint. A loop that has passed the guard
-// gives it a transaction and the steps around the handler, and gets a Result.
+// Package batch calls a consumer with the events of a batch, and decides whose failure an
+// error is.
 package batch
 
 import (

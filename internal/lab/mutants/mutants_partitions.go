@@ -228,7 +228,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "lazy-over-doubts",
 		Mistake: "what has no event of the part's own needs no batch, whatever is missing in it",
-		Edits:   []Edit{{"internal/consume/deferred.go", `len(w.Events)+len(w.deadLetters)+len(to.Marks)+len(to.Gone)+len(w.from.Open) > 0`, `len(w.Events)+len(w.deadLetters)+len(to.Gone)+len(w.from.Open) > 0`}},
+		Edits:   []Edit{{"internal/consume/agenda.go", `len(w.Events)+len(w.deadLetters)+len(to.Marks)+len(to.Gone)+len(w.from.Open) > 0`, `len(w.Events)+len(w.deadLetters)+len(to.Gone)+len(w.from.Open) > 0`}},
 		Test:    Test{"./internal/consume", "TestDeferredCommitConditions"},
 	},
 	{

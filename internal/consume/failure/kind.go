@@ -1,8 +1,4 @@
-// Package failure decides what follows from a failed iteration of a consumer's loop. It
-// counts failures, narrows a failed batch down to the failing event, and says when to try
-// again and when the FailurePolicy applies.
-//
-// The package is pure: it knows neither a clock nor the database, and not the loop.
+// Package failure decides, without a clock or I/O, what follows from a consumer's failures.
 package failure
 
 // Kind is whose failure it is. It decides what counts.
