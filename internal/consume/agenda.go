@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -113,6 +114,16 @@ func (a *agenda) workOf(p reader.Page, v *frontier.Value, head int64) *work {
 	return &work{Page: p, under: v, from: *a.progress, head: head}
 }
 
+// describe describes a batch that is about to begin.
+func (a *agenda) describe(w *work) *observe.Batch {
+	b := &observe.Batch{Consumer: a.unit.name, Attempt: a.tallyOf(w.retried).Attempt(), Events: len(w.Events), From: w.from.Position, To: w.advance.To, Read: w.Took}
+	if n := len(w.Events); n > 0 {
+		b.First, b.Last = w.Events[0].GlobalPosition, w.Events[n-1].GlobalPosition
+	}
+	b.Late = w.late()
+	return b
+}
+
 // suspect records that one of the next events cannot be read. The next page has at most
 // half of the suspected events. So the events before it are handled, and in the end the
 // event is read alone. suspect reports whether the next page is smaller.
@@ -155,6 +166,9 @@ func (a *agenda) tallyOf(r *progress.Retry) *failure.Tally {
 	}
 	return &a.tally
 }
+
+// disturbed reports whether the last failure was the database's.
+func (a *agenda) disturbed() bool { return a.tally.Disturbed+a.again.Disturbed > 0 }
 
 // gather returns the pause after a batch. If events arrive faster than they are handled,
 // fewer and larger batches cost the database less. On a quiet log an event does not wait:

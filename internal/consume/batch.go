@@ -162,32 +162,8 @@ func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sq
 	return m, owned, lockwatch.WithCause(inner, ctx, err)
 }
 
-// refusedByIncarnation returns store.ErrIncarnation if the guard was refused by another
-// incarnation than that of token.
-func (c *consumerLoop) refusedByIncarnation(ctx context.Context, tx *sql.Tx, token string) (err error) {
-	var is string
-	err = c.quickly(ctx, func(ctx context.Context) (err error) {
-		is, err = c.w.checkpoints.Incarnation(ctx, tx)
-		return err
-	})
-	if err == nil && is != token {
-		return store.ErrIncarnation
-	}
-	return err
-}
-
 // batchDone reports a batch with its result to the observers.
 func (w *Worker) batchDone(b *observe.Batch, r result) {
 	b.Overtaken, b.Err = r.outcome == overtaken, r.err
 	w.observers.Notify(observe.BatchDone{Batch: *b})
-}
-
-// describe describes a batch that is about to begin.
-func (c *consumerLoop) describe(w *work) *observe.Batch {
-	b := &observe.Batch{Consumer: c.unit.name, Attempt: c.tallyOf(w.retried).Attempt(), Events: len(w.Events), From: w.from.Position, To: w.advance.To, Read: w.Took}
-	if n := len(w.Events); n > 0 {
-		b.First, b.Last = w.Events[0].GlobalPosition, w.Events[n-1].GlobalPosition
-	}
-	b.Late = w.late()
-	return b
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/store"
 )
 
 // limits are the time limits of all statements outside handlers. A connection may die
@@ -126,6 +128,33 @@ func (s statements) quickLimit() time.Duration { return s.w.limits.after(s.fails
 // quickly runs a statement that touches a few rows.
 func (s statements) quickly(ctx context.Context, statement func(ctx context.Context) error) error {
 	return s.w.bounded(ctx, s.quickLimit(), statement)
+}
+
+// refusedByIncarnation returns store.ErrIncarnation if the guard was refused by another
+// incarnation than that of token.
+func (s statements) refusedByIncarnation(ctx context.Context, tx *sql.Tx, token string) (err error) {
+	var is string
+	err = s.quickly(ctx, func(ctx context.Context) (err error) {
+		is, err = s.w.checkpoints.Incarnation(ctx, tx)
+		return err
+	})
+	if err == nil && is != token {
+		return store.ErrIncarnation
+	}
+	return err
+}
+
+// loadRow loads the row of the unit. If the unit was replaced, the state contains only the
+// incarnation.
+func (s statements) loadRow(ctx context.Context, q store.Querier) (p *progress.State, replaced bool, err error) {
+	p, err = s.w.checkpoints.Load(ctx, q, s.unit.name)
+	switch gone := (progress.NoCheckpointError{}); {
+	case err == nil && p.Split, s.unit.isPart() && errors.As(err, &gone):
+		p = &progress.State{}
+		p.Token, err = s.w.checkpoints.Incarnation(ctx, q)
+		return p, true, err
+	}
+	return p, false, err
 }
 
 // after returns the limit of a quick statement after a number of failures in a row. The

@@ -93,7 +93,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 			if fatal != nil {
 				return fatal
 			}
-			c.restAfterFailure(intake, pause, n)
+			n.restAfterFailure(intake, pause, c.disturbed())
 			continue
 		}
 		if !c.rescale(intake) {
@@ -317,6 +317,37 @@ type signals struct {
 	callers     <-chan struct{} // another caller waits for the consumer
 }
 
+// restAfterFailure pauses. If the database failed, the pause ends early when the frontier
+// recovers.
+func (n signals) restAfterFailure(intake context.Context, pause time.Duration, disturbed bool) {
+	if !disturbed {
+		n.recovered = nil
+	}
+	sleepUntil(intake, pause, n.recovered)
+}
+
+// await waits for a signal, or until due, if that is not zero. It reports whether the loop
+// is to load its progress again.
+func (n signals) await(intake context.Context, due time.Time, reload <-chan struct{}) bool {
+	var again <-chan time.Time
+	if !due.IsZero() {
+		timer := time.NewTimer(time.Until(due))
+		defer timer.Stop()
+		again = timer.C
+	}
+	select {
+	case <-again:
+	case <-n.frontier:
+	case <-n.assignments:
+	case <-n.barrier:
+	case <-n.callers:
+	case <-reload:
+		return true
+	case <-intake.Done():
+	}
+	return false
+}
+
 // rest waits until the next iteration is due.
 func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 	switch {
@@ -326,46 +357,18 @@ func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 			return
 		}
 	case r.outcome == idle:
-		c.await(intake, n)
+		if c.deferred.UpTo == 0 {
+			n.callers = nil // no commit is deferred
+		}
+		if due, _ := c.nextCheck(); n.await(intake, due, c.unit.reload.c) {
+			c.forget()
+		}
 	case (r.outcome == committed || r.outcome == commitDeferred) && !r.work.Full:
 		sleepUntil(intake, c.gather(r.outcome, c.w.frontier.Value()), nil)
 	case r.outcome == committed && c.w.cfg.BatchPause > 0:
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
 	}
 	sleepUntil(intake, c.tally.Due(), nil)
-}
-
-// await waits for a signal, for the next check, or for another worker or an operator to
-// move the progress.
-func (c *consumerLoop) await(intake context.Context, n signals) {
-	var again <-chan time.Time
-	if at, ok := c.nextCheck(); ok {
-		timer := time.NewTimer(time.Until(at))
-		defer timer.Stop()
-		again = timer.C
-	}
-	if c.deferred.UpTo == 0 {
-		n.callers = nil // no commit is deferred
-	}
-	select {
-	case <-again:
-	case <-n.frontier:
-	case <-n.assignments:
-	case <-n.barrier:
-	case <-n.callers:
-	case <-c.unit.reload.c:
-		c.forget()
-	case <-intake.Done():
-	}
-}
-
-// restAfterFailure pauses. If the database failed, the pause ends early when the frontier
-// recovers.
-func (c *consumerLoop) restAfterFailure(intake context.Context, pause time.Duration, n signals) {
-	if c.tally.Disturbed+c.again.Disturbed == 0 {
-		n.recovered = nil
-	}
-	sleepUntil(intake, pause, n.recovered)
 }
 
 // reopenAfter is how many times in a row another server may answer a loop before the

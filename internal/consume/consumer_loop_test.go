@@ -28,8 +28,8 @@ func TestPauseEndsWhenFrontierRecovers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, back := time.Now(), make(chan struct{})
 				time.AfterFunc(time.Second, func() { close(back) })
-				c := &consumerLoop{agenda: agenda{tally: failure.Tally{Disturbed: test.disturbed}}}
-				c.restAfterFailure(t.Context(), time.Hour, signals{recovered: back})
+				a := agenda{tally: failure.Tally{Disturbed: test.disturbed}}
+				signals{recovered: back}.restAfterFailure(t.Context(), time.Hour, a.disturbed())
 				if took := time.Since(began); took != test.want {
 					t.Errorf("the pause took %v, want %v", took, test.want)
 				}

@@ -71,7 +71,7 @@ func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
 		wait := func(position int64) (after time.Duration) {
 			began, n := time.Now(), signals{callers: c.awaited.joined("c")}
 			time.AfterFunc(time.Millisecond, func() { c.awaited.wait("c", position) })
-			c.await(t.Context(), n)
+			c.rest(t.Context(), result{outcome: idle}, n)
 			return time.Since(began)
 		}
 		if after := wait(13); after != time.Millisecond || c.deferredDue() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 )
@@ -71,19 +70,6 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 // errReplaced reports that a split or a merge has replaced the unit. The loop waits until
 // the unit is no longer assigned to this worker.
 var errReplaced = errors.New("worker: the unit is no more")
-
-// loadRow loads the row of the unit. If the unit was replaced, the state contains only the
-// incarnation.
-func (c *consumerLoop) loadRow(ctx context.Context, q store.Querier) (p *progress.State, replaced bool, err error) {
-	p, err = c.w.checkpoints.Load(ctx, q, c.unit.name)
-	switch gone := (progress.NoCheckpointError{}); {
-	case err == nil && p.Split, c.unit.isPart() && errors.As(err, &gone):
-		p = &progress.State{}
-		p.Token, err = c.w.checkpoints.Incarnation(ctx, q)
-		return p, true, err
-	}
-	return p, false, err
-}
 
 // loadFrom loads the progress from the incarnation of v.
 func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontier.Value) error {
