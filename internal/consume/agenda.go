@@ -39,16 +39,6 @@ type agenda struct {
 	pace      batch.Pace
 }
 
-// poison is an event that has failed MaxConsecutiveFailures times, with the decision about
-// the event and its consumer.
-type poison struct {
-	policy   FailurePolicy
-	position int64
-	attempts int
-	err      error
-	revision int64 // revision of the progress for which the event was skipped; another revision clears the poison
-}
-
 // forget drops the loaded progress.
 func (a *agenda) forget() {
 	a.progress = nil

@@ -230,3 +230,12 @@ func (w *Worker) answerWaits(ctx context.Context) {
 		w.broadcast(ctx, messages...)
 	}
 }
+
+// announce releases the callers that wait for the position of the unit's consumer. position
+// is the unit's.
+func (s statements) announce(position int64) {
+	if s.unit.isPart() {
+		position = s.w.reached(s.unit.spec)
+	}
+	s.w.awaited.advanced(s.unit.consumerName, position)
+}

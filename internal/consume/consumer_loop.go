@@ -276,7 +276,7 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	c.unit.reload.revision.Store(moved.Revision)
 	c.status.advanced(a.To, len(w.Events), c.tally.Failures)
 	c.countVoids(a.Marks)
-	c.announce()
+	c.announce(c.progress.Position)
 	c.w.skipped(c.unit.name, a.Marks)
 	c.w.deadLettered(c.unit.name, w.deadLetters)
 	if known := c.deadLetters.settle(w); !known || a.MovesOpen() || w.shortened {
@@ -285,15 +285,6 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	if w.Full {
 		c.polled = nil
 	}
-}
-
-// announce releases the callers that wait for the consumer's position.
-func (c *consumerLoop) announce() {
-	at := c.progress.Position
-	if c.unit.isPart() {
-		at = c.w.reached(c.unit.spec)
-	}
-	c.w.awaited.advanced(c.unit.consumerName, at)
 }
 
 // worked records that an iteration reached the database. It ends the conditions of the

@@ -34,13 +34,6 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
 	return c.workOf(p, v, c.w.visible(v))
 }
 
-// visible returns the highest visible position that this worker has seen.
-// WithStaleGapHarborLag keeps v.Safe below it.
-func (w *Worker) visible(v *frontier.Value) int64 {
-	head, _ := w.frontier.Head()
-	return max(head, v.Safe)
-}
-
 // load loads the progress if it is not loaded. The outcome is again if the iteration can
 // continue.
 func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.Value) result {
@@ -92,7 +85,7 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 	c.progress = p
 	c.unit.reload.revision.Store(c.progress.Revision)
 	c.failures.loaded()
-	c.announce()
+	c.announce(c.progress.Position)
 	return nil
 }
 

@@ -35,6 +35,13 @@ type work struct {
 	}
 }
 
+// visible returns the highest visible position that this worker has seen.
+// WithStaleGapHarborLag keeps v.Safe below it.
+func (w *Worker) visible(v *frontier.Value) int64 {
+	head, _ := w.frontier.Head()
+	return max(head, v.Safe)
+}
+
 // recordLast records the last event.
 func (w *work) recordLast() {
 	if n := len(w.Events); n > 0 {
@@ -64,6 +71,16 @@ func (w *work) plan(maxOpen int) (blocked bool) {
 	}
 	w.advance = a
 	return blocked
+}
+
+// poison is an event that has failed MaxConsecutiveFailures times, with the decision about
+// the event and its consumer.
+type poison struct {
+	policy   FailurePolicy
+	position int64
+	attempts int
+	err      error
+	revision int64 // revision of the progress for which the event was skipped; another revision clears the poison
 }
 
 // setAside moves the events that become dead letters out of Events. These are the poison
