@@ -38,7 +38,6 @@ type consumerLoop struct {
 	last             *lastBatch
 	guards           lockwatch.Guards
 	stop             context.Context // the worker's intake; nil: that of run
-
 }
 
 // newLoop makes the loop of a unit.
