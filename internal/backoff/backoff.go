@@ -37,6 +37,18 @@ func Session(n int) time.Duration {
 	return Delay(n, 500*time.Millisecond, 5*time.Second, rand.Float64())
 }
 
+// SleepUntil waits for d, for the close of wake, or for the end of ctx. A nil wake does not
+// end the wait.
+func SleepUntil(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-wake:
+	case <-ctx.Done():
+	}
+}
+
 // Sleep waits for d. It reports whether d passed before ctx ended.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

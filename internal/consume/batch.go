@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
@@ -48,7 +49,8 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *
 	defer deadline.Stop()
 	t := batch.NewTx(ctx, tx, conn.Conn, moved.Author)
 	defer c.watchHandler(ctx, t, *b)()
-	c.last = &lastBatch{work: *w, after: moved.Version, transaction: moved.Transaction}
+	last := &txcheck.Batch{Work: w.checked(c.reader), After: moved.Version, Transaction: moved.Transaction}
+	c.check.Last = last
 	calls := c.callsOf(w, t, moved, b)
 	calls.Lent = conn.lend
 	var got batch.Result
@@ -61,7 +63,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *
 	if b.Handle, b.Commit, c.pace = got.Handle, got.Commit, got.Pace; r.outcome == committed {
 		r.moved = moved
 	}
-	c.last.ended(r, t)
+	last.Err, last.Fault, last.Intact, last.Seen = r.err, t.Fault, t.Intact, r.outcome == forbidden
 	return r
 }
 
@@ -77,9 +79,9 @@ func (c *consumerLoop) callsOf(w *work, t *batch.Tx, moved progress.Moved, b *ob
 		Prepare: func(ctx context.Context) error { return c.deadLetters.write(ctx, c.w.db.Plans.On(t.Conn, t.Tx), w) },
 		Shorten: func(ctx context.Context) error { return c.shorten(ctx, t, moved.Role, w, b) },
 		Commit: func() error {
-			c.last.end = unsure
+			c.check.Last.End = txcheck.Unsure
 			err := t.Commit()
-			c.last.sent(err)
+			c.check.Last.Sent(err)
 			return err
 		},
 	}

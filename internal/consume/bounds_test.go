@@ -74,18 +74,6 @@ func TestUsualLimits(t *testing.T) {
 		if want := (limits{5 * time.Second, 30 * time.Second, time.Second, 2 * time.Minute, 5 * time.Second, 10 * time.Second, 0.5}); w.limits != want {
 			t.Errorf("the limits are %+v, want %+v", w.limits, want)
 		}
-		stopped, stop := context.WithCancel(t.Context())
-		stop()
-		c := consumerLoop{w: w, stop: stopped}
-		c.statements = statements{w: w, fails: &c.tally}
-		for name, bound := range map[string]func(context.Context) (context.Context, context.CancelFunc){"an outcome lookup": c.lookupContext, "the shutdown deadline": c.shutdownDeadline} {
-			began := time.Now()
-			ctx, cancel := bound(t.Context())
-			if <-ctx.Done(); time.Since(began) != 5*time.Second {
-				t.Errorf("%s lasts %v, want 5s", name, time.Since(began))
-			}
-			cancel()
-		}
 		if got := w.stopLimit(); got != time.Minute+10*time.Second {
 			t.Errorf("a stop waits for %v, want 1m10s", got)
 		}

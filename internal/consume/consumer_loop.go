@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -35,7 +36,7 @@ type consumerLoop struct {
 	overtaken        int  // overtaken iterations in a row
 	wrongServer      bool // the status shows that another server has answered
 	atOpenRangeLimit bool // the unit waits for open ranges to close, and the observers know
-	last             *lastBatch
+	check            txcheck.Check
 	guards           lockwatch.Guards
 	stop             context.Context // the worker's intake; nil: that of run
 }
@@ -55,6 +56,7 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 		agenda: agenda{cfg: &w.cfg, unit: u, awaited: w.awaited, rescaling: partitions.New(w.rescalingUnit(u))},
 	}
 	c.statements = statements{w, u, &c.tally}
+	c.check = txcheck.New(c.checkedUnit())
 	c.deadLetters = deadLetters{c.statements, &c.agenda}
 	c.failures = failureActions{c.statements, &c.agenda, &c.deadLetters}
 	return c
@@ -74,7 +76,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	}
 	defer func() {
 		c.rescaling.Leave()
-		fatal = c.close(ctx, fatal)
+		fatal = c.check.Close(ctx, fatal)
 		c.forget()
 		c.reader.Close() // the loop waits for every read that it has begun
 	}()
@@ -219,11 +221,11 @@ func (c *consumerLoop) settle(ctx context.Context, r *result) (fatal error) {
 	default:
 		c.forget() // the database knows whether anything was committed
 	}
-	if c.checkpointMismatch(ctx, r.err) {
-		if fatal := c.resolveBeforeShutdown(ctx); fatal != nil {
+	if c.check.Mismatch(ctx, r.err) {
+		if fatal := c.check.ResolveBeforeShutdown(ctx); fatal != nil {
 			return fatal
 		}
-		if errors.Is(r.err, errCheckpointMismatch) {
+		if errors.Is(r.err, txcheck.ErrMismatch) {
 			*r = result{outcome: overtaken}
 		}
 	}
@@ -313,7 +315,7 @@ func (n signals) restAfterFailure(intake context.Context, pause time.Duration, d
 	if !disturbed {
 		n.recovered = nil
 	}
-	sleepUntil(intake, pause, n.recovered)
+	backoff.SleepUntil(intake, pause, n.recovered)
 }
 
 // await waits for a signal, or until due, if that is not zero. It reports whether the loop
@@ -354,11 +356,11 @@ func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 			c.forget()
 		}
 	case (r.outcome == committed || r.outcome == commitDeferred) && !r.work.Full:
-		sleepUntil(intake, c.gather(r.outcome, c.w.frontier.Value()), nil)
+		backoff.SleepUntil(intake, c.gather(r.outcome, c.w.frontier.Value()), nil)
 	case r.outcome == committed && c.w.cfg.BatchPause > 0:
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
 	}
-	sleepUntil(intake, c.tally.Due(), nil)
+	backoff.SleepUntil(intake, c.tally.Due(), nil)
 }
 
 // reopenAfter is how many times in a row another server may answer a loop before the
@@ -385,18 +387,7 @@ func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}, wrong
 		}
 	}
 	if c.overtaken > 1 {
-		sleepUntil(intake, backoff.Delay(c.overtaken-1, first, limit, rand.Float64()), back)
-	}
-}
-
-// sleepUntil waits for d, the end of intake, or back.
-func sleepUntil(intake context.Context, d time.Duration, back <-chan struct{}) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-back:
-	case <-intake.Done():
+		backoff.SleepUntil(intake, backoff.Delay(c.overtaken-1, first, limit, rand.Float64()), back)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/refusal"
 	"github.com/pgfrontier/worker/internal/runtime"
 )
@@ -13,7 +14,7 @@ var (
 	ErrConsecutiveFailures = errors.New("worker: a consumer failed too often in a row")
 	ErrOutage              = refusal.ErrOutage
 	ErrTransactionEnded    = batch.ErrTransactionEnded
-	ErrOutcomeUnknown      = errors.New("worker: an outage hides whether a handler ended the batch's transaction")
+	ErrOutcomeUnknown      = txcheck.ErrOutcomeUnknown
 	ErrPoolClosed          = errors.New("worker: sql: database is closed: close db after Start has returned, not before")
 	ErrHandlerOverdue      = errors.New("worker: a handler ignores the end of its context: pass ctx on to everything that it waits for, return when it ends, and do not use tx inside of conn.Raw, which waits for itself")
 	ErrAlreadyStarted      = errors.New("worker: a Worker starts once; make another with New")

@@ -10,14 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/runtime"
-
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
-	"github.com/pgfrontier/worker/internal/partition"
-	"github.com/pgfrontier/worker/internal/progress"
-	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
@@ -54,8 +50,8 @@ func committedUnseen(t *testing.T) (h *stepper, d *pgtest.Database, g *door) {
 	appendOne(t, d.DB, "1")
 	h.stepFrontierTo(t, 1)
 	h.handle(t)
-	b := h.loop.last
-	b.end, b.intact, b.err = abandoned, false, driver.ErrBadConn
+	b := h.loop.check.Last
+	b.End, b.Intact, b.Err = txcheck.Abandoned, false, driver.ErrBadConn
 	return h, d, g
 }
 
@@ -74,7 +70,7 @@ func TestOutcomeLookupDoesNotWaitForHandlers(t *testing.T) {
 	h, d, _ := committedUnseen(t)
 	h.loopConns, h.lookupConns = make(budget, 1), make(budget, 1)
 	h.loopConns <- struct{}{}
-	if err := h.loop.close(t.Context(), nil); !errors.Is(err, ErrTransactionEnded) || h.position(t, d) != 0 {
+	if err := h.loop.check.Close(t.Context(), nil); !errors.Is(err, ErrTransactionEnded) || h.position(t, d) != 0 {
 		t.Errorf("the loop ended with %v, the checkpoint is at %d", err, h.position(t, d))
 	}
 	if n := len(h.lookupConns); n != 0 {
@@ -88,7 +84,7 @@ func TestOutcomeLookupReturnsConnection(t *testing.T) {
 	h, _, _ := committedUnseen(t)
 	h.lookupConns = make(budget, 1)
 	inUse := h.db.Stats().InUse
-	if !h.loop.checkpointMismatch(t.Context(), driver.ErrBadConn) {
+	if !h.loop.check.Mismatch(t.Context(), driver.ErrBadConn) {
 		t.Error("the row does not tell that the handler has committed")
 	}
 	if n := len(h.lookupConns); n != 0 || h.db.Stats().InUse != inUse {
@@ -99,10 +95,10 @@ func TestOutcomeLookupReturnsConnection(t *testing.T) {
 // A repair whose answer was lost is neither repeated nor unknown.
 func TestRepairAfterLostAnswer(t *testing.T) {
 	h, d, _ := committedUnseen(t)
-	if ok, err := h.checkpoints.Repair(t.Context(), d.DB, "all", h.loop.last.left(), h.loop.last.repair()); err != nil || !ok {
+	if ok, err := h.checkpoints.Repair(t.Context(), d.DB, "all", h.loop.check.Last.Left(), h.loop.check.Last.Undo.Repair(0)); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	err := h.loop.close(t.Context(), nil)
+	err := h.loop.check.Close(t.Context(), nil)
 	if !errors.Is(err, ErrTransactionEnded) || !strings.Contains(err.Error(), "is set back from 1 to 0") {
 		t.Errorf("the loop ended with %v", err)
 	}
@@ -117,11 +113,14 @@ func TestRepairAfterLostAnswer(t *testing.T) {
 func TestOutcomeLookupOutlastsReassignment(t *testing.T) {
 	t.Parallel()
 	h, d, g := committedUnseen(t)
+	last := h.loop.check.Last
 	h.limits.leave = time.Second
+	h.loop.check = txcheck.New(h.loop.checkedUnit())
+	h.loop.check.Last = last
 	g.closed.Store(true)
 	h.db.SetMaxIdleConns(-1)
 	closing, began := make(chan error, 1), time.Now()
-	go func() { closing <- h.loop.close(context.Background(), nil) }()
+	go func() { closing <- h.loop.check.Close(context.Background(), nil) }()
 	await(t, "the outage to last longer than a stop", func() bool { return time.Since(began) > h.limits.leave+time.Second })
 	g.closed.Store(false)
 	if err := <-closing; !errors.Is(err, ErrTransactionEnded) || h.position(t, d) != 0 {
@@ -129,47 +128,5 @@ func TestOutcomeLookupOutlastsReassignment(t *testing.T) {
 	}
 	if n := g.turned.Load(); n > 50 {
 		t.Errorf("it asked %d times", n)
-	}
-}
-
-// The transaction's status shows the outcome of a batch, even after others have moved the
-// consumer.
-func TestTransactionVerdict(t *testing.T) {
-	for name, c := range map[string]struct {
-		commit, seen bool
-		want         verdict
-	}{
-		"committed":                  {true, false, handlerOvertaken},
-		"committed, and seen":        {true, true, handlerOvertaken},
-		"rolled back":                {false, false, txIntact},
-		"rolled back by its handler": {false, true, handlerRolledBack},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := progresstest.New(t)
-			from, tx := g.Loaded(t), g.Begin(t)
-			a := progress.Advance{To: 20, Token: g.Token}
-			moved, ok, err := g.Guard(t.Context(), tx, "c", from, a)
-			if err != nil || !ok {
-				t.Fatal(ok, err)
-			}
-			if c.commit {
-				err = tx.Commit()
-			} else {
-				err = tx.Rollback()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
-			b := &lastBatch{work: work{from: *from, advance: a}, after: moved.Version, transaction: moved.Transaction, seen: c.seen}
-			now := g.Loaded(t)
-			if !b.movedOn(now) {
-				t.Fatalf("the row is %+v", now.Version)
-			}
-			loop := &consumerLoop{w: &Worker{observers: &runtime.Observers{}, checkpoints: g.Checkpoints}, unit: (&spec{consumerName: "c"}).unit(partition.All), last: b}
-			if got, err := loop.transactionVerdict(t.Context(), g.DB, b.judge(now)); err != nil || got != c.want {
-				t.Errorf("verdict %d, %v; want %d", got, err, c.want)
-			}
-		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 )
@@ -73,11 +74,11 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 	if v.Token != "" && p.Token != v.Token {
 		return store.ErrIncarnation
 	}
-	if c.last.compare(p) {
-		return errCheckpointMismatch
+	if c.check.Last.Compare(p) {
+		return txcheck.ErrMismatch
 	}
-	if v.Token != "" && c.last.isOpen() {
-		c.last = nil // the incarnation of the last batch is gone, and with it the evidence of what its handler did
+	if v.Token != "" && c.check.Last.IsOpen() {
+		c.check.Last = nil // the incarnation of the last batch is gone, and with it the evidence of what its handler did
 	}
 	if replaced {
 		return errReplaced

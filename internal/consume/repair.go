@@ -2,27 +2,50 @@ package consume
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"math"
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
+	"github.com/pgfrontier/worker/internal/consume/failure"
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
-// left returns the row as the last batch left it.
-func (b *lastBatch) left() progress.Committed {
-	return progress.Committed{After: b.after, To: b.work.advance.To, Head: b.work.advance.Head, Token: b.work.advance.Token, Reason: "the handler committed " + b.reapplied()}
+// checked returns the work as the check of its transaction sees it. Later changes of w do not
+// change it.
+func (w *work) checked(r *reader.Reader) txcheck.Work {
+	c := txcheck.Work{
+		Before: w.from.Version, From: w.from.Position, To: w.advance.To, Head: w.advance.Head, Token: w.advance.Token,
+		Events: w.Events, Undo: &undo{*w, r},
+	}
+	if w.retried != nil {
+		c.Retried = w.retried.Position
+	}
+	return c
 }
 
-// repair returns the progress as if the batch had ended before the event at fault. If that
-// event is unknown, it is the progress before the batch.
-func (b *lastBatch) repair() progress.Repair {
-	w := b.work
-	m := progress.Repair{SetBack: w.endAt(b.through())}
+// undo sets back the progress of a batch's work. It implements [txcheck.Undo].
+type undo struct {
+	work
+	reader *reader.Reader
+}
+
+// Recount counts the missing positions of the page up to through.
+func (u *undo) Recount(ctx context.Context, q store.Querier, token string, through int64) error {
+	return u.reader.Recount(ctx, q, token, &u.Page, through)
+}
+
+// Repair returns the progress as if the batch had ended at position through.
+func (u *undo) Repair(through int64) progress.Repair {
+	w := u.work
+	m := progress.Repair{SetBack: w.endAt(through)}
 	if r := w.retried; r != nil && r.Err == nil {
-		e := b.work.Events[0]
+		e := u.Events[0]
 		l := deadLetterOf(e, w.orders)
 		l.Forget = r.Forget
 		l.Error, l.Attempts = ErrTransactionEnded.Error(), r.Attempts+1
@@ -31,12 +54,42 @@ func (b *lastBatch) repair() progress.Repair {
 	return m
 }
 
-// through returns the position up to which the batch has handled its events.
-func (b *lastBatch) through() int64 {
-	if len(b.fault) == 0 {
-		return 0
+// Release drops the data that is not needed after the commit.
+func (u *undo) Release() { u.release() }
+
+// checkedUnit returns the loop's unit with what the check of its transactions needs.
+func (c *consumerLoop) checkedUnit() txcheck.Unit {
+	w, u := c.w, c.unit
+	failed := w.sessions(u.name).Failed
+	return txcheck.Unit{
+		Name: u.name, Checkpoints: &w.checkpoints, Plans: w.db.Plans, Leave: w.limits.leave, RetryLimit: w.cfg.RetryLimit,
+		Connect: func(ctx context.Context) (*sql.Conn, func(failed bool), error) {
+			conn, release, err := w.lookupConn(ctx, c.quickLimit())
+			return conn, func(failed bool) { _ = release(failed, false) }, err
+		},
+		Load: func(ctx context.Context, q store.Querier) (*progress.State, error) {
+			p, _, err := c.loadRow(ctx, q)
+			return p, err
+		},
+		Incarnation: func() string { return w.frontier.Value().Token },
+		Back:        func() <-chan struct{} { return w.frontier.Back() },
+		Stop:        func() context.Context { return c.stop },
+		Failed: func(ctx context.Context, task string, err error) {
+			c.status.setError(err)
+			failed(ctx, task, err)
+		},
+		Explain: explain,
+		Ended:   c.transactionEnded,
 	}
-	return b.fault[0].GlobalPosition - 1
+}
+
+// transactionEnded reports that a handler ended its transaction, and returns the error that
+// ends the worker.
+func (c *consumerLoop) transactionEnded(f txcheck.Fatal) error {
+	e := consumerError(c.unit.name, result{err: f.Err, at: f.At}, failure.Decision{InARow: c.tally.Failures + 1})
+	c.status.failed(e, e.Failures)
+	c.w.observers.Notify(observe.TransactionEnded{Consumer: c.unit.name, From: f.From, To: f.To, Unknown: errors.Is(e, ErrOutcomeUnknown), Err: e})
+	return e
 }
 
 // shorten ends a batch at the last handled event, because half of BatchTimeout has passed.
@@ -47,7 +100,8 @@ func (c *consumerLoop) shorten(ctx context.Context, t *batch.Tx, role string, w 
 		if err := c.reader.Recount(ctx, t.Tx, w.advance.Token, &w.Page, t.Through); err != nil {
 			return err
 		}
-		was := c.last.left()
+		last := c.check.Last
+		was := last.Left()
 		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > t.Through })
 		version, ok, err := c.w.checkpoints.Shorten(ctx, c.w.db.Plans.On(t.Conn, t.Tx), c.unit.name, was, w.endAt(t.Through))
 		if err != nil {
@@ -58,7 +112,7 @@ func (c *consumerLoop) shorten(ctx context.Context, t *batch.Tx, role string, w 
 			return ErrTransactionEnded
 		}
 		w.shortened, w.last.position = true, 0
-		c.last.work, c.last.after = *w, version
+		last.Work, last.After = w.checked(c.reader), version
 		b.Events, b.Late, b.Last, b.To = len(w.Events), w.late(), t.Through, w.advance.To
 		return nil
 	})

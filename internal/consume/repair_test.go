@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -26,21 +27,22 @@ func TestRepairKeepsUnhandledEvents(t *testing.T) {
 		p := d.read(t)
 		p.plan(d.c.w.cfg.MaxOpenRanges)
 		a, before := p.advance, p.from.Position
-		b := &lastBatch{work: *p}
+		through := int64(0)
 		fault := rapid.IntRange(0, len(p.Events)).Draw(t, "event at fault")
-		if fault < len(p.Events) {
-			b.fault = p.Events[fault : fault+1]
+		known := fault < len(p.Events)
+		if known {
+			through = p.Events[fault].GlobalPosition - 1
 		} else {
 			fault = 0
 		}
-		m := b.repair()
+		m := (&undo{work: *p}).Repair(through)
 		open := openAfterRepair(d, a, m)
 		for i, e := range p.Events {
 			late := e.GlobalPosition <= before
 			if again := e.GlobalPosition > m.To || open[e.GlobalPosition]; again != (i >= fault) {
 				t.Fatalf("event %d of %d at fault, event %d at position %d comes again: %v; %+v", fault, len(p.Events), i, e.GlobalPosition, again, m)
 			}
-			seen[fmt.Sprintf("late: %v, at fault: %v, known: %v", late, i == fault, b.fault != nil)]++
+			seen[fmt.Sprintf("late: %v, at fault: %v, known: %v", late, i == fault, known)]++
 		}
 		for position := range open {
 			if position > m.To {
@@ -53,7 +55,7 @@ func TestRepairKeepsUnhandledEvents(t *testing.T) {
 				t.Fatalf("position %d is in doubt and not open: %+v", position, m)
 			}
 		}
-		if b.fault == nil && (m.To != before || len(open) != countOpen(d)) {
+		if !known && (m.To != before || len(open) != countOpen(d)) {
 			t.Fatalf("set back to %d with %d open positions, the batch began at %d with %d", m.To, len(open), before, countOpen(d))
 		}
 		checkVoid(t, d, m)
@@ -115,64 +117,6 @@ func checkVoid(t *rapid.T, d drawnRead, m progress.Repair) {
 	}
 }
 
-func rowVersion(revision int64, row, author, written string) progress.Version {
-	return progress.Version{Revision: revision, Row: row, Author: author, Written: written}
-}
-
-// workFrom returns work on a row in an incarnation.
-func workFrom(row progress.Version, token string) work {
-	return work{from: progress.State{Version: row}, advance: progress.Advance{Token: token}}
-}
-
-// The row after a batch shows what the batch's handler did.
-func TestVerdictFromCheckpointRow(t *testing.T) {
-	before, after, other := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8"), rowVersion(2, "(0,2)", "702", "9")
-	again := rowVersion(2, "(0,2)", "701", "9")
-	for _, c := range []struct {
-		name        string
-		end         ending
-		seen        bool
-		now         progress.Version
-		want, crash verdict // crash: the verdict in another incarnation
-	}{
-		{"failed", abandoned, false, before, txIntact, txIntact},
-		{"failed, and is committed", abandoned, false, after, handlerCommitted, handlerCommitted},
-		{"failed, and another worker's batch has the same transaction after a crash", abandoned, false, again, txIntact, txIntact},
-		{"failed, and another worker's batch has the same place and revision", abandoned, false, other, txIntact, txIntact},
-		{"committed", done, false, after, txIntact, txIntact},
-		{"committed, and nothing has happened", done, false, before, handlerChained, txIntact},
-		{"committed, and another worker went on", done, false, other, txIntact, txIntact},
-		{"commit of unknown outcome, that did not happen", unsure, false, before, txIntact, txIntact},
-		{"commit of unknown outcome, that happened", unsure, false, after, txIntact, txIntact},
-		{"seen to have ended, committed", abandoned, true, after, handlerCommitted, handlerCommitted},
-		{"seen to have ended, rolled back", abandoned, true, before, handlerRolledBack, handlerRolledBack},
-		{"seen to have ended, another worker went on", abandoned, true, other, handlerUnknown, handlerUnknown},
-	} {
-		b := &lastBatch{work: workFrom(before, "t"), after: after, end: c.end, seen: c.seen}
-		for token, want := range map[string]verdict{"t": c.want, "u": c.crash} {
-			if got := b.judge(&progress.State{Version: c.now, Token: token}); got != want {
-				t.Errorf("%s, in incarnation %s: verdict %d, want %d", c.name, token, got, want)
-			}
-		}
-	}
-	if v := (*lastBatch)(nil).judge(&progress.State{}); v != txIntact {
-		t.Errorf("without a batch: verdict %d", v)
-	}
-}
-
-// A row of another server, or of the same server after a crash, is no verdict. The next
-// valid row may still show what the handler did.
-func TestRowOfAnotherIncarnationIsNoVerdict(t *testing.T) {
-	before, after := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8")
-	b := &lastBatch{work: workFrom(before, "t"), after: after}
-	if b.compare(&progress.State{Version: before, Token: "u"}) || !b.isOpen() {
-		t.Errorf("after a read of another incarnation: %+v", b)
-	}
-	if !b.compare(&progress.State{Version: after, Token: "t"}) || b.isOpen() {
-		t.Errorf("after a read of the handler's commit: %+v", b)
-	}
-}
-
 // While another server than the frontier's answers, the outcome of a batch stays unknown.
 // When the frontier has the same incarnation, the row as the batch left it is proof.
 func TestOutcomeLookupOnAnotherServer(t *testing.T) {
@@ -180,15 +124,20 @@ func TestOutcomeLookupOnAnotherServer(t *testing.T) {
 	appendOne(t, d.DB, "1")
 	h.stepFrontierTo(t, 1)
 	h.handle(t)
-	h.loop.last.end, h.loop.last.seen = abandoned, true // as if its handler had committed it
+	check := &h.loop.check
+	check.Last.End = txcheck.Abandoned // as if its handler had committed it
 	before := h.frontier.Value().Token
 	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
-	if v, _, err := h.loop.lookupOutcome(t.Context()); !errors.Is(err, store.ErrIncarnation) {
-		t.Errorf("another server answers: verdict %d, %v", v, err)
+	if check.Mismatch(t.Context(), nil) || !check.Last.IsOpen() {
+		t.Error("the row of another server counts")
 	}
 	h.stepFrontier(t, "the other incarnation", func(v *frontier.Value) bool { return v.Token != before })
-	if v, _, err := h.loop.lookupOutcome(t.Context()); v != handlerCommitted || err != nil {
-		t.Errorf("the frontier has found the same server: verdict %d, %v", v, err)
+	if !check.Mismatch(t.Context(), nil) {
+		t.Error("the frontier has found the same server, and the row does not count")
+	}
+	h.loop.stop = t.Context()
+	if err := check.ResolveBeforeShutdown(t.Context()); !errors.Is(err, ErrTransactionEnded) {
+		t.Errorf("the handler has committed: %v", err)
 	}
 	if p, err := h.checkpoints.Load(t.Context(), d.DB, "all"); err != nil || p.Position != 0 {
 		t.Errorf("afterwards the progress is %+v, %v", p, err)
@@ -199,10 +148,9 @@ func TestOutcomeLookupOnAnotherServer(t *testing.T) {
 func TestRepairPutsADeadLetterBack(t *testing.T) {
 	r := &progress.Retry{Position: 7, Attempts: 3}
 	e := store.PersistedEvent{GlobalPosition: 7, AggregateType: "Order", AggregateID: "a", EventID: uuid.New(), EventType: "Happened"}
-	b := &lastBatch{work: work{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r, advance: progress.Advance{To: 10}}}
-	b.work.Positions.Checkpoint, b.work.Positions.Through = 10, 10
-	b.work.under = &frontier.Value{}
-	m := b.repair()
+	w := &work{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r, advance: progress.Advance{To: 10}, under: &frontier.Value{}}
+	w.Positions.Checkpoint, w.Positions.Through = 10, 10
+	m := w.checked(nil).Undo.Repair(0)
 	if len(m.DeadLetters) != 1 || m.DeadLetters[0].Position != 7 || m.DeadLetters[0].Attempts != 4 || m.To != 10 {
 		t.Errorf("the repair is %+v", m)
 	}

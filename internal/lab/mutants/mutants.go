@@ -181,7 +181,7 @@ var contractMutants = []Mutant{
 	{
 		Name:    "no-repair",
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
-		Edits:   []Edit{{"internal/consume/outcome.go", `repaired, err = c.w.checkpoints.Repair(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
+		Edits:   []Edit{{"internal/consume/txcheck/outcome.go", `repaired, err = c.unit.Checkpoints.Repair(ctx, c.unit.Plans.On(conn, conn), c.unit.Name, b.Left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
 		Faults:  calm + ",contract=4",
 	},
 	{
@@ -193,13 +193,13 @@ var contractMutants = []Mutant{
 	{
 		Name:    "dropped-proof",
 		Mistake: "a loop that ends in an outage asks no more what became of its last batch: another worker goes on from the row",
-		Edits:   []Edit{{"internal/consume/consumer_loop.go", `fatal = c.close(ctx, fatal)`, ``}},
+		Edits:   []Edit{{"internal/consume/consumer_loop.go", `fatal = c.check.Close(ctx, fatal)`, ``}},
 		Test:    Test{"./internal/e2e", "TestStopInAnOutageSaysWhatIsNotKnown"},
 	},
 	{
 		Name:    "row-only",
 		Mistake: "a row that others have moved on says nothing of a batch, so its handler did nothing",
-		Edits:   []Edit{{"internal/consume/outcome.go", `case b.end == abandoned && b.movedOn(now):`, `case false:`}},
+		Edits:   []Edit{{"internal/consume/txcheck/outcome.go", `case b.End == Abandoned && b.movedOn(now):`, `case false:`}},
 		Test:    Test{"./internal/e2e", "TestHandlerThatCommitsAndIsOvertaken"},
 	},
 }
