@@ -267,7 +267,7 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	if a.To >= c.deferred.UpTo {
 		c.deferred = batch.Deferred{}
 	}
-	c.recordHandled(w)
+	c.unit.recordHandled(w)
 	if c.passed(w.retried, w.Positions.Through); !c.tally.Bisection.Active() {
 		c.poison = nil
 	} else if c.poison != nil {

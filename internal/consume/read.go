@@ -47,8 +47,8 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 	case err != nil:
 		return result{outcome: disturbed, err: err}
 	}
-	switch err := c.checkLogReset(intake, conn); {
-	case errors.As(err, new(logResetError)):
+	switch err := c.unit.log.Check(intake, c.unit.name, c.progress, logReader{c, conn}); {
+	case errors.As(err, new(txcheck.LogResetError)):
 		return c.pauseAfterLogReset(intake, conn, err)
 	case err != nil:
 		c.progress = nil // its incarnation is not confirmed yet

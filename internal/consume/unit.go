@@ -12,10 +12,10 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
-	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -33,13 +33,7 @@ type unit struct {
 	status *unitStatus
 	reload *reloadSignal
 	voids  voidRows
-	log    string // the incarnation in which its checkpoint last belonged to the log
-	// handled is the last event that this worker has handled and committed for the unit, or
-	// the event at the loaded checkpoint.
-	handled struct {
-		position int64 // 0: none
-		is       reader.Fingerprint
-	}
+	log    txcheck.Log
 }
 
 // spec is a consumer's specification.
@@ -71,6 +65,13 @@ func (d *spec) unit(slots partition.Range) *unit {
 // started describes the unit whose loop begins.
 func (u *unit) started(batchSize int) observe.ConsumerStarted {
 	return observe.ConsumerStarted{Consumer: u.name, Types: slices.Clone(u.scope.Types), Start: u.scope.Start, BatchSize: batchSize, Partitions: u.demand.Count}
+}
+
+// recordHandled records the last event of a committed batch if it is a new event.
+func (u *unit) recordHandled(w *work) {
+	if w.last.position > w.from.Position && w.retried == nil {
+		u.log.Handled(w.last.position, w.last.is)
+	}
 }
 
 // isPart reports whether the unit is a part of a split consumer.
