@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
+	"github.com/pgfrontier/worker/internal/consume/precedence"
 	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -31,7 +32,7 @@ type consumerLoop struct {
 	agenda
 	deadLetters deadLetters
 	failures    failureActions
-	precedence  precedence
+	precedence  precedence.Precedence
 
 	overtaken        int  // overtaken iterations in a row
 	wrongServer      bool // the status shows that another server has answered
@@ -53,7 +54,8 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 	}
 	c := &consumerLoop{
 		w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), handler: h, guards: lockwatch.New(w.watchedRow(u)),
-		agenda: agenda{cfg: &w.cfg, unit: u, awaited: w.awaited, rescaling: partitions.New(w.rescalingUnit(u))},
+		agenda:     agenda{cfg: &w.cfg, unit: u, awaited: w.awaited, rescaling: partitions.New(w.rescalingUnit(u))},
+		precedence: w.precedence(u),
 	}
 	c.statements = statements{w, u, &c.tally}
 	c.check = txcheck.New(c.checkedUnit())

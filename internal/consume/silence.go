@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -64,7 +62,7 @@ func (w *Worker) watchedRow(u *unit) lockwatch.Row {
 		},
 	}
 	if w.cfg.LeaderStrategy == LeaderStrategyAdvisory {
-		r.Dead = func(ctx context.Context, worker uuid.UUID) (bool, error) { return w.coord.Dead(ctx, w.db.DB, worker) }
+		r.Dead = w.isDead
 	}
 	return r
 }

@@ -64,6 +64,17 @@ func (w *Guards) Watch(ctx context.Context, giveUp context.CancelCauseFunc, pid 
 	}
 }
 
+// Run runs statements that may wait for the row of the unit in the session pid, and watches
+// them as Watch does. It ends the context of do if the connection is dead.
+func (w *Guards) Run(ctx context.Context, pid int64, do func(ctx context.Context) error) error {
+	inner, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	end := w.Watch(inner, giveUp, pid)
+	err := do(inner)
+	end(err)
+	return WithCause(inner, ctx, err)
+}
+
 // guardWatch watches one guard.
 type guardWatch struct {
 	*Guards

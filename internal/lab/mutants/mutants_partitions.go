@@ -276,7 +276,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "assigned-build-is-right",
 		Mistake: "who is assigned a consumer selects what it is to select",
-		Edits:   []Edit{{"internal/consume/scope.go", `case is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0:`, `case false:`}},
+		Edits:   []Edit{{"internal/consume/precedence/precedence.go", `case is.Scope != nil && is.Scope.Compare(p.unit.Scope) > 0:`, `case false:`}},
 		Test:    Test{"./internal/e2e", "TestOutrankedBuildWaits"},
 	},
 	{
