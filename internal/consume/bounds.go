@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -38,13 +39,24 @@ var usualLimits = limits{
 	leave: 5 * time.Second, guard: 10 * time.Second, share: 0.5,
 }
 
+// connections takes the connections of a worker, and bounds what runs on them.
+type connections struct {
+	db          pgdriver.Pool
+	limits      limits
+	loopConns   budget
+	lookupConns budget // of the reserve
+	pooling     pgdriver.Pooling
+	sweepNow    *wakeup.Signal                                              // of the pool
+	failed      func(ctx context.Context, task, consumer string, err error) // reports a failed task, unless err is nil or ctx has ended
+}
+
 // bounded runs a statement that must return within limit. pgx closes the connection of a
 // statement that exceeds its limit. A statement slower than limits.quick starts a sweep of
 // the pool: other connections may be dead, too.
-func (w *Worker) bounded(ctx context.Context, limit time.Duration, statement func(ctx context.Context) error) error {
+func (c *connections) bounded(ctx context.Context, limit time.Duration, statement func(ctx context.Context) error) error {
 	bound, cancel := context.WithTimeoutCause(ctx, limit, lockwatch.NoAnswer(limit))
 	defer cancel()
-	defer time.AfterFunc(w.limits.quick, w.sweepNow.Send).Stop()
+	defer time.AfterFunc(c.limits.quick, c.sweepNow.Send).Stop()
 	err := statement(bound)
 	awaitDeadline(bound, err)
 	return lockwatch.WithCause(bound, ctx, err)
@@ -62,17 +74,17 @@ func awaitDeadline(ctx context.Context, err error) {
 
 // take takes a connection from the pool. The pool checks that an idle connection is alive,
 // or opens a new one. If all connections are in use, take waits until one is free.
-func (w *Worker) take(ctx context.Context, limit time.Duration) (conn *sql.Conn, err error) {
+func (c *connections) take(ctx context.Context, limit time.Duration) (conn *sql.Conn, err error) {
 	for {
-		err = w.bounded(ctx, limit, func(ctx context.Context) (err error) {
-			conn, err = w.db.Conn(ctx)
+		err = c.bounded(ctx, limit, func(ctx context.Context) (err error) {
+			conn, err = c.db.Conn(ctx)
 			return err
 		})
 		if !errors.Is(err, lockwatch.ErrNoAnswer) {
 			return conn, err
 		}
-		w.sweepNow.Send()
-		if s := w.db.Stats(); s.MaxOpenConnections == 0 || s.InUse < s.MaxOpenConnections {
+		c.sweepNow.Send()
+		if s := c.db.Stats(); s.MaxOpenConnections == 0 || s.InUse < s.MaxOpenConnections {
 			return nil, fmt.Errorf("worker: take a connection: %w", err)
 		}
 	}
@@ -87,10 +99,10 @@ var errLeftOpen = errors.New("the handler left a transaction open that it began 
 // its session may keep a handler's role or timeout. It would be taken again and again. lent
 // reports whether a handler has used the connection. If the handler left it busy, give
 // returns errLeftOpen.
-func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
+func (c *connections) give(conn *sql.Conn, ours, lent bool) error {
 	gone := pgdriver.IsGone(conn)
 	if gone {
-		w.sweepNow.Send()
+		c.sweepNow.Send()
 	}
 	end := conn.Close
 	if gone || ours {
@@ -104,7 +116,7 @@ func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 		defer close(ended)
 		_ = end()
 	}()
-	timer := time.NewTimer(w.limits.quick)
+	timer := time.NewTimer(c.limits.quick)
 	defer timer.Stop()
 	select {
 	case <-ended:
@@ -190,13 +202,13 @@ func (c *consumerLoop) rollback(tx *sql.Tx, end context.CancelCauseFunc) {
 
 // inTransaction runs a short transaction on a connection of the loops' budget. quick limits
 // the wait for the connection, and limit the transaction.
-func (w *Worker) inTransaction(ctx context.Context, quick, limit time.Duration, do func(ctx context.Context, tx *sql.Tx) error) (err error) {
-	conn, release, err := w.loopConn(ctx, quick)
+func (c *connections) inTransaction(ctx context.Context, quick, limit time.Duration, do func(ctx context.Context, tx *sql.Tx) error) (err error) {
+	conn, release, err := c.loopConn(ctx, quick)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = release(err != nil, false) }()
-	return w.bounded(ctx, limit, func(ctx context.Context) error {
+	return c.bounded(ctx, limit, func(ctx context.Context) error {
 		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return err
@@ -204,4 +216,26 @@ func (w *Worker) inTransaction(ctx context.Context, quick, limit time.Duration, 
 		defer func() { _ = tx.Rollback() }() // no effect after the commit
 		return do(ctx, tx)
 	})
+}
+
+// sessionOf returns the pid of the server process behind conn, or 0 if it is unknown.
+// lib/pq does not expose the pid, and proxies return one of their own.
+func (c *connections) sessionOf(conn *sql.Conn) int64 {
+	if !c.pooling.PIDKnown {
+		return 0
+	}
+	return pgdriver.PID(conn)
+}
+
+// reading runs a read within limits.read. session returns the read's pid, or 0 while it is
+// unknown. consumer is the reading consumer, or empty if several read.
+func (c *connections) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error, consumer string) error {
+	return c.bounded(ctx, c.limits.read, func(ctx context.Context) error {
+		return c.sessions(consumer).Read(ctx, session, c.limits.quick, c.limits.read, read)
+	})
+}
+
+// sessions reads what the server does for the connections of a consumer.
+func (c *connections) sessions(consumer string) lockwatch.Sessions {
+	return lockwatch.Sessions{DB: c.db, Failed: func(ctx context.Context, task string, err error) { c.failed(ctx, task, consumer, err) }}
 }

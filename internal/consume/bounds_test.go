@@ -26,7 +26,7 @@ import (
 // A statement that exceeds its limit returns ErrNoAnswer. A canceled statement does not.
 func TestStatementTimeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &Worker{observers: &runtime.Observers{}, limits: usualLimits, sweepNow: wakeup.New()}
+		w := &Worker{connections: connections{limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
 		never := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		began := time.Now()
 		if err := w.bounded(t.Context(), w.limits.read, never); !errors.Is(err, lockwatch.ErrNoAnswer) || time.Since(began) != w.limits.read {
@@ -57,7 +57,7 @@ func TestNetworkTimeoutAtContextDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithTimeoutCause(t.Context(), time.Millisecond, errors.New("the caller's"))
 		defer end()
-		w := &Worker{observers: &runtime.Observers{}, limits: usualLimits, sweepNow: wakeup.New()}
+		w := &Worker{connections: connections{limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
 		err := w.bounded(lateContext{ctx}, time.Minute, func(context.Context) error {
 			return &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
 		})
@@ -77,7 +77,7 @@ func TestUsualLimits(t *testing.T) {
 		if got := w.stopLimit(); got != time.Minute+10*time.Second {
 			t.Errorf("a stop waits for %v, want 1m10s", got)
 		}
-		if got := w.guardLimit(); got != 2*time.Minute+10*time.Second {
+		if got := guardLimit(w.cfg.BatchTimeout, &w.limits); got != 2*time.Minute+10*time.Second {
 			t.Errorf("a guard waits for %v, want 2m10s", got)
 		}
 	})
@@ -85,7 +85,7 @@ func TestUsualLimits(t *testing.T) {
 
 // A slow server gets more time with each failure, because it is not dead.
 func TestQuickLimitGrowsWithFailures(t *testing.T) {
-	c := statements{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}, fails: &failure.Tally{}}
+	c := statements{w: &Worker{connections: connections{limits: usualLimits}, observers: &runtime.Observers{}}, fails: &failure.Tally{}}
 	quick, read := usualLimits.quick, usualLimits.read
 	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
 		c.fails.Disturbed = disturbed
@@ -98,7 +98,7 @@ func TestQuickLimitGrowsWithFailures(t *testing.T) {
 // A connection to another server is closed. In the pool it would be taken again and again.
 func TestGiveClosesConnectionToAnotherServer(t *testing.T) {
 	db := pgtest.Empty(t).DB
-	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+	w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
 	for name, test := range map[string]struct {
 		r    result
 		kept int
@@ -142,7 +142,7 @@ func TestTakeFailsWithoutAnswer(t *testing.T) {
 			db := sql.OpenDB(unreachable{})
 			defer db.Close()
 			db.SetMaxOpenConns(maxOpenConns)
-			w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+			w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			began := time.Now()
@@ -158,7 +158,7 @@ func TestTakeWaitsForConnectionInUse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t).DB
 	db.SetMaxOpenConns(1)
-	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
+	w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
 	held, err := w.take(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestBeginLimitDoesNotEndBatch(t *testing.T) {
 		intake, stop := context.WithCancel(t.Context())
 		ctx, end := context.WithCancelCause(t.Context())
 		defer end(nil)
-		c := consumerLoop{w: &Worker{observers: &runtime.Observers{}, limits: usualLimits}}
+		c := consumerLoop{w: &Worker{connections: connections{limits: usualLimits}, observers: &runtime.Observers{}}}
 		c.statements = statements{w: c.w, fails: &c.tally}
 		tx, err := c.begin(ctx, end, intake, conn)
 		if err != nil {

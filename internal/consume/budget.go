@@ -68,26 +68,26 @@ func (h *heldConn) release(ours bool) (left error) {
 // loopConn takes a connection of the pool for a loop. A loop must hold no other connection:
 // loops that hold one and wait for a second could deadlock. limit applies to the wait for
 // the pool, not to the wait for the budget. The caller calls release once.
-func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
-	return w.budgeted(ctx, w.loopConns, limit)
+func (c *connections) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
+	return c.budgeted(ctx, c.loopConns, limit)
 }
 
 // lookupConn takes a connection for an outcome lookup. The connection comes from the
 // reserve, for one loop at a time. So a lookup does not wait until handlers return.
-func (w *Worker) lookupConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
-	return w.budgeted(ctx, w.lookupConns, limit)
+func (c *connections) lookupConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
+	return c.budgeted(ctx, c.lookupConns, limit)
 }
 
-func (w *Worker) budgeted(ctx context.Context, b budget, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
+func (c *connections) budgeted(ctx context.Context, b budget, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
 	if err := b.take(ctx); err != nil {
 		return nil, nil, err
 	}
-	if conn, err = w.take(ctx, limit); err != nil {
+	if conn, err = c.take(ctx, limit); err != nil {
 		b.release()
 		return nil, nil, err
 	}
 	return conn, func(ours, lent bool) error {
 		defer b.release()
-		return w.give(conn, ours, lent)
+		return c.give(conn, ours, lent)
 	}, nil
 }

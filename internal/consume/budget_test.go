@@ -41,7 +41,7 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 	db := pgtest.Empty(t).DB
 	const loops, limit = 20, 6
 	db.SetMaxOpenConns(limit)
-	w := &Worker{observers: &runtime.Observers{}, db: pgdriver.Pool{DB: db}, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}
+	w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
 	var mu sync.Mutex
 	inUse, most := 0, 0
 	use := func(n int) {

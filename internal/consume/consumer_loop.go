@@ -53,9 +53,9 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 		Timeout: w.cfg.BatchTimeout, Size: w.cfg.BatchSize, Key: u.key.Name(), SlotOf: u.key.SlotOf,
 	}
 	c := &consumerLoop{
-		w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), handler: h, guards: lockwatch.New(w.watchedRow(u)),
-		agenda:     agenda{cfg: &w.cfg, unit: u, awaited: w.awaited, rescaling: partitions.New(w.rescalingUnit(u))},
-		precedence: w.precedence(u),
+		w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share), handler: h, guards: lockwatch.New(u.row(w)),
+		agenda:     agenda{cfg: &w.cfg, unit: u, awaited: w.awaited, rescaling: partitions.New(u.rescaling(w))},
+		precedence: u.precedence(w),
 	}
 	c.statements = statements{w, u, &c.tally}
 	c.check = txcheck.New(c.checkedUnit())

@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/pgfrontier/worker/internal/runtime"
-
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 )
@@ -15,7 +13,7 @@ import (
 // counts.
 func TestReachedIsLowestPart(t *testing.T) {
 	whole := (&spec{consumerName: "c"}).unit(partition.All)
-	w := &Worker{observers: &runtime.Observers{}, units: []*unit{whole}}
+	w := &unitSet{units: []*unit{whole}}
 	reached := func(want int64) {
 		t.Helper()
 		if at := w.reached(whole.spec); at != want {
@@ -44,7 +42,7 @@ func TestReachedIsLowestPart(t *testing.T) {
 func BenchmarkAllUnits(b *testing.B) {
 	for _, consumers := range []int{50, 500} {
 		b.Run(strconv.Itoa(consumers), func(b *testing.B) {
-			w := &Worker{observers: &runtime.Observers{}}
+			w := &unitSet{}
 			for i := range consumers {
 				w.units = append(w.units, (&spec{consumerName: fmt.Sprintf("c%03d", i)}).unit(partition.All))
 				for _, slots := range partition.Cut(8) {

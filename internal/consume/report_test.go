@@ -15,7 +15,7 @@ import (
 // pgx's error about an unreachable server has three lines.
 func TestErrorsOfEventsAreOneLine(t *testing.T) {
 	var reported error
-	w := &Worker{sweepNow: wakeup.New(), observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(e observe.FrontierFailed) { reported = e.Err })})}
+	w := &Worker{connections: connections{sweepNow: wakeup.New()}, observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(e observe.FrontierFailed) { reported = e.Err })})}
 	var f frontier.Config
 	w.observeFrontier(&f)
 	f.OnFailure(fmt.Errorf("failed to connect:\n\t%w", io.EOF))

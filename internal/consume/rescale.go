@@ -11,8 +11,8 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// rescalingUnit returns a unit with what its splits and merges need.
-func (w *Worker) rescalingUnit(u *unit) partitions.Unit {
+// rescaling returns the unit with what its splits and merges need.
+func (u *unit) rescaling(w *Worker) partitions.Unit {
 	return partitions.Unit{Name: u.name, Consumer: u.consumerName, Slots: u.slots, Key: u.key, Barriers: &w.barriers, Checkpoints: &w.checkpoints, Log: w.bound}
 }
 

@@ -138,7 +138,7 @@ func (h *stepper) split(ctx context.Context) (*progress.Rescaled, error) {
 
 // rescaleUpper lets the upper half, whose progress was loaded at position 1, split or merge.
 func (h *stepper) rescaleUpper(ctx context.Context, replace func(ctx context.Context, u partitions.Unit, tx *sql.Tx, token string) (*progress.Rescaled, error)) (r *progress.Rescaled, err error) {
-	u := h.rescalingUnit(h.unit("all#800-fff"))
+	u := h.unit("all#800-fff").rescaling(h.Worker)
 	err = h.inTransaction(ctx, h.limits.quick, h.limits.quick, func(ctx context.Context, tx *sql.Tx) (err error) {
 		r, err = replace(ctx, u, tx, h.frontier.Value().Token)
 		return err
@@ -191,7 +191,7 @@ func TestLeavingABarrierPollsAgain(t *testing.T) {
 	w := &Worker{observers: &runtime.Observers{}, coord: coord.New(coord.Config{})}
 	unit := (&spec{consumerName: "c"}).unit(parts[0])
 	c := &consumerLoop{w: w, unit: unit, agenda: agenda{unit: unit, progress: &progress.State{Position: 10}}}
-	other := partitions.New(w.rescalingUnit((&spec{consumerName: "c"}).unit(parts[1])))
+	other := partitions.New((&spec{consumerName: "c"}).unit(parts[1]).rescaling(w))
 	for range 2 {
 		arriveAtBarrier(w, &c.agenda)
 		other.Next(1, partitions.Arrival{Position: 10}, time.Now())
@@ -210,7 +210,7 @@ func TestLeavingABarrierPollsAgain(t *testing.T) {
 // arriveAtBarrier makes a unit wait at a merge barrier.
 func arriveAtBarrier(w *Worker, a *agenda) {
 	if !a.rescaling.Merges() {
-		a.rescaling = partitions.New(w.rescalingUnit(a.unit))
+		a.rescaling = partitions.New(a.unit.rescaling(w))
 	}
 	a.rescaling.Next(1, partitions.Arrival{Position: a.progress.Position}, time.Now())
 }

@@ -62,8 +62,8 @@ func (w *Worker) reportRescoped(unit string, d progress.Rescoped) {
 	w.observers.Notify(c)
 }
 
-// precedence returns a unit's state of other builds.
-func (w *Worker) precedence(u *unit) precedence.Precedence {
+// precedence returns the unit's state of other builds.
+func (u *unit) precedence(w *Worker) precedence.Precedence {
 	about := u.about(observe.ConditionScope)
 	return precedence.New(precedence.Unit{
 		Name: u.name, Consumer: u.consumerName, Scope: u.scope, Part: u.isPart(), Key: u.demand.Key, Checkpoints: &w.checkpoints,

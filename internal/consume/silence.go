@@ -8,44 +8,21 @@ import (
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
 )
-
-// sessionOf returns the pid of the server process behind conn, or 0 if it is unknown.
-// lib/pq does not expose the pid, and proxies return one of their own.
-func (w *Worker) sessionOf(conn *sql.Conn) int64 {
-	if !w.pooling.PIDKnown {
-		return 0
-	}
-	return pgdriver.PID(conn)
-}
 
 // reading runs a read of the loop with Worker.reading.
 func (c *consumerLoop) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error) error {
 	return c.w.reading(ctx, session, read, c.unit.name)
 }
 
-// reading runs a read within limits.read. session returns the read's pid, or 0 while it is
-// unknown. consumer is the reading consumer, or empty if several read.
-func (w *Worker) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error, consumer string) error {
-	return w.bounded(ctx, w.limits.read, func(ctx context.Context) error {
-		return w.sessions(consumer).Read(ctx, session, w.limits.quick, w.limits.read, read)
-	})
-}
-
-// sessions reads what the server does for the connections of a consumer.
-func (w *Worker) sessions(consumer string) lockwatch.Sessions {
-	return lockwatch.Sessions{DB: w.db, Failed: func(ctx context.Context, task string, err error) { w.taskFailed(ctx, task, consumer, err) }}
-}
-
-// watchedRow returns a unit's row with what its watch needs.
-func (w *Worker) watchedRow(u *unit) lockwatch.Row {
+// row returns the unit's row with what its watch needs.
+func (u *unit) row(w *Worker) lockwatch.Row {
 	about := u.about(observe.ConditionLock)
 	r := lockwatch.Row{
 		Sessions: w.sessions(u.name), Unit: u.name, Worker: w.id, Checkpoints: &w.checkpoints,
-		Patience: w.limits.lock, Limit: w.guardLimit(), Found: w.sweepNow.Send,
+		Patience: w.limits.lock, Limit: guardLimit(w.cfg.BatchTimeout, &w.limits), Found: w.sweepNow.Send,
 		Waits: func(err error, notify bool) {
 			u.status.setOngoing(err, 0)
 			w.observers.Begin(about, err)
@@ -69,7 +46,7 @@ func (w *Worker) watchedRow(u *unit) lockwatch.Row {
 
 // guardLimit is the time limit of a guard while its blocker is unknown. It is longer than
 // another worker's batch.
-func (w *Worker) guardLimit() time.Duration { return 2*w.cfg.BatchTimeout + w.limits.guard }
+func guardLimit(batch time.Duration, l *limits) time.Duration { return 2*batch + l.guard }
 
 // watchGuard watches a guard on conn, see [lockwatch.Guards.Watch].
 func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCauseFunc, conn *sql.Conn) (end func(err error)) {

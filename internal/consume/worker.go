@@ -27,8 +27,9 @@ import (
 
 // Worker is the engine of a worker.Worker, which documents its methods. It starts once.
 type Worker struct {
+	connections
+	unitSet
 	id        uuid.UUID
-	db        pgdriver.Pool
 	log       store.Log
 	consumers []consumer.Consumer
 	cfg       Config
@@ -42,17 +43,11 @@ type Worker struct {
 	// The fields up to waits are set by prepare. Other goroutines may read them once ready
 	// is closed.
 	ready       chan struct{}
-	units       []*unit // whole consumers, in order of name
-	parts       parts
 	barriers    partitions.Barriers
-	loopConns   budget
-	lookupConns budget // of the reserve
 	incarnation string // of the server, as an SQL expression
 	checkpoints progress.Checkpoints
 	bound       store.BoundLog
-	pooling     pgdriver.Pooling
 	nestedPool  bool // the pool takes its connections from another pool
-	limits      limits
 	frontier    *frontier.Frontier
 	ahead       *reader.Ahead
 	coord       *coord.Coordinator
@@ -66,7 +61,6 @@ type Worker struct {
 	unfinished chan []string   // of a draining worker: the units whose loops have not ended, the latest value only
 	watched    watchdog.Moment // when the last iteration of watchProgress began
 	watchNow   *wakeup.Signal  // wakes watchProgress
-	sweepNow   *wakeup.Signal  // of pool
 	compactNow *wakeup.Signal  // wakes compact
 
 	observers *runtime.Observers
@@ -77,20 +71,20 @@ type Worker struct {
 // New makes a Worker. It does no I/O: Start checks the arguments.
 func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Config) *Worker {
 	w := &Worker{
-		id:         uuid.New(),
-		db:         pgdriver.NewPool(db),
-		log:        eventStore,
-		consumers:  consumers,
-		cfg:        c,
-		ended:      make(chan struct{}),
-		watchNow:   wakeup.New(),
-		compactNow: wakeup.New(),
-		unfinished: make(chan []string, 1),
-		limits:     usualLimits,
-		ready:      make(chan struct{}),
-		awaited:    newAwaited(),
-		ages:       newAges(),
+		id:          uuid.New(),
+		connections: connections{db: pgdriver.NewPool(db), limits: usualLimits},
+		log:         eventStore,
+		consumers:   consumers,
+		cfg:         c,
+		ended:       make(chan struct{}),
+		watchNow:    wakeup.New(),
+		compactNow:  wakeup.New(),
+		unfinished:  make(chan []string, 1),
+		ready:       make(chan struct{}),
+		awaited:     newAwaited(),
+		ages:        newAges(),
 	}
+	w.failed = w.taskFailed
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
 	w.observers = runtime.NewObservers(w.source(), w.cfg.Loggers, w.cfg.Observers)
 	w.startup = runtime.Start{
