@@ -27,11 +27,11 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	began := time.Now()
-	tx, err := c.begin(ctx, cancel, intake, conn.Conn)
+	tx, err := begin(ctx, cancel, intake, conn.Conn, c.quickLimit())
 	if err != nil {
 		return result{outcome: disturbed, err: fmt.Errorf("worker: begin a batch: %w", err)}
 	}
-	defer c.rollback(tx, cancel)
+	defer rollback(tx, cancel, c.w.limits.quick)
 
 	moved, owned, err := c.guard(ctx, intake, conn.Conn, tx, w)
 	b.Guard = time.Since(began)
@@ -48,7 +48,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *
 	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(c.handler.TimedOut(conn.Conn)) })
 	defer deadline.Stop()
 	t := batch.NewTx(ctx, tx, conn.Conn, moved.Author)
-	defer c.watchHandler(ctx, t, *b)()
+	defer c.unit.watchHandler(ctx, c.w.observers, t, *b)()
 	last := &txcheck.Batch{Work: w.checked(c.reader), After: moved.Version, Transaction: moved.Transaction}
 	c.check.Last = last
 	calls := c.callsOf(w, t, moved, b)
@@ -96,7 +96,7 @@ func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sq
 	inner, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	defer context.AfterFunc(intake, func() { giveUp(context.Cause(intake)) })()
-	end := c.watchGuard(inner, giveUp, conn)
+	end := c.guards.Watch(inner, giveUp, c.w.sessionOf(conn))
 	m, owned, err = c.w.checkpoints.Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)
 	end(err)
 	return m, owned, lockwatch.WithCause(inner, ctx, err)

@@ -46,6 +46,7 @@ type connections struct {
 	loopConns   budget
 	lookupConns budget // of the reserve
 	pooling     pgdriver.Pooling
+	nestedPool  bool                                                        // the pool takes its connections from another pool
 	sweepNow    *wakeup.Signal                                              // of the pool
 	failed      func(ctx context.Context, task, consumer string, err error) // reports a failed task, unless err is nil or ctx has ended
 }
@@ -177,9 +178,8 @@ func (l *limits) after(failures int) time.Duration {
 }
 
 // begin begins a batch's transaction on ctx. It calls end, which cancels ctx, if the server
-// does not answer within the limit or intake ends first.
-func (c *consumerLoop) begin(ctx context.Context, end context.CancelCauseFunc, intake context.Context, conn *sql.Conn) (*sql.Tx, error) {
-	limit := c.quickLimit()
+// does not answer within limit or intake ends first.
+func begin(ctx context.Context, end context.CancelCauseFunc, intake context.Context, conn *sql.Conn, limit time.Duration) (*sql.Tx, error) {
 	silent := time.AfterFunc(limit, func() { end(lockwatch.NoAnswer(limit)) })
 	stop := context.AfterFunc(intake, func() { end(context.Cause(intake)) })
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -192,9 +192,8 @@ func (c *consumerLoop) begin(ctx context.Context, end context.CancelCauseFunc, i
 }
 
 // rollback rolls a batch's transaction back, unless the transaction was committed. It calls
-// end, which cancels the transaction's context, if the server does not answer.
-func (c *consumerLoop) rollback(tx *sql.Tx, end context.CancelCauseFunc) {
-	limit := c.w.limits.quick
+// end, which cancels the transaction's context, if the server does not answer within limit.
+func rollback(tx *sql.Tx, end context.CancelCauseFunc, limit time.Duration) {
 	silent := time.AfterFunc(limit, func() { end(lockwatch.NoAnswer(limit)) })
 	defer silent.Stop()
 	_ = tx.Rollback() // no effect after the commit
@@ -229,7 +228,7 @@ func (c *connections) sessionOf(conn *sql.Conn) int64 {
 
 // reading runs a read within limits.read. session returns the read's pid, or 0 while it is
 // unknown. consumer is the reading consumer, or empty if several read.
-func (c *connections) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error, consumer string) error {
+func (c *connections) reading(ctx context.Context, consumer string, session func() int64, read func(ctx context.Context) error) error {
 	return c.bounded(ctx, c.limits.read, func(ctx context.Context) error {
 		return c.sessions(consumer).Read(ctx, session, c.limits.quick, c.limits.read, read)
 	})
@@ -238,4 +237,10 @@ func (c *connections) reading(ctx context.Context, session func() int64, read fu
 // sessions reads what the server does for the connections of a consumer.
 func (c *connections) sessions(consumer string) lockwatch.Sessions {
 	return lockwatch.Sessions{DB: c.db, Failed: func(ctx context.Context, task string, err error) { c.failed(ctx, task, consumer, err) }}
+}
+
+// pidOf returns a function that returns the pid of the server process behind conn.
+func (c *connections) pidOf(conn *sql.Conn) func() int64 {
+	pid := c.sessionOf(conn)
+	return func() int64 { return pid }
 }

@@ -204,13 +204,11 @@ func TestBeginLimitDoesNotEndBatch(t *testing.T) {
 		intake, stop := context.WithCancel(t.Context())
 		ctx, end := context.WithCancelCause(t.Context())
 		defer end(nil)
-		c := consumerLoop{w: &Worker{connections: connections{limits: usualLimits}, observers: &runtime.Observers{}}}
-		c.statements = statements{w: c.w, fails: &c.tally}
-		tx, err := c.begin(ctx, end, intake, conn)
+		tx, err := begin(ctx, end, intake, conn, usualLimits.quick)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.rollback(tx, end)
+		defer rollback(tx, end, usualLimits.quick)
 		time.Sleep(time.Hour)
 		if ctx.Err() != nil {
 			t.Fatalf("an hour later the batch has ended: %v", context.Cause(ctx))

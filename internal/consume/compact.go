@@ -25,13 +25,15 @@ type voidRows struct {
 	after int64 // id of the last compacted audit row; owned by compact's goroutine
 }
 
-// countVoids counts the void positions of a committed batch.
-func (c *consumerLoop) countVoids(marks []progress.Mark) {
+// count counts the void positions of a committed batch. It reports whether they are to be
+// compacted.
+func (v *voidRows) count(marks []progress.Mark) (full bool) {
 	for _, m := range marks {
-		if m.State == progress.Void && m.Seen == nil && c.unit.voids.n.Add(1) >= voidsKept {
-			c.w.compactNow.Send()
+		if m.State == progress.Void && m.Seen == nil && v.n.Add(1) >= voidsKept {
+			full = true
 		}
 	}
+	return full
 }
 
 // compact merges neighbouring audit rows of void positions, for the consumers that run in

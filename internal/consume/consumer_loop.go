@@ -58,7 +58,7 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 		precedence: u.precedence(w),
 	}
 	c.statements = statements{w, u, &c.tally}
-	c.check = txcheck.New(c.checkedUnit())
+	c.check = txcheck.New(checkedUnit(c))
 	c.deadLetters = deadLetters{c.statements, &c.agenda}
 	c.failures = failureActions{c.statements, &c.agenda, &c.deadLetters}
 	return c
@@ -278,7 +278,9 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	c.overtaken = 0
 	c.unit.reload.revision.Store(moved.Revision)
 	c.status.advanced(a.To, len(w.Events), c.tally.Failures)
-	c.countVoids(a.Marks)
+	if c.unit.voids.count(a.Marks) {
+		c.w.compactNow.Send()
+	}
 	c.announce(c.progress.Position)
 	c.w.skipped(c.unit.name, a.Marks)
 	c.w.deadLettered(c.unit.name, w.deadLetters)

@@ -38,11 +38,10 @@ func (d *deadLetters) read(intake context.Context, conn *sql.Conn, v *frontier.V
 	}
 	r := d.agenda.progress.Retries[0]
 	var events []store.PersistedEvent
-	pid := d.w.sessionOf(conn)
-	err := d.w.reading(intake, func() int64 { return pid }, func(ctx context.Context) (err error) {
+	err := d.w.reading(intake, d.unit.name, d.w.pidOf(conn), func(ctx context.Context) (err error) {
 		events, err = d.w.bound.At(v.Token).ReadEvents(ctx, d.w.db.Plans.Conn(conn), r.Position-1, 1)
 		return err
-	}, d.unit.name)
+	})
 	if err != nil {
 		return nil, result{outcome: disturbed, err: fmt.Errorf("worker: read a dead letter of consumer %q: %w", d.unit.name, err)}
 	}

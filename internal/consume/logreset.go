@@ -18,7 +18,7 @@ type logReader struct {
 
 // EventAt reads the event at a position, if that event can be read.
 func (r logReader) EventAt(ctx context.Context, token string, position int64) (is reader.Fingerprint, found bool, err error) {
-	err = r.c.reading(ctx, r.c.pidOf(r.conn), func(ctx context.Context) (err error) {
+	err = r.c.w.reading(ctx, r.c.unit.name, r.c.w.pidOf(r.conn), func(ctx context.Context) (err error) {
 		is, found, err = r.c.reader.EventAt(ctx, r.c.w.db.Plans.Conn(r.conn), token, position)
 		return err
 	})
@@ -28,7 +28,7 @@ func (r logReader) EventAt(ctx context.Context, token string, position int64) (i
 // IsLast reports whether the event at a position is unchanged and is the unit's last event
 // up to upTo. It returns false if an event cannot be read.
 func (r logReader) IsLast(ctx context.Context, token string, position int64, is reader.Fingerprint, upTo int64) (last bool, err error) {
-	err = r.c.reading(ctx, r.c.pidOf(r.conn), func(ctx context.Context) (err error) {
+	err = r.c.w.reading(ctx, r.c.unit.name, r.c.w.pidOf(r.conn), func(ctx context.Context) (err error) {
 		last, err = r.c.reader.IsLast(ctx, r.c.w.db.Plans.Conn(r.conn), token, position, is, upTo, r.c.w.cfg.BatchSize)
 		return err
 	})

@@ -115,7 +115,7 @@ func TestOutcomeLookupOutlastsReassignment(t *testing.T) {
 	h, d, g := committedUnseen(t)
 	last := h.loop.check.Last
 	h.limits.leave = time.Second
-	h.loop.check = txcheck.New(h.loop.checkedUnit())
+	h.loop.check = txcheck.New(checkedUnit(h.loop))
 	h.loop.check.Last = last
 	g.closed.Store(true)
 	h.db.SetMaxIdleConns(-1)

@@ -12,13 +12,13 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// idleConns is the number of idle connections that a pool should keep for this worker. The
-// worker uses five: its own, those of occasional statements, and one to read ahead. Each
-// partition of a consumer adds one for its batch. A consumer that names types reads ahead
-// for itself and adds two.
-func (w *Worker) idleConns() int {
+// idleConns is the number of idle connections that a pool should keep for a worker of these
+// units. The worker uses five: its own, those of occasional statements, and one to read
+// ahead. Each partition of a consumer adds one for its batch. A consumer that names types
+// reads ahead for itself and adds two.
+func (s *unitSet) idleConns() int {
 	n := 5
-	for _, u := range w.units {
+	for _, u := range s.units {
 		n += u.demand.Count
 		if len(u.types) > 0 {
 			n += 2
@@ -72,7 +72,7 @@ type readConn struct{ pooled }
 
 // Bounded runs a read within the time limit of reads.
 func (c *readConn) Bounded(ctx context.Context, read func(ctx context.Context) error) error {
-	return c.w.reading(ctx, c.session.Load, read, "")
+	return c.w.reading(ctx, "", c.session.Load, read)
 }
 
 // GiveBack returns the connection to the pool and to the budget.

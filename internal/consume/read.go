@@ -113,7 +113,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	}
 	var p reader.Page
 	at := c.place()
-	err := c.reading(intake, c.pidOf(conn), func(ctx context.Context) (err error) {
+	err := c.w.reading(intake, c.unit.name, c.w.pidOf(conn), func(ctx context.Context) (err error) {
 		p, err = c.reader.Read(ctx, c.w.db.Plans.Conn(conn), v, at)
 		return err
 	})
@@ -122,10 +122,4 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 		return nil, result{outcome: disturbed, err: err, halved: halved}
 	}
 	return c.workOf(p, v, c.w.visible(v)), result{}
-}
-
-// pidOf returns a function that returns the pid of the server process behind conn.
-func (c *consumerLoop) pidOf(conn *sql.Conn) func() int64 {
-	pid := c.w.sessionOf(conn)
-	return func() int64 { return pid }
 }

@@ -58,7 +58,7 @@ func (u *undo) Repair(through int64) progress.Repair {
 func (u *undo) Release() { u.release() }
 
 // checkedUnit returns the loop's unit with what the check of its transactions needs.
-func (c *consumerLoop) checkedUnit() txcheck.Unit {
+func checkedUnit(c *consumerLoop) txcheck.Unit {
 	w, u := c.w, c.unit
 	failed := w.sessions(u.name).Failed
 	return txcheck.Unit{

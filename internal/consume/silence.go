@@ -2,20 +2,15 @@ package consume
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 )
-
-// reading runs a read of the loop with Worker.reading.
-func (c *consumerLoop) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error) error {
-	return c.w.reading(ctx, session, read, c.unit.name)
-}
 
 // row returns the unit's row with what its watch needs.
 func (u *unit) row(w *Worker) lockwatch.Row {
@@ -48,23 +43,19 @@ func (u *unit) row(w *Worker) lockwatch.Row {
 // another worker's batch.
 func guardLimit(batch time.Duration, l *limits) time.Duration { return 2*batch + l.guard }
 
-// watchGuard watches a guard on conn, see [lockwatch.Guards.Watch].
-func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCauseFunc, conn *sql.Conn) (end func(err error)) {
-	return c.guards.Watch(ctx, giveUp, c.w.sessionOf(conn))
-}
-
 // watchHandler reports, once, that the handler of a batch still runs after ctx has ended.
 // The caller calls returned when the handler returns.
-func (c *consumerLoop) watchHandler(ctx context.Context, t *batch.Tx, b observe.Batch) (returned func()) {
+func (u *unit) watchHandler(ctx context.Context, observers *runtime.Observers, t *batch.Tx, b observe.Batch) (returned func()) {
+	about := u.about(observe.ConditionOverdue)
 	return lockwatch.Overdue(ctx, func() (over func()) {
 		err := fmt.Errorf("%w%s (%w)", ErrHandlerOverdue, where(t), context.Cause(ctx))
-		c.status.setOngoing(err, t.InFlight())
-		c.w.observers.Begin(c.about(observe.ConditionOverdue), err)
+		u.status.setOngoing(err, t.InFlight())
+		observers.Begin(about, err)
 		b.Err = err
-		c.w.observers.Notify(observe.HandlerOverdue{Batch: b})
+		observers.Notify(observe.HandlerOverdue{Batch: b})
 		return func() {
-			c.status.setOngoing(nil, 0)
-			c.w.observers.End(c.about(observe.ConditionOverdue))
+			u.status.setOngoing(nil, 0)
+			observers.End(about)
 		}
 	})
 }

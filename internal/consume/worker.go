@@ -47,7 +47,6 @@ type Worker struct {
 	incarnation string // of the server, as an SQL expression
 	checkpoints progress.Checkpoints
 	bound       store.BoundLog
-	nestedPool  bool // the pool takes its connections from another pool
 	frontier    *frontier.Frontier
 	ahead       *reader.Ahead
 	coord       *coord.Coordinator
