@@ -1,6 +1,4 @@
-// Package lockwatch watches what waits: a statement for an answer of a connection that may be
-// dead, a guard for the row of its unit that another session has locked, and a loop for a
-// handler that ignores the end of its context.
+// Package lockwatch watches statements and handlers that wait.
 package lockwatch
 
 import (

@@ -1,6 +1,4 @@
-// Package partitions splits and merges the units of a consumer, see package partition. It
-// decides between two batches what a unit does. It runs the split or the merge in a
-// transaction of the caller.
+// Package partitions splits and merges the units of a consumer between two batches.
 package partitions
 
 import (

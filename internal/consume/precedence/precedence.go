@@ -1,5 +1,4 @@
-// Package precedence decides which build runs a consumer if the builds of several workers
-// select different events for it. The build with the greater scope has precedence.
+// Package precedence gives a consumer to the build with the greatest scope.
 package precedence
 
 import (

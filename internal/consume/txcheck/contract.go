@@ -1,6 +1,5 @@
-// Package txcheck finds out whether a handler has ended its batch's transaction, which belongs
-// to the worker. It also finds out whether a checkpoint belongs to the log before a reset. It
-// judges by rows that the loop loads and by the status of a transaction.
+// Package txcheck finds out whether a handler has ended its transaction, and whether the log
+// was reset.
 package txcheck
 
 import (
