@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/consume/failure"
@@ -91,6 +93,39 @@ func TestQuickLimitGrowsWithFailures(t *testing.T) {
 		c.fails.Disturbed = disturbed
 		if got := c.quickLimit(); got != want {
 			t.Errorf("after %d failures in a row it waits for %v, want %v", disturbed, got, want)
+		}
+	}
+}
+
+// A session whose state the server hides from this role counts as busy: it is not known to
+// be dead.
+func TestHiddenSessionStateCountsAsBusy(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.Exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() { d.Exec(t, `DROP ROLE `+role) })
+	var conns [2]*sql.Conn
+	for i := range conns {
+		conn, err := d.DB.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pgdriver.Discard(conn)
+		conns[i] = conn
+	}
+	querying, idle := conns[0], conns[1]
+	failed := func(_ context.Context, task string, err error) {
+		if err != nil {
+			t.Errorf("%s: %v", task, err)
+		}
+	}
+	for hidden, statement := range map[bool]string{false: `RESET ROLE`, true: `SET ROLE ` + role} {
+		if _, err := querying.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+		if s, known := (lockwatch.Sessions{DB: querying, Failed: failed}).Poll(t.Context(), pgdriver.PID(idle)); !known || s.Busy != hidden {
+			t.Errorf("after %s an idle session is busy: %v, want %v; known: %v", statement, s.Busy, hidden, known)
 		}
 	}
 }

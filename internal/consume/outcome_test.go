@@ -14,6 +14,10 @@ import (
 
 	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
@@ -128,5 +132,55 @@ func TestOutcomeLookupOutlastsReassignment(t *testing.T) {
 	}
 	if n := g.turned.Load(); n > 50 {
 		t.Errorf("it asked %d times", n)
+	}
+}
+
+// The transaction's status shows the outcome of a batch, even after others have moved the
+// consumer.
+func TestTransactionVerdict(t *testing.T) {
+	for name, c := range map[string]struct {
+		commit, seen bool
+		want         string // of the error; empty: none
+	}{
+		"committed":                  {true, false, "the batch was committed, and the consumer was moved since"},
+		"committed, and seen":        {true, true, "the batch was committed, and the consumer was moved since"},
+		"rolled back":                {false, false, ""},
+		"rolled back by its handler": {false, true, "the batch was rolled back"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := progresstest.New(t)
+			from, tx := g.Loaded(t), g.Begin(t)
+			a := progress.Advance{To: 20, Token: g.Token}
+			moved, ok, err := g.Guard(t.Context(), tx, "c", from, a)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			if c.commit {
+				err = tx.Commit()
+			} else {
+				err = tx.Rollback()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+			check := txcheck.New(txcheck.Unit{
+				Name: "c", Checkpoints: &g.Checkpoints, Plans: pgdriver.NewPool(g.DB).Plans, Leave: pgtest.Patience,
+				Connect: func(ctx context.Context) (*sql.Conn, func(bool), error) {
+					conn, err := g.DB.Conn(ctx)
+					return conn, func(bool) { _ = conn.Close() }, err
+				},
+				Load:        func(ctx context.Context, q store.Querier) (*progress.State, error) { return g.Load(ctx, q, "c") },
+				Incarnation: func() string { return g.Token },
+				Back:        func() <-chan struct{} { return nil },
+				Stop:        t.Context,
+				Explain:     func(err error) error { return err },
+				Ended:       func(f txcheck.Fatal) error { return f.Err },
+			})
+			check.Last = &txcheck.Batch{Work: txcheck.Work{Before: from.Version, To: a.To, Token: a.Token}, After: moved.Version, Transaction: moved.Transaction, Seen: c.seen}
+			if err := check.Close(t.Context(), nil); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the batch ended with %v, want %q", err, c.want)
+			}
+		})
 	}
 }

@@ -284,6 +284,10 @@ func TestSessionPid(t *testing.T) {
 			if got := w.sessionOf(conn); got != want {
 				t.Errorf("the session is %d, want %d", got, want)
 			}
+			const madeUp = 1<<32 - 1
+			if s, known := w.sessions("").Poll(t.Context(), madeUp); !known || s.Busy {
+				t.Errorf("a session that does not exist: %+v, known: %v", s, known)
+			}
 		})
 	}
 }

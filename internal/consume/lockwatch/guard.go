@@ -78,7 +78,7 @@ func (w *Guards) Run(ctx context.Context, pid int64, do func(ctx context.Context
 // guardWatch watches one guard.
 type guardWatch struct {
 	*Guards
-	session int64 // pid of the guard's session; 0: unknown
+	session int64 // pid of the guard's Session; 0: unknown
 	giveUp  context.CancelCauseFunc
 	staleness
 	waits int // polls in a row that found the guard waiting for a lock
@@ -101,12 +101,12 @@ func (g *guardWatch) poll(ctx context.Context) {
 	g.row.Failed(ctx, endZombie, g.EndZombie(ctx, g.session))
 }
 
-// pollBoth reads what the guard's session does, and whether a prepared transaction holds
+// pollBoth reads what the guard's Session does, and whether a prepared transaction holds
 // the unit's row. If the session is unknown, such a prepared transaction is the only
 // evidence, and proves that the guard waits.
-func (g *guardWatch) pollBoth(ctx context.Context) (s session, known bool) {
+func (g *guardWatch) pollBoth(ctx context.Context) (s Session, known bool) {
 	if g.session != 0 {
-		s, known = g.row.poll(ctx, g.session)
+		s, known = g.row.Poll(ctx, g.session)
 	}
 	if g.session != 0 && !slices.ContainsFunc(s.blockers, func(b blocker) bool { return b.PID == 0 }) {
 		return s, known
@@ -116,13 +116,13 @@ func (g *guardWatch) pollBoth(ctx context.Context) (s session, known bool) {
 	p, err := g.row.Checkpoints.HolderPrepared(limited, g.row.DB, g.row.Unit)
 	g.row.Failed(ctx, "find prepared transaction", err)
 	if s.prepared = p; p != (progress.Prepared{}) && g.session == 0 {
-		s.busy, known = true, true
+		s.Busy, known = true, true
 	}
 	return s, known
 }
 
 // show reports whose lock the guard waits for.
-func (g *guardWatch) show(s session) {
+func (g *guardWatch) show(s Session) {
 	if !s.waits() {
 		g.waits = 0
 		g.row.Over()

@@ -29,9 +29,9 @@ SELECT coalesce(a.state, '') NOT LIKE 'idle%', coalesce((
 	LEFT JOIN pg_stat_activity AS o ON o.pid = b.pid), '[]')::text
 FROM pg_stat_activity AS a WHERE a.pid = $1::bigint`
 
-// session is what the server does for a connection that waits for an answer.
-type session struct {
-	busy     bool // runs a statement or waits for a lock
+// Session is what the server does for a connection that waits for an answer.
+type Session struct {
+	Busy     bool // runs a statement or waits for a lock
 	blockers []blocker
 	prepared progress.Prepared // holds the consumer's row; one of blockers, if those are known
 }
@@ -45,11 +45,11 @@ type blocker struct {
 }
 
 // querySession returns what the session with a pid does.
-func querySession(ctx context.Context, q store.Querier, pid int64) (s session, err error) {
+func querySession(ctx context.Context, q store.Querier, pid int64) (s Session, err error) {
 	var blockers string
-	err = q.QueryRowContext(ctx, sessionState, pid).Scan(&s.busy, &blockers)
+	err = q.QueryRowContext(ctx, sessionState, pid).Scan(&s.Busy, &blockers)
 	if errors.Is(err, sql.ErrNoRows) {
-		return session{}, nil
+		return Session{}, nil
 	}
 	if err == nil {
 		err = json.Unmarshal([]byte(blockers), &s.blockers)
@@ -58,7 +58,7 @@ func querySession(ctx context.Context, q store.Querier, pid int64) (s session, e
 }
 
 // blockedBy describes the sessions that hold the lock, each with its remedy.
-func (s session) blockedBy() string {
+func (s Session) blockedBy() string {
 	var all []string
 	for _, b := range s.blockers {
 		remedy := frontier.Holder{PID: b.PID}.Remedy()
@@ -81,7 +81,7 @@ func (s session) blockedBy() string {
 }
 
 // waits reports whether the session is known to wait for a lock.
-func (s session) waits() bool { return len(s.blockers) > 0 || s.prepared != (progress.Prepared{}) }
+func (s Session) waits() bool { return len(s.blockers) > 0 || s.prepared != (progress.Prepared{}) }
 
 // Sessions reads what the server does for connections that wait for an answer.
 type Sessions struct {
@@ -89,8 +89,8 @@ type Sessions struct {
 	Failed func(ctx context.Context, task string, err error) // reports a task that failed, unless err is nil or ctx has ended
 }
 
-// poll returns what a session does, as read on another connection.
-func (q Sessions) poll(ctx context.Context, pid int64) (s session, known bool) {
+// Poll returns what a session does, as read on another connection.
+func (q Sessions) Poll(ctx context.Context, pid int64) (s Session, known bool) {
 	limited, cancel := context.WithTimeout(ctx, PollLimit)
 	defer cancel()
 	s, err := querySession(limited, q.DB, pid)

@@ -43,9 +43,9 @@ type staleness struct {
 
 // dead reports whether the connection is dead. A single idle poll is not enough: the
 // statement or its answer may be in transit. Where no poll succeeds, limit decides.
-func (v *staleness) dead(s session, known bool, now time.Time, limit time.Duration) bool {
+func (v *staleness) dead(s Session, known bool, now time.Time, limit time.Duration) bool {
 	switch {
-	case known && (s.busy || len(s.blockers) > 0):
+	case known && (s.Busy || len(s.blockers) > 0):
 		v.silent, v.proof = 0, now
 	case known:
 		v.silent++
@@ -54,10 +54,10 @@ func (v *staleness) dead(s session, known bool, now time.Time, limit time.Durati
 }
 
 // errSilent is the error of a statement whose session is idle.
-var errSilent = errors.New("the connection is dead: the server's session waits for a statement, or has ended")
+var errSilent = errors.New("the connection is dead: the server's Session waits for a statement, or has ended")
 
-// Read runs a read within limit. pid returns the pid of the read's session, or 0 while it is
-// unknown. After patience, the read ends early if the server's session is idle, because then
+// Read runs a read within limit. pid returns the pid of the read's Session, or 0 while it is
+// unknown. After patience, the read ends early if the server's Session is idle, because then
 // no answer will come.
 func (q Sessions) Read(ctx context.Context, pid func() int64, patience, limit time.Duration, read func(ctx context.Context) error) error {
 	inner, giveUp := context.WithCancelCause(ctx)
@@ -68,7 +68,7 @@ func (q Sessions) Read(ctx context.Context, pid func() int64, patience, limit ti
 		if pid == 0 {
 			return
 		}
-		s, known := q.poll(ctx, pid)
+		s, known := q.Poll(ctx, pid)
 		if v.dead(s, known, time.Now(), limit) && ctx.Err() == nil {
 			giveUp(errSilent)
 		}

@@ -2,20 +2,11 @@ package lockwatch
 
 import (
 	"context"
-	"database/sql"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/uuid"
-
-	"github.com/pgfrontier/worker/internal/lab/pgtest"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 )
-
-func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // Polls begin after the patience and continue, a second apart, until they are ended.
 func TestPollAfter(t *testing.T) {
@@ -37,10 +28,10 @@ func TestPollAfter(t *testing.T) {
 // until the limit.
 func TestStaleness(t *testing.T) {
 	const limit = 10 * time.Second
-	working, waiting, silent := session{busy: true}, session{blockers: []blocker{{PID: 1}}}, session{}
+	working, waiting, silent := Session{Busy: true}, Session{blockers: []blocker{{PID: 1}}}, Session{}
 	type poll struct {
 		after   time.Duration
-		session session
+		session Session
 		known   bool
 		want    bool
 	}
@@ -60,42 +51,5 @@ func TestStaleness(t *testing.T) {
 				t.Errorf("%s: poll %d: dead: %v, want %v", name, i, got, l.want)
 			}
 		}
-	}
-}
-
-// A session whose state the server hides from this role counts as busy: it is not known to
-// be dead.
-func TestHiddenSessionStateCountsAsBusy(t *testing.T) {
-	t.Parallel()
-	d := pgtest.Empty(t)
-	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	d.Exec(t, `CREATE ROLE `+role)
-	t.Cleanup(func() { d.Exec(t, `DROP ROLE `+role) })
-	var conns [2]*sql.Conn
-	for i := range conns {
-		conn, err := d.DB.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pgdriver.Discard(conn)
-		conns[i] = conn
-	}
-	querying, idle := conns[0], conns[1]
-	for hidden, statement := range map[bool]string{false: `RESET ROLE`, true: `SET ROLE ` + role} {
-		if _, err := querying.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-		if s, err := querySession(t.Context(), querying, pgdriver.PID(idle)); err != nil || s.busy != hidden {
-			t.Errorf("after %s an idle session is busy: %v, want %v; %v", statement, s.busy, hidden, err)
-		}
-	}
-}
-
-// A proxy makes up pids, and half of them are out of PostgreSQL's range.
-func TestMadeUpSession(t *testing.T) {
-	t.Parallel()
-	const madeUp = 1<<32 - 1
-	if s, err := querySession(t.Context(), pgtest.Empty(t).DB, madeUp); err != nil || s.busy || len(s.blockers) > 0 {
-		t.Errorf("a session that does not exist: %+v, %v", s, err)
 	}
 }

@@ -6,8 +6,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/partition"
 )
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // barrierPart is a part that passes a log as its loop does.
 type barrierPart struct {

@@ -38,7 +38,7 @@ func (u *Unit) Split(ctx context.Context, tx *sql.Tx, token string, children []p
 	}
 	deadLetters := map[int64]string{}
 	for _, l := range found {
-		slot, err := u.slotOfDeadLetter(ctx, tx, token, l)
+		slot, err := u.SlotOfDeadLetter(ctx, tx, token, l)
 		if err != nil {
 			return nil, err
 		}
@@ -57,11 +57,11 @@ func (u *Unit) Split(ctx context.Context, tx *sql.Tx, token string, children []p
 	return &d, r.Record(ctx, "split", d)
 }
 
-// slotOfDeadLetter returns the slot of a dead letter's key. A key of the consumer's own is
+// SlotOfDeadLetter returns the slot of a dead letter's key. A key of the consumer's own is
 // computed from the event. If the event is gone, the stored key decides. If the stored key
 // belongs to another unit, as after a change of the key, the first slot is used: such a
 // dead letter can only be discarded.
-func (u *Unit) slotOfDeadLetter(ctx context.Context, q store.Querier, token string, l progress.KeyedDeadLetter) (int, error) {
+func (u *Unit) SlotOfDeadLetter(ctx context.Context, q store.Querier, token string, l progress.KeyedDeadLetter) (int, error) {
 	if u.Key.Name() == "" {
 		return partition.Slot(l.Aggregate), nil
 	}
