@@ -101,9 +101,3 @@ func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sq
 	end(err)
 	return m, owned, lockwatch.WithCause(inner, ctx, err)
 }
-
-// batchDone reports a batch with its result to the observers.
-func (w *Worker) batchDone(b *observe.Batch, r result) {
-	b.Overtaken, b.Err = r.outcome == overtaken, r.err
-	w.observers.Notify(observe.BatchDone{Batch: *b})
-}

@@ -42,8 +42,8 @@ type consumerLoop struct {
 	stop             context.Context // the worker's intake; nil: that of run
 }
 
-// newLoop makes the loop of a unit.
-func (w *Worker) newLoop(u *unit) *consumerLoop {
+// newLoop makes the loop of a unit of w.
+func newLoop(w *Worker, u *unit) *consumerLoop {
 	var share *reader.Share
 	if u.isPart() {
 		share = &reader.Share{Of: u.consumerName, Slot: u.key.SlotOf, First: u.slots.First, Last: u.slots.Last, OneIn: partition.Slots / u.slots.Size()}

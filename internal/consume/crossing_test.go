@@ -131,7 +131,7 @@ func drawLook(t *rapid.T) drawnRead {
 	}
 	w.bound = unprovenLog{w.log}
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, nil, nil, 0)
-	d.c = w.newLoop(u)
+	d.c = newLoop(w, u)
 	d.c.progress = &progress.State{Position: checkpoint, Open: d.open}
 	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {
 		bound := rapid.Int64Range(1, lastDrawn).Draw(t, "bound")

@@ -133,3 +133,9 @@ func (w *Worker) observeCoordination(c *coord.Config) {
 	}
 	c.OnTaskFailed = func(task string, err error) { w.taskFailed(context.Background(), task, "", err) }
 }
+
+// batchDone reports a batch with its result to the observers.
+func (w *Worker) batchDone(b *observe.Batch, r result) {
+	b.Overtaken, b.Err = r.outcome == overtaken, r.err
+	w.observers.Notify(observe.BatchDone{Batch: *b})
+}

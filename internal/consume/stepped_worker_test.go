@@ -75,7 +75,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 			ahead = sw.loops[0].ahead // the log filters nothing, so the loops share the read-ahead
 		}
 		sw.loops = append(sw.loops, &loop{
-			c:      w.newLoop(u),
+			c:      newLoop(w, u),
 			worker: name,
 			main:   &thread{stops: make(chan *stop), ahead: ahead},
 			ahead:  ahead,

@@ -58,7 +58,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 						case <-left:
 						}
 					}()
-					loop := w.newLoop(u)
+					loop := newLoop(w, u)
 					loop.stop = intake
 					err = loop.run(ctx, loopIntake)
 				}()
