@@ -126,20 +126,3 @@ func (d *deadLetters) refuse(r result) {
 	about := d.unit.aboutBatch(observe.ConditionBatch, r.work.retried)
 	d.w.observers.Forget(func(s runtime.Subject) bool { return s == about }) // the dead letter is not tried any more
 }
-
-// text returns an error's text as the database can store it.
-func (w *Worker) text(err error) string {
-	text := errtext.Storable(err)
-	if w.ascii {
-		text = errtext.ASCII(text)
-	}
-	return text
-}
-
-// deadLetterFailed reports a dead letter whose retry has failed.
-func (w *Worker) deadLetterFailed(consumer string, r result) {
-	e := r.work.Events[0]
-	w.observers.Notify(observe.DeadLetterFailed{DeadLetter: observe.DeadLetter{
-		Consumer: consumer, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType,
-		Attempts: r.work.retried.Attempts + 1, Error: errtext.Storable(r.err)}})
-}

@@ -33,6 +33,23 @@ func (w *Worker) taskFailed(ctx context.Context, task, consumer string, err erro
 	}
 }
 
+// deadLetterFailed reports a dead letter whose retry has failed.
+func (w *Worker) deadLetterFailed(consumer string, r result) {
+	e := r.work.Events[0]
+	w.observers.Notify(observe.DeadLetterFailed{DeadLetter: observe.DeadLetter{
+		Consumer: consumer, AggregateType: e.AggregateType, AggregateID: e.AggregateID, Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType,
+		Attempts: r.work.retried.Attempts + 1, Error: errtext.Storable(r.err)}})
+}
+
+// text returns an error's text as the database can store it.
+func (w *Worker) text(err error) string {
+	text := errtext.Storable(err)
+	if w.ascii {
+		text = errtext.ASCII(text)
+	}
+	return text
+}
+
 // skipped reports the marks of a committed batch.
 func (w *Worker) skipped(consumer string, marks []progress.Mark) {
 	for _, m := range marks {
