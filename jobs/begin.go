@@ -19,14 +19,18 @@ func (l *loop) start(runs []*run) {
 	l.mu.Lock()
 	l.running += len(runs)
 	l.mu.Unlock()
+	called := func() {
+		now := time.Now()
+		for _, r := range runs {
+			r.Call(now)
+		}
+	}
+	called() // from here on the runs are not prefetched
 	if before := l.w.cfg.hooks.BeforeHandle; before != nil {
 		for _, r := range runs {
 			l.w.observers.Call("BeforeHandle", func() { before(l.w.handling, r.header) })
 		}
-	}
-	now := time.Now()
-	for _, r := range runs {
-		r.Call(now)
+		called() // the time of the hooks is not the handlers'
 	}
 	calls := make([][]*run, 0, len(runs))
 	type group struct {

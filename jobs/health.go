@@ -9,10 +9,10 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// probe returns the probe of the worker's present state.
+// probe returns the probe of the worker.
 func (w *Worker) probe() runtime.Probe {
 	return runtime.Probe{
-		State: w.state.Load().(observe.State), Loops: w.iterations, HangsAfter: w.hangsAfter, Observers: w.observers,
+		State: func() observe.State { return w.state.Load().(observe.State) }, Loops: w.iterations, HangsAfter: w.hangsAfter, Observers: w.observers,
 		Answers: func(ctx context.Context) error { return runtime.Answers(ctx, w.db.DB, w.limit) }, Reasons: w.reasons,
 	}
 }

@@ -15,22 +15,22 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// probe returns the probe of the worker's present state. coordinated is when the coordination's
-// last iteration began.
-func (w *Worker) probe(coordinated time.Time, maxAge time.Duration) runtime.Probe {
+// probe returns the probe of the worker. coordinated returns when the coordination's last
+// iteration began.
+func (w *Worker) probe(coordinated func() time.Time, maxAge time.Duration) runtime.Probe {
 	return runtime.Probe{
-		State: w.state.Load().(observe.State), HangsAfter: w.limits.watchdog, Observers: w.observers,
-		Loops:   func() []runtime.Loop { return w.iterations(coordinated) },
+		State: func() observe.State { return w.state.Load().(observe.State) }, HangsAfter: w.limits.watchdog, Observers: w.observers,
+		Loops:   func() []runtime.Loop { return w.iterations(coordinated()) },
 		Answers: w.answers, Reasons: func() []error { return reasons(w.Status(), maxAge, w.cfg.HeartbeatTimeout) },
 	}
 }
 
 // Live returns an error if only a new process helps.
-func (w *Worker) Live() error { return w.probe(w.coordinated(), 0).Live() }
+func (w *Worker) Live() error { return w.probe(w.coordinated, 0).Live() }
 
 // Ready returns the reasons why the worker does not do all of its work.
 func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
-	return w.probe(w.coordinated(), maxAge).Ready(ctx)
+	return w.probe(w.coordinated, maxAge).Ready(ctx)
 }
 
 // coordinated returns when the coordination's last iteration began.
@@ -121,7 +121,9 @@ func lateError(c observe.ConsumerStatus) error {
 
 // hanging returns an error if a loop's last iteration is too old or an observer does not
 // return. coordinated is when the coordination's last iteration began.
-func (w *Worker) hanging(coordinated time.Time) error { return w.probe(coordinated, 0).Hanging() }
+func (w *Worker) hanging(coordinated time.Time) error {
+	return w.probe(func() time.Time { return coordinated }, 0).Hanging()
+}
 
 // iterations returns how much longer than its longest pause ago the last iteration of each loop
 // began.

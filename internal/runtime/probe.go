@@ -15,7 +15,7 @@ import (
 
 // Probe answers the probes of an orchestrator.
 type Probe struct {
-	State      observe.State
+	State      func() observe.State
 	Loops      func() []Loop // called while the worker runs
 	HangsAfter time.Duration // how long an iteration of a loop, or a call of an observer, may take
 	Observers  *Observers
@@ -31,7 +31,7 @@ type Loop struct {
 
 // Live returns an error if only a new process helps. It asks no database.
 func (p Probe) Live() error {
-	if p.State == observe.StateStopped {
+	if p.State() == observe.StateStopped {
 		return errors.New("the worker has stopped: start the process again; what Start returned says why")
 	}
 	return p.Hanging()
@@ -40,7 +40,7 @@ func (p Probe) Live() error {
 // Hanging returns an error if a loop hangs or an observer does not return, while the worker runs.
 // The loops of other workers have ended, or do not run yet.
 func (p Probe) Hanging() error {
-	if p.State != observe.StateRunning {
+	if p.State() != observe.StateRunning {
 		return nil
 	}
 	for _, l := range p.Loops() {
@@ -54,19 +54,31 @@ func (p Probe) Hanging() error {
 
 // Ready returns the reasons why the worker does not do all of its work.
 func (p Probe) Ready(ctx context.Context) (all []error) {
-	switch p.State {
-	case observe.StateRunning:
-	case observe.StateDrained:
-		return []error{errors.New("the worker is drained, as an operator has asked: start the process again when it is to work")}
-	default:
-		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", p.State)}
+	if err := p.idle(); err != nil {
+		return []error{err}
 	}
-	for _, err := range append([]error{p.Answers(ctx), p.Live()}, p.Reasons()...) {
+	silent := p.Answers(ctx)
+	if err := p.idle(); err != nil { // the worker was stopped meanwhile
+		return []error{err}
+	}
+	for _, err := range append([]error{silent, p.Live()}, p.Reasons()...) {
 		if err != nil {
 			all = append(all, err)
 		}
 	}
 	return all
+}
+
+// idle returns an error if the worker does not run.
+func (p Probe) idle() error {
+	switch s := p.State(); s {
+	case observe.StateRunning:
+		return nil
+	case observe.StateDrained:
+		return errors.New("the worker is drained, as an operator has asked: start the process again when it is to work")
+	default:
+		return fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s)
+	}
 }
 
 // Answers returns an error if the database does not answer within limit.
@@ -86,7 +98,7 @@ func LateHeartbeat(last time.Time, timeout time.Duration, taken string) error {
 	if ago <= timeout {
 		return nil
 	}
-	return fmt.Errorf("the last heartbeat was %v ago, so other workers %s (the timeout is %v): see that the database answers, and that the pool has a connection left", ago.Round(time.Second), taken, timeout)
+	return fmt.Errorf("the last heartbeat was %v ago, so other workers %s (HeartbeatTimeout is %v): see that the database answers, and that the pool has a connection left", ago.Round(time.Second), taken, timeout)
 }
 
 // LostSlots returns an error if handlers that were given up keep all slots. of names the queue of

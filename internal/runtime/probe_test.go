@@ -35,7 +35,7 @@ func TestProbe(t *testing.T) {
 		{observe.StateRunning, []Loop{idle, hangs}, silent, []error{other, nil, other}, "the loop that claims has hung for 2m0s", "no answer; the loop that claims has hung for 2m0s; another reason; another reason"},
 	} {
 		p := Probe{
-			State: c.state, Loops: func() []Loop { return c.loops }, HangsAfter: time.Minute, Observers: NewObservers(observe.Worker{}, nil, nil),
+			State: func() observe.State { return c.state }, Loops: func() []Loop { return c.loops }, HangsAfter: time.Minute, Observers: NewObservers(observe.Worker{}, nil, nil),
 			Answers: func(context.Context) error { return c.answer }, Reasons: func() []error { return c.others },
 		}
 		live := fmt.Sprint(p.Live())
@@ -55,12 +55,25 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// A worker that is drained while the probe asks the database is not ready.
+func TestProbeOfAWorkerDrainedMeanwhile(t *testing.T) {
+	t.Parallel()
+	state := observe.StateRunning
+	p := Probe{
+		State: func() observe.State { return state }, Observers: NewObservers(observe.Worker{}, nil, nil),
+		Answers: func(context.Context) error { state = observe.StateDraining; return nil },
+	}
+	if all := p.Ready(t.Context()); len(all) != 1 || !strings.HasPrefix(all[0].Error(), "the worker is draining") {
+		t.Errorf("it is not ready for %v", all)
+	}
+}
+
 // A worker whose observer does not return is not live.
 func TestProbeOfAnObserverThatHangs(t *testing.T) {
 	t.Parallel()
 	called, leave := make(chan struct{}), make(chan struct{})
 	o := NewObservers(observe.Worker{}, nil, []observe.Observer{func(observe.Event) { close(called); <-leave }})
-	p := Probe{State: observe.StateRunning, Loops: func() []Loop { return nil }, Observers: o}
+	p := Probe{State: func() observe.State { return observe.StateRunning }, Loops: func() []Loop { return nil }, Observers: o}
 	if err := p.Live(); err != nil {
 		t.Errorf("before the call: %v", err)
 	}
@@ -88,7 +101,7 @@ func TestReasons(t *testing.T) {
 	if err := LateHeartbeat(time.Now(), time.Hour, "have its jobs"); err != nil {
 		t.Errorf("a new heartbeat: %v", err)
 	}
-	if err := LateHeartbeat(time.Now().Add(-2*time.Hour), time.Hour, "have its jobs"); err == nil || !strings.HasPrefix(err.Error(), "the last heartbeat was 2h0m0s ago, so other workers have its jobs (the timeout is 1h0m0s)") {
+	if err := LateHeartbeat(time.Now().Add(-2*time.Hour), time.Hour, "have its jobs"); err == nil || !strings.HasPrefix(err.Error(), "the last heartbeat was 2h0m0s ago, so other workers have its jobs (HeartbeatTimeout is 1h0m0s)") {
 		t.Errorf("an old heartbeat: %v", err)
 	}
 	for lost, want := range map[int]string{0: "<nil>", 2: "<nil>", 3: `handlers that were given up keep all 3 slots of queue "q", the first since 1970-01-01 00:00:00Z`} {

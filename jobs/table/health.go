@@ -13,10 +13,10 @@ import (
 // turns are the watchdogs of the loops.
 type turns struct{ claims, beats, settles, resets watchdog.Iteration }
 
-// probe returns the probe of the worker's present state.
+// probe returns the probe of the worker.
 func (w *Worker) probe() runtime.Probe {
 	return runtime.Probe{
-		State: w.state.Load().(observe.State), Loops: w.turns.loops, HangsAfter: w.hangs, Observers: w.observers,
+		State: func() observe.State { return w.state.Load().(observe.State) }, Loops: w.turns.loops, HangsAfter: w.hangs, Observers: w.observers,
 		Answers: func(ctx context.Context) error { return runtime.Answers(ctx, w.store.db.DB, w.limit) }, Reasons: w.reasons,
 	}
 }

@@ -78,7 +78,7 @@ func (w *Guards) Run(ctx context.Context, pid int64, do func(ctx context.Context
 // guardWatch watches one guard.
 type guardWatch struct {
 	*Guards
-	session int64 // pid of the guard's Session; 0: unknown
+	session int64 // pid of the guard's session; 0: unknown
 	giveUp  context.CancelCauseFunc
 	staleness
 	waits int // polls in a row that found the guard waiting for a lock
@@ -101,7 +101,7 @@ func (g *guardWatch) poll(ctx context.Context) {
 	g.row.Failed(ctx, endZombie, g.EndZombie(ctx, g.session))
 }
 
-// pollBoth reads what the guard's Session does, and whether a prepared transaction holds
+// pollBoth reads what the guard's session does, and whether a prepared transaction holds
 // the unit's row. If the session is unknown, such a prepared transaction is the only
 // evidence, and proves that the guard waits.
 func (g *guardWatch) pollBoth(ctx context.Context) (s Session, known bool) {

@@ -54,10 +54,10 @@ func (v *staleness) dead(s Session, known bool, now time.Time, limit time.Durati
 }
 
 // errSilent is the error of a statement whose session is idle.
-var errSilent = errors.New("the connection is dead: the server's Session waits for a statement, or has ended")
+var errSilent = errors.New("the connection is dead: the server's session waits for a statement, or has ended")
 
-// Read runs a read within limit. pid returns the pid of the read's Session, or 0 while it is
-// unknown. After patience, the read ends early if the server's Session is idle, because then
+// Read runs a read within limit. pid returns the pid of the read's session, or 0 while it is
+// unknown. After patience, the read ends early if the server's session is idle, because then
 // no answer will come.
 func (q Sessions) Read(ctx context.Context, pid func() int64, patience, limit time.Duration, read func(ctx context.Context) error) error {
 	inner, giveUp := context.WithCancelCause(ctx)
