@@ -69,6 +69,7 @@ const unstartedDelay = time.Second
 func (w *Worker) settle(all []outcome) {
 	for _, o := range all {
 		r := o.run
+		o.cause = cmp.Or(o.cause, r.Ended()) // what ends the run during the hook is not the cause
 		w.afterHandle(r, o.err)
 		e := &ending{outcome: o, took: time.Since(r.Since())}
 		if o.kind == completed {
@@ -76,16 +77,16 @@ func (w *Worker) settle(all []outcome) {
 			w.settled(e, queue.Completed)
 			continue
 		}
-		e.cause = cmp.Or(e.cause, w.settling(r))
+		w.settling(r)
 		e.decide()
 		w.settler.add(e)
 	}
 }
 
 // settling begins to settle a run, whose ending the settler gets next. A stop waits for the ending.
-func (w *Worker) settling(r *run) (ended error) {
+func (w *Worker) settling(r *run) {
 	w.settler.Expect()
-	return r.Settle()
+	r.Settle()
 }
 
 // afterHandle calls the hook AfterHandle. Every path that ends a run calls it once, for each call

@@ -40,7 +40,8 @@ type Config struct {
 	AggregateHeadsTable      string
 }
 
-// DefaultConfig returns the default names, and migrations/001_worker_tables.sql as the output file.
+// DefaultConfig returns migrations/001_worker_tables.sql as the output file, and empty names, which
+// are the defaults.
 func DefaultConfig() Config {
 	return Config{OutputFolder: "migrations", OutputFilename: "001_worker_tables.sql"}
 }

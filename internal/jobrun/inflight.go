@@ -63,8 +63,14 @@ func (r *Run) Call(now time.Time) {
 	r.phase, r.called = Running, now
 }
 
-// Settle records that the settler gets the run. It returns why the context of the run was to end,
-// nil if it was not.
+// Ended returns why the context of the run was to end, nil if it was not.
+func (r *Run) Ended() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
+// Settle records that the settler gets the run, and returns the same as Ended.
 func (r *Run) Settle() (ended error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

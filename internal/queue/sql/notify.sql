@@ -1,4 +1,4 @@
--- Notifies of a job that is due now, as enqueueSQL does.
+-- Notifies of a job that is due now, as enqueue.sql does.
 , told AS MATERIALIZED (
 	SELECT pg_notify({news}, new.queue) FROM new
 	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = new.queue AND w.until > statement_timestamp())

@@ -1,6 +1,6 @@
 -- Adds the next {most} steps of a Map step with a long list, $1 as a list. The steps are ready, and
--- have no job yet. Once all steps exist, growSQL marks the Map step as spread, and counts them.
--- beginSQL enqueues their jobs. Each statement is short, however long the list is.
+-- have no job yet. Once all steps exist, this statement marks the Map step as spread, and counts them.
+-- begin.sql enqueues their jobs. Each statement is short, however long the list is.
 WITH {given}, list AS MATERIALIZED (
 	SELECT m.id, l.result AS list, jsonb_array_length(l.result) AS n,
 		coalesce((SELECT max(c.id) - m.id FROM {steps} AS c WHERE c.id > m.id AND c.id < m.id + 1048576), 0) AS have

@@ -1,6 +1,6 @@
 -- Adds the jobs of Map steps whose lists are complete. An earlier statement has recorded this, so
 -- this statement sees the lists. It takes the first lists with {most} elements in all, and returns
--- the others as ready. A single list with more elements is long: see growSQL.
+-- the others as ready. A single list with more elements is long: see grow.sql.
 WITH {given}, list AS MATERIALIZED (
 	SELECT m.id, m.quorum, CASE WHEN l.result IS NULL OR jsonb_typeof(l.result) = 'null' THEN '[]' WHEN jsonb_typeof(l.result) = 'array' THEN l.result END AS list
 	FROM mine AS g CROSS JOIN LATERAL (SELECT id, state, list_id, quorum FROM {steps} WHERE id = g.id LIMIT 1) AS m
