@@ -63,6 +63,27 @@ func TestBeforeClaimBudget(t *testing.T) {
 	}
 }
 
+// A job that is cancelled while AfterHandle runs keeps the error of its handler.
+func TestCancelDuringAfterHandle(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	handling := make(chan context.Context, 1)
+	jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error {
+		handling <- ctx
+		return errors.New("boom")
+	})
+	id := s.add(task{1})
+	s.run(jobs.WithHooks(jobs.Hooks{AfterHandle: func(_ context.Context, h jobs.Header, _ error) {
+		if _, err := s.Cancel(t.Context(), nil, h.ID); err != nil {
+			t.Error(err)
+		}
+		<-(<-handling).Done() // the worker has heard of it
+	}}))
+	if i := s.ended(id); i.State != jobs.StateCancelled || !strings.Contains(i.Error, "boom") {
+		t.Errorf("the job is %s after %d failures: %q", i.State, i.Failures, i.Error)
+	}
+}
+
 // AfterHandle follows each BeforeHandle, also if the row of the job is locked.
 func TestHooksComeInPairs(t *testing.T) {
 	t.Parallel()

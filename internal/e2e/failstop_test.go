@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -115,7 +116,13 @@ func TestFailingHandler(t *testing.T) {
 				calls.Add(1)
 				return test.handle(ctx, tx)
 			}}
-			w := start(t, d.DB, []consumer.Consumer{c}, append([]worker.Option{worker.WithMaxConsecutiveFailures(3)}, test.opts...)...)
+			var disturbed atomic.Int32 // batches that the database has ended, not the handler
+			count := worker.WithObserver(observe.On(func(r observe.Retrying) {
+				if !r.ByHandler {
+					disturbed.Add(1)
+				}
+			}))
+			w := start(t, d.DB, []consumer.Consumer{c}, append([]worker.Option{worker.WithMaxConsecutiveFailures(3), count}, test.opts...)...)
 			err := w.result(t)
 			if !errors.Is(err, worker.ErrConsecutiveFailures) {
 				t.Fatalf("Start returned %v, want ErrConsecutiveFailures", err)
@@ -136,9 +143,8 @@ func TestFailingHandler(t *testing.T) {
 			if text := err.Error(); strings.Contains(text, "\n") || len(text) > 5_000 {
 				t.Errorf("it says %d bytes on %d lines", len(text), strings.Count(text, "\n")+1)
 			}
-			// A database that does not answer in time ends a batch without a failure of the handler.
-			if n, want := calls.Load(), max(test.tries, 3); n < want {
-				t.Errorf("tried %d times, want %d", n, want)
+			if n, want := calls.Load(), max(test.tries, 3); n < want || n > want+disturbed.Load() {
+				t.Errorf("tried %d times, want %d, and once more for each of %d batches that the database has ended", n, want, disturbed.Load())
 			}
 			if got := handled(t, d.DB, "failing"); !slices.Equal(got, upTo(2)) || checkpoint(t, d.DB, "failing") != 2 {
 				t.Errorf("what comes before the failing event left ledger %v and checkpoint %d", got, checkpoint(t, d.DB, "failing"))

@@ -63,9 +63,6 @@ func (p *Pool) Note(err error) {
 	}
 }
 
-// Closed returns a channel that is closed when the pool is known to be closed.
-func (p *Pool) Closed() <-chan struct{} { return p.closed }
-
 // AwaitClose ends the worker after the program has closed the pool. It calls abandon, which may be
 // nil, with the worker's error, and returns this error. It returns nil when ctx ends.
 //

@@ -96,13 +96,13 @@ func TestPoolAwaitClose(t *testing.T) {
 				if err := p.On(t.Context(), time.Minute, nil); !pgdriver.IsPoolClosed(err) {
 					t.Errorf("the statement failed with %v", err)
 				}
-				<-p.Closed()
+				<-p.closed
 			}
 			var abandoned error
 			if err := p.AwaitClose(t.Context(), func(why error) { abandoned = why }); err != errClosed || abandoned != errClosed {
 				t.Errorf("the error is %v, handlers end with %v", err, abandoned)
 			}
-			<-p.Closed()
+			<-p.closed
 		})
 	}
 }

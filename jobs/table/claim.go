@@ -42,7 +42,7 @@ const mostBeside = 16
 // rows. It examines some more rows than may be claimed. Whether an error belongs to a row shows
 // beside another row.
 func (w *Worker) pickApart(ctx context.Context, on store.Querier, out string, c Condition, limit int, err error) (runs []*run, found int, _ error) {
-	ids, err2 := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (id int64, err error) { return id, rows.Scan(&id) },
+	ids, err2 := pgdriver.QueryAll(ctx, on, pgdriver.Value[int64],
 		w.sql.peek.with(pgdriver.ShiftParameters(c.SQL, claimParameters), max(limit, mostBeside)), append([]any{out, w.host}, c.Args...)...)
 	if err2 != nil { // the condition or the order has failed
 		return nil, 0, err

@@ -288,7 +288,7 @@ WHERE conrelid = to_regclass($1::text) AND contype = 'c' AND conkey = ARRAY[$2::
 		all = append(all, ident.Literal(string(one)))
 	}
 	for _, c := range checks {
-		refused, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (text string, err error) { return text, rows.Scan(&text) }, `
+		refused, err := pgdriver.QueryAll(ctx, on, pgdriver.Value[string], `
 SELECT s."`+state.name+`"::text FROM (SELECT v::`+state.full+` AS "`+state.name+`" FROM unnest(ARRAY[`+strings.Join(all, ", ")+`]) AS v) AS s
 WHERE NOT (`+c.expression+`)`)
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// decode returns the events as the handler gets them. A nil decoder changes nothing. If a decoder fails, at is the index
-// of the event.
+// decode returns the events as the handler gets them. A nil decoder changes nothing. If a
+// decoder fails, at is the index of the event.
 func decode(ctx context.Context, decoder Decoder, events []store.PersistedEvent) (decoded []store.PersistedEvent, at int, err error) {
 	if decoder == nil {
 		return events, 0, nil
