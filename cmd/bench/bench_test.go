@@ -154,12 +154,12 @@ func TestUsage(t *testing.T) {
 // A goal that was missed is shown, and a count that was wrong as well.
 func TestReport(t *testing.T) {
 	r := &report{machine: []string{"a machine"}, command: "bench"}
-	r.add(scenarios[0], []row{
+	r.add(scenarios[0].name, []row{
 		{part: "fast", measured: "1 ms", goal: "<= 2 ms", reached: true, counted: 1000},
 		{part: "slow", measured: "3 ms", goal: "<= 2 ms"},
 		{part: "as it is", measured: "4 ms"},
 	}, nil)
-	r.add(scenarios[1], nil, errors.New("lost 1"))
+	r.add(scenarios[1].name, nil, errors.New("lost 1"))
 	var text, page strings.Builder
 	if err := errors.Join(r.writeText(&text), r.writeMarkdown(&page, "page.svg")); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestReport(t *testing.T) {
 // Every ratio has its bar, and the page where it belongs is XML.
 func TestPlot(t *testing.T) {
 	r := &report{}
-	r.add(scenarios[0], []row{
+	r.add(scenarios[0].name, []row{
 		{part: "half & half", ratio: 0.5, least: 0.75},
 		{part: "far", ratio: 12},
 		{part: "no ratio", measured: "1 ms"},

@@ -27,6 +27,9 @@ const limit = time.Minute
 // channel is the default of worker.WithNotifyChannel.
 const channel = "worker_events"
 
+// writersName is the application_name of the sessions of a site's own pool.
+const writersName = "bench writers"
+
 // lab is where scenarios run.
 type lab struct {
 	server *embedded.Server

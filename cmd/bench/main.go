@@ -4,13 +4,16 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/command"
@@ -46,6 +49,28 @@ func main() {
 		os.Exit(work(r))
 	}
 	command.Main(run)
+}
+
+// work is the main function of such a process.
+func work(text string) (status int) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	var r role
+	err := json.Unmarshal([]byte(text), &r)
+	if err == nil && tasks[r.Task] == nil {
+		err = fmt.Errorf("there is no task %q", r.Task)
+	}
+	if err == nil {
+		var found any
+		if found, err = tasks[r.Task](ctx, r); err == nil {
+			err = json.NewEncoder(os.Stdout).Encode(found)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return command.Error
+	}
+	return 0
 }
 
 // options are what the command line says.
@@ -126,7 +151,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 	if o.long {
 		l.size = long
 	}
-	r, err = newReport(ctx, l, o)
+	r, err = newReport(ctx, l, o.long, o.note)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +163,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		r.add(s, rows, err)
+		r.add(s.name, rows, err)
 		fmt.Fprintf(stderr, "%5.1f s\n", time.Since(began).Seconds())
 	}
 	r.loadAfter = loadAverage()

@@ -13,9 +13,6 @@ import (
 // appendRate is how many appends a second there are.
 const appendRate = 1_000
 
-// writersName is the application_name of the sessions of a site's own pool.
-const writersName = "bench writers"
-
 // costs is what consumers at the head of the log cost.
 type costs struct {
 	Handled    int // deliveries

@@ -10,11 +10,8 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/signal"
-	"syscall"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/lab/subprocess"
 )
 
@@ -46,37 +43,6 @@ func (r role) dispatcher() dispatcher {
 		return notify
 	}
 	return poll
-}
-
-var tasks = map[string]func(context.Context, role) (found any, err error){
-	"share":  shareTask,
-	"spread": spreadTask,
-	"many":   manyTask,
-	"walk":   walkTask,
-	"read":   readTask,
-	"jobs":   jobsTask,
-}
-
-// work is the main function of such a process.
-func work(text string) (status int) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	var r role
-	err := json.Unmarshal([]byte(text), &r)
-	if err == nil && tasks[r.Task] == nil {
-		err = fmt.Errorf("there is no task %q", r.Task)
-	}
-	if err == nil {
-		var found any
-		if found, err = tasks[r.Task](ctx, r); err == nil {
-			err = json.NewEncoder(os.Stdout).Encode(found)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return command.Error
-	}
-	return 0
 }
 
 // logger writes to where the output is kept.

@@ -101,9 +101,9 @@ type line struct {
 	row
 }
 
-func newReport(ctx context.Context, l *lab, o options) (*report, error) {
+func newReport(ctx context.Context, l *lab, long bool, note string) (*report, error) {
 	r := &report{command: "go run ./cmd/bench"}
-	if o.long {
+	if long {
 		r.command += " -long"
 	}
 	cpu := ""
@@ -114,8 +114,8 @@ func newReport(ctx context.Context, l *lab, o options) (*report, error) {
 		fmt.Sprintf("cores: %d%s, for the server, the writers and the workers together; %s, %s/%s", runtime.NumCPU(), cpu, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		fmt.Sprintf("load average of the last minute: %s before", loadAverage()),
 	}
-	if o.note != "" {
-		r.machine = append(r.machine, o.note)
+	if note != "" {
+		r.machine = append(r.machine, note)
 	}
 	return r, l.onSite(ctx, func(s *site) error {
 		settings := []string{"synchronous_commit", "fsync", "shared_buffers"}
@@ -132,12 +132,12 @@ func newReport(ctx context.Context, l *lab, o options) (*report, error) {
 }
 
 // add takes the rows of a scenario, or what was wrong with it.
-func (r *report) add(s scenario, rows []row, err error) {
+func (r *report) add(scenario string, rows []row, err error) {
 	for _, x := range rows {
-		r.rows = append(r.rows, line{s.name, x})
+		r.rows = append(r.rows, line{scenario, x})
 	}
 	if err != nil {
-		r.broken = append(r.broken, fmt.Sprintf("%s: %v", s.name, err))
+		r.broken = append(r.broken, fmt.Sprintf("%s: %v", scenario, err))
 	}
 }
 
@@ -190,7 +190,7 @@ func (r *report) writeText(w io.Writer) error {
 // writeMarkdown writes a page that shows the plot in that file.
 func (r *report) writeMarkdown(w io.Writer, plot string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Performance\n\n%s\n\n`%s -run %s` makes the rows of one scenario; `-h` says what each does.\nMade by `%s -markdown docs/performance.md` on:\n\n", introduction, r.command, scenarios[0].name, r.command)
+	fmt.Fprintf(&b, "# Performance\n\n%s\n\n`%s -run latency` makes the rows of one scenario; `-h` says what each does.\nMade by `%s -markdown docs/performance.md` on:\n\n", introduction, r.command, r.command)
 	for _, f := range r.facts() {
 		fmt.Fprintf(&b, "- %s\n", f)
 	}
