@@ -7,12 +7,6 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// State is something worth reaching, and how often a run did.
-type State struct {
-	Name  string `json:"name"`
-	Count int64  `json:"count"`
-}
-
 // The states, in the order in which they are printed.
 const (
 	lateDelivery    = "batches with late events committed"
@@ -53,9 +47,6 @@ const (
 	replayed        = "events delivered again, as replays"
 )
 
-// Condition is something that faults bring about. States of a run need it.
-type Condition string
-
 // The conditions.
 const (
 	OpenTransactions     Condition = "open transactions"      // that own positions, or will draw them
@@ -77,15 +68,6 @@ const (
 	ConsumersSetBack     Condition = "consumers set back"     // by an operator
 	Rescaled             Condition = "rescaled consumers"     // by an operator
 )
-
-// state is a row of the table, and the conditions without which it is not
-// reached.
-type state struct {
-	name  string
-	needs []Condition
-	rare  bool    // it is not missed
-	slow  float64 // how many times as long as others it takes to come; 0: as long
-}
 
 var states = []state{
 	{name: lateDelivery, needs: []Condition{OpenTransactions}},
@@ -124,16 +106,6 @@ var states = []state{
 	{name: zombieOfGone, rare: true},
 	{name: resetWhileSplit, rare: true},
 	{name: pauseWhileSplit, rare: true},
-}
-
-// possible reports whether a run could reach a state.
-func (s state) possible(r *Report) bool {
-	for _, c := range s.needs {
-		if !slices.ContainsFunc(r.Faults, func(f Injected) bool { return slices.Contains(f.Reaches, c) }) {
-			return false
-		}
-	}
-	return true
 }
 
 // Reached counts the states that a run went through.
@@ -243,11 +215,4 @@ func afterLives(e *history.Evidence) (back, again int64) {
 		again += one(there && event.EventID != before.EventID)
 	}
 	return back, again
-}
-
-func one(is bool) int64 {
-	if is {
-		return 1
-	}
-	return 0
 }

@@ -29,3 +29,11 @@ func surviving(transaction []history.Event, log map[int64]history.Event) (n int)
 	}
 	return n
 }
+
+func byPosition(events []history.Event) map[int64]history.Event {
+	at := make(map[int64]history.Event, len(events))
+	for _, event := range events {
+		at[event.Position] = event
+	}
+	return at
+}

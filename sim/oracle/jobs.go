@@ -9,45 +9,6 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// judgeJobs checks every invariant of a run of jobs.
-func judgeJobs(e *history.Evidence) []Finding {
-	b := newJobLedgers(e.Jobs)
-	if e.Unread {
-		return []Finding{b.misled(), lives(e)}
-	}
-	all := []Finding{
-		b.noneLost(),
-		b.noneElse(e.Incomplete),
-		b.endedOnce(),
-		b.askedOnce(),
-		b.effectsOnce(),
-		b.doneIsDone(),
-		b.lastClaim(),
-		b.addsUp(),
-		b.inTime(),
-		b.caps(),
-		b.inTurn(),
-		b.keys(),
-		b.cancelled(),
-		b.noneTaken(),
-		b.rescued(),
-		b.asTold(),
-		b.ticksOnce(),
-		b.pauses(),
-		b.times(),
-		b.stepsOnce(),
-		b.notBefore(),
-		b.joins(),
-		b.runsEnd(),
-		b.rest(),
-		lives(e),
-	}
-	if b.Emitted.Workers == 0 {
-		all = slices.DeleteFunc(all, func(f Finding) bool { return f.Name == askedOnce })
-	}
-	return provable(e, all, "no job lost", askedOnce, "cancelled", "joins", "runs end", "comes to rest")
-}
-
 const askedOnce = "asked once"
 
 // runKey names a run: those of one job differ in the attempt, or in the worker if a

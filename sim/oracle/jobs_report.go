@@ -56,20 +56,3 @@ func (d *JobsDone) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  %-56s %8s\n", l.what, thousands(l.n))
 	}
 }
-
-// headline says what the run was.
-func (r *Report) headline() string {
-	if r.Jobs != nil {
-		return fmt.Sprintf("seed %d: %d workers of jobs, %d enqueuers on PostgreSQL %s, %.1fs\n", r.Seed, r.Workers, r.Writers, r.Server, r.Seconds)
-	}
-	return fmt.Sprintf("seed %d: %d workers, %d writers, %d consumers on PostgreSQL %s, %.1fs\n",
-		r.Seed, r.Workers, r.Writers, len(r.Handled), r.Server, r.Seconds)
-}
-
-// states are those that the run could have reached.
-func (r *Report) states() []state {
-	if r.Jobs != nil {
-		return jobStates
-	}
-	return states
-}

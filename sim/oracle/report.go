@@ -3,6 +3,7 @@ package oracle
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -282,4 +283,31 @@ func thousands(n int64) string {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits
+}
+
+// possible reports whether a run could reach a state.
+func (s state) possible(r *Report) bool {
+	for _, c := range s.needs {
+		if !slices.ContainsFunc(r.Faults, func(f Injected) bool { return slices.Contains(f.Reaches, c) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// headline says what the run was.
+func (r *Report) headline() string {
+	if r.Jobs != nil {
+		return fmt.Sprintf("seed %d: %d workers of jobs, %d enqueuers on PostgreSQL %s, %.1fs\n", r.Seed, r.Workers, r.Writers, r.Server, r.Seconds)
+	}
+	return fmt.Sprintf("seed %d: %d workers, %d writers, %d consumers on PostgreSQL %s, %.1fs\n",
+		r.Seed, r.Workers, r.Writers, len(r.Handled), r.Server, r.Seconds)
+}
+
+// states are those that the run could have reached.
+func (r *Report) states() []state {
+	if r.Jobs != nil {
+		return jobStates
+	}
+	return states
 }
