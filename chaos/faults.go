@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
-	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 // faultRow is a fault: what it is, and how it is injected, into a worker process
@@ -26,19 +25,6 @@ type faultRow struct {
 // faultRows are the faults of a run of one kind. The order is that of -h, and of what
 // a seed draws.
 type faultRows []faultRow
-
-var (
-	eventFaults faultRows = slices.Concat(processRows, contractRows, operatorRows, serverRows, restoreRows)
-	jobFaults   faultRows = slices.Concat(processRows, leaderRows, deployRows, serverRows, terminateRows)
-)
-
-// rows are the faults that a run may have.
-func (c Config) rows() faultRows {
-	if c.Jobs {
-		return jobFaults
-	}
-	return eventFaults
-}
 
 // table is what the faults are.
 func (rows faultRows) table() (t fault.Table) {
@@ -92,21 +78,6 @@ func (rows faultRows) ofServer() (some faultRows) {
 // Faults say which faults are on, by name, and how intense: 0 is none, 1 the
 // usual, 2 twice as often in comparison.
 type Faults map[string]float64
-
-// AllFaults is every fault of a run of events, as much of it as usual.
-func AllFaults() Faults { return eventFaults.table().All() }
-
-// ParseFaults reads "kill=1,promote=0.5", "all" or "none", for a run of events.
-func ParseFaults(s string) (Faults, error) { return eventFaults.table().Parse(s) }
-
-// ParseJobFaults does the same for a run of jobs.
-func ParseJobFaults(s string) (Faults, error) { return jobFaults.table().Parse(s) }
-
-// FaultTable is the faults of a run of events as a person reads them.
-func FaultTable() []oracle.Line { return eventFaults.table().Lines() }
-
-// JobFaultTable is those of a run of jobs.
-func JobFaultTable() []oracle.Line { return jobFaults.table().Lines() }
 
 // deck deals those of the faults that are on.
 func (f Faults) deck(dice *rand.Rand, rows faultRows) *fault.Deck[faultRow] {

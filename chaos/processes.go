@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -19,25 +18,6 @@ import (
 	"github.com/pgfrontier/worker/sim/network"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
-
-// processes drives a run whose workers are processes, and injects faults into
-// them and the servers.
-type processes struct {
-	config   Config
-	faults   Faults           // that are on
-	cannot   map[string]error // and those that this machine cannot do
-	cluster  *cluster
-	scenario sim.Scenario
-	env      sim.Env
-	slots    []*slot
-	// copying is held to copy the server, and shared to break a rule.
-	copying sync.RWMutex
-
-	suspended chan struct{} // one for each process that may be suspended at a time
-	hurting   atomic.Bool   // a fault of the server is under way
-	latest    atomic.Int64  // version of the program: a deployment raises it
-	updating  sync.Mutex    // held while a process is replaced by one of a later version
-}
 
 // Run is the driver's part until intake ends.
 func (p *processes) Run(ctx, intake context.Context, env sim.Env) error {
@@ -115,26 +95,6 @@ func (p *processes) injectServer(ctx, intake context.Context) error {
 	return ctx.Err()
 }
 
-// hurt takes down that a fault is injected into the server, until it is over. The
-// oracle excuses what workers lose meanwhile.
-func (p *processes) hurt() (over func()) {
-	from := time.Now()
-	all := func() {
-		for _, s := range p.slots {
-			if x := s.current.Load(); x != nil {
-				x.fault(p.env)
-			}
-		}
-	}
-	p.hurting.Store(true)
-	all()
-	return func() {
-		all()
-		p.hurting.Store(false)
-		p.env.Outage(from)
-	}
-}
-
 // suspensions is how many processes may be suspended at once. The jobs of one that is
 // dead must go on: somebody must be there to take them.
 func (c Config) suspensions() int {
@@ -142,11 +102,6 @@ func (c Config) suspensions() int {
 		return max(1, c.Workers/2)
 	}
 	return c.Workers
-}
-
-func (p *processes) happened(who string, f history.Fault, where string) {
-	p.env.Count(f)
-	p.env.History.Add(who, "", history.FaultInjected, history.Injection{Fault: f, Where: where})
 }
 
 // Stop ends all worker processes and tells how all of them ended.

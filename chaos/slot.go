@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -175,4 +176,48 @@ func (s *slot) stop(ctx context.Context) {
 	}
 	s.process.signal(syscall.SIGTERM)
 	s.cleanUp(ctx, history.ExitStopped, s.scenario.EndBound(s.env.Bounds))
+}
+
+// processes drives a run whose workers are processes, and injects faults into
+// them and the servers.
+type processes struct {
+	config   Config
+	faults   Faults           // that are on
+	cannot   map[string]error // and those that this machine cannot do
+	cluster  *cluster
+	scenario sim.Scenario
+	env      sim.Env
+	slots    []*slot
+	// copying is held to copy the server, and shared to break a rule.
+	copying sync.RWMutex
+
+	suspended chan struct{} // one for each process that may be suspended at a time
+	hurting   atomic.Bool   // a fault of the server is under way
+	latest    atomic.Int64  // version of the program: a deployment raises it
+	updating  sync.Mutex    // held while a process is replaced by one of a later version
+}
+
+// hurt takes down that a fault is injected into the server, until it is over. The
+// oracle excuses what workers lose meanwhile.
+func (p *processes) hurt() (over func()) {
+	from := time.Now()
+	all := func() {
+		for _, s := range p.slots {
+			if x := s.current.Load(); x != nil {
+				x.fault(p.env)
+			}
+		}
+	}
+	p.hurting.Store(true)
+	all()
+	return func() {
+		all()
+		p.hurting.Store(false)
+		p.env.Outage(from)
+	}
+}
+
+func (p *processes) happened(who string, f history.Fault, where string) {
+	p.env.Count(f)
+	p.env.History.Add(who, "", history.FaultInjected, history.Injection{Fault: f, Where: where})
 }

@@ -189,3 +189,12 @@ func saysReady(text string, pid int) bool {
 	lines := strings.Split(text, "\n")
 	return len(lines) > 7 && lines[0] == strconv.Itoa(pid) && strings.TrimSpace(lines[7]) == "ready"
 }
+
+// indent sets a program's output off from the error that it explains.
+func indent(out string) string {
+	out = strings.TrimSpace(out)
+	if out == "" {
+		return ""
+	}
+	return ":\n\t" + strings.ReplaceAll(out, "\n", "\n\t")
+}

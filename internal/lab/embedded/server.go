@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,28 +105,6 @@ func (s *Server) LogFile() string {
 		return ""
 	}
 	return s.home.log()
-}
-
-// launch makes a data directory and starts a server on it.
-func launch(ctx context.Context, bin binaries, who *account, cfg Config) (*Server, error) {
-	s := &Server{
-		version: bin.version, source: bin.source,
-		bin: bin, who: who, root: cfg.root(), settings: maps.Clone(settings), disk: cfg.Disk, password: rand.Text(),
-	}
-	maps.Copy(s.settings, cfg.Settings)
-	return s.settle(func() error {
-		if o, copied := s.copyPristine(ctx, cfg.Pristine); copied {
-			return s.startOnCopy(ctx, o)
-		}
-		err := empty(s.home.data())
-		if err == nil {
-			err = s.initdb(ctx)
-		}
-		if err == nil {
-			err = s.startOnSomePort(ctx, freePort)
-		}
-		return err
-	})
 }
 
 // settle gives the server a home with an empty data directory, where move
@@ -292,11 +269,32 @@ func (s *Server) mine(done string) error {
 	return nil
 }
 
-// indent sets a program's output off from the error that it explains.
-func indent(out string) string {
-	out = strings.TrimSpace(out)
-	if out == "" {
-		return ""
-	}
-	return ":\n\t" + strings.ReplaceAll(out, "\n", "\n\t")
+// Config says which server is wanted. The zero value is a good one.
+type Config struct {
+	// URL is the connection string of a server that runs already: none is
+	// started then. Empty: the one in the environment's DATABASE_URL, if any.
+	URL string
+
+	// Own asks for a server that the caller may kill: neither URL nor
+	// DATABASE_URL is used.
+	Own bool
+
+	// Settings are configuration parameters of PostgreSQL for a server that is
+	// started, and win over those chosen here: {"max_connections": "1000"}.
+	Settings map[string]string
+
+	// Pristine is the Path of a Pristine. A server that is started gets a copy of
+	// it. Start runs initdb if the field is empty, or if the directory is gone or
+	// was made by other programs.
+	Pristine string
+
+	// OnDisk keeps the data of a server that is started on the file system of
+	// temporary files, for measurements. By default the data is in memory where
+	// this machine has room for it there.
+	OnDisk bool
+
+	// Disk, if not 0, gives a server that is started a disk of that many bytes
+	// for its data, which Fill can fill: a file system in memory. It needs
+	// Linux and root.
+	Disk int64
 }
