@@ -20,7 +20,6 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 )
@@ -28,7 +27,7 @@ import (
 // A statement that exceeds its limit returns ErrNoAnswer. A canceled statement does not.
 func TestStatementTimeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &Worker{connections: connections{limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
+		w := &connections{limits: usualLimits, sweepNow: wakeup.New()}
 		never := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		began := time.Now()
 		if err := w.bounded(t.Context(), w.limits.read, never); !errors.Is(err, lockwatch.ErrNoAnswer) || time.Since(began) != w.limits.read {
@@ -59,7 +58,7 @@ func TestNetworkTimeoutAtContextDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithTimeoutCause(t.Context(), time.Millisecond, errors.New("the caller's"))
 		defer end()
-		w := &Worker{connections: connections{limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
+		w := &connections{limits: usualLimits, sweepNow: wakeup.New()}
 		err := w.bounded(lateContext{ctx}, time.Minute, func(context.Context) error {
 			return &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
 		})
@@ -87,7 +86,7 @@ func TestUsualLimits(t *testing.T) {
 
 // A slow server gets more time with each failure, because it is not dead.
 func TestQuickLimitGrowsWithFailures(t *testing.T) {
-	c := statements{w: &Worker{connections: connections{limits: usualLimits}, observers: &runtime.Observers{}}, fails: &failure.Tally{}}
+	c := statements{w: &Worker{connections: connections{limits: usualLimits}}, fails: &failure.Tally{}}
 	quick, read := usualLimits.quick, usualLimits.read
 	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
 		c.fails.Disturbed = disturbed
@@ -133,7 +132,7 @@ func TestHiddenSessionStateCountsAsBusy(t *testing.T) {
 // A connection to another server is closed. In the pool it would be taken again and again.
 func TestGiveClosesConnectionToAnotherServer(t *testing.T) {
 	db := pgtest.Empty(t).DB
-	w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
+	w := &connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 	for name, test := range map[string]struct {
 		r    result
 		kept int
@@ -177,7 +176,7 @@ func TestTakeFailsWithoutAnswer(t *testing.T) {
 			db := sql.OpenDB(unreachable{})
 			defer db.Close()
 			db.SetMaxOpenConns(maxOpenConns)
-			w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
+			w := &connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			began := time.Now()
@@ -193,7 +192,7 @@ func TestTakeWaitsForConnectionInUse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t).DB
 	db.SetMaxOpenConns(1)
-	w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
+	w := &connections{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 	held, err := w.take(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)

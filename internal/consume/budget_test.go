@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/runtime"
-
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/wakeup"
@@ -41,7 +39,7 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 	db := pgtest.Empty(t).DB
 	const loops, limit = 20, 6
 	db.SetMaxOpenConns(limit)
-	w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}, observers: &runtime.Observers{}}
+	w := &connections{db: pgdriver.Pool{DB: db}, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}
 	var mu sync.Mutex
 	inUse, most := 0, 0
 	use := func(n int) {

@@ -205,9 +205,9 @@ func (c *consumerLoop) reportOpenRangeLimit(blocked bool, at int64) {
 		if !c.atOpenRangeLimit {
 			c.w.observers.Notify(observe.ConsumerWaiting{Consumer: c.unit.name, Condition: observe.ConditionDoubts, Err: err})
 		}
-		c.w.observers.Begin(c.about(observe.ConditionDoubts), err)
+		c.w.observers.Begin(c.unit.about(observe.ConditionDoubts), err)
 	} else {
-		c.w.observers.End(c.about(observe.ConditionDoubts))
+		c.w.observers.End(c.unit.about(observe.ConditionDoubts))
 	}
 	c.atOpenRangeLimit = blocked
 }
@@ -300,8 +300,8 @@ func (c *consumerLoop) worked() {
 		c.status.recovered()
 	}
 	c.wrongServer = false
-	c.w.observers.End(c.about(observe.ConditionDatabase))
-	c.w.observers.End(c.about(observe.ConditionKey))
+	c.w.observers.End(c.unit.about(observe.ConditionDatabase))
+	c.w.observers.End(c.unit.about(observe.ConditionKey))
 }
 
 // signals are channels that are closed at the next change after they were taken.

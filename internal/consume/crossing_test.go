@@ -125,7 +125,7 @@ func drawLook(t *rapid.T) drawnRead {
 	if rapid.Bool().Draw(t, "only A") {
 		u.types = []string{"A"}
 	}
-	w := &Worker{observers: &runtime.Observers{}, log: d.log, frontier: frontier.New(frontier.Config{}), cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
+	w := &Worker{reports: reports{observers: &runtime.Observers{}}, log: d.log, frontier: frontier.New(frontier.Config{}), cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
 	if rapid.Bool().Draw(t, "filters in SQL") {
 		w.log = scopedDrawnLog{d.log}
 	}

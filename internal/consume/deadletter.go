@@ -120,7 +120,7 @@ func (d *deadLetters) settle(w *work) (known bool) {
 // refuse records that the retry of a dead letter has failed. The next iteration writes the
 // failure, on a working connection.
 func (d *deadLetters) refuse(r result) {
-	d.w.deadLetterFailed(d.unit.name, r)
+	d.w.deadLetterFailed(d.unit.name, r.work.Events[0], r.work.retried.Attempts+1, r.err)
 	d.agenda.refused = &progress.Retry{Position: r.work.retried.Position, Err: r.err}
 	d.agenda.again.Reset()
 	about := d.unit.aboutBatch(observe.ConditionBatch, r.work.retried)

@@ -20,7 +20,7 @@ func TestPoolTooSmallThreshold(t *testing.T) {
 		db.SetMaxIdleConns(1)
 		reported := make(chan observe.PoolTooSmall, 1)
 		cfg := DefaultConfig()
-		w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}}, cfg: cfg, observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { reported <- u })})}
+		w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}}, cfg: cfg, reports: reports{observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { reported <- u })})}}
 		const every = 10 * time.Second // two heartbeats
 		ended := make(chan struct{})
 		go func() { defer close(ended); w.watchPool(t.Context()) }()

@@ -229,7 +229,7 @@ func TestSlotOfADeadLetter(t *testing.T) {
 // the frontier may not move again.
 func TestLeavingABarrierPollsAgain(t *testing.T) {
 	parts := partition.Cut(2)
-	w := &Worker{observers: &runtime.Observers{}, coord: coord.New(coord.Config{})}
+	w := &Worker{reports: reports{observers: &runtime.Observers{}}, coord: coord.New(coord.Config{})}
 	unit := (&spec{consumerName: "c"}).unit(parts[0])
 	c := &consumerLoop{w: w, unit: unit, agenda: agenda{unit: unit, progress: &progress.State{Position: 10}}}
 	other := partitions.New((&spec{consumerName: "c"}).unit(parts[1]).rescaling(w))

@@ -29,6 +29,7 @@ import (
 type Worker struct {
 	connections
 	unitSet
+	reports
 	id        uuid.UUID
 	log       store.Log
 	consumers []consumer.Consumer
@@ -50,7 +51,6 @@ type Worker struct {
 	frontier    *frontier.Frontier
 	ahead       *reader.Ahead
 	coord       *coord.Coordinator
-	ascii       bool   // the database's encoding lacks characters, so texts are escaped to ASCII
 	channel     string // for changes outside the log, with DispatcherStrategyNotify
 	waitChannel string // for requests and reports of awaited positions, with DispatcherStrategyNotify
 	awaited     *awaited
@@ -62,9 +62,8 @@ type Worker struct {
 	watchNow   *wakeup.Signal  // wakes watchProgress
 	compactNow *wakeup.Signal  // wakes compact
 
-	observers *runtime.Observers
-	pool      *runtime.Pool
-	listener  runtime.Listener // for DispatcherStrategyNotify
+	pool     *runtime.Pool
+	listener runtime.Listener // for DispatcherStrategyNotify
 }
 
 // New makes a Worker. It does no I/O: Start checks the arguments.
@@ -83,9 +82,10 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 		awaited:     newAwaited(),
 		ages:        newAges(),
 	}
+	w.source = observe.Worker{Kind: observe.KindEvents, ID: w.id}
 	w.failed = w.taskFailed
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
-	w.observers = runtime.NewObservers(w.source(), w.cfg.Loggers, w.cfg.Observers)
+	w.observers = runtime.NewObservers(w.source, w.cfg.Loggers, w.cfg.Observers)
 	w.startup = runtime.Start{
 		Package: "worker", DB: w.db, Least: minPool, Further: "one more for every consumer that is to run at the same time",
 		Locks: c.LeaderStrategy == LeaderStrategyAdvisory, Limit: c.RetryLimit, Option: "WithRetryLimit", Observers: w.observers,
@@ -126,7 +126,7 @@ func (w *Worker) enter(s observe.State) {
 
 // run runs the consumers, and everything that they need.
 func (w *Worker) run(p *runtime.Phases) error {
-	w.observers.Notify(observe.WorkerStarted{Worker: w.source(), Consumers: len(w.units)})
+	w.observers.Notify(observe.WorkerStarted{Worker: w.source, Consumers: len(w.units)})
 	w.runBackground(p.Background, p.Running)
 	return w.supervise(p.Running, p.Intake, p.Drain)
 }
@@ -219,7 +219,7 @@ func (w *Worker) handOver(running context.Context) {
 // abandon rolls the batches in flight back: the stop takes too long.
 func (w *Worker) abandon(p *runtime.Phases) {
 	err := fmt.Errorf("worker: batches still run %v after the stop and are rolled back (WithShutdownTimeout)", w.cfg.ShutdownTimeout)
-	w.observers.Notify(observe.ShutdownTimedOut{Worker: w.source(), Err: err})
+	w.observers.Notify(observe.ShutdownTimedOut{Worker: w.source, Err: err})
 	p.Halt()
 }
 
@@ -247,5 +247,5 @@ func (w *Worker) leave(p *runtime.Phases, err error) {
 	ctx, cancel := context.WithTimeout(p.Beyond, w.limits.leave)
 	defer cancel()
 	w.taskFailed(p.Beyond, "leave", "", w.coord.Leave(ctx, err != nil))
-	w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.life.Drained()})
+	w.observers.Notify(observe.WorkerStopped{Worker: w.source, Err: err, Drained: w.life.Drained()})
 }
