@@ -128,7 +128,7 @@ func (w *Worker) readLog(ctx context.Context) (err error) {
 	case <-ctx.Done():
 		return fmt.Errorf("another read of the log still waits for a connection of the pool or for an answer: %w", context.Cause(ctx))
 	}
-	conn := &pooled{w: w}
+	conn := &pooled{of: &w.connections}
 	defer func() { conn.giveBack(err) }()
 	if err = conn.take(ctx); err != nil {
 		return fmt.Errorf("take a connection of the pool, which needs one besides those of handlers: %w", err)

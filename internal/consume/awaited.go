@@ -207,11 +207,9 @@ func (w *Worker) broadcast(ctx context.Context, messages ...message) {
 		}
 		payloads[i] = string(text)
 	}
-	conn := &pooled{w: w}
-	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
+	err := w.onPooled(ctx, w.limits.quick, func(ctx context.Context, conn *pooled) error {
 		return changes.Send(ctx, conn, w.waitChannel, payloads)
 	})
-	conn.giveBack(err)
 	w.taskFailed(ctx, taskAnnounce, "", err)
 }
 

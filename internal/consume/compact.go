@@ -59,10 +59,8 @@ func (w *Worker) compact(ctx context.Context) {
 func (w *Worker) compactAudit(ctx context.Context, u *unit) error {
 	counted := u.voids.n.Load()
 	for more := true; more; {
-		err := w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
-			conn := &pooled{w: w}
+		err := w.onPooled(ctx, w.limits.read, func(ctx context.Context, conn *pooled) (err error) {
 			u.voids.after, more, err = w.checkpoints.Compact(ctx, conn, u.name, u.voids.after, voidsKept, compactChunk)
-			conn.giveBack(err)
 			return err
 		})
 		if err != nil {

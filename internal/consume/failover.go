@@ -46,7 +46,7 @@ func (w *Worker) isOtherIncarnation(incarnation string) bool {
 // the frontier's. It closes that connection: if the frontier is right, no other loop should
 // use it.
 func (w *Worker) poolFailedOver(ctx context.Context) (failedOver bool) {
-	conn := &pooled{w: w}
+	conn := &pooled{of: &w.connections}
 	ctx, cancel := context.WithTimeout(ctx, w.limits.quick)
 	defer cancel()
 	incarnation, err := w.checkpoints.Incarnation(ctx, conn)

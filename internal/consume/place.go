@@ -135,9 +135,7 @@ func (w *Worker) reportWaitToBegin(u *unit, head int64, first bool) {
 
 // head reads the highest visible position in one incarnation of the server.
 func (w *Worker) head(ctx context.Context, token string) (head int64, err error) {
-	conn := &pooled{w: w}
-	defer func() { conn.giveBack(err) }()
-	err = w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
+	err = w.onPooled(ctx, w.limits.read, func(ctx context.Context, conn *pooled) (err error) {
 		head, err = w.bound.At(token).GetLatestGlobalPosition(ctx, conn)
 		return err
 	})

@@ -30,15 +30,15 @@ func (s *unitSet) idleConns() int {
 // pooled is a connection of the pool that is taken for the first statement and kept for the
 // following statements.
 type pooled struct {
-	w       *Worker
+	of      *connections
 	conn    *sql.Conn    // nil: not taken yet
 	session atomic.Int64 // the pid of its server process; 0: unknown
 }
 
 func (p *pooled) take(ctx context.Context) (err error) {
 	if p.conn == nil {
-		if p.conn, err = p.w.take(ctx, p.w.limits.quick); err == nil {
-			p.session.Store(p.w.sessionOf(p.conn))
+		if p.conn, err = p.of.take(ctx, p.of.limits.quick); err == nil {
+			p.session.Store(p.of.sessionOf(p.conn))
 		}
 	}
 	return err
@@ -48,23 +48,32 @@ func (p *pooled) take(ctx context.Context) (err error) {
 // statements.
 func (p *pooled) giveBack(err error) {
 	if p.conn != nil {
-		_ = p.w.give(p.conn, err != nil, false) // no handler has used it
+		_ = p.of.give(p.conn, err != nil, false) // no handler has used it
 		p.conn = nil
 	}
+}
+
+// onPooled runs statements within limit on a connection of the pool. It takes the connection
+// for the first statement.
+func (c *connections) onPooled(ctx context.Context, limit time.Duration, do func(ctx context.Context, conn *pooled) error) error {
+	conn := &pooled{of: c}
+	err := c.bounded(ctx, limit, func(ctx context.Context) error { return do(ctx, conn) })
+	conn.giveBack(err)
+	return err
 }
 
 // aheadBytes is how many bytes of the log a worker keeps in memory for its consumers.
 const aheadBytes = 16 << 20
 
 // readConns lends the loops' connections for reading ahead.
-type readConns struct{ w *Worker }
+type readConns struct{ *connections }
 
 // Take waits for a connection of the loops' budget.
 func (c readConns) Take(ctx context.Context) (reader.OwnConn, error) {
-	if err := c.w.loopConns.take(ctx); err != nil {
+	if err := c.loopConns.take(ctx); err != nil {
 		return nil, err
 	}
-	return &readConn{pooled{w: c.w}}, nil
+	return &readConn{pooled{of: c.connections}}, nil
 }
 
 // readConn is a connection of the loops' budget that is used for reading ahead.
@@ -72,34 +81,34 @@ type readConn struct{ pooled }
 
 // Bounded runs a read within the time limit of reads.
 func (c *readConn) Bounded(ctx context.Context, read func(ctx context.Context) error) error {
-	return c.w.reading(ctx, "", c.session.Load, read)
+	return c.of.reading(ctx, "", c.session.Load, read)
 }
 
 // GiveBack returns the connection to the pool and to the budget.
 func (c *readConn) GiveBack(err error) {
 	c.giveBack(err)
-	c.w.loopConns.release()
+	c.of.loopConns.release()
 }
 
 func (p *pooled) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if err := p.take(ctx); err != nil {
 		return nil, err
 	}
-	return p.w.db.Plans.On(p.conn, p.conn).ExecContext(ctx, query, args...)
+	return p.of.db.Plans.On(p.conn, p.conn).ExecContext(ctx, query, args...)
 }
 
 func (p *pooled) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if err := p.take(ctx); err != nil {
 		return nil, err
 	}
-	return p.w.db.Plans.On(p.conn, p.conn).QueryContext(ctx, query, args...)
+	return p.of.db.Plans.On(p.conn, p.conn).QueryContext(ctx, query, args...)
 }
 
 func (p *pooled) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if err := p.take(ctx); err != nil {
-		return pgdriver.FailedRow(ctx, p.w.db.DB, err)
+		return pgdriver.FailedRow(ctx, p.of.db.DB, err)
 	}
-	return p.w.db.Plans.On(p.conn, p.conn).QueryRowContext(ctx, query, args...)
+	return p.of.db.Plans.On(p.conn, p.conn).QueryRowContext(ctx, query, args...)
 }
 
 func (p *pooled) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {

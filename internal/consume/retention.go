@@ -18,10 +18,8 @@ func (w *Worker) retain(ctx context.Context) {
 	for backoff.Sleep(ctx, min(max(keep/10, 100*time.Millisecond), time.Hour)) {
 		for more := w.coord.Status().Leader; more && ctx.Err() == nil; {
 			var n int64
-			err := w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
-				conn := &pooled{w: w}
+			err := w.onPooled(ctx, w.limits.read, func(ctx context.Context, conn *pooled) (err error) {
 				n, err = w.checkpoints.Clean(ctx, conn, keep)
-				conn.giveBack(err)
 				return err
 			})
 			w.taskFailed(ctx, "clean audit", "", err)

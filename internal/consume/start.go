@@ -65,7 +65,7 @@ func (w *Worker) check(ctx context.Context, proxy pgdriver.Pooling, lent bool) e
 	f := w.cfg.frontier(w.db.DB, w.bound, t, w.onChangeNotification)
 	w.observeFrontier(&f, w.sweepNow.Send)
 	w.frontier = frontier.New(f)
-	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{w}, aheadBytes)
+	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{&w.connections}, aheadBytes)
 	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.heartbeatStatus)
 	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.isOtherIncarnation
 	coordination.OnDrain = w.life.Stop.Drain

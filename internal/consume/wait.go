@@ -203,9 +203,7 @@ func (w *Worker) askFor(ctx context.Context, consumer string, position int64, _ 
 // arrived reads how far a consumer is, in the incarnation that the worker reads. An
 // abandoned primary may be ahead of the promoted one.
 func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
-	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
-		conn := &pooled{w: w}
-		defer func() { conn.giveBack(err) }()
+	err = w.onPooled(ctx, w.limits.quick, func(ctx context.Context, conn *pooled) (err error) {
 		var at string
 		a, at, err = w.checkpoints.Arrived(ctx, conn, consumer, position)
 		if err == nil && a.Unknown {
