@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -175,6 +176,15 @@ func (s statements) loadRow(ctx context.Context, q store.Querier) (p *progress.S
 // dead one.
 func (l *limits) after(failures int) time.Duration {
 	return min(l.quick<<min(failures, 3), l.read)
+}
+
+// stopGrace is the time that a stop allows beyond the time of the batches in flight. It is
+// for handlers that return late, for rollbacks, and for a last outcome lookup.
+func (l *limits) stopGrace() time.Duration { return 2 * l.leave }
+
+// stop is how long a stop waits for the batches in flight.
+func (l *limits) stop(c *Config) time.Duration {
+	return cmp.Or(c.ShutdownTimeout, c.BatchTimeout) + l.stopGrace()
 }
 
 // begin begins a batch's transaction on ctx. It calls end, which cancels ctx, if the server

@@ -75,7 +75,7 @@ func TestUsualLimits(t *testing.T) {
 		if want := (limits{5 * time.Second, 30 * time.Second, time.Second, 2 * time.Minute, 5 * time.Second, 10 * time.Second, 0.5}); w.limits != want {
 			t.Errorf("the limits are %+v, want %+v", w.limits, want)
 		}
-		if got := w.stopLimit(); got != time.Minute+10*time.Second {
+		if got := w.limits.stop(&w.cfg); got != time.Minute+10*time.Second {
 			t.Errorf("a stop waits for %v, want 1m10s", got)
 		}
 		if got := guardLimit(w.cfg.BatchTimeout, &w.limits); got != 2*time.Minute+10*time.Second {

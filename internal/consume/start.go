@@ -62,6 +62,12 @@ func (w *Worker) check(ctx context.Context, proxy pgdriver.Pooling, lent bool) e
 			return fmt.Errorf("worker: %w", err)
 		}
 	}
+	w.assemble(t)
+	return nil
+}
+
+// assemble makes the worker's parts.
+func (w *Worker) assemble(t tables.Tables) {
 	f := w.cfg.frontier(w.db.DB, w.bound, t, w.onChangeNotification)
 	w.observeFrontier(&f, w.sweepNow.Send)
 	w.frontier = frontier.New(f)
@@ -71,7 +77,14 @@ func (w *Worker) check(ctx context.Context, proxy pgdriver.Pooling, lent bool) e
 	coordination.OnDrain = w.life.Stop.Drain
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
-	return nil
+	w.supervisor = &supervisor{
+		unitSet: &w.unitSet, reports: &w.reports, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
+		loop: func(ctx, stop, intake context.Context, u *unit) error {
+			c := newLoop(w, u)
+			c.stop = stop
+			return c.run(ctx, intake)
+		},
+	}
 }
 
 // bind resolves every table once, on one connection, and returns the qualified names. So a

@@ -8,87 +8,69 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/observe"
 )
 
-// supervise runs the loops of the units that are assigned to this worker, until intake
-// ends. It returns when all loops have ended. A loop with a fatal error ends the intake by
-// drain. A unit never has two loops at once.
+// supervisor runs the loops of the units that are assigned to this worker. A unit never has
+// two loops at once.
+type supervisor struct {
+	*unitSet
+	*reports
+	coord *coord.Coordinator
+	loop  func(ctx, stop, intake context.Context, u *unit) error // runs a unit until intake ends; stop is the worker's intake
+	batch int                                                    // the events of a batch at most
+	limit time.Duration                                          // how long a stop waits for the batches in flight
+	leave time.Duration                                          // the limit of a statement that hands the consumers over
+
+	stops      map[string]context.CancelFunc // of the loops that have not ended, by unit
+	ended      chan loopEnd
+	left       chan struct{} // closed when nobody receives the ends of loops any more
+	unfinished chan []string // of a draining worker: the units whose loops have not ended, the latest value only
+}
+
+// loopEnd is the end of a unit's loop.
+type loopEnd struct {
+	unit *unit
+	err  error
+}
+
+// run runs loops until intake ends. It returns when all loops have ended. A loop with a
+// fatal error ends the intake by drain.
 //
-// A handler that still runs after stopLimit ignores its context. supervise leaves such
-// handlers behind, each with its loop, and names them in its error.
-func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
-	type end struct {
-		unit *unit
-		err  error
-	}
-	var (
-		ended    = make(chan end)
-		left     = make(chan struct{})             // closed when nobody receives the ends of loops any more
-		stop     = map[string]context.CancelFunc{} // of the loops that have not ended
-		draining = intake.Done()
-		overdue  <-chan time.Time
-		fatal    error
-	)
-	defer close(left)
+// A handler that still runs after limit ignores its context. run leaves such handlers
+// behind, each with its loop, and names them in its error.
+func (s *supervisor) run(ctx, intake context.Context, drain func()) (fatal error) {
+	s.stops, s.ended, s.left = map[string]context.CancelFunc{}, make(chan loopEnd), make(chan struct{})
+	defer close(s.left)
+	draining := intake.Done()
+	var overdue <-chan time.Time
 	for {
-		changed := w.coord.Changed()
-		assigned := map[string]bool{}
-		if intake.Err() == nil && fatal == nil {
-			for _, name := range w.coord.Assigned() {
-				assigned[name] = w.unit(name) != nil
-			}
-		}
-		for _, u := range w.allUnits() {
-			cancel, running := stop[u.name]
-			switch {
-			case running && !assigned[u.name]:
-				cancel()
-			case !running && assigned[u.name]:
-				loopIntake, cancel := context.WithCancel(intake)
-				stop[u.name] = cancel
-				u.status.begin()
-				w.observers.Notify(u.started(w.cfg.BatchSize))
-				go func() {
-					err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
-					defer func() {
-						select {
-						case ended <- end{u, err}:
-						case <-left:
-						}
-					}()
-					loop := newLoop(w, u)
-					loop.stop = intake
-					err = loop.run(ctx, loopIntake)
-				}()
-			}
-			u.status.assigned(assigned[u.name])
-			if !running && !assigned[u.name] {
-				w.dropPart(u)
-			}
-		}
+		changed := s.coord.Changed()
+		s.start(ctx, intake, fatal == nil && intake.Err() == nil)
 		if fatal != nil || intake.Err() != nil {
-			if len(stop) == 0 {
+			if len(s.stops) == 0 {
 				return fatal
 			}
 			select {
-			case <-w.unfinished: // handOver has not received the last value
+			case <-s.unfinished: // handOver has not received the last value
 			default:
 			}
-			w.unfinished <- slices.Collect(maps.Keys(stop))
+			s.unfinished <- slices.Collect(maps.Keys(s.stops))
 		}
 		select {
 		case <-changed:
 		case <-draining:
-			draining, overdue = nil, time.After(w.stopLimit())
+			draining, overdue = nil, time.After(s.limit)
 		case <-overdue:
-			return errtext.Join(fatal, w.leftBehind(stop))
-		case e := <-ended:
-			stop[e.unit.name]()
-			delete(stop, e.unit.name)
-			w.forgetConditions(e.unit.name)
-			w.observers.Notify(observe.ConsumerStopped{Consumer: e.unit.name})
+			return errtext.Join(fatal, s.leftBehind())
+		case e := <-s.ended:
+			s.stops[e.unit.name]()
+			delete(s.stops, e.unit.name)
+			s.forgetConditions(e.unit.name)
+			s.observers.Notify(observe.ConsumerStopped{Consumer: e.unit.name})
 			if e.err != nil {
 				fatal = errtext.Join(fatal, e.err)
 				drain()
@@ -97,26 +79,80 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 	}
 }
 
-// stopGrace is the time that a stop allows beyond the time of the batches in flight. It is
-// for handlers that return late, for rollbacks, and for a last outcome lookup.
-func (w *Worker) stopGrace() time.Duration { return 2 * w.limits.leave }
-
-// stopLimit is how long a stop waits for the batches in flight.
-func (w *Worker) stopLimit() time.Duration {
-	limit := w.cfg.ShutdownTimeout
-	if limit == 0 {
-		limit = w.cfg.BatchTimeout
+// start starts the loops of the units that are assigned to this worker, and stops the
+// others. Without takes, no unit counts as assigned.
+func (s *supervisor) start(ctx, intake context.Context, takes bool) {
+	assigned := map[string]bool{}
+	if takes {
+		for _, name := range s.coord.Assigned() {
+			assigned[name] = s.unit(name) != nil
+		}
 	}
-	return limit + w.stopGrace()
+	for _, u := range s.allUnits() {
+		stop, running := s.stops[u.name]
+		switch {
+		case running && !assigned[u.name]:
+			stop()
+		case !running && assigned[u.name]:
+			s.begin(ctx, intake, u)
+		}
+		u.status.assigned(assigned[u.name])
+		if !running && !assigned[u.name] {
+			s.dropPart(u)
+		}
+	}
+}
+
+// begin begins the loop of a unit.
+func (s *supervisor) begin(ctx, intake context.Context, u *unit) {
+	loopIntake, stop := context.WithCancel(intake)
+	s.stops[u.name] = stop
+	u.status.begin()
+	s.observers.Notify(u.started(s.batch))
+	go func() {
+		err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
+		defer func() {
+			select {
+			case s.ended <- loopEnd{u, err}:
+			case <-s.left:
+			}
+		}()
+		err = s.loop(ctx, intake, loopIntake, u)
+	}()
 }
 
 // leftBehind returns an error that names the consumers whose handlers a stop has not waited
 // for.
-func (w *Worker) leftBehind(running map[string]context.CancelFunc) error {
+func (s *supervisor) leftBehind() error {
 	var names []string
-	for name := range running {
+	for name := range s.stops {
 		names = append(names, fmt.Sprintf("%q", name))
 	}
 	slices.Sort(names)
-	return fmt.Errorf("%w: consumer %s, %v after the stop began", ErrHandlerOverdue, strings.Join(names, ", "), w.stopLimit())
+	return fmt.Errorf("%w: consumer %s, %v after the stop began", ErrHandlerOverdue, strings.Join(names, ", "), s.limit)
+}
+
+// handOver hands each consumer back when its own batch has ended, from the end of the
+// intake on. Until then the consumer stays assigned to this worker: if the batch's handler
+// has ended the transaction, only this worker can set the checkpoint back.
+func (s *supervisor) handOver(running context.Context) {
+	var kept []string
+	var again <-chan time.Time // nil: the last try succeeded
+	for failures := 0; ; {
+		select {
+		case kept = <-s.unfinished:
+		case <-again:
+		case <-running.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(running, s.leave)
+		err := s.coord.Drain(ctx, kept)
+		cancel()
+		s.taskFailed(running, "hand the consumers over", "", err)
+		if again, failures = nil, failures+1; err == nil {
+			failures = 0
+		} else {
+			again = time.After(backoff.Infrastructure(failures))
+		}
+	}
 }

@@ -51,13 +51,13 @@ type Worker struct {
 	frontier    *frontier.Frontier
 	ahead       *reader.Ahead
 	coord       *coord.Coordinator
+	supervisor  *supervisor
 	channel     string // for changes outside the log, with DispatcherStrategyNotify
 	waitChannel string // for requests and reports of awaited positions, with DispatcherStrategyNotify
 	awaited     *awaited
 	waits       waits // of WaitFor
 
 	ages       *ages
-	unfinished chan []string   // of a draining worker: the units whose loops have not ended, the latest value only
 	watched    watchdog.Moment // when the last iteration of watchProgress began
 	watchNow   *wakeup.Signal  // wakes watchProgress
 	compactNow *wakeup.Signal  // wakes compact
@@ -77,7 +77,6 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 		ended:       make(chan struct{}),
 		watchNow:    wakeup.New(),
 		compactNow:  wakeup.New(),
-		unfinished:  make(chan []string, 1),
 		ready:       make(chan struct{}),
 		awaited:     newAwaited(),
 		ages:        newAges(),
@@ -99,7 +98,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 	}
 	w.life = runtime.Life{
 		Package: "worker", Goexit: errGoexit, Again: ErrAlreadyStarted, DrainFor: c.ShutdownTimeout,
-		Grace: w.stopGrace, Entered: w.enter, Late: w.abandon,
+		Grace: w.limits.stopGrace, Entered: w.enter, Late: w.abandon,
 	}
 	w.state.Store(observe.StateNew)
 	return w
@@ -128,7 +127,7 @@ func (w *Worker) enter(s observe.State) {
 func (w *Worker) run(p *runtime.Phases) error {
 	w.observers.Notify(observe.WorkerStarted{Worker: w.source, Consumers: len(w.units)})
 	w.runBackground(p.Background, p.Running)
-	return w.supervise(p.Running, p.Intake, p.Drain)
+	return w.supervisor.run(p.Running, p.Intake, p.Drain)
 }
 
 func (w *Worker) isReady() bool {
@@ -160,9 +159,9 @@ func (w *Worker) begin(ctx context.Context) error {
 func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { return w.frontier.Run(running) })
 	g.Run(func() error { return w.coord.Run(running) })
-	g.Run(func() error { return w.boundOutage(running) })
+	g.Run(func() error { return boundOutage(running, w.coord, w.cfg.RetryLimit) })
 	g.Run(func() error { w.placeAtHead(running); return nil })
-	g.Run(func() error { w.handOver(running); return nil })
+	g.Run(func() error { w.supervisor.handOver(running); return nil })
 	g.Run(func() error { w.watchProgress(running); return nil })
 	g.Run(func() error { w.retain(running); return nil })
 	g.Run(func() error { w.compact(running); return nil })
@@ -191,31 +190,6 @@ func (w *Worker) onChangeNotification() {
 	w.watchNow.Send()
 }
 
-// handOver hands each consumer back when its own batch has ended, from the end of the
-// intake on. Until then the consumer stays assigned to this worker: if the batch's handler
-// has ended the transaction, only this worker can set the checkpoint back.
-func (w *Worker) handOver(running context.Context) {
-	var kept []string
-	var again <-chan time.Time // nil: the last try succeeded
-	for failures := 0; ; {
-		select {
-		case kept = <-w.unfinished:
-		case <-again:
-		case <-running.Done():
-			return
-		}
-		ctx, cancel := context.WithTimeout(running, w.limits.leave)
-		err := w.coord.Drain(ctx, kept)
-		cancel()
-		w.taskFailed(running, "hand the consumers over", "", err)
-		if again, failures = nil, failures+1; err == nil {
-			failures = 0
-		} else {
-			again = time.After(backoff.Infrastructure(failures))
-		}
-	}
-}
-
 // abandon rolls the batches in flight back: the stop takes too long.
 func (w *Worker) abandon(p *runtime.Phases) {
 	err := fmt.Errorf("worker: batches still run %v after the stop and are rolled back (WithShutdownTimeout)", w.cfg.ShutdownTimeout)
@@ -223,10 +197,11 @@ func (w *Worker) abandon(p *runtime.Phases) {
 	p.Halt()
 }
 
-// boundOutage ends the worker if no heartbeat has succeeded for RetryLimit.
-func (w *Worker) boundOutage(ctx context.Context) error {
-	for limit := w.cfg.RetryLimit; limit > 0; {
-		s := w.coord.Status()
+// boundOutage returns an error if no heartbeat has succeeded for limit. Without a limit it
+// returns at once.
+func boundOutage(ctx context.Context, c *coord.Coordinator, limit time.Duration) error {
+	for limit > 0 {
+		s := c.Status()
 		left := time.Until(s.LastHeartbeat.Add(limit))
 		if left <= 0 {
 			return errtext.Join(fmt.Errorf("worker: %w: no heartbeat for %v (WithRetryLimit)", ErrOutage, limit), s.LastError)

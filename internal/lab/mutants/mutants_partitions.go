@@ -282,7 +282,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "stops-in-silence",
 		Mistake: "the others hear of a stop when its last batch has ended",
-		Edits: []Edit{{"internal/consume/worker.go", `	g.Run(func() error { w.handOver(running); return nil })
+		Edits: []Edit{{"internal/consume/worker.go", `	g.Run(func() error { w.supervisor.handOver(running); return nil })
 `, ``}},
 		Test: Test{"./internal/e2e", "TestOneSlowBatchKeepsNoOtherConsumer"},
 	},
