@@ -108,7 +108,7 @@ func TestPlaceRejectsHeadOfAnotherIncarnation(t *testing.T) {
 	if err := w.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.placeFirst(t.Context()); err != nil {
+	if err := w.placer.first(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s, err := w.frontier.Open(t.Context())
@@ -122,7 +122,7 @@ func TestPlaceRejectsHeadOfAnotherIncarnation(t *testing.T) {
 		}
 	}
 	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
-	if err := w.placeSettled(t.Context(), w.units); err == nil {
+	if err := w.placer.settled(t.Context(), w.units); err == nil {
 		t.Fatal("placed under the token of an earlier life")
 	}
 	if _, err := w.checkpoints.Load(t.Context(), d.DB, "new"); err == nil {

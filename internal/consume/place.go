@@ -12,20 +12,32 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
 )
 
-// placeFirst gives every consumer that has never run its first checkpoint. Consumers that
-// begin at the head wait for placeAtHead.
-func (w *Worker) placeFirst(ctx context.Context) error {
-	for _, u := range w.units {
+// placer gives the consumers of a worker their first checkpoints.
+type placer struct {
+	*connections
+	*reports
+	checkpoints *progress.Checkpoints
+	log         store.BoundLog
+	frontier    *frontier.Frontier
+	units       []*unit       // whole consumers
+	every       time.Duration // between two reports of a wait
+}
+
+// first gives every consumer that has never run its first checkpoint. Consumers that
+// begin at the head wait for atHead.
+func (p *placer) first(ctx context.Context) error {
+	for _, u := range p.units {
 		after, atHead := u.start.Position()
 		if !atHead {
-			if err := w.place(ctx, u, after, ""); err != nil {
+			if err := p.place(ctx, u, after, ""); err != nil {
 				return err
 			}
 			continue
 		}
-		err := w.findPlaced(ctx, u)
+		err := p.find(ctx, u)
 		if missing := (progress.NoCheckpointError{}); errors.As(err, &missing) {
 			u.placed = make(chan struct{})
 		} else if err != nil {
@@ -35,45 +47,45 @@ func (w *Worker) placeFirst(ctx context.Context) error {
 	return nil
 }
 
-// placeAtHead places the consumers that begin at the head. It retries until they are placed
+// atHead places the consumers that begin at the head. It retries until they are placed
 // or ctx ends.
-func (w *Worker) placeAtHead(ctx context.Context) {
+func (p *placer) atHead(ctx context.Context) {
 	var waiting []*unit
-	for _, u := range w.units {
+	for _, u := range p.units {
 		if u.placed != nil {
 			waiting = append(waiting, u)
 		}
 	}
 	for failures := 1; len(waiting) > 0 && ctx.Err() == nil; failures++ {
-		err := w.placeSettled(ctx, waiting)
+		err := p.settled(ctx, waiting)
 		if err == nil {
 			for _, u := range waiting {
 				close(u.placed)
 			}
 			return
 		}
-		w.taskFailed(ctx, "place at head", "", err)
+		p.taskFailed(ctx, "place at head", "", err)
 		backoff.Sleep(ctx, backoff.Infrastructure(failures))
 	}
 }
 
-// placeSettled places units at the current head, once everything up to the head is settled.
+// settled places units at the current head, once everything up to the head is settled.
 // Every later commit is then above the head and is not missed. The incarnation must not
 // change between reading the head and placing the units. Another incarnation may issue
 // positions up to that head again.
-func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
-	life, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != "" }, func() {})
+func (p *placer) settled(ctx context.Context, units []*unit) error {
+	life, err := p.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != "" }, func() {})
 	if err != nil {
 		return err
 	}
-	head, err := w.head(ctx, life.Token)
+	head, err := p.head(ctx, life.Token)
 	if err != nil {
 		return err
 	}
 	waits := false
-	v, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != life.Token || v.Settled >= head }, func() {
+	v, err := p.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != life.Token || v.Settled >= head }, func() {
 		for _, u := range units {
-			w.reportWaitToBegin(u, head, !waits)
+			p.reportWaitToBegin(u, head, !waits)
 		}
 		waits = true
 	})
@@ -84,13 +96,13 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 		return errors.New("worker: the server has crashed since the head of the log was read")
 	}
 	for _, u := range units {
-		if err := w.place(ctx, u, head, life.Token); err != nil {
+		if err := p.place(ctx, u, head, life.Token); err != nil {
 			return err
 		}
-		if err := w.findPlaced(ctx, u); err != nil {
+		if err := p.find(ctx, u); err != nil {
 			return err // not placed: the server has crashed in between
 		}
-		if w.observers.End(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}); waits {
+		if p.observers.End(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}); waits {
 			u.status.recovered()
 		}
 	}
@@ -124,19 +136,19 @@ const blockedShown = 3
 
 // reportWaitToBegin reports that a consumer waits to begin at the head. It notifies the
 // observers once.
-func (w *Worker) reportWaitToBegin(u *unit, head int64, first bool) {
-	err := errWaitsToBegin{u.name, head, w.frontier.Blocked()}
+func (p *placer) reportWaitToBegin(u *unit, head int64, first bool) {
+	err := errWaitsToBegin{u.name, head, p.frontier.Blocked()}
 	u.status.setError(err)
-	w.observers.Begin(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}, err)
+	p.observers.Begin(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}, err)
 	if first {
-		w.observers.Notify(observe.ConsumerWaiting{Consumer: u.name, Condition: observe.ConditionStart, Err: err})
+		p.observers.Notify(observe.ConsumerWaiting{Consumer: u.name, Condition: observe.ConditionStart, Err: err})
 	}
 }
 
 // head reads the highest visible position in one incarnation of the server.
-func (w *Worker) head(ctx context.Context, token string) (head int64, err error) {
-	err = w.onPooled(ctx, w.limits.read, func(ctx context.Context, conn *pooled) (err error) {
-		head, err = w.bound.At(token).GetLatestGlobalPosition(ctx, conn)
+func (p *placer) head(ctx context.Context, token string) (head int64, err error) {
+	err = p.onPooled(ctx, p.limits.read, func(ctx context.Context, conn *pooled) (err error) {
+		head, err = p.log.At(token).GetLatestGlobalPosition(ctx, conn)
 		return err
 	})
 	if err != nil {
@@ -146,28 +158,28 @@ func (w *Worker) head(ctx context.Context, token string) (head int64, err error)
 }
 
 // place gives a unit its first checkpoint, if it has none.
-func (w *Worker) place(ctx context.Context, u *unit, after int64, token string) error {
-	return w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
-		return pgdriver.Repeated(func() error { return w.checkpoints.Place(ctx, w.db, u.name, after, token, u.scope) })
+func (p *placer) place(ctx context.Context, u *unit, after int64, token string) error {
+	return p.bounded(ctx, p.limits.quick, func(ctx context.Context) error {
+		return pgdriver.Repeated(func() error { return p.checkpoints.Place(ctx, p.db, u.name, after, token, u.scope) })
 	})
 }
 
-// findPlaced returns errNoCheckpoint if a unit has no checkpoint.
-func (w *Worker) findPlaced(ctx context.Context, u *unit) error {
-	return w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
-		_, err := w.checkpoints.Load(ctx, w.db, u.name)
+// find returns [progress.NoCheckpointError] if a unit has no checkpoint.
+func (p *placer) find(ctx context.Context, u *unit) error {
+	return p.bounded(ctx, p.limits.quick, func(ctx context.Context) error {
+		_, err := p.checkpoints.Load(ctx, p.db, u.name)
 		return err
 	})
 }
 
 // awaitValue waits until the frontier publishes a value that satisfies enough. It calls
-// waits each time that StaleGapThreshold has passed.
-func (w *Worker) awaitValue(ctx context.Context, enough func(*frontier.Value) bool, waits func()) (*frontier.Value, error) {
-	ticker := time.NewTicker(w.cfg.StaleGapThreshold)
+// waits each time that every has passed.
+func (p *placer) awaitValue(ctx context.Context, enough func(*frontier.Value) bool, waits func()) (*frontier.Value, error) {
+	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
 	for {
-		changed := w.frontier.Changed()
-		if v := w.frontier.Value(); enough(v) {
+		changed := p.frontier.Changed()
+		if v := p.frontier.Value(); enough(v) {
 			return v, nil
 		}
 		select {

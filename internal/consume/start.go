@@ -77,6 +77,7 @@ func (w *Worker) assemble(t tables.Tables) {
 	coordination.OnDrain = w.life.Stop.Drain
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
+	w.placer = &placer{connections: &w.connections, reports: &w.reports, checkpoints: &w.checkpoints, log: w.bound, frontier: w.frontier, units: w.units, every: w.cfg.StaleGapThreshold}
 	w.supervisor = &supervisor{
 		unitSet: &w.unitSet, reports: &w.reports, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
 		loop: func(ctx, stop, intake context.Context, u *unit) error {

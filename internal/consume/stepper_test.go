@@ -39,7 +39,7 @@ func newStepper(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, op
 	if err := w.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.placeFirst(t.Context()); err != nil {
+	if err := w.placer.first(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	h := &stepper{Worker: w, loop: newLoop(w, w.units[0])}

@@ -52,6 +52,7 @@ type Worker struct {
 	ahead       *reader.Ahead
 	coord       *coord.Coordinator
 	supervisor  *supervisor
+	placer      *placer
 	channel     string // for changes outside the log, with DispatcherStrategyNotify
 	waitChannel string // for requests and reports of awaited positions, with DispatcherStrategyNotify
 	awaited     *awaited
@@ -145,7 +146,7 @@ func (w *Worker) begin(ctx context.Context) error {
 		return err
 	}
 	close(w.ready)
-	if err := w.startup.Reach(ctx, w.placeFirst); err != nil {
+	if err := w.startup.Reach(ctx, w.placer.first); err != nil {
 		return err
 	}
 	if err := w.startup.Reach(ctx, w.coord.Register); err != nil {
@@ -160,7 +161,7 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { return w.frontier.Run(running) })
 	g.Run(func() error { return w.coord.Run(running) })
 	g.Run(func() error { return boundOutage(running, w.coord, w.cfg.RetryLimit) })
-	g.Run(func() error { w.placeAtHead(running); return nil })
+	g.Run(func() error { w.placer.atHead(running); return nil })
 	g.Run(func() error { w.supervisor.handOver(running); return nil })
 	g.Run(func() error { w.watchProgress(running); return nil })
 	g.Run(func() error { w.retain(running); return nil })
