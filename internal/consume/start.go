@@ -78,6 +78,10 @@ func (w *Worker) assemble(t tables.Tables) {
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
 	w.placer = &placer{connections: &w.connections, reports: &w.reports, checkpoints: &w.checkpoints, log: w.bound, frontier: w.frontier, units: w.units, every: w.cfg.StaleGapThreshold}
+	w.audit = &audit{
+		connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, checkpoints: &w.checkpoints, now: w.compactNow,
+		leads: func() bool { return w.coord.Status().Leader }, keep: w.cfg.GapSkipRetention,
+	}
 	w.supervisor = &supervisor{
 		unitSet: &w.unitSet, reports: &w.reports, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
 		loop: func(ctx, stop, intake context.Context, u *unit) error {

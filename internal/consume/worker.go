@@ -52,6 +52,7 @@ type Worker struct {
 	ahead       *reader.Ahead
 	coord       *coord.Coordinator
 	supervisor  *supervisor
+	audit       *audit
 	placer      *placer
 	channel     string // for changes outside the log, with DispatcherStrategyNotify
 	waitChannel string // for requests and reports of awaited positions, with DispatcherStrategyNotify
@@ -164,8 +165,8 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { w.placer.atHead(running); return nil })
 	g.Run(func() error { w.supervisor.handOver(running); return nil })
 	g.Run(func() error { w.watchProgress(running); return nil })
-	g.Run(func() error { w.retain(running); return nil })
-	g.Run(func() error { w.compact(running); return nil })
+	g.Run(func() error { w.audit.retain(running); return nil })
+	g.Run(func() error { w.audit.compact(running); return nil })
 	g.Run(func() error { w.watchPool(running); return nil })
 	g.Run(func() error { return w.pool.AwaitClose(running, nil) })
 	g.Run(func() error { w.watchServer(running); return nil })
