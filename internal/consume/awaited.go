@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"sync"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/store"
 )
 
 // maxRequested limits the positions of one consumer for which other processes have
@@ -180,25 +183,36 @@ type message struct {
 	Reached  bool   `json:"reached,omitempty"`
 }
 
-// handleMessage handles a notification of another process or of this one. An empty payload
+// arrivals tells the callers of this process and of other processes how far consumers are.
+type arrivals struct {
+	*connections
+	*unitSet
+	*reports
+	awaited     *awaited
+	checkpoints *progress.Checkpoints
+	frontier    *frontier.Frontier
+	channel     string // for requests and replies; empty: none are sent
+}
+
+// handle handles a notification of another process or of this one. An empty payload
 // follows each new connection: earlier notifications may be lost.
-func (w *Worker) handleMessage(payload string) {
+func (r *arrivals) handle(payload string) {
 	var m message
 	switch err := json.Unmarshal([]byte(payload), &m); {
 	case payload == "":
-		w.awaited.releaseAll()
+		r.awaited.releaseAll()
 	case err != nil: // a message of a later version
 	case m.Reached:
-		w.awaited.reached(m.Consumer, m.Position)
+		r.awaited.reached(m.Consumer, m.Position)
 	default:
-		if u := w.unit(m.Consumer); u != nil {
-			w.awaited.request(m.Consumer, m.Position, func() int64 { return w.reached(u.spec) })
+		if u := r.unit(m.Consumer); u != nil {
+			r.awaited.request(m.Consumer, m.Position, func() int64 { return r.reached(u.spec) })
 		}
 	}
 }
 
 // broadcast sends messages to the other processes. A process that misses a message polls.
-func (w *Worker) broadcast(ctx context.Context, messages ...message) {
+func (r *arrivals) broadcast(ctx context.Context, messages ...message) {
 	payloads := make([]string, len(messages))
 	for i, s := range messages {
 		text, err := json.Marshal(s)
@@ -207,26 +221,56 @@ func (w *Worker) broadcast(ctx context.Context, messages ...message) {
 		}
 		payloads[i] = string(text)
 	}
-	err := w.onPooled(ctx, w.limits.quick, func(ctx context.Context, conn *pooled) error {
-		return changes.Send(ctx, conn, w.waitChannel, payloads)
+	err := r.onPooled(ctx, r.limits.quick, func(ctx context.Context, conn *pooled) error {
+		return changes.Send(ctx, conn, r.channel, payloads)
 	})
-	w.taskFailed(ctx, taskAnnounce, "", err)
+	r.taskFailed(ctx, taskAnnounce, "", err)
 }
 
-// answerWaits broadcasts the positions that other processes wait for.
-func (w *Worker) answerWaits(ctx context.Context) {
+// answer broadcasts the positions that other processes wait for.
+func (r *arrivals) answer(ctx context.Context) {
 	for {
 		select {
-		case <-w.awaited.replyDue:
+		case <-r.awaited.replyDue:
 		case <-ctx.Done():
 			return
 		}
 		var messages []message
-		for consumer, at := range w.awaited.takeReplies() {
+		for consumer, at := range r.awaited.takeReplies() {
 			messages = append(messages, message{consumer, at, true})
 		}
-		w.broadcast(ctx, messages...)
+		r.broadcast(ctx, messages...)
 	}
+}
+
+// ask asks the worker that runs a consumer for a notification at a position.
+func (r *arrivals) ask(ctx context.Context, consumer string, position int64, _ bool) {
+	if u := r.unit(consumer); r.channel != "" && !(u != nil && u.status.isAssigned()) {
+		r.broadcast(ctx, message{Consumer: consumer, Position: position})
+	}
+}
+
+// read reads how far a consumer is, in the incarnation that the worker reads. An
+// abandoned primary may be ahead of the promoted one.
+func (r *arrivals) read(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
+	err = r.onPooled(ctx, r.limits.quick, func(ctx context.Context, conn *pooled) (err error) {
+		var at string
+		a, at, err = r.checkpoints.Arrived(ctx, conn, consumer, position)
+		if err == nil && a.Unknown {
+			at, err = r.checkpoints.Incarnation(ctx, conn)
+		}
+		known := r.frontier.Value().Token
+		switch {
+		case err != nil:
+			return err
+		case known != "" && at != known: // at is empty on a server without a token, as after a crash
+			return store.ErrIncarnation
+		case a.Unknown && r.unit(consumer) != nil:
+			return nil
+		}
+		return checkArrival(ctx, r.checkpoints, conn, a, consumer, position)
+	})
+	return a, err
 }
 
 // announce releases the callers that wait for the position of the unit's consumer. position

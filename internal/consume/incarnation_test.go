@@ -141,11 +141,11 @@ func TestWaitForIgnoresAnotherServer(t *testing.T) {
 	appendOne(t, d.DB, "1")
 	h.stepFrontierTo(t, 1)
 	h.handle(t)
-	if a, err := h.arrived(t.Context(), "all", 1); err != nil || !a.Handled {
+	if a, err := h.arrivals.read(t.Context(), "all", 1); err != nil || !a.Handled {
 		t.Errorf("where the worker works: %+v, %v", a, err)
 	}
 	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
-	if a, err := h.arrived(t.Context(), "all", 1); !errors.Is(err, store.ErrIncarnation) {
+	if a, err := h.arrivals.read(t.Context(), "all", 1); !errors.Is(err, store.ErrIncarnation) {
 		t.Errorf("on another server: %+v, %v", a, err)
 	}
 }

@@ -18,7 +18,7 @@ func (w *Worker) listen(ctx context.Context) error {
 			w.onEventsNotification()
 		},
 		w.channel:     func(string) { w.onChangeNotification() },
-		w.waitChannel: w.handleMessage,
+		w.waitChannel: w.arrivals.handle,
 	})
 }
 

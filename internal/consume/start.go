@@ -82,6 +82,8 @@ func (w *Worker) assemble(t tables.Tables) {
 		connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, checkpoints: &w.checkpoints, now: w.compactNow,
 		leads: func() bool { return w.coord.Status().Leader }, keep: w.cfg.GapSkipRetention,
 	}
+	w.arrivals = &arrivals{connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, awaited: w.awaited, checkpoints: &w.checkpoints, frontier: w.frontier, channel: w.waitChannel}
+	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrivals.read, ask: w.arrivals.ask}
 	w.supervisor = &supervisor{
 		unitSet: &w.unitSet, reports: &w.reports, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
 		loop: func(ctx, stop, intake context.Context, u *unit) error {

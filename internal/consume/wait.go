@@ -193,36 +193,6 @@ func (l *arrivalReads) at(ctx context.Context, consumer string, interval time.Du
 	}
 }
 
-// askFor asks the worker that runs a consumer for a notification at a position.
-func (w *Worker) askFor(ctx context.Context, consumer string, position int64, _ bool) {
-	if u := w.unit(consumer); w.waitChannel != "" && !(u != nil && u.status.isAssigned()) {
-		w.broadcast(ctx, message{Consumer: consumer, Position: position})
-	}
-}
-
-// arrived reads how far a consumer is, in the incarnation that the worker reads. An
-// abandoned primary may be ahead of the promoted one.
-func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
-	err = w.onPooled(ctx, w.limits.quick, func(ctx context.Context, conn *pooled) (err error) {
-		var at string
-		a, at, err = w.checkpoints.Arrived(ctx, conn, consumer, position)
-		if err == nil && a.Unknown {
-			at, err = w.checkpoints.Incarnation(ctx, conn)
-		}
-		known := w.frontier.Value().Token
-		switch {
-		case err != nil:
-			return err
-		case known != "" && at != known: // at is empty on a server without a token, as after a crash
-			return store.ErrIncarnation
-		case a.Unknown && w.unit(consumer) != nil:
-			return nil
-		}
-		return checkArrival(ctx, &w.checkpoints, conn, a, consumer, position)
-	})
-	return a, err
-}
-
 // checkArrival returns an error if a position will not be handled: its event is a dead
 // letter, or no worker has registered code for the consumer.
 func checkArrival(ctx context.Context, c *progress.Checkpoints, q store.Querier, a progress.Arrival, consumer string, position int64) error {

@@ -57,6 +57,7 @@ type Worker struct {
 	channel     string // for changes outside the log, with DispatcherStrategyNotify
 	waitChannel string // for requests and reports of awaited positions, with DispatcherStrategyNotify
 	awaited     *awaited
+	arrivals    *arrivals
 	waits       waits // of WaitFor
 
 	ages       *ages
@@ -85,7 +86,6 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 	}
 	w.source = observe.Worker{Kind: observe.KindEvents, ID: w.id}
 	w.failed = w.taskFailed
-	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
 	w.observers = runtime.NewObservers(w.source, w.cfg.Loggers, w.cfg.Observers)
 	w.startup = runtime.Start{
 		Package: "worker", DB: w.db, Least: minPool, Further: "one more for every consumer that is to run at the same time",
@@ -172,7 +172,7 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { w.watchServer(running); return nil })
 	g.Run(func() error { w.pool.Sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		g.Run(func() error { w.answerWaits(running); return nil })
+		g.Run(func() error { w.arrivals.answer(running); return nil })
 		g.Run(func() error { return w.listen(running) })
 		g.Run(func() error { w.listener.Watch(running); return nil })
 	}
