@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/store"
 )
@@ -102,65 +103,75 @@ func (u *unitStatus) recordOldest(o oldest) {
 	}
 }
 
-// watchAges reads the log if a consumer is behind, or if the frontier knows no head.
-func (w *Worker) watchAges(ctx context.Context) error {
-	head, seen := w.frontier.Head()
-	if seen && w.frontier.Err() == nil {
-		for _, u := range w.allUnits() {
+// logReads reads the log without the frontier, for ages and for the statuses of units.
+type logReads struct {
+	*connections
+	*unitSet
+	*ages
+	frontier *frontier.Frontier
+	log      store.Log
+	bound    store.BoundLog
+}
+
+// watch reads the log if a consumer is behind, or if the frontier knows no head.
+func (r *logReads) watch(ctx context.Context) error {
+	head, seen := r.frontier.Head()
+	if seen && r.frontier.Err() == nil {
+		for _, u := range r.allUnits() {
 			if _, waits := u.status.behindAt(head); waits {
-				return w.readLog(ctx)
+				return r.read(ctx)
 			}
 		}
 		return nil
 	}
-	return w.readLog(ctx)
+	return r.read(ctx)
 }
 
-// readLog reads the head of the log and the ages of the events that this worker's consumers
+// read reads the head of the log and the ages of the events that this worker's consumers
 // have not handled. It runs two statements, however many consumers there are. It fails if
 // the server's incarnation is not the frontier's.
-func (w *Worker) readLog(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*w.limits.quick, lockwatch.NoAnswer(3*w.limits.quick))
+func (r *logReads) read(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*r.limits.quick, lockwatch.NoAnswer(3*r.limits.quick))
 	defer cancel()
 	select {
-	case w.ages.reading <- struct{}{}:
-		defer func() { <-w.ages.reading }()
+	case r.ages.reading <- struct{}{}:
+		defer func() { <-r.ages.reading }()
 	case <-ctx.Done():
 		return fmt.Errorf("another read of the log still waits for a connection of the pool or for an answer: %w", context.Cause(ctx))
 	}
-	conn := &pooled{of: &w.connections}
+	conn := &pooled{of: r.connections}
 	defer func() { conn.giveBack(err) }()
 	if err = conn.take(ctx); err != nil {
 		return fmt.Errorf("take a connection of the pool, which needs one besides those of handlers: %w", err)
 	}
-	token := w.frontier.Value().Token
-	var log store.Log = w.bound
+	token := r.frontier.Value().Token
+	var log store.Log = r.bound
 	if token != "" {
-		log = w.bound.At(token)
+		log = r.bound.At(token)
 	}
 	var head int64
-	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+	err = r.bounded(ctx, r.limits.quick, func(ctx context.Context) (err error) {
 		head, err = log.GetLatestGlobalPosition(ctx, conn)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	w.ages.recordHead(token, head)
-	return w.readAges(ctx, conn, log, head)
+	r.recordHead(token, head)
+	return r.readAges(ctx, conn, log, head)
 }
 
 // readAges reads the age of the first event above each consumer that is below the head.
-func (w *Worker) readAges(ctx context.Context, conn *pooled, log store.Log, head int64) error {
+func (r *logReads) readAges(ctx context.Context, conn *pooled, log store.Log, head int64) error {
 	reads, ok := log.(store.AgeReader)
 	if !ok {
-		if reads, ok = w.log.(store.AgeReader); !ok {
+		if reads, ok = r.log.(store.AgeReader); !ok {
 			return nil
 		}
 	}
 	var units []*unit
 	var places []store.Place
-	for _, u := range w.allUnits() {
+	for _, u := range r.allUnits() {
 		if position, waits := u.status.behindAt(head); waits {
 			units, places = append(units, u), append(places, store.Place{After: position, Types: u.types})
 		}
@@ -169,7 +180,7 @@ func (w *Worker) readAges(ctx context.Context, conn *pooled, log store.Log, head
 		return nil
 	}
 	var all []store.Waiting
-	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+	err := r.bounded(ctx, r.limits.quick, func(ctx context.Context) (err error) {
 		all, err = reads.ReadAges(ctx, conn, places)
 		return err
 	})

@@ -203,7 +203,7 @@ func TestUnloadedProgressIsNotWatched(t *testing.T) {
 		if !known {
 			h.loop.forget()
 		}
-		if news, err := h.signalMoved(t.Context(), h.units, []string{"all"}); err != nil || news != known {
+		if news, err := h.progressWatch.signalMoved(t.Context(), h.units, []string{"all"}); err != nil || news != known {
 			t.Errorf("the loop knows the progress: %v; a move is a change: %v, %v", known, news, err)
 		}
 	}

@@ -44,7 +44,7 @@ func (w *Worker) coordinated() (at time.Time) {
 // answers returns an error if the log cannot be read. An altered sequence counts as another
 // server's.
 func (w *Worker) answers(ctx context.Context) error {
-	err := w.readLog(ctx)
+	err := w.logReads.read(ctx)
 	if altered := (*frontier.SetupError)(nil); err == nil || errors.As(errtext.Of(w.frontier.Err()), &altered) {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (w *Worker) iterations(coordinated time.Time) (all []runtime.Loop) {
 	}{
 		{"reads the log", w.frontier.Turned(), w.cfg.DispatcherInterval},
 		{"coordinates", coordinated, w.cfg.HeartbeatInterval},
-		{"watches the consumers", w.watched.Get(), w.cfg.MaxPollInterval},
+		{"watches the consumers", w.progressWatch.began.Get(), w.cfg.MaxPollInterval},
 	} {
 		if !loop.at.IsZero() {
 			all = append(all, runtime.Loop{Name: "that " + loop.name, Lasts: time.Since(loop.at) - loop.pause})

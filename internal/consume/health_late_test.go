@@ -45,10 +45,11 @@ func TestReadyNamesLatestConsumers(t *testing.T) {
 // A loop may pause as long as its options allow. It counts as hanging some time later.
 func TestPauseIsNotAHang(t *testing.T) {
 	w := &Worker{connections: connections{limits: limits{watchdog: time.Hour}}, reports: reports{observers: &runtime.Observers{}}, frontier: frontier.New(frontier.Config{}), cfg: Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour}}
+	w.progressWatch = &progressWatch{}
 	w.state.Store(observe.StateRunning)
 	for ago, hangs := range map[time.Duration]string{3 * time.Hour: "", 5 * time.Hour: "coordinates", 8 * time.Hour: "coordinates"} {
 		at := time.Now().Add(-ago)
-		w.watched.Set(at)
+		w.progressWatch.began.Set(at)
 		if err := w.hanging(at); (err != nil) != (hangs != "") || err != nil && !strings.Contains(err.Error(), hangs) {
 			t.Errorf("without a turn for %v: %v, want %q", ago, err, hangs)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 )
@@ -84,6 +85,11 @@ func (w *Worker) assemble(t tables.Tables) {
 	}
 	w.arrivals = &arrivals{connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, awaited: w.awaited, checkpoints: &w.checkpoints, frontier: w.frontier, channel: w.waitChannel}
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrivals.read, ask: w.arrivals.ask}
+	w.logReads = &logReads{connections: &w.connections, unitSet: &w.unitSet, ages: newAges(), frontier: w.frontier, log: w.log, bound: w.bound}
+	w.progressWatch = &progressWatch{
+		connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, checkpoints: &w.checkpoints, now: wakeup.New(),
+		poll: w.cfg.PollInterval, most: w.cfg.MaxPollInterval, ages: w.logReads.watch,
+	}
 	w.supervisor = &supervisor{
 		unitSet: &w.unitSet, reports: &w.reports, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
 		loop: func(ctx, stop, intake context.Context, u *unit) error {

@@ -189,8 +189,8 @@ func (w *Worker) Status() observe.Status {
 	if s.Head, seen = w.frontier.Head(); seen && s.FrontierError == nil && s.LoopError == nil {
 		head = &s.Head
 	}
-	s.Head = max(s.Head, s.Safe, w.ages.headOf(v.Token))
-	s.SafeStill = w.ages.still(v.Token, s.Safe, s.Head, time.Now())
+	s.Head = max(s.Head, s.Safe, w.logReads.headOf(v.Token))
+	s.SafeStill = w.logReads.still(v.Token, s.Safe, s.Head, time.Now())
 	for _, whole := range w.units {
 		units := w.partsOf(whole.spec)
 		if len(units) == 0 {

@@ -179,7 +179,7 @@ func (s *stage) pass(int, int) {
 // as every worker does regularly.
 func (s *stage) watch(who, _ int) {
 	w := s.workers[who%len(s.workers)]
-	if _, err := w.signalMoved(s.ctx, w.units, []string{"all", "some"}); err != nil && s.faults == 0 {
+	if _, err := w.progressWatch.signalMoved(s.ctx, w.units, []string{"all", "some"}); err != nil && s.faults == 0 {
 		s.wrong("%s: watch, without any fault: %v", w.name, err)
 	}
 	for _, l := range w.loops {

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/internal/watchdog"
 )
 
 // reloadSignal tells a loop that another worker or an operator has moved its consumer's
@@ -32,14 +35,26 @@ func (r *reloadSignal) signal() {
 	}
 }
 
-// watchProgress checks, for all consumers of the worker in one statement, whether another
+// progressWatch finds moves of idle consumers by other workers and operators.
+type progressWatch struct {
+	*connections
+	*unitSet
+	*reports
+	checkpoints *progress.Checkpoints
+	now         *wakeup.Signal                  // wakes run
+	began       watchdog.Moment                 // when the last iteration of run began
+	poll, most  time.Duration                   // the shortest and the longest pause between two checks
+	ages        func(ctx context.Context) error // reads the ages of waiting events
+}
+
+// run checks, for all consumers of the worker in one statement, whether another
 // worker or an operator has moved an idle consumer's progress. An operator's reset is an
-// example. Then it reads the ages of waiting events. It checks at once after watchNow. By
-// itself it checks at growing pauses up to MaxPollInterval, until it finds a move.
-func (w *Worker) watchProgress(ctx context.Context) {
+// example. Then it reads the ages of waiting events. It checks at once after now. By
+// itself it checks at growing pauses up to most, until it finds a move.
+func (w *progressWatch) run(ctx context.Context) {
 	for quiet := 1; ; quiet++ {
-		w.watched.Set(time.Now())
-		if _, ok := w.watchNow.Sleep(ctx, backoff.Delay(quiet, w.cfg.PollInterval, w.cfg.MaxPollInterval, rand.Float64())); !ok {
+		w.began.Set(time.Now())
+		if _, ok := w.now.Sleep(ctx, backoff.Delay(quiet, w.poll, w.most, rand.Float64())); !ok {
 			return
 		}
 		var busy []string
@@ -57,7 +72,7 @@ func (w *Worker) watchProgress(ctx context.Context) {
 		}
 		found, err := w.signalMoved(ctx, units, busy)
 		if err == nil {
-			err = w.watchAges(ctx)
+			err = w.ages(ctx)
 		}
 		w.taskFailed(ctx, taskWatch, "", err)
 		if found {
@@ -66,7 +81,7 @@ func (w *Worker) watchProgress(ctx context.Context) {
 	}
 }
 
-func (w *Worker) signalMoved(ctx context.Context, units []*unit, names []string) (found bool, err error) {
+func (w *progressWatch) signalMoved(ctx context.Context, units []*unit, names []string) (found bool, err error) {
 	before := make(map[string]int64, len(units))
 	for _, u := range units {
 		before[u.name] = u.reload.revision.Load()

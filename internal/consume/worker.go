@@ -19,7 +19,6 @@ import (
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/wakeup"
-	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -43,27 +42,26 @@ type Worker struct {
 
 	// The fields up to waits are set by prepare. Other goroutines may read them once ready
 	// is closed.
-	ready       chan struct{}
-	barriers    partitions.Barriers
-	incarnation string // of the server, as an SQL expression
-	checkpoints progress.Checkpoints
-	bound       store.BoundLog
-	frontier    *frontier.Frontier
-	ahead       *reader.Ahead
-	coord       *coord.Coordinator
-	supervisor  *supervisor
-	audit       *audit
-	placer      *placer
-	channel     string // for changes outside the log, with DispatcherStrategyNotify
-	waitChannel string // for requests and reports of awaited positions, with DispatcherStrategyNotify
-	awaited     *awaited
-	arrivals    *arrivals
-	waits       waits // of WaitFor
+	ready         chan struct{}
+	barriers      partitions.Barriers
+	incarnation   string // of the server, as an SQL expression
+	checkpoints   progress.Checkpoints
+	bound         store.BoundLog
+	frontier      *frontier.Frontier
+	ahead         *reader.Ahead
+	coord         *coord.Coordinator
+	supervisor    *supervisor
+	logReads      *logReads
+	progressWatch *progressWatch
+	audit         *audit
+	placer        *placer
+	channel       string // for changes outside the log, with DispatcherStrategyNotify
+	waitChannel   string // for requests and reports of awaited positions, with DispatcherStrategyNotify
+	awaited       *awaited
+	arrivals      *arrivals
+	waits         waits // of WaitFor
 
-	ages       *ages
-	watched    watchdog.Moment // when the last iteration of watchProgress began
-	watchNow   *wakeup.Signal  // wakes watchProgress
-	compactNow *wakeup.Signal  // wakes compact
+	compactNow *wakeup.Signal // wakes compact
 
 	pool     *runtime.Pool
 	listener runtime.Listener // for DispatcherStrategyNotify
@@ -78,11 +76,9 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 		consumers:   consumers,
 		cfg:         c,
 		ended:       make(chan struct{}),
-		watchNow:    wakeup.New(),
 		compactNow:  wakeup.New(),
 		ready:       make(chan struct{}),
 		awaited:     newAwaited(),
-		ages:        newAges(),
 	}
 	w.source = observe.Worker{Kind: observe.KindEvents, ID: w.id}
 	w.failed = w.taskFailed
@@ -164,7 +160,7 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { return boundOutage(running, w.coord, w.cfg.RetryLimit) })
 	g.Run(func() error { w.placer.atHead(running); return nil })
 	g.Run(func() error { w.supervisor.handOver(running); return nil })
-	g.Run(func() error { w.watchProgress(running); return nil })
+	g.Run(func() error { w.progressWatch.run(running); return nil })
 	g.Run(func() error { w.audit.retain(running); return nil })
 	g.Run(func() error { w.audit.compact(running); return nil })
 	g.Run(func() error { w.watchPool(running); return nil })
@@ -189,7 +185,7 @@ func (w *Worker) onEventsNotification() {
 func (w *Worker) onChangeNotification() {
 	w.observers.Notify(observe.Woken{Source: observe.WakeupChanges})
 	w.coord.Wake()
-	w.watchNow.Send()
+	w.progressWatch.now.Send()
 }
 
 // abandon rolls the batches in flight back: the stop takes too long.
