@@ -146,7 +146,7 @@ func (d drawnRead) read(t *rapid.T) *work {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.c.workOf(p, &d.v, d.c.w.visible(&d.v))
+	return d.c.workOf(p, &d.v, visible(d.c.w.frontier, &d.v))
 }
 
 // In any state, each position that a consumer passes ends in its true state, and so does

@@ -46,7 +46,7 @@ func (d *deadLetters) read(intake context.Context, conn *sql.Conn, v *frontier.V
 		return nil, result{outcome: disturbed, err: fmt.Errorf("worker: read a dead letter of consumer %q: %w", d.unit.name, err)}
 	}
 	at := d.agenda.progress.Position
-	w := d.agenda.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v, d.w.visible(v))
+	w := d.agenda.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v, visible(d.w.frontier, v))
 	w.retried = &r
 	switch {
 	case d.agenda.refused != nil && d.agenda.refused.Position == r.Position:

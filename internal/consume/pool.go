@@ -9,6 +9,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -121,17 +122,18 @@ func (p *pooled) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, err
 // watchPool reports, once, that the pool closes more than ten idle connections a second.
 // database/sql keeps two idle connections by default. Each further connection costs the
 // server a new process whenever it is needed again. A nested pool only returns its
-// connections to the outer pool, so it is not watched.
-func (w *Worker) watchPool(ctx context.Context) {
-	if w.nestedPool {
+// connections to the outer pool, so it is not watched. recommended is the number of idle
+// connections that the pool should keep.
+func watchPool(ctx context.Context, c *connections, o *runtime.Observers, heartbeat time.Duration, recommended int) {
+	if c.nestedPool {
 		return
 	}
-	every := min(2*w.cfg.HeartbeatInterval, 10*time.Second)
+	every := min(2*heartbeat, 10*time.Second)
 	tolerated := max(1, int64(10*every/time.Second))
-	for before := w.db.Stats().MaxIdleClosed; backoff.Sleep(ctx, every); {
-		closed := w.db.Stats().MaxIdleClosed
+	for before := c.db.Stats().MaxIdleClosed; backoff.Sleep(ctx, every); {
+		closed := c.db.Stats().MaxIdleClosed
 		if closed-before > tolerated {
-			w.observers.Notify(observe.PoolTooSmall{Closed: closed - before, Within: every, Recommended: w.idleConns()})
+			o.Notify(observe.PoolTooSmall{Closed: closed - before, Within: every, Recommended: recommended})
 			return
 		}
 		before = closed

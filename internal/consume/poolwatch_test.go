@@ -19,11 +19,11 @@ func TestPoolTooSmallThreshold(t *testing.T) {
 		defer db.Close()
 		db.SetMaxIdleConns(1)
 		reported := make(chan observe.PoolTooSmall, 1)
-		cfg := DefaultConfig()
-		w := &Worker{connections: connections{db: pgdriver.Pool{DB: db}}, cfg: cfg, reports: reports{observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { reported <- u })})}}
+		c := &connections{db: pgdriver.Pool{DB: db}}
+		o := runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { reported <- u })})
 		const every = 10 * time.Second // two heartbeats
 		ended := make(chan struct{})
-		go func() { defer close(ended); w.watchPool(t.Context()) }()
+		go func() { defer close(ended); watchPool(t.Context(), c, o, DefaultConfig().HeartbeatInterval, 5) }()
 		closes := func(n int) {
 			t.Helper()
 			conns := make([]*sql.Conn, n+1)

@@ -32,7 +32,7 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
 	if v == nil {
 		return nil
 	}
-	return c.workOf(p, v, c.w.visible(v))
+	return c.workOf(p, v, visible(c.w.frontier, v))
 }
 
 // load loads the progress if it is not loaded. The outcome is again if the iteration can
@@ -106,7 +106,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 		}
 	case c.deferredDue() && !c.deadLetterNext() && !c.hasNewPositions(v):
 		at := c.deferred.UpTo
-		return c.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v, c.w.visible(v)), result{} // commits the deferred move
+		return c.workOf(reader.Page{Positions: frontier.Page{Checkpoint: at, Through: at}}, v, visible(c.w.frontier, v)), result{} // commits the deferred move
 	case c.deadLetterNext() || !c.hasNewPositions(v):
 		c.triedDeadLetter = true
 		return c.deadLetters.read(intake, conn, v)
@@ -121,5 +121,5 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	if err != nil {
 		return nil, result{outcome: disturbed, err: err, halved: halved}
 	}
-	return c.workOf(p, v, c.w.visible(v)), result{}
+	return c.workOf(p, v, visible(c.w.frontier, v)), result{}
 }

@@ -73,8 +73,9 @@ func (w *Worker) assemble(t tables.Tables) {
 	w.observeFrontier(&f, w.sweepNow.Send)
 	w.frontier = frontier.New(f)
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{&w.connections}, aheadBytes)
+	w.failover = &failover{connections: &w.connections, checkpoints: &w.checkpoints, frontier: w.frontier, every: w.cfg.HeartbeatInterval}
 	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.heartbeatStatus)
-	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.isOtherIncarnation
+	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.failover.isOther
 	coordination.OnDrain = w.life.Stop.Drain
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)

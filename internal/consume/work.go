@@ -37,8 +37,8 @@ type work struct {
 
 // visible returns the highest visible position that this worker has seen.
 // WithStaleGapHarborLag keeps v.Safe below it.
-func (w *Worker) visible(v *frontier.Value) int64 {
-	head, _ := w.frontier.Head()
+func visible(f *frontier.Frontier, v *frontier.Value) int64 {
+	head, _ := f.Head()
 	return max(head, v.Safe)
 }
 

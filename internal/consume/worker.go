@@ -51,6 +51,7 @@ type Worker struct {
 	ahead         *reader.Ahead
 	coord         *coord.Coordinator
 	supervisor    *supervisor
+	failover      *failover
 	logReads      *logReads
 	progressWatch *progressWatch
 	audit         *audit
@@ -163,9 +164,12 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { w.progressWatch.run(running); return nil })
 	g.Run(func() error { w.audit.retain(running); return nil })
 	g.Run(func() error { w.audit.compact(running); return nil })
-	g.Run(func() error { w.watchPool(running); return nil })
+	g.Run(func() error {
+		watchPool(running, &w.connections, w.observers, w.cfg.HeartbeatInterval, w.idleConns())
+		return nil
+	})
 	g.Run(func() error { return w.pool.AwaitClose(running, nil) })
-	g.Run(func() error { w.watchServer(running); return nil })
+	g.Run(func() error { w.failover.watch(running); return nil })
 	g.Run(func() error { w.pool.Sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		g.Run(func() error { w.arrivals.answer(running); return nil })
