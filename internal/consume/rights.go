@@ -10,28 +10,36 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
 const grantsHint = " (cmd/migrate-gen -grants prints all of them)"
 
-// checkRights returns ErrPrivileges with every privilege that the worker's role lacks. Some
+// rightsCheck checks the privileges of a worker's role.
+type rightsCheck struct {
+	db    pgdriver.Pool
+	log   store.Log
+	units []*unit
+	lease bool               // the leader has a lease
+	hides func(roles string) // reports roles whose transactions this role cannot inspect
+}
+
+// run returns ErrPrivileges with every privilege that the worker's role lacks. Some
 // statements run for the first time after weeks. Without the check they would fail only
 // then.
-func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
-	conn, err := w.db.Conn(ctx)
+func (r *rightsCheck) run(ctx context.Context, t tables.Tables) error {
+	conn, err := r.db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer conn.Close()
-	rescales, err := w.rescales(ctx, conn, t)
+	rescales, err := r.rescales(ctx, conn, t)
 	if err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
-	needs := rights.Worker(t, w.cfg.LeaderStrategy == LeaderStrategyLease, rescales)
-	denied := w.checkReads(ctx, conn)
-	log, named := w.log.(store.SequenceNamer)
+	needs := rights.Worker(t, r.lease, rescales)
+	denied := checkReads(ctx, conn, r.log)
+	log, named := r.log.(store.SequenceNamer)
 	if named {
 		table, column := log.PositionColumn()
 		needs = append(needs, rights.Log(table, column, denied != nil)...)
@@ -44,7 +52,12 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 		return fmt.Errorf("worker: %w", err)
 	}
 	if named {
-		w.reportHiddenRoles(ctx, conn, log)
+		// No event is lost, but positions of hidden transactions stay in doubt for as long as
+		// the transactions are open.
+		table, _ := log.PositionColumn()
+		if roles, err := rights.HiddenAppenders(ctx, conn, table); err == nil && roles != "" {
+			r.hides(roles)
+		}
 	}
 	return nil
 }
@@ -52,9 +65,9 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 // rescales reports whether this worker may have to split or merge units. It may if a
 // consumer is partitioned or already split, or if an operator has fixed a number of
 // partitions.
-func (w *Worker) rescales(ctx context.Context, conn *sql.Conn, t tables.Tables) (does bool, err error) {
+func (r *rightsCheck) rescales(ctx context.Context, conn *sql.Conn, t tables.Tables) (does bool, err error) {
 	var names []string
-	for _, u := range w.units {
+	for _, u := range r.units {
 		names, does = append(names, u.name), does || u.exclusive == nil
 	}
 	if does {
@@ -70,19 +83,9 @@ WHERE consumer_name = ANY (string_to_array($1::text, E'\n')) AND (split_at IS NO
 
 // checkReads returns an error if the role lacks a privilege for the event store's reads.
 // Only the store knows which columns it reads.
-func (w *Worker) checkReads(ctx context.Context, conn *sql.Conn) error {
-	if _, err := w.log.ReadEvents(ctx, conn, math.MaxInt64, 1); pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege {
+func checkReads(ctx context.Context, conn *sql.Conn, log store.Log) error {
+	if _, err := log.ReadEvents(ctx, conn, math.MaxInt64, 1); pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege {
 		return err
 	}
 	return nil // other checks report any other error
-}
-
-// reportHiddenRoles reports the roles whose transactions this role cannot inspect. No event is
-// lost, but their positions stay in doubt for as long as those transactions are open.
-func (w *Worker) reportHiddenRoles(ctx context.Context, conn *sql.Conn, log store.SequenceNamer) {
-	table, _ := log.PositionColumn()
-	roles, err := rights.HiddenAppenders(ctx, conn, table)
-	if err == nil && roles != "" {
-		w.observers.Notify(observe.RolesHidden{Roles: roles})
-	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -42,7 +43,11 @@ func (w *Worker) check(ctx context.Context, proxy pgdriver.Pooling, lent bool) e
 	if err != nil {
 		return err
 	}
-	if err := w.checkRights(ctx, t); err != nil {
+	role := rightsCheck{
+		db: w.db, log: w.log, units: w.units, lease: w.cfg.LeaderStrategy == LeaderStrategyLease,
+		hides: func(roles string) { w.observers.Notify(observe.RolesHidden{Roles: roles}) },
+	}
+	if err := role.run(ctx, t); err != nil {
 		return err
 	}
 	if err := migrations.Check(ctx, w.db, w.cfg.migrations()); err != nil {
