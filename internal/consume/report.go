@@ -61,6 +61,17 @@ func (p *reports) skipped(consumer string, marks []progress.Mark) {
 	}
 }
 
+// rescoped reports a change of a unit's recorded scope.
+func (p *reports) rescoped(unit string, d progress.Rescoped) {
+	if d.From == nil {
+		return
+	}
+	c := observe.ScopeChanged{Consumer: unit, Position: d.Position, From: d.From.Words(), To: d.To.Words()}
+	c.Added, c.AllAdded = d.From.Lacks(d.To)
+	c.Removed, c.AllRemoved = d.To.Lacks(*d.From)
+	p.observers.Notify(c)
+}
+
 // deadLettered reports the events of a committed batch that have failed and become dead
 // letters.
 func (p *reports) deadLettered(consumer string, deadLetters []progress.DeadLetter) {

@@ -18,48 +18,47 @@ const widenLimit = 2 * time.Second
 
 const taskScope = "record what a consumer selects"
 
+// scopes records what the consumers of this build select.
+type scopes struct {
+	*connections
+	*unitSet
+	*reports
+	checkpoints *progress.Checkpoints
+	limit       time.Duration // of all of widen
+}
+
 // widen records this build's scope for each consumer whose recorded scope is smaller.
 // Afterwards no batch of the other build commits, whatever the assignments are, and the
 // leader assigns the consumer to this build. A batch in flight ends first. A scope that
 // cannot be recorded now is recorded when the consumer is assigned to this worker.
-func (w *Worker) widen(ctx context.Context) {
+func (s *scopes) widen(ctx context.Context) {
 	whole := ctx
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.HeartbeatTimeout/2) // coord.Run does not send heartbeats yet
+	ctx, cancel := context.WithTimeout(ctx, s.limit) // coord.Run does not send heartbeats yet
 	defer cancel()
 	var names []string
-	for _, u := range w.units {
+	for _, u := range s.units {
 		names = append(names, u.name)
 	}
 	var all []progress.Recorded
-	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
-		all, err = w.checkpoints.Scopes(ctx, w.db, names)
+	err := s.bounded(ctx, s.limits.quick, func(ctx context.Context) (err error) {
+		all, err = s.checkpoints.Scopes(ctx, s.db, names)
 		return err
 	})
-	w.taskFailed(whole, taskScope, "", err)
+	s.taskFailed(whole, taskScope, "", err)
 	for _, r := range all {
-		u := w.unit(partition.Consumer(r.Unit))
+		u := s.unit(partition.Consumer(r.Unit))
 		if u == nil || r.Scope == nil || r.Scope.Compare(u.scope) >= 0 {
 			continue
 		}
-		err := w.bounded(ctx, widenLimit, func(ctx context.Context) error {
-			d, ok, err := w.checkpoints.Rescope(ctx, w.db, r, u.scope, "", precedence.Reason(r.Scope, u.scope))
+		err := s.bounded(ctx, widenLimit, func(ctx context.Context) error {
+			d, ok, err := s.checkpoints.Rescope(ctx, s.db, r, u.scope, "", precedence.Reason(r.Scope, u.scope))
 			if ok {
-				w.reportRescoped(r.Unit, d)
+				s.rescoped(r.Unit, d)
 			}
 			return err
 		})
-		w.taskFailed(whole, taskScope, r.Unit, err)
+		s.taskFailed(whole, taskScope, r.Unit, err)
 	}
-}
-
-func (w *Worker) reportRescoped(unit string, d progress.Rescoped) {
-	if d.From == nil {
-		return
-	}
-	c := observe.ScopeChanged{Consumer: unit, Position: d.Position, From: d.From.Words(), To: d.To.Words()}
-	c.Added, c.AllAdded = d.From.Lacks(d.To)
-	c.Removed, c.AllRemoved = d.To.Lacks(*d.From)
-	w.observers.Notify(c)
 }
 
 // precedence returns the unit's state of other builds.
@@ -68,7 +67,7 @@ func (u *unit) precedence(w *Worker) precedence.Precedence {
 	return precedence.New(precedence.Unit{
 		Name: u.name, Consumer: u.consumerName, Scope: u.scope, Part: u.isPart(), Key: u.demand.Key, Checkpoints: &w.checkpoints,
 		Dead:     w.isDead,
-		Rescoped: func(d progress.Rescoped) { w.reportRescoped(u.name, d) },
+		Rescoped: func(d progress.Rescoped) { w.rescoped(u.name, d) },
 		Waits: func(why error, begins bool) {
 			u.status.setError(why)
 			if begins {

@@ -51,6 +51,7 @@ type Worker struct {
 	ahead         *reader.Ahead
 	coord         *coord.Coordinator
 	supervisor    *supervisor
+	scopes        *scopes
 	failover      *failover
 	logReads      *logReads
 	progressWatch *progressWatch
@@ -150,7 +151,7 @@ func (w *Worker) begin(ctx context.Context) error {
 	if err := w.startup.Reach(ctx, w.coord.Register); err != nil {
 		return err
 	}
-	w.widen(ctx) // from now on the other workers see that this worker is alive
+	w.scopes.widen(ctx) // from now on the other workers see that this worker is alive
 	return nil
 }
 
