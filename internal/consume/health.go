@@ -3,52 +3,132 @@ package consume
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
 
+// health tells how a worker is. The fields up to state are set once the worker is ready.
+type health struct {
+	coord    *coord.Coordinator
+	frontier *frontier.Frontier
+	reads    *logReads
+	state    *atomic.Value // observe.State
+	ready    <-chan struct{}
+	watched  *watchdog.Moment // when the consumers were last watched
+	listener *runtime.Listener
+	*reports
+	limits *limits
+	cfg    *Config
+}
+
 // probe returns the probe of the worker. coordinated returns when the coordination's last
 // iteration began.
-func (w *Worker) probe(coordinated func() time.Time, maxAge time.Duration) runtime.Probe {
+func (h *health) probe(coordinated func() time.Time, maxAge time.Duration) runtime.Probe {
 	return runtime.Probe{
-		State: func() observe.State { return w.state.Load().(observe.State) }, HangsAfter: w.limits.watchdog, Observers: w.observers,
-		Loops:   func() []runtime.Loop { return w.iterations(coordinated()) },
-		Answers: w.answers, Reasons: func() []error { return reasons(w.Status(), maxAge, w.cfg.HeartbeatTimeout) },
+		State: func() observe.State { return h.state.Load().(observe.State) }, HangsAfter: h.limits.watchdog, Observers: h.observers,
+		Loops:   func() []runtime.Loop { return h.iterations(coordinated()) },
+		Answers: h.answers, Reasons: func() []error { return reasons(h.status(), maxAge, h.cfg.HeartbeatTimeout) },
 	}
 }
 
-// Live returns an error if only a new process helps.
-func (w *Worker) Live() error { return w.probe(w.coordinated, 0).Live() }
-
-// Ready returns the reasons why the worker does not do all of its work.
-func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
-	return w.probe(w.coordinated, maxAge).Ready(ctx)
+// running returns the probe of the worker, which asks the coordination when it runs.
+func (h *health) running(maxAge time.Duration) runtime.Probe {
+	return h.probe(func() time.Time { return h.coord.Status().LastTurn }, maxAge)
 }
 
-// coordinated returns when the coordination's last iteration began.
-func (w *Worker) coordinated() (at time.Time) {
-	if w.isReady() {
-		at = w.coord.Status().LastTurn
+// status returns a snapshot of the worker.
+func (h *health) status() observe.Status {
+	s := observe.Status{State: h.state.Load().(observe.State)}
+	if !isClosed(h.ready) {
+		return s
 	}
-	return at
+	c := h.coord.Status()
+	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, errtext.Of(explain(c.LastError)), c.Unowned
+	s.NotifyError = h.listener.Err()
+	s.FrontierError = errtext.Of(explain(h.frontier.Err()))
+	s.Blocked = h.frontier.Blocked()
+	v := h.frontier.Value()
+	s.Settled, s.MaxOpenRanges = v.Settled, h.cfg.MaxOpenRanges
+	var safe, head *int64
+	if s.Safe = v.Safe; v.Token != "" {
+		safe = &s.Safe
+	}
+	var seen bool
+	s.LoopError = h.hanging(c.LastTurn)
+	if s.Head, seen = h.frontier.Head(); seen && s.FrontierError == nil && s.LoopError == nil {
+		head = &s.Head
+	}
+	s.Head = max(s.Head, s.Safe, h.reads.headOf(v.Token))
+	s.SafeStill = h.reads.still(v.Token, s.Safe, s.Head, time.Now())
+	for _, whole := range h.reads.units {
+		units := h.reads.partsOf(whole.spec)
+		if len(units) == 0 {
+			units = []*unit{whole}
+		}
+		for _, u := range units {
+			s.Consumers = append(s.Consumers, u.status.snapshot(safe, head))
+		}
+	}
+	return s
+}
+
+// heartbeat returns the status that a heartbeat stores in the table of workers. It
+// omits consumers that are not assigned to this worker.
+func (h *health) heartbeat() ([]byte, error) {
+	s := h.status()
+	s.Consumers = slices.DeleteFunc(s.Consumers, func(c observe.ConsumerStatus) bool { return !c.Assigned })
+	status, err := json.Marshal(s)
+	if h.ascii {
+		status = []byte(errtext.ASCIIOfJSON(string(status)))
+	}
+	return status, err
 }
 
 // answers returns an error if the log cannot be read. An altered sequence counts as another
 // server's.
-func (w *Worker) answers(ctx context.Context) error {
-	err := w.logReads.read(ctx)
-	if altered := (*frontier.SetupError)(nil); err == nil || errors.As(errtext.Of(w.frontier.Err()), &altered) {
+func (h *health) answers(ctx context.Context) error {
+	err := h.reads.read(ctx)
+	if altered := (*frontier.SetupError)(nil); err == nil || errors.As(errtext.Of(h.frontier.Err()), &altered) {
 		return nil
 	}
 	return fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err)))
+}
+
+// hanging returns an error if a loop's last iteration is too old or an observer does not
+// return. coordinated is when the coordination's last iteration began.
+func (h *health) hanging(coordinated time.Time) error {
+	return h.probe(func() time.Time { return coordinated }, 0).Hanging()
+}
+
+// iterations returns how much longer than its longest pause ago the last iteration of each loop
+// began.
+func (h *health) iterations(coordinated time.Time) (all []runtime.Loop) {
+	for _, loop := range []struct {
+		name  string
+		at    time.Time
+		pause time.Duration // the longest pause between two iterations
+	}{
+		{"reads the log", h.frontier.Turned(), h.cfg.DispatcherInterval},
+		{"coordinates", coordinated, h.cfg.HeartbeatInterval},
+		{"watches the consumers", h.watched.Get(), h.cfg.MaxPollInterval},
+	} {
+		if !loop.at.IsZero() {
+			all = append(all, runtime.Loop{Name: "that " + loop.name, Lasts: time.Since(loop.at) - loop.pause})
+		}
+	}
+	return all
 }
 
 // lateShown is the number of late consumers that Ready names.
@@ -117,29 +197,4 @@ func lateError(c observe.ConsumerStatus) error {
 		return fmt.Errorf("%w: %w", err, c.LastError)
 	}
 	return fmt.Errorf("%w: an open transaction may hold it back, or its handler is slow: see Blocked of Status and the log", err)
-}
-
-// hanging returns an error if a loop's last iteration is too old or an observer does not
-// return. coordinated is when the coordination's last iteration began.
-func (w *Worker) hanging(coordinated time.Time) error {
-	return w.probe(func() time.Time { return coordinated }, 0).Hanging()
-}
-
-// iterations returns how much longer than its longest pause ago the last iteration of each loop
-// began.
-func (w *Worker) iterations(coordinated time.Time) (all []runtime.Loop) {
-	for _, loop := range []struct {
-		name  string
-		at    time.Time
-		pause time.Duration // the longest pause between two iterations
-	}{
-		{"reads the log", w.frontier.Turned(), w.cfg.DispatcherInterval},
-		{"coordinates", coordinated, w.cfg.HeartbeatInterval},
-		{"watches the consumers", w.progressWatch.began.Get(), w.cfg.MaxPollInterval},
-	} {
-		if !loop.at.IsZero() {
-			all = append(all, runtime.Loop{Name: "that " + loop.name, Lasts: time.Since(loop.at) - loop.pause})
-		}
-	}
-	return all
 }

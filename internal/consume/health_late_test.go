@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/observe"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/watchdog"
 )
 
 // The advice to skip the event is given only after a failure of the handler. After a
@@ -44,12 +46,14 @@ func TestReadyNamesLatestConsumers(t *testing.T) {
 
 // A loop may pause as long as its options allow. It counts as hanging some time later.
 func TestPauseIsNotAHang(t *testing.T) {
-	w := &Worker{connections: connections{limits: limits{watchdog: time.Hour}}, reports: reports{observers: &runtime.Observers{}}, frontier: frontier.New(frontier.Config{}), cfg: Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour}}
-	w.progressWatch = &progressWatch{}
+	w := &health{
+		limits: &limits{watchdog: time.Hour}, reports: &reports{observers: &runtime.Observers{}}, frontier: frontier.New(frontier.Config{}), state: new(atomic.Value), watched: new(watchdog.Moment),
+		cfg: &Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour},
+	}
 	w.state.Store(observe.StateRunning)
 	for ago, hangs := range map[time.Duration]string{3 * time.Hour: "", 5 * time.Hour: "coordinates", 8 * time.Hour: "coordinates"} {
 		at := time.Now().Add(-ago)
-		w.progressWatch.began.Set(at)
+		w.watched.Set(at)
 		if err := w.hanging(at); (err != nil) != (hangs != "") || err != nil && !strings.Contains(err.Error(), hangs) {
 			t.Errorf("without a turn for %v: %v, want %q", ago, err, hangs)
 		}

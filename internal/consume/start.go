@@ -79,7 +79,7 @@ func (w *Worker) assemble(t tables.Tables) {
 	w.frontier = frontier.New(f)
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{&w.connections}, aheadBytes)
 	w.failover = &failover{connections: &w.connections, checkpoints: &w.checkpoints, frontier: w.frontier, every: w.cfg.HeartbeatInterval}
-	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.heartbeatStatus)
+	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.health.heartbeat)
 	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.failover.isOther
 	coordination.OnDrain = w.life.Stop.Drain
 	w.observeCoordination(&coordination)
@@ -97,6 +97,7 @@ func (w *Worker) assemble(t tables.Tables) {
 		poll: w.cfg.PollInterval, most: w.cfg.MaxPollInterval, ages: w.logReads.watch,
 	}
 	w.scopes = &scopes{connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, checkpoints: &w.checkpoints, limit: w.cfg.HeartbeatTimeout / 2}
+	w.health.coord, w.health.frontier, w.health.reads, w.health.watched = w.coord, w.frontier, w.logReads, &w.progressWatch.began
 	w.supervisor = &supervisor{
 		unitSet: &w.unitSet, reports: &w.reports, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
 		loop: func(ctx, stop, intake context.Context, u *unit) error {

@@ -2,12 +2,9 @@ package consume
 
 import (
 	"cmp"
-	"encoding/json"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -165,52 +162,4 @@ func (u *unitStatus) recovered() {
 
 func (u *unitStatus) setError(err error) {
 	u.change(func(s *observe.ConsumerStatus) { s.LastError = err })
-}
-
-// Status returns a snapshot of the worker.
-func (w *Worker) Status() observe.Status {
-	s := observe.Status{State: w.state.Load().(observe.State)}
-	if !w.isReady() {
-		return s
-	}
-	c := w.coord.Status()
-	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, errtext.Of(explain(c.LastError)), c.Unowned
-	s.NotifyError = w.listener.Err()
-	s.FrontierError = errtext.Of(explain(w.frontier.Err()))
-	s.Blocked = w.frontier.Blocked()
-	v := w.frontier.Value()
-	s.Settled, s.MaxOpenRanges = v.Settled, w.cfg.MaxOpenRanges
-	var safe, head *int64
-	if s.Safe = v.Safe; v.Token != "" {
-		safe = &s.Safe
-	}
-	var seen bool
-	s.LoopError = w.hanging(c.LastTurn)
-	if s.Head, seen = w.frontier.Head(); seen && s.FrontierError == nil && s.LoopError == nil {
-		head = &s.Head
-	}
-	s.Head = max(s.Head, s.Safe, w.logReads.headOf(v.Token))
-	s.SafeStill = w.logReads.still(v.Token, s.Safe, s.Head, time.Now())
-	for _, whole := range w.units {
-		units := w.partsOf(whole.spec)
-		if len(units) == 0 {
-			units = []*unit{whole}
-		}
-		for _, u := range units {
-			s.Consumers = append(s.Consumers, u.status.snapshot(safe, head))
-		}
-	}
-	return s
-}
-
-// heartbeatStatus returns the status that a heartbeat stores in the table of workers. It
-// omits consumers that are not assigned to this worker.
-func (w *Worker) heartbeatStatus() ([]byte, error) {
-	s := w.Status()
-	s.Consumers = slices.DeleteFunc(s.Consumers, func(c observe.ConsumerStatus) bool { return !c.Assigned })
-	status, err := json.Marshal(s)
-	if w.ascii {
-		status = []byte(errtext.ASCIIOfJSON(string(status)))
-	}
-	return status, err
 }

@@ -37,7 +37,7 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	case <-ctx.Done():
 	}
 	switch {
-	case w.isReady():
+	case isClosed(w.ready):
 	case ctx.Err() != nil:
 		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, context.Cause(ctx))
 	default:

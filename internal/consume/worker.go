@@ -51,6 +51,7 @@ type Worker struct {
 	ahead         *reader.Ahead
 	coord         *coord.Coordinator
 	supervisor    *supervisor
+	health        health
 	scopes        *scopes
 	failover      *failover
 	logReads      *logReads
@@ -100,6 +101,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 		Package: "worker", Goexit: errGoexit, Again: ErrAlreadyStarted, DrainFor: c.ShutdownTimeout,
 		Grace: w.limits.stopGrace, Entered: w.enter, Late: w.abandon,
 	}
+	w.health = health{state: &w.state, ready: w.ready, listener: &w.listener, reports: &w.reports, limits: &w.limits, cfg: &w.cfg}
 	w.state.Store(observe.StateNew)
 	return w
 }
@@ -130,9 +132,21 @@ func (w *Worker) run(p *runtime.Phases) error {
 	return w.supervisor.run(p.Running, p.Intake, p.Drain)
 }
 
-func (w *Worker) isReady() bool {
+// Status returns a snapshot of the worker.
+func (w *Worker) Status() observe.Status { return w.health.status() }
+
+// Live returns an error if only a new process helps.
+func (w *Worker) Live() error { return w.health.running(0).Live() }
+
+// Ready returns the reasons why the worker does not do all of its work.
+func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
+	return w.health.running(maxAge).Ready(ctx)
+}
+
+// isClosed reports whether c is closed. No value is sent on c.
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-w.ready:
+	case <-c:
 		return true
 	default:
 		return false
@@ -219,7 +233,7 @@ func boundOutage(ctx context.Context, c *coord.Coordinator, limit time.Duration)
 // leave hands the consumers back and removes the worker from the list. If the database does
 // not answer, the other workers take over after HeartbeatTimeout.
 func (w *Worker) leave(p *runtime.Phases, err error) {
-	if !w.isReady() {
+	if !isClosed(w.ready) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(p.Beyond, w.limits.leave)
