@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/store"
@@ -165,54 +166,6 @@ func firstAbove(events []store.PersistedEvent, at int64) int {
 // keep drops the events that are not wanted.
 func (p *Page) keep(wants func(*store.PersistedEvent) bool) { p.Events = wanted(p.Events, wants) }
 
-// slotsOf are the slots of a page's events, computed once for all shares of a consumer.
-type slotsOf struct {
-	events []store.PersistedEvent
-	of     map[string][]uint16 // by consumer
-}
-
-// slotsIn returns the slots of a page's events.
-func (r *view) slotsIn(p *Page) []uint16 {
-	events, all := p.Events, []uint16(nil)
-	if p.slots != nil {
-		events, all = p.slots.events, p.slots.of[r.share.Of]
-	}
-	if all == nil {
-		all = make([]uint16, len(events))
-		for i := range events {
-			all[i] = r.slot(&events[i])
-		}
-		if p.slots != nil && p.slots.of == nil {
-			p.slots.of = map[string][]uint16{}
-		}
-		if p.slots != nil {
-			p.slots.of[r.share.Of] = all
-		}
-	}
-	return all[len(all)-len(p.Events):] // the page may have been shortened at its start
-}
-
-// countShare returns the number of events of a page that belong to the share.
-func (r *view) countShare(p *Page) (n int) {
-	for i, slot := range r.slotsIn(p) {
-		if e := &p.Events[i]; r.wantsType(e) && r.wantsSlot(e, slot) {
-			n++
-		}
-	}
-	return n
-}
-
-// keepShare drops the events of a page that do not belong to the share.
-func (r *view) keepShare(p *Page) {
-	kept := make([]store.PersistedEvent, 0, r.countShare(p))
-	for i, slot := range r.slotsIn(p) {
-		if e := &p.Events[i]; r.wantsType(e) && r.wantsSlot(e, slot) {
-			kept = append(kept, *e)
-		}
-	}
-	p.Events, p.slots = kept, nil
-}
-
 // wanted returns the wanted events.
 func wanted(events []store.PersistedEvent, wants func(*store.PersistedEvent) bool) (kept []store.PersistedEvent) {
 	for i := range events {
@@ -246,4 +199,33 @@ func (p Page) withLate(late []store.PersistedEvent, open []store.Range, limit in
 	}
 	p.Events = append(wanted(late, wants), p.Events...)
 	return p
+}
+
+// size returns the memory that an event uses.
+func size(e *store.PersistedEvent) int {
+	return int(unsafe.Sizeof(*e)) + len(e.AggregateType) + len(e.AggregateID) + len(e.EventType) + len(e.Payload) + len(e.Metadata)
+}
+
+func sizeOf(events []store.PersistedEvent) (bytes int) {
+	for i := range events {
+		bytes += size(&events[i])
+	}
+	return bytes
+}
+
+// width returns the average size of an event, 0 if there are none.
+func width(events []store.PersistedEvent) int {
+	if len(events) == 0 {
+		return 0
+	}
+	return sizeOf(events) / len(events)
+}
+
+// span is the range of positions (after, upTo].
+type span struct{ after, upTo int64 }
+
+// slotsOf are the slots of a page's events, computed once for all shares of a consumer.
+type slotsOf struct {
+	events []store.PersistedEvent
+	of     map[string][]uint16 // by consumer
 }

@@ -19,12 +19,6 @@ type Reader struct {
 	window *window // the window of its pages
 }
 
-// Conn is a connection for reads.
-type Conn interface {
-	store.Querier
-	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
-}
-
 // Place is the start and the bounds of a page.
 type Place struct {
 	Position int64         // the consumer's position
@@ -146,4 +140,23 @@ func (r *Reader) EventAt(ctx context.Context, q store.Querier, token string, pos
 		return f, false, nil
 	}
 	return FingerprintOf(&events[0]), true, nil
+}
+
+// Recount counts the missing positions of a page up to through, if the page's sum reaches
+// further. Call it before the page is cut at through. token is the incarnation that must
+// answer.
+func (r *Reader) Recount(ctx context.Context, q store.Querier, token string, p *Page, through int64) (err error) {
+	if p.Void.Count == 0 || through < p.Void.First || through >= p.Void.Last {
+		return nil
+	}
+	if p.Void, err = r.log.At(token).(store.ScopedReader).CountMissing(ctx, q, p.Positions.Checkpoint, through); err != nil {
+		return fmt.Errorf("worker: count missing positions: %w", err)
+	}
+	return nil
+}
+
+// Conn is a connection for reads.
+type Conn interface {
+	store.Querier
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }

@@ -79,19 +79,6 @@ func (r *view) acrossHole(ctx context.Context, q store.Querier, v *frontier.Valu
 	return max(upTo, found.Through), nil
 }
 
-// Recount counts the missing positions of a page up to through, if the page's sum reaches
-// further. Call it before the page is cut at through. token is the incarnation that must
-// answer.
-func (r *Reader) Recount(ctx context.Context, q store.Querier, token string, p *Page, through int64) (err error) {
-	if p.Void.Count == 0 || through < p.Void.First || through >= p.Void.Last {
-		return nil
-	}
-	if p.Void, err = r.log.At(token).(store.ScopedReader).CountMissing(ctx, q, p.Positions.Checkpoint, through); err != nil {
-		return fmt.Errorf("worker: count missing positions: %w", err)
-	}
-	return nil
-}
-
 // countMissing counts the missing positions of each of the consecutive pages. It counts all
 // pages together, and then only the pages that may have missing positions. The snapshot may
 // differ from the pages' snapshot: a position that is missing in any snapshot later than v is

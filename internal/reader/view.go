@@ -39,9 +39,6 @@ type Share struct {
 // at returns the log in the incarnation of v.
 func (r *view) at(v *frontier.Value) store.Log { return r.log.At(v.Token) }
 
-// span is the range of positions (after, upTo].
-type span struct{ after, upTo int64 }
-
 // readAhead reads up to n pages of at most limit events. counted reports whether the pages
 // have their missing positions; otherwise the caller counts them. watching reports whether the
 // consumer has open ranges.
@@ -122,4 +119,46 @@ func (r *view) Failure() error {
 	err := r.failed
 	r.failed = nil
 	return err
+}
+
+// slotsIn returns the slots of a page's events.
+func (r *view) slotsIn(p *Page) []uint16 {
+	events, all := p.Events, []uint16(nil)
+	if p.slots != nil {
+		events, all = p.slots.events, p.slots.of[r.share.Of]
+	}
+	if all == nil {
+		all = make([]uint16, len(events))
+		for i := range events {
+			all[i] = r.slot(&events[i])
+		}
+		if p.slots != nil && p.slots.of == nil {
+			p.slots.of = map[string][]uint16{}
+		}
+		if p.slots != nil {
+			p.slots.of[r.share.Of] = all
+		}
+	}
+	return all[len(all)-len(p.Events):] // the page may have been shortened at its start
+}
+
+// countShare returns the number of events of a page that belong to the share.
+func (r *view) countShare(p *Page) (n int) {
+	for i, slot := range r.slotsIn(p) {
+		if e := &p.Events[i]; r.wantsType(e) && r.wantsSlot(e, slot) {
+			n++
+		}
+	}
+	return n
+}
+
+// keepShare drops the events of a page that do not belong to the share.
+func (r *view) keepShare(p *Page) {
+	kept := make([]store.PersistedEvent, 0, r.countShare(p))
+	for i, slot := range r.slotsIn(p) {
+		if e := &p.Events[i]; r.wantsType(e) && r.wantsSlot(e, slot) {
+			kept = append(kept, *e)
+		}
+	}
+	p.Events, p.slots = kept, nil
 }

@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"unsafe"
-
-	"github.com/pgfrontier/worker/store"
 )
 
 // window holds the pages for the readers that follow it. Its methods decide, and use neither
@@ -136,24 +133,4 @@ func (w *window) distance(s *Stretch) int64 {
 		}
 	}
 	return nearest
-}
-
-// size returns the memory that an event uses.
-func size(e *store.PersistedEvent) int {
-	return int(unsafe.Sizeof(*e)) + len(e.AggregateType) + len(e.AggregateID) + len(e.EventType) + len(e.Payload) + len(e.Metadata)
-}
-
-func sizeOf(events []store.PersistedEvent) (bytes int) {
-	for i := range events {
-		bytes += size(&events[i])
-	}
-	return bytes
-}
-
-// width returns the average size of an event, 0 if there are none.
-func width(events []store.PersistedEvent) int {
-	if len(events) == 0 {
-		return 0
-	}
-	return sizeOf(events) / len(events)
 }

@@ -209,7 +209,7 @@ var failureMutants = []Mutant{
 	{
 		Name:    "spoiled-kept",
 		Mistake: "a connection on which reading ahead has failed goes back to the pool: the server is at fault, not the session",
-		Edits:   []Edit{{"internal/reader/stretch.go", `defer func() { conn.GiveBack(err) }()`, `defer func() { conn.GiveBack(nil) }()`}},
+		Edits:   []Edit{{"internal/reader/background.go", `defer func() { conn.GiveBack(err) }()`, `defer func() { conn.GiveBack(nil) }()`}},
 		Test:    Test{"./internal/consume", "TestSpoiledSessionLeavesThePool"},
 	},
 	{

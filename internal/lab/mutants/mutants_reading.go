@@ -146,7 +146,7 @@ var readerMutants = []Mutant{
 	{
 		Name:    "read-into-doubt",
 		Mistake: "what is read ahead goes up to Safe: who takes it knows the doubts",
-		Edits:   []Edit{{"internal/reader/stretch.go", `len(doubts) > 0`, `false`}},
+		Edits:   []Edit{{"internal/reader/background.go", `len(doubts) > 0`, `false`}},
 		Test:    Test{"./internal/reader", "TestReadAheadEndsAtDoubts"},
 	},
 }
