@@ -64,6 +64,14 @@ func (c *connections) bounded(ctx context.Context, limit time.Duration, statemen
 	return lockwatch.WithCause(bound, ctx, err)
 }
 
+// exec executes a quick statement on a connection of the pool.
+func (c *connections) exec(ctx context.Context, query string, args ...any) error {
+	return c.bounded(ctx, c.limits.quick, func(ctx context.Context) error {
+		_, err := c.db.ExecContext(ctx, query, args...)
+		return err
+	})
+}
+
 // awaitDeadline waits for the end of ctx if err is a network timeout and the deadline of
 // ctx has passed. The network's deadline is the same, and may fire first.
 func awaitDeadline(ctx context.Context, err error) {

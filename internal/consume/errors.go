@@ -2,6 +2,7 @@ package consume
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/txcheck"
@@ -29,6 +30,11 @@ var (
 
 // errGoexit ends a worker after user code has ended one of its goroutines.
 var errGoexit = errors.New("worker: a handler or a key called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
+
+// errNoNotifier reports that events are appended and no notification arrives.
+func errNoNotifier(channel string) error {
+	return fmt.Errorf("worker: events are appended but nothing notifies channel %q: make the stores that append with storepostgres.WithNotifyChannel(%q), or name their channel by WithNotifyChannel", channel, channel)
+}
 
 // explain adds the remedy to some errors of the database.
 func explain(err error) error { return runtime.Explain("worker", err) }

@@ -26,26 +26,6 @@ var (
 // partPoll is the shortest pause between two polls for parts of one consumer.
 const partPoll = 5 * time.Millisecond
 
-// WaitFor waits until a consumer has handled the event at a position, in any worker.
-func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
-	if err := checkWhole(consumer); err != nil {
-		return err
-	}
-	select {
-	case <-w.ready:
-	case <-w.ended:
-	case <-ctx.Done():
-	}
-	switch {
-	case isClosed(w.ready):
-	case ctx.Err() != nil:
-		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, context.Cause(ctx))
-	default:
-		return fmt.Errorf("worker: cannot wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, errNeverBegan)
-	}
-	return w.waits.until(ctx, consumer, position)
-}
-
 // checkWhole returns an error for the name of a part.
 func checkWhole(consumer string) error {
 	if whole := partition.Consumer(consumer); whole != consumer {

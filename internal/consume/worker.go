@@ -143,6 +143,26 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 	return w.health.running(maxAge).Ready(ctx)
 }
 
+// WaitFor waits until a consumer has handled the event at a position, in any worker.
+func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
+	if err := checkWhole(consumer); err != nil {
+		return err
+	}
+	select {
+	case <-w.ready:
+	case <-w.ended:
+	case <-ctx.Done():
+	}
+	switch {
+	case isClosed(w.ready):
+	case ctx.Err() != nil:
+		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, context.Cause(ctx))
+	default:
+		return fmt.Errorf("worker: cannot wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, errNeverBegan)
+	}
+	return w.waits.until(ctx, consumer, position)
+}
+
 // isClosed reports whether c is closed. No value is sent on c.
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -191,6 +211,18 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 		g.Run(func() error { return w.listen(running) })
 		g.Run(func() error { w.listener.Watch(running); return nil })
 	}
+}
+
+// listen handles the notifications of the store and of the other workers.
+func (w *Worker) listen(ctx context.Context) error {
+	return w.listener.Run(ctx, map[string]func(string){
+		w.cfg.NotifyChannel: func(string) {
+			w.listener.Notified()
+			w.onEventsNotification()
+		},
+		w.channel:     func(string) { w.onChangeNotification() },
+		w.waitChannel: w.arrivals.handle,
+	})
 }
 
 // onEventsNotification wakes the frontier after a notification about new events.
