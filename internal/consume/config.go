@@ -44,12 +44,6 @@ const (
 	FailDeadLetter           FailurePolicy      = "dead-letter"
 )
 
-var dispatcherStrategies = []DispatcherStrategy{DispatcherStrategyPoll, DispatcherStrategyNotify}
-var leaderStrategies = []LeaderStrategy{LeaderStrategyAdvisory, LeaderStrategyLease}
-var assignmentStrategies = []AssignmentStrategy{AssignRoundRobin, AssignSticky}
-var gapPolicies = []GapPolicy{GapSkipStale, GapWait}
-var failurePolicies = []FailurePolicy{FailStop, FailPause, FailDeadLetter}
-
 // Config is the configuration that the options of package worker set. They document each
 // field. Start refuses values out of range, see optionTable.
 type Config struct {
@@ -154,24 +148,24 @@ var optionTable = []setting{
 	duration{option: "WithBatchPause", at: func(c *Config) *time.Duration { return &c.BatchPause }, high: time.Hour},
 	duration{option: "WithBatchTimeout", at: func(c *Config) *time.Duration { return &c.BatchTimeout }, standard: 30 * time.Second, low: 10 * time.Millisecond, high: day},
 	number[int]{option: "WithMaxConsecutiveFailures", at: func(c *Config) *int { return &c.MaxConsecutiveFailures }, standard: 5, low: 1, high: 1_000_000},
-	choice[FailurePolicy]{"WithFailurePolicy", func(c *Config) *FailurePolicy { return &c.FailurePolicy }, failurePolicies},
+	choice[FailurePolicy]{"WithFailurePolicy", func(c *Config) *FailurePolicy { return &c.FailurePolicy }, []FailurePolicy{FailStop, FailPause, FailDeadLetter}},
 	duration{option: "WithRetryLimit", at: func(c *Config) *time.Duration { return &c.RetryLimit }, orZero: true, from: twoHeartbeats, high: 365 * day},
 	duration{option: "WithShutdownTimeout", at: func(c *Config) *time.Duration { return &c.ShutdownTimeout }, orZero: true, low: 10 * time.Millisecond, high: day},
 	duration{option: "WithPollInterval", at: func(c *Config) *time.Duration { return &c.PollInterval }, standard: time.Second, low: time.Millisecond, high: time.Hour},
 	duration{option: "WithMaxPollInterval", at: func(c *Config) *time.Duration { return &c.MaxPollInterval }, standard: 30 * time.Second, from: func(c *Config) time.Duration { return c.PollInterval }, high: day},
-	choice[DispatcherStrategy]{"WithDispatcherStrategy", func(c *Config) *DispatcherStrategy { return &c.DispatcherStrategy }, dispatcherStrategies},
+	choice[DispatcherStrategy]{"WithDispatcherStrategy", func(c *Config) *DispatcherStrategy { return &c.DispatcherStrategy }, []DispatcherStrategy{DispatcherStrategyPoll, DispatcherStrategyNotify}},
 	duration{option: "WithDispatcherInterval", at: func(c *Config) *time.Duration { return &c.DispatcherInterval }, standard: 200 * time.Millisecond, low: time.Millisecond, high: time.Hour},
 	phrase{option: "WithNotifyConnectionString", at: func(c *Config) *string { return &c.NotifyConnectionString }, secret: true, check: checkNotifyConnection},
 	phrase{option: "WithNotifyChannel", at: func(c *Config) *string { return &c.NotifyChannel }, standard: "worker_events", check: func(c *Config) error { return ident.Check("WithNotifyChannel", c.NotifyChannel) }},
 	duration{option: "WithHeartbeatInterval", at: func(c *Config) *time.Duration { return &c.HeartbeatInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
 	duration{option: "WithHeartbeatTimeout", at: func(c *Config) *time.Duration { return &c.HeartbeatTimeout }, standard: 30 * time.Second, from: twoHeartbeats, high: day},
 	duration{option: "WithRebalanceInterval", at: func(c *Config) *time.Duration { return &c.RebalanceInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
-	choice[LeaderStrategy]{"WithLeaderStrategy", func(c *Config) *LeaderStrategy { return &c.LeaderStrategy }, leaderStrategies},
+	choice[LeaderStrategy]{"WithLeaderStrategy", func(c *Config) *LeaderStrategy { return &c.LeaderStrategy }, []LeaderStrategy{LeaderStrategyAdvisory, LeaderStrategyLease}},
 	phrase{option: "WithHostname", at: func(c *Config) *string { return &c.Hostname }, check: func(c *Config) error { return ident.CheckHost("WithHostname", c.Hostname) }},
-	choice[AssignmentStrategy]{"WithAssignmentStrategy", func(c *Config) *AssignmentStrategy { return &c.AssignmentStrategy }, assignmentStrategies},
+	choice[AssignmentStrategy]{"WithAssignmentStrategy", func(c *Config) *AssignmentStrategy { return &c.AssignmentStrategy }, []AssignmentStrategy{AssignRoundRobin, AssignSticky}},
 	duration{option: "WithStaleGapThreshold", at: func(c *Config) *time.Duration { return &c.StaleGapThreshold }, standard: 30 * time.Second, low: 10 * time.Millisecond, high: day},
 	number[int]{option: "WithStaleGapHarborLag", at: func(c *Config) *int { return &c.StaleGapHarborLag }, high: 1_000_000},
-	choice[GapPolicy]{"WithGapPolicy", func(c *Config) *GapPolicy { return &c.GapPolicy }, gapPolicies},
+	choice[GapPolicy]{"WithGapPolicy", func(c *Config) *GapPolicy { return &c.GapPolicy }, []GapPolicy{GapSkipStale, GapWait}},
 	number[int]{option: "WithMaxOpenRanges", at: func(c *Config) *int { return &c.MaxOpenRanges }, standard: 10_000, low: 1, high: 1_000_000},
 	duration{option: "WithGapSkipRetention", at: func(c *Config) *time.Duration { return &c.GapSkipRetention }, orZero: true, low: 100 * time.Millisecond, high: 3650 * day},
 	naming{},
