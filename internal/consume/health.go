@@ -21,31 +21,26 @@ import (
 
 // health tells how a worker is. The fields up to state are set once the worker is ready.
 type health struct {
-	coord    *coord.Coordinator
-	frontier *frontier.Frontier
-	reads    *logReads
-	state    *atomic.Value // observe.State
-	ready    <-chan struct{}
-	watched  *watchdog.Moment // when the consumers were last watched
-	listener *runtime.Listener
+	coord       *coord.Coordinator
+	coordinated func() time.Time // returns when the coordination's last iteration began
+	frontier    *frontier.Frontier
+	reads       *logReads
+	state       *atomic.Value // observe.State
+	ready       <-chan struct{}
+	watched     *watchdog.Moment // when the consumers were last watched
+	listener    *runtime.Listener
 	*reports
 	limits *limits
 	cfg    *Config
 }
 
-// probe returns the probe of the worker. coordinated returns when the coordination's last
-// iteration began.
-func (h *health) probe(coordinated func() time.Time, maxAge time.Duration) runtime.Probe {
+// probe returns the probe of the worker.
+func (h *health) probe(maxAge time.Duration) runtime.Probe {
 	return runtime.Probe{
 		State: func() observe.State { return h.state.Load().(observe.State) }, HangsAfter: h.limits.watchdog, Observers: h.observers,
-		Loops:   func() []runtime.Loop { return h.iterations(coordinated()) },
-		Answers: h.answers, Reasons: func() []error { return reasons(h.status(), maxAge, h.cfg.HeartbeatTimeout) },
+		Loops: h.iterations, Answers: h.answers,
+		Reasons: func() []error { return reasons(h.status(), maxAge, h.cfg.HeartbeatTimeout) },
 	}
-}
-
-// running returns the probe of the worker, which asks the coordination when it runs.
-func (h *health) running(maxAge time.Duration) runtime.Probe {
-	return h.probe(func() time.Time { return h.coord.Status().LastTurn }, maxAge)
 }
 
 // status returns a snapshot of the worker.
@@ -66,7 +61,7 @@ func (h *health) status() observe.Status {
 		safe = &s.Safe
 	}
 	var seen bool
-	s.LoopError = h.hanging(c.LastTurn)
+	s.LoopError = h.probe(0).Hanging()
 	if s.Head, seen = h.frontier.Head(); seen && s.FrontierError == nil && s.LoopError == nil {
 		head = &s.Head
 	}
@@ -106,22 +101,16 @@ func (h *health) answers(ctx context.Context) error {
 	return fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err)))
 }
 
-// hanging returns an error if a loop's last iteration is too old or an observer does not
-// return. coordinated is when the coordination's last iteration began.
-func (h *health) hanging(coordinated time.Time) error {
-	return h.probe(func() time.Time { return coordinated }, 0).Hanging()
-}
-
 // iterations returns how much longer than its longest pause ago the last iteration of each loop
 // began.
-func (h *health) iterations(coordinated time.Time) (all []runtime.Loop) {
+func (h *health) iterations() (all []runtime.Loop) {
 	for _, loop := range []struct {
 		name  string
 		at    time.Time
 		pause time.Duration // the longest pause between two iterations
 	}{
 		{"reads the log", h.frontier.Turned(), h.cfg.DispatcherInterval},
-		{"coordinates", coordinated, h.cfg.HeartbeatInterval},
+		{"coordinates", h.coordinated(), h.cfg.HeartbeatInterval},
 		{"watches the consumers", h.watched.Get(), h.cfg.MaxPollInterval},
 	} {
 		if !loop.at.IsZero() {

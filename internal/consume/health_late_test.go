@@ -50,14 +50,18 @@ func TestPauseIsNotAHang(t *testing.T) {
 		limits: &limits{watchdog: time.Hour}, reports: &reports{observers: &runtime.Observers{}}, frontier: frontier.New(frontier.Config{}), state: new(atomic.Value), watched: new(watchdog.Moment),
 		cfg: &Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour},
 	}
+	hanging := func(coordinated time.Time) error {
+		w.coordinated = func() time.Time { return coordinated }
+		return w.probe(0).Hanging()
+	}
 	w.state.Store(observe.StateRunning)
 	for ago, hangs := range map[time.Duration]string{3 * time.Hour: "", 5 * time.Hour: "coordinates", 8 * time.Hour: "coordinates"} {
 		at := time.Now().Add(-ago)
 		w.watched.Set(at)
-		if err := w.hanging(at); (err != nil) != (hangs != "") || err != nil && !strings.Contains(err.Error(), hangs) {
+		if err := hanging(at); (err != nil) != (hangs != "") || err != nil && !strings.Contains(err.Error(), hangs) {
 			t.Errorf("without a turn for %v: %v, want %q", ago, err, hangs)
 		}
-		if err := w.hanging(time.Now()); (err != nil) != (ago > 7*time.Hour) {
+		if err := hanging(time.Now()); (err != nil) != (ago > 7*time.Hour) {
 			t.Errorf("without a read of the consumers for %v: %v", ago, err)
 		}
 	}
@@ -65,7 +69,7 @@ func TestPauseIsNotAHang(t *testing.T) {
 	// would restart the process of a drained worker.
 	for _, state := range []observe.State{observe.StateNew, observe.StateStarting, observe.StateDraining, observe.StateDrained, observe.StateStopped} {
 		w.state.Store(state)
-		if err := w.hanging(time.Now().Add(-8 * time.Hour)); err != nil {
+		if err := hanging(time.Now().Add(-8 * time.Hour)); err != nil {
 			t.Errorf("a worker that is %s: %v", state, err)
 		}
 	}

@@ -97,6 +97,7 @@ func (w *Worker) assemble(t tables.Tables) {
 		poll: w.cfg.PollInterval, most: w.cfg.MaxPollInterval, ages: w.logReads.watch,
 	}
 	w.scopes = &scopes{connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, checkpoints: &w.checkpoints, limit: w.cfg.HeartbeatTimeout / 2}
+	w.health.coordinated = func() time.Time { return w.coord.Status().LastTurn }
 	w.health.coord, w.health.frontier, w.health.reads, w.health.watched = w.coord, w.frontier, w.logReads, &w.progressWatch.began
 	w.supervisor = &supervisor{
 		unitSet: &w.unitSet, reports: &w.reports, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),

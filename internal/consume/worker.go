@@ -136,11 +136,11 @@ func (w *Worker) run(p *runtime.Phases) error {
 func (w *Worker) Status() observe.Status { return w.health.status() }
 
 // Live returns an error if only a new process helps.
-func (w *Worker) Live() error { return w.health.running(0).Live() }
+func (w *Worker) Live() error { return w.health.probe(0).Live() }
 
 // Ready returns the reasons why the worker does not do all of its work.
 func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
-	return w.health.running(maxAge).Ready(ctx)
+	return w.health.probe(maxAge).Ready(ctx)
 }
 
 // WaitFor waits until a consumer has handled the event at a position, in any worker.
