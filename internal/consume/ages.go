@@ -150,10 +150,7 @@ func (r *logReads) read(ctx context.Context) (err error) {
 		log = r.bound.At(token)
 	}
 	var head int64
-	err = r.bounded(ctx, r.limits.quick, func(ctx context.Context) (err error) {
-		head, err = log.GetLatestGlobalPosition(ctx, conn)
-		return err
-	})
+	err = r.bounded(ctx, r.limits.quick, into(&head, func(ctx context.Context) (int64, error) { return log.GetLatestGlobalPosition(ctx, conn) }))
 	if err != nil {
 		return err
 	}
@@ -180,10 +177,7 @@ func (r *logReads) readAges(ctx context.Context, conn *pooled, log store.Log, he
 		return nil
 	}
 	var all []store.Waiting
-	err := r.bounded(ctx, r.limits.quick, func(ctx context.Context) (err error) {
-		all, err = reads.ReadAges(ctx, conn, places)
-		return err
-	})
+	err := r.bounded(ctx, r.limits.quick, into(&all, func(ctx context.Context) ([]store.Waiting, error) { return reads.ReadAges(ctx, conn, places) }))
 	if err != nil || len(all) != len(units) {
 		return err
 	}

@@ -72,6 +72,14 @@ func (c *connections) exec(ctx context.Context, query string, args ...any) error
 	})
 }
 
+// into returns a statement that sets v to the result of read.
+func into[T any](v *T, read func(ctx context.Context) (T, error)) func(ctx context.Context) error {
+	return func(ctx context.Context) (err error) {
+		*v, err = read(ctx)
+		return err
+	}
+}
+
 // awaitDeadline waits for the end of ctx if err is a network timeout and the deadline of
 // ctx has passed. The network's deadline is the same, and may fire first.
 func awaitDeadline(ctx context.Context, err error) {
@@ -86,10 +94,7 @@ func awaitDeadline(ctx context.Context, err error) {
 // or opens a new one. If all connections are in use, take waits until one is free.
 func (c *connections) take(ctx context.Context, limit time.Duration) (conn *sql.Conn, err error) {
 	for {
-		err = c.bounded(ctx, limit, func(ctx context.Context) (err error) {
-			conn, err = c.db.Conn(ctx)
-			return err
-		})
+		err = c.bounded(ctx, limit, into(&conn, func(ctx context.Context) (*sql.Conn, error) { return c.db.Conn(ctx) }))
 		if !errors.Is(err, lockwatch.ErrNoAnswer) {
 			return conn, err
 		}
@@ -156,10 +161,7 @@ func (s statements) quickly(ctx context.Context, statement func(ctx context.Cont
 // incarnation than that of token.
 func (s statements) refusedByIncarnation(ctx context.Context, tx *sql.Tx, token string) (err error) {
 	var is string
-	err = s.quickly(ctx, func(ctx context.Context) (err error) {
-		is, err = s.w.checkpoints.Incarnation(ctx, tx)
-		return err
-	})
+	err = s.quickly(ctx, into(&is, func(ctx context.Context) (string, error) { return s.w.checkpoints.Incarnation(ctx, tx) }))
 	if err == nil && is != token {
 		return store.ErrIncarnation
 	}

@@ -25,10 +25,9 @@ type deadLetters struct {
 // the retry fails, it stays a dead letter, and so do all that follow it.
 func (d *deadLetters) read(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
 	if len(d.agenda.progress.Retries) == 0 {
-		err := d.quickly(intake, func(ctx context.Context) (err error) {
-			d.agenda.progress.Retries, err = d.w.checkpoints.NextRetries(ctx, d.w.db.Plans.On(conn, conn), d.unit.name, d.agenda.progress.Token)
-			return err
-		})
+		err := d.quickly(intake, into(&d.agenda.progress.Retries, func(ctx context.Context) ([]progress.Retry, error) {
+			return d.w.checkpoints.NextRetries(ctx, d.w.db.Plans.On(conn, conn), d.unit.name, d.agenda.progress.Token)
+		}))
 		if err != nil {
 			return nil, result{outcome: disturbed, err: err}
 		}
@@ -38,10 +37,9 @@ func (d *deadLetters) read(intake context.Context, conn *sql.Conn, v *frontier.V
 	}
 	r := d.agenda.progress.Retries[0]
 	var events []store.PersistedEvent
-	err := d.w.reading(intake, d.unit.name, d.w.pidOf(conn), func(ctx context.Context) (err error) {
-		events, err = d.w.bound.At(v.Token).ReadEvents(ctx, d.w.db.Plans.Conn(conn), r.Position-1, 1)
-		return err
-	})
+	err := d.w.reading(intake, d.unit.name, d.w.pidOf(conn), into(&events, func(ctx context.Context) ([]store.PersistedEvent, error) {
+		return d.w.bound.At(v.Token).ReadEvents(ctx, d.w.db.Plans.Conn(conn), r.Position-1, 1)
+	}))
 	if err != nil {
 		return nil, result{outcome: disturbed, err: fmt.Errorf("worker: read a dead letter of consumer %q: %w", d.unit.name, err)}
 	}

@@ -133,10 +133,9 @@ func consumerError(unit string, r result, v failure.Decision) *observe.ConsumerE
 // pause carries out FailPause: no worker runs the consumer until an operator resumes it.
 func (f *failureActions) pause(ctx context.Context, conn *sql.Conn) result {
 	paused := false
-	err := f.quickly(ctx, func(ctx context.Context) (err error) {
-		paused, err = f.w.checkpoints.Pause(ctx, conn, f.unit.name, f.agenda.progress, f.w.text(f.agenda.poison.err))
-		return err
-	})
+	err := f.quickly(ctx, into(&paused, func(ctx context.Context) (bool, error) {
+		return f.w.checkpoints.Pause(ctx, conn, f.unit.name, f.agenda.progress, f.w.text(f.agenda.poison.err))
+	}))
 	if err != nil {
 		return result{outcome: disturbed, err: err} // the pause may have been committed: load shows that
 	}

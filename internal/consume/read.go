@@ -116,10 +116,9 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	}
 	var p reader.Page
 	at := c.place()
-	err := c.w.reading(intake, c.unit.name, c.w.pidOf(conn), func(ctx context.Context) (err error) {
-		p, err = c.reader.Read(ctx, c.w.db.Plans.Conn(conn), v, at)
-		return err
-	})
+	err := c.w.reading(intake, c.unit.name, c.w.pidOf(conn), into(&p, func(ctx context.Context) (reader.Page, error) {
+		return c.reader.Read(ctx, c.w.db.Plans.Conn(conn), v, at)
+	}))
 	halved := c.suspect(intake, at.Limit, p.Full, err)
 	if err != nil {
 		return nil, result{outcome: disturbed, err: err, halved: halved}
@@ -145,10 +144,9 @@ func (r logReader) EventAt(ctx context.Context, token string, position int64) (i
 // IsLast reports whether the event at a position is unchanged and is the unit's last event
 // up to upTo. It returns false if an event cannot be read.
 func (r logReader) IsLast(ctx context.Context, token string, position int64, is reader.Fingerprint, upTo int64) (last bool, err error) {
-	err = r.c.w.reading(ctx, r.c.unit.name, r.c.w.pidOf(r.conn), func(ctx context.Context) (err error) {
-		last, err = r.c.reader.IsLast(ctx, r.c.w.db.Plans.Conn(r.conn), token, position, is, upTo, r.c.w.cfg.BatchSize)
-		return err
-	})
+	err = r.c.w.reading(ctx, r.c.unit.name, r.c.w.pidOf(r.conn), into(&last, func(ctx context.Context) (bool, error) {
+		return r.c.reader.IsLast(ctx, r.c.w.db.Plans.Conn(r.conn), token, position, is, upTo, r.c.w.cfg.BatchSize)
+	}))
 	return last, optional(ctx, err)
 }
 
@@ -168,10 +166,9 @@ func optional(ctx context.Context, err error) error {
 // sequence has caught up. The operator who resumes the consumer has read the reason.
 func (c *consumerLoop) pauseAfterLogReset(ctx context.Context, conn *sql.Conn, why error) result {
 	paused := false
-	err := c.quickly(ctx, func(ctx context.Context) (err error) {
-		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, c.w.text(why))
-		return err
-	})
+	err := c.quickly(ctx, into(&paused, func(ctx context.Context) (bool, error) {
+		return c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, c.w.text(why))
+	}))
 	if err != nil {
 		return result{outcome: disturbed, err: err}
 	}

@@ -40,10 +40,7 @@ func (s *scopes) widen(ctx context.Context) {
 		names = append(names, u.name)
 	}
 	var all []progress.Recorded
-	err := s.bounded(ctx, s.limits.quick, func(ctx context.Context) (err error) {
-		all, err = s.checkpoints.Scopes(ctx, s.db, names)
-		return err
-	})
+	err := s.bounded(ctx, s.limits.quick, into(&all, func(ctx context.Context) ([]progress.Recorded, error) { return s.checkpoints.Scopes(ctx, s.db, names) }))
 	s.taskFailed(whole, taskScope, "", err)
 	for _, r := range all {
 		u := s.unit(partition.Consumer(r.Unit))
@@ -97,10 +94,7 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 		return result{outcome: again}, true
 	}
 	changed := false
-	err := c.guards.Run(intake, c.w.sessionOf(conn), func(ctx context.Context) (err error) {
-		changed, err = c.precedence.Claim(ctx, conn, is, c.progress.Token)
-		return err
-	})
+	err := c.guards.Run(intake, c.w.sessionOf(conn), into(&changed, func(ctx context.Context) (bool, error) { return c.precedence.Claim(ctx, conn, is, c.progress.Token) }))
 	switch {
 	case err != nil:
 		return result{outcome: disturbed, err: err}, true

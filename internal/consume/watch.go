@@ -89,10 +89,7 @@ func (w *progressWatch) signalMoved(ctx context.Context, units []*unit, names []
 		before[u.name] = u.reload.revision.Load()
 	}
 	var revisions map[string]int64
-	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
-		revisions, err = w.checkpoints.Revisions(ctx, w.db, names)
-		return err
-	})
+	err = w.bounded(ctx, w.limits.quick, into(&revisions, func(ctx context.Context) (map[string]int64, error) { return w.checkpoints.Revisions(ctx, w.db, names) }))
 	if err != nil {
 		return false, err
 	}
