@@ -14,19 +14,6 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// LeaderStrategy is the method by which workers elect the leader, which assigns the units.
-type LeaderStrategy int
-
-const (
-	// Advisory holds session advisory locks on a separate connection. The other workers detect
-	// the end of a worker's process at once.
-	Advisory LeaderStrategy = iota
-	// Lease holds a row for a limited time. A lease needs no session, so it works behind a
-	// transaction-pooling proxy. The other workers detect the end of a worker by its
-	// heartbeats only.
-	Lease
-)
-
 // Config holds the dependencies and settings of a Coordinator.
 type Config struct {
 	DB    *sql.DB
@@ -54,8 +41,12 @@ type Config struct {
 	HeartbeatInterval time.Duration // between two heartbeats
 	HeartbeatTimeout  time.Duration // a worker is dead when its heartbeat is older; must exceed HeartbeatInterval
 	RebalanceInterval time.Duration // the leader checks all assignments at least this often
-	Strategy          LeaderStrategy
-	Sticky            bool // a rebalance moves as few units as possible
+	Sticky            bool          // a rebalance moves as few units as possible
+	// Lease makes the leader hold a row for a limited time. A lease needs no session, so it works
+	// behind a transaction-pooling proxy. The other workers detect the end of a worker by its
+	// heartbeats only. Without Lease, workers hold session advisory locks on a separate connection.
+	// The other workers then detect the end of a worker's process at once.
+	Lease bool
 
 	// Status is called for each heartbeat. It returns JSON for the people who read the table
 	// of workers. May be nil.
@@ -118,8 +109,6 @@ func (c Config) validate() error {
 		return errors.New("coord: Config.HeartbeatInterval and Config.RebalanceInterval must be above 0")
 	case c.HeartbeatTimeout <= c.HeartbeatInterval:
 		return fmt.Errorf("coord: Config.HeartbeatTimeout is %v: it must be above Config.HeartbeatInterval, %v", c.HeartbeatTimeout, c.HeartbeatInterval)
-	case c.Strategy != Advisory && c.Strategy != Lease:
-		return fmt.Errorf("coord: Config.Strategy is %d: use Advisory or Lease", c.Strategy)
 	}
 	return nil
 }
@@ -131,7 +120,7 @@ func (c Config) assigns() bool { return c.Assignments.Name != "" }
 func (c Config) liveness() liveness.Config {
 	l := liveness.Config{
 		DB: pgdriver.Pool{DB: c.DB}, ID: c.ID, Nodes: c.Nodes, Stopped: c.Stopped, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,
-		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: c.Strategy == Advisory,
+		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: !c.Lease,
 		Status: c.Status, Incarnation: c.Incarnation, FailedOver: c.FailedOver, OnTaskFailed: c.OnTaskFailed,
 	}
 	if c.assigns() {

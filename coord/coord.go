@@ -198,7 +198,7 @@ func (c *Coordinator) Status() Status {
 	defer c.mu.Unlock()
 	s := c.status
 	s.Unowned = slices.Clone(s.Unowned)
-	if c.cfg.Strategy == Lease {
+	if c.cfg.Lease {
 		s.Leader = s.Leader && c.lease.remaining(time.Now(), c.cfg.HeartbeatTimeout) > 0
 	}
 	return s

@@ -20,10 +20,10 @@ import (
 // Workers join, share the units as documented, and leave.
 func TestJoinShareLeave(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		var workers []*worker
 		for range 5 {
-			workers = append(workers, start(t, withStrategy(config(d.DB, six...), s)))
+			workers = append(workers, start(t, withLease(config(d.DB, six...), leased)))
 			awaitShares(workers...)
 		}
 		for len(workers) > 1 {
@@ -79,26 +79,26 @@ func TestEveryDriver(t *testing.T) {
 	for _, mode := range pgtest.Modes() {
 		t.Run("pgx "+mode.String(), func(t *testing.T) {
 			t.Parallel()
-			eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) { testDriver(t, d.OpenMode(t, mode), s) })
+			eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) { testDriver(t, d.OpenMode(t, mode), leased) })
 		})
 	}
 	t.Run("pq", func(t *testing.T) {
 		t.Parallel()
-		eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) { testDriver(t, d.OpenPQ(t), s) })
+		eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) { testDriver(t, d.OpenPQ(t), leased) })
 	})
 }
 
-func testDriver(t *testing.T, db *sql.DB, s LeaderStrategy) {
+func testDriver(t *testing.T, db *sql.DB, leased bool) {
 	awkward := []string{`a"b`, `c\d`, `e'f`, `{g,h}`, "ü $1 \n", `null`}
-	a := start(t, withStrategy(brisk(config(db, awkward...)), s))
+	a := start(t, withLease(brisk(config(db, awkward...)), leased))
 	want := slices.Sorted(slices.Values(awkward))
 	a.awaitAssigned(want...)
-	b := start(t, withStrategy(brisk(config(db, awkward...)), s))
+	b := start(t, withLease(brisk(config(db, awkward...)), leased))
 	await(t, "both have their share", func() bool { return len(a.Assigned()) == 3 && len(b.Assigned()) == 3 })
 	a.leave()
 	b.awaitAssigned(want...)
 	row := scan[string](t, db, `SELECT array_to_string(consumers, '|') || '|' || (hostname <> '') || '|' || (pid > 0) || '|' || protocol FROM worker_nodes`)
-	if want := fmt.Sprintf("%s|true|true|%d", strings.Join(awkward, "|"), map[LeaderStrategy]int{Advisory: liveness.ProtocolLock, Lease: liveness.ProtocolHeartbeat}[s]); row != want {
+	if want := fmt.Sprintf("%s|true|true|%d", strings.Join(awkward, "|"), map[bool]int{false: liveness.ProtocolLock, true: liveness.ProtocolHeartbeat}[leased]); row != want {
 		t.Errorf("the registered row is %q, want %q", row, want)
 	}
 }
@@ -106,9 +106,9 @@ func testDriver(t *testing.T, db *sql.DB, s LeaderStrategy) {
 // A new worker gets its share. With the sticky strategy no other unit moves.
 func TestStickyRebalance(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		begin := func() *worker {
-			cfg := withStrategy(config(d.DB, six...), s)
+			cfg := withLease(config(d.DB, six...), leased)
 			cfg.Sticky = true
 			return start(t, cfg)
 		}
@@ -130,9 +130,9 @@ func TestStickyRebalance(t *testing.T) {
 // While nothing changes, the leader writes nothing, however often it polls.
 func TestNothingIsWrittenWithoutChanges(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
-		b := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
+		a := start(t, withLease(brisk(config(d.DB, six...)), leased))
+		b := start(t, withLease(brisk(config(d.DB, six...)), leased))
 		awaitShares(a, b)
 		history(t, d.DB)
 		for range 20 { // a poll and a rebalance follow each heartbeat
@@ -153,12 +153,12 @@ func TestNothingIsWrittenWithoutChanges(t *testing.T) {
 // Two applications in one database each have their leader.
 func TestEachApplicationHasALeader(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		mustExec(t, d.DB, `CREATE SCHEMA other`)
 		for _, table := range []string{"worker_nodes", "consumer_assignments"} {
 			mustExec(t, d.DB, `CREATE TABLE other.`+table+` (LIKE public.`+table+` INCLUDING ALL)`)
 		}
-		a := withStrategy(config(d.DB, six...), s)
+		a := withLease(config(d.DB, six...), leased)
 		b := a
 		b.ID = uuid.New()
 		b.Nodes, b.Assignments = ident.Table{Schema: "other", Name: "worker_nodes"}, ident.Table{Schema: "other", Name: "consumer_assignments"}
@@ -177,7 +177,7 @@ func TestMixedStrategiesAgree(t *testing.T) {
 	insertToken(t, d.DB)
 	a := start(t, brisk(config(d.DB, six...)))
 	a.awaitAssigned(six...)
-	b := start(t, withStrategy(brisk(config(d.DB, six...)), Lease))
+	b := start(t, withLease(brisk(config(d.DB, six...)), true))
 	awaitShares(a, b)
 	await(t, "both lead", func() bool { return a.Status().Leader && b.Status().Leader })
 	history(t, d.DB)
@@ -302,7 +302,6 @@ func TestRegisterFails(t *testing.T) {
 		"no name":     {func(c *Config) { c.Leader = ident.Table{} }, "Leader"},
 		"no interval": {func(c *Config) { c.HeartbeatInterval = 0 }, "HeartbeatInterval"},
 		"timeout":     {func(c *Config) { c.HeartbeatTimeout = c.HeartbeatInterval }, "HeartbeatTimeout is 5s"},
-		"strategy":    {func(c *Config) { c.Strategy = 7 }, "Strategy is 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(d.DB, six...)

@@ -39,7 +39,7 @@ func TestDead(t *testing.T) {
 			t.Errorf("%s: dead is %v", when, got)
 		}
 	}
-	locked, leased, unproven := config(d.DB), withStrategy(config(d.DB), Lease), config(d.DB)
+	locked, leased, unproven := config(d.DB), withLease(config(d.DB), true), config(d.DB)
 	early := join(t, unproven)
 	insertToken(t, d.DB)
 	s := join(t, locked)
@@ -57,7 +57,7 @@ func TestDead(t *testing.T) {
 	expect("its lock is free, its heartbeat young", locked, false)
 	for cfg, want := range map[*Config]bool{&locked: true, &unproven: false, &leased: false} {
 		if got, err := asker.alive.Dead(t.Context(), pgdriver.Pool{DB: d.DB}, cfg.ID, 0); err != nil || got != want {
-			t.Errorf("without grace, strategy %d, proven %v: dead is %v, %v", cfg.Strategy, cfg != &unproven, got, err)
+			t.Errorf("without grace, lease %v, proven %v: dead is %v, %v", cfg.Lease, cfg != &unproven, got, err)
 		}
 	}
 	s = join(t, locked)
@@ -131,8 +131,8 @@ func TestDeadDiscardsAFailedConnection(t *testing.T) {
 // workers that ask only once. The leader sets such a heartbeat back.
 func TestHeartbeatInTheFuture(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		leader := start(t, withStrategy(brisk(config(d.DB, "a")), s))
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
+		leader := start(t, withLease(brisk(config(d.DB, "a")), leased))
 		leader.awaitAssigned("a")
 		gone := uuid.New()
 		mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_at, heartbeat_interval, heartbeat_timeout, consumers, protocol, partitions)
@@ -153,11 +153,11 @@ func TestHeartbeatInTheFuture(t *testing.T) {
 func TestLeaseOfAWorkerWithALongerTimeout(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	slow := withStrategy(config(d.DB, "a"), Lease)
+	slow := withLease(config(d.DB, "a"), true)
 	slow.HeartbeatTimeout = time.Hour
 	leader := start(t, slow)
 	await(t, "it leads", func() bool { return leader.Status().Leader })
-	quick := start(t, withStrategy(brisk(config(d.DB, "a")), Lease))
+	quick := start(t, withLease(brisk(config(d.DB, "a")), true))
 	beats := func() time.Time { return quick.Status().LastHeartbeat }
 	for range 5 { // each claims an expired lease
 		last := beats()

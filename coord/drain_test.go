@@ -12,9 +12,9 @@ import (
 // the request.
 func TestWorkerAskedToDrainGetsNoUnit(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_timeout, consumers, protocol, drain_requested_at) VALUES ($1, '1 hour', $2::text[], 1, now())`, uuid.New().String(), `{Billing,Orders}`)
-		w := start(t, withStrategy(brisk(config(d.DB, "Billing", "Orders")), s))
+		w := start(t, withLease(brisk(config(d.DB, "Billing", "Orders")), leased))
 		w.awaitAssigned("Billing", "Orders")
 	})
 }

@@ -54,20 +54,20 @@ func quick(cfg Config) Config {
 	return cfg
 }
 
-func withStrategy(cfg Config, s LeaderStrategy) Config {
-	cfg.Strategy = s
+func withLease(cfg Config, leased bool) Config {
+	cfg.Lease = leased
 	return cfg
 }
 
-// eachStrategy runs f with both strategies, on a database each.
-func eachStrategy(t *testing.T, f func(t *testing.T, d *pgtest.Database, s LeaderStrategy)) {
+// eachStrategy runs f with advisory locks and with a lease, on a database each.
+func eachStrategy(t *testing.T, f func(t *testing.T, d *pgtest.Database, leased bool)) {
 	t.Helper()
-	for name, s := range map[string]LeaderStrategy{"advisory": Advisory, "lease": Lease} {
+	for name, leased := range map[string]bool{"advisory": false, "lease": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
 			insertToken(t, d.DB)
-			f(t, d, s)
+			f(t, d, leased)
 		})
 	}
 }

@@ -50,10 +50,10 @@ func TestIdleUnitIsReportedAfterAPeriod(t *testing.T) {
 // Tables of other libraries have assignments without a worker. The leader assigns them.
 func TestAssignmentWithoutAWorkerIsAssigned(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		mustExec(t, d.DB, `ALTER TABLE consumer_assignments ALTER COLUMN worker_id DROP NOT NULL`)
 		mustExec(t, d.DB, `INSERT INTO consumer_assignments (consumer_name) SELECT unnest($1::text[])`, six)
-		start(t, withStrategy(brisk(config(d.DB, six...)), s)).awaitAssigned(six...)
+		start(t, withLease(brisk(config(d.DB, six...)), leased)).awaitAssigned(six...)
 	})
 }
 
@@ -61,7 +61,7 @@ func TestAssignmentWithoutAWorkerIsAssigned(t *testing.T) {
 // when it runs again. Other consumers do not wait for it.
 func TestUnownedConsumersAreReportedOnce(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		mustExec(t, d.DB, `ALTER TABLE consumer_assignments ALTER COLUMN worker_id DROP NOT NULL`)
 		mustExec(t, d.DB, `INSERT INTO consumer_assignments (consumer_name) SELECT unnest($1::text[])`, six)
 		mustExec(t, d.DB, `INSERT INTO consumer_checkpoints (consumer_name, paused_at) VALUES ('Retired', NULL), ('Paused', now())`)
@@ -70,7 +70,7 @@ func TestUnownedConsumersAreReportedOnce(t *testing.T) {
 		release := lockRow(t, d.DB, `SELECT FROM consumer_assignments WHERE consumer_name = 'Billing' FOR UPDATE`)
 
 		log := &logged{}
-		cfg := withStrategy(brisk(config(d.DB, six...)), s)
+		cfg := withLease(brisk(config(d.DB, six...)), leased)
 		log.record(&cfg)
 		w := start(t, cfg)
 		w.awaitAssigned("Analytics", "Inventory", "Orders", "Shipping")

@@ -345,10 +345,10 @@ func TestDrainingMemberIsDealtNothing(t *testing.T) {
 // A consumer is split from one into two partitions, and merged again.
 func TestLeaderDealsPartitions(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, strategy LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		var workers []*worker
 		for range 2 {
-			cfg := withStrategy(brisk(config(d.DB, "c")), strategy)
+			cfg := withLease(brisk(config(d.DB, "c")), leased)
 			cfg.Demands = map[string]Demand{"c": {2, ""}}
 			workers = append(workers, start(t, cfg))
 		}

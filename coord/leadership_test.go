@@ -81,7 +81,7 @@ func expire(t *testing.T, db *sql.DB) {
 func TestLeaderWithoutItsLeaseCannotWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
+	a, b := join(t, withLease(config(d.DB, six...), true)), join(t, withLease(config(d.DB, six...), true))
 	lead(t, a)
 	if mustPoll(t, b).leads {
 		t.Fatal("both lead")
@@ -116,7 +116,7 @@ func TestLeaderWithoutItsLeaseCannotWrite(t *testing.T) {
 func TestLeaseExpiresDuringAWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	a := join(t, withStrategy(config(d.DB, six...), Lease))
+	a := join(t, withLease(config(d.DB, six...), true))
 	lead(t, a)
 	tx, err := d.DB.Begin()
 	if err != nil {
@@ -147,7 +147,7 @@ func TestLeaseExpiresDuringAWrite(t *testing.T) {
 func TestLeaseIsKeptDuringAWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
+	a, b := join(t, withLease(config(d.DB, six...), true)), join(t, withLease(config(d.DB, six...), true))
 	lead(t, a)
 	release := lockRow(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('x', gen_random_uuid())`)
 	first := assignLater(a, give("x", a))
@@ -168,7 +168,7 @@ func TestLeaseIsKeptDuringAWrite(t *testing.T) {
 func TestImpossibleLeaseIsExpired(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
+	a, b := join(t, withLease(config(d.DB, six...), true)), join(t, withLease(config(d.DB, six...), true))
 	for _, expires := range []string{"clock_timestamp() + interval '31 seconds'", "'infinity'", "'-infinity'", "NULL"} {
 		lead(t, a)
 		mustExec(t, d.DB, `UPDATE worker_leader_election SET expires_at = `+expires)
@@ -184,7 +184,7 @@ func TestImpossibleLeaseIsExpired(t *testing.T) {
 func TestLeaseRenewal(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	a := join(t, withStrategy(brisk(config(d.DB, six...)), Lease))
+	a := join(t, withLease(brisk(config(d.DB, six...)), true))
 	lead(t, a)
 	first := scan[time.Time](t, d.DB, `SELECT expires_at FROM worker_leader_election`)
 	await(t, "the lease was renewed", func() bool {
@@ -202,8 +202,8 @@ func TestLeaseRenewal(t *testing.T) {
 // it.
 func TestAssignWritesChangesOnly(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		a := join(t, withStrategy(config(d.DB, six...), s))
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
+		a := join(t, withLease(config(d.DB, six...), leased))
 		lead(t, a)
 		history(t, d.DB)
 		for range 3 {
@@ -220,14 +220,14 @@ func TestAssignWritesChangesOnly(t *testing.T) {
 // A leader and leaving workers write at the same time without a deadlock.
 func TestNoDeadlock(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		units := make([]string, 30)
 		for i := range units {
 			units[i] = fmt.Sprintf("unit %02d", i)
 		}
-		leader := join(t, withStrategy(config(d.DB, units...), s))
+		leader := join(t, withLease(config(d.DB, units...), leased))
 		lead(t, leader)
-		leaver := []*session{join(t, withStrategy(config(d.DB, units...), s)), join(t, withStrategy(config(d.DB, units...), s))}
+		leaver := []*session{join(t, withLease(config(d.DB, units...), leased)), join(t, withLease(config(d.DB, units...), leased))}
 		const rounds = 150
 		var wg sync.WaitGroup
 		for _, l := range leaver {

@@ -91,9 +91,9 @@ func TestNewProcessReplacesAKilledOne(t *testing.T) {
 func TestSilentWorkerIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		strategy LeaderStrategy
-		token    bool
-	}{"lease": {Lease, true}, "no token": {Advisory, false}} {
+		leased bool
+		token  bool
+	}{"lease": {true, true}, "no token": {false, false}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
@@ -101,9 +101,9 @@ func TestSilentWorkerIsReplaced(t *testing.T) {
 				insertToken(t, d.DB)
 			}
 			l := &line{}
-			a := start(t, withStrategy(quick(config(l.open(t, d.URL), six...)), test.strategy))
+			a := start(t, withLease(quick(config(l.open(t, d.URL), six...)), test.leased))
 			a.awaitAssigned(six...)
-			b := start(t, withStrategy(quick(config(d.DB, six...)), test.strategy))
+			b := start(t, withLease(quick(config(d.DB, six...)), test.leased))
 			awaitShares(a, b)
 			l.cut(true)
 			b.awaitAssigned(six...)
@@ -122,9 +122,9 @@ func TestSilentWorkerIsReplaced(t *testing.T) {
 // crash, the logins of many clients take that long.
 func TestSlowLogins(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		l := &line{}
-		a := start(t, withStrategy(quick(config(l.open(t, d.URL), six...)), s))
+		a := start(t, withLease(quick(config(l.open(t, d.URL), six...)), leased))
 		a.awaitAssigned(six...)
 		l.slower(3 * time.Second)
 		l.cut(false)
@@ -166,9 +166,9 @@ func TestDeadIdleConnectionsAreDiscarded(t *testing.T) {
 // Terminated connections move no assignment, however often they are terminated.
 func TestTerminatedConnectionsMoveNothing(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
-		b := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
+		a := start(t, withLease(brisk(config(d.DB, six...)), leased))
+		b := start(t, withLease(brisk(config(d.DB, six...)), leased))
 		for range 5 {
 			awaitShares(a, b)
 			mustExec(t, d.DB, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
@@ -236,9 +236,9 @@ func TestServerRestartMovesNothing(t *testing.T) {
 
 func TestDeletedRowIsRegisteredAgain(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		// No heartbeat detects the missing row before patience ends.
-		cfg := withStrategy(config(d.DB, six...), s)
+		cfg := withLease(config(d.DB, six...), leased)
 		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = time.Hour, 3*time.Hour
 		a := start(t, cfg)
 		cfg.ID = uuid.New()
@@ -324,7 +324,7 @@ func (l *logged) count(words ...string) (n int) {
 // not use them again.
 func TestStandbyLeavesThePool(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		var standby atomic.Bool
 		cfg, err := pgx.ParseConfig(d.URL)
 		if err != nil {
@@ -353,7 +353,7 @@ func TestStandbyLeavesThePool(t *testing.T) {
 				defer conn.Close()
 			}
 		}
-		w := start(t, withStrategy(brisk(config(db, six...)), s))
+		w := start(t, withLease(brisk(config(db, six...)), leased))
 		w.awaitAssigned(six...)
 		fill()
 		await(t, "the end of the coordination's session", func() bool {

@@ -24,7 +24,7 @@ func TestPgBouncer(t *testing.T) {
 			if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`); n != 0 {
 				t.Error("the worker registered nevertheless")
 			}
-			awaitShares(start(t, withStrategy(config(db, six...), Lease)), start(t, withStrategy(config(db, six...), Lease)))
+			awaitShares(start(t, withLease(config(db, six...), true)), start(t, withLease(config(db, six...), true)))
 		})
 	}
 }

@@ -246,7 +246,7 @@ func TestPoolerWithLease(t *testing.T) {
 	p := startPooler(t, pgtest.New(t), 3, first)
 	var workers []*worker
 	for range 3 {
-		workers = append(workers, start(t, withStrategy(p.config(t), Lease)))
+		workers = append(workers, start(t, withLease(p.config(t), true)))
 		awaitShares(workers...)
 	}
 	workers[0].leave()

@@ -14,10 +14,10 @@ import (
 // database rejects, stops neither.
 func TestStatusIsWritten(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		said, failure := `{"n": 1}`, error(nil)
 		log := &logged{}
-		cfg := withStrategy(config(d.DB, six...), s)
+		cfg := withLease(config(d.DB, six...), leased)
 		log.record(&cfg)
 		cfg.Status = func() ([]byte, error) { return []byte(said), failure }
 		w := join(t, cfg)
@@ -68,8 +68,8 @@ func TestStatusIsWritten(t *testing.T) {
 // A poll between two heartbeats writes nothing.
 func TestPollWritesOnlyDueHeartbeats(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		w := join(t, withStrategy(config(d.DB, six...), s))
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
+		w := join(t, withLease(config(d.DB, six...), leased))
 		lead(t, w)
 		at := func() string { return scan[string](t, d.DB, `SELECT xmin::text FROM worker_nodes`) }
 		before := at()
@@ -121,7 +121,7 @@ func announced(t *testing.T, d *pgtest.Database) int {
 // A join, a leave and a rebalance are announced. An idle group announces nothing.
 func TestAnnouncements(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
 		expect := func(when string, want int) {
 			t.Helper()
 			await(t, when, func() bool { return announced(t, d) >= want })
@@ -129,10 +129,10 @@ func TestAnnouncements(t *testing.T) {
 				t.Errorf("%s: %d announcements, want %d", when, got, want)
 			}
 		}
-		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+		a := start(t, withLease(brisk(config(d.DB, six...)), leased))
 		a.awaitAssigned(six...)
 		expect("registered, dealt out", 2)
-		b := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+		b := start(t, withLease(brisk(config(d.DB, six...)), leased))
 		awaitShares(a, b)
 		expect("registered, dealt out again", 4)
 		for range 10 {
@@ -185,8 +185,8 @@ func TestWakePollsAtOnce(t *testing.T) {
 // A leader that was delayed finds itself alive, since its heartbeat is part of the same poll.
 func TestDelayedLeaderIsAlive(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		w := join(t, withStrategy(config(d.DB, six...), s))
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, leased bool) {
+		w := join(t, withLease(config(d.DB, six...), leased))
 		lead(t, w)
 		mustExec(t, d.DB, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '1 hour'`)
 		w.Beaten = time.Time{}

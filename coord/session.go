@@ -77,7 +77,7 @@ type view struct {
 func (s *session) poll(ctx context.Context) (v view, err error) {
 	self, err := s.Poll(ctx, func(ctx context.Context, beat bool, status string) (liveness.Self, error) {
 		v = view{}
-		if s.cfg.Strategy == Lease {
+		if s.cfg.Lease {
 			err = s.queryLease(ctx, &v, beat, status)
 		} else {
 			err = s.queryView(ctx, &v, beat, status, &v.leads)
@@ -154,7 +154,7 @@ func (s *session) assign(ctx context.Context, n next) (leads bool, written int, 
 
 // leave deletes this worker's rows and records that the worker stopped.
 func (s *session) leave(ctx context.Context, failed bool) error {
-	if s.cfg.Strategy == Lease {
+	if s.cfg.Lease {
 		if _, err := s.Exec(ctx, "release the lease", s.sql.release, s.args()...); err != nil {
 			return err
 		}

@@ -64,7 +64,7 @@ WHERE worker_id = (SELECT id FROM given)`,
 	seen := givenCTE + `, ` + alive.BeatSQL("$6", "$5") + `
 SELECT ` + alive.SelfSQL("$6") + `,
 	` + c.mine() + `,`
-	if c.Strategy == Lease {
+	if c.Lease {
 		s.lease(c, seen)
 	} else {
 		s.advisory(c, seen)

@@ -103,7 +103,7 @@ func (w *Worker) coordination() coord.Config {
 		DB: w.db.DB, ID: w.id, Units: w.kinds, Column: "kinds",
 		Nodes: w.tables.Workers, Stopped: w.tables.Stopped, Leader: w.tables.Leader, Changes: w.tables.Changes, Token: w.tables.Token,
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
-		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
+		Lease: w.cfg.leader == LeaderStrategyLease, Hostname: w.cfg.hostname,
 		Status:      w.heartbeatStatus,
 		Incarnation: runtime.StartedSQL + `::text`, FailedOver: w.failover.Beat,
 		OnMembers: w.rescuer.see, OnDrain: w.life.Stop.Drain,
@@ -121,9 +121,6 @@ func (w *Worker) coordination() coord.Config {
 			w.observers.End(about(observe.ConditionCoordination, ""))
 		},
 		OnTaskFailed: w.taskFailed,
-	}
-	if w.cfg.leader == LeaderStrategyLease {
-		c.Strategy = coord.Lease
 	}
 	return c
 }

@@ -192,14 +192,11 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, 
 		HeartbeatInterval: c.HeartbeatInterval,
 		HeartbeatTimeout:  c.HeartbeatTimeout,
 		RebalanceInterval: c.RebalanceInterval,
-		Strategy:          coord.Advisory,
+		Lease:             c.LeaderStrategy == LeaderStrategyLease,
 		Sticky:            c.AssignmentStrategy == AssignSticky,
 		Status:            status,
 		Demands:           map[string]coord.Demand{},
 		Scopes:            map[string]scope.Scope{},
-	}
-	if c.LeaderStrategy == LeaderStrategyLease {
-		cc.Strategy = coord.Lease
 	}
 	for _, u := range units {
 		cc.Units = append(cc.Units, u.name)

@@ -118,7 +118,7 @@ func (d *deployment) startRuns(db *sql.DB) {
 }
 
 // advance runs a worker that advances a flow, and removes the flow.
-func (d *deployment) advance(db *sql.DB, strategy coord.LeaderStrategy) {
+func (d *deployment) advance(db *sql.DB, leased bool) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
 	defer cancel()
@@ -127,7 +127,7 @@ func (d *deployment) advance(db *sql.DB, strategy coord.LeaderStrategy) {
 	flow.Handle(h, list, func(context.Context, *jobs.Job[listJob]) ([]itemJob, error) { return make([]itemJob, 2), nil })
 	flow.Handle(h, items, func(context.Context, *jobs.Job[itemJob]) (int, error) { return 1, nil })
 	leader := jobs.LeaderStrategyAdvisory
-	if strategy == coord.Lease {
+	if leased {
 		leader = jobs.LeaderStrategyLease
 	}
 	c := d.flows(d.DB)
@@ -235,7 +235,7 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 
 // coordinate runs the coordination of a worker until it leads, and passes on the function that
 // judges the dead.
-func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then func(dead func([]uuid.UUID) (string, []any))) {
+func (d *deployment) coordinate(db *sql.DB, leased bool, then func(dead func([]uuid.UUID) (string, []any))) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
 	defer cancel()
@@ -247,7 +247,7 @@ func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then 
 		DB: db, ID: uuid.New(), Units: []string{"a"}, Column: "kinds",
 		Nodes: d.names.Workers, Stopped: d.names.Stopped, Leader: d.names.Leader, Changes: d.names.Changes, Token: d.names.Token,
 		HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: 10 * time.Second, RebalanceInterval: 100 * time.Millisecond,
-		Strategy: strategy, Incarnation: incarnation.Of(d.names.Token, "", "", database), FailedOver: func(string) bool { return false },
+		Lease: leased, Incarnation: incarnation.Of(d.names.Token, "", "", database), FailedOver: func(string) bool { return false },
 		Status: func() ([]byte, error) { return []byte(`{}`), nil },
 		OnMembers: func(rows, _ []uuid.UUID) {
 			select {
@@ -339,7 +339,7 @@ func (d *deployment) read(o *ops.Jobs) {
 	value[[]ops.JobsOperation](d)(o.Operations(ctx, ops.OperationsFilter{Job: 1, Queue: "q"}, 10))
 }
 
-var strategies = map[string]coord.LeaderStrategy{"advisory": coord.Advisory, "lease": coord.Lease}
+var strategies = map[string]bool{"advisory": false, "lease": true}
 
 // Workers, clients and operators succeed with privileges on only the columns that they need.
 // Without any one of these privileges, a statement fails.
@@ -357,14 +357,14 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 		})
 		d.checkParts(d.role("operator"), slices.Concat(rights.JobsOperator(d.names), rights.JobsMarks(d.names)), d.operate)
 	})
-	for name, strategy := range strategies {
+	for name, leased := range strategies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := deploy(t)
-			needs := slices.Concat(rights.JobsWorker(d.names, strategy == coord.Lease), rights.JobsEmitters(events), rights.JobsFlows(d.names))
+			needs := slices.Concat(rights.JobsWorker(d.names, leased), rights.JobsEmitters(events), rights.JobsFlows(d.names))
 			d.checkParts(d.role("worker"), needs, func(db *sql.DB) {
-				d.coordinate(db, strategy, func(dead func([]uuid.UUID) (string, []any)) { d.work(db, dead) })
-				d.advance(db, strategy)
+				d.coordinate(db, leased, func(dead func([]uuid.UUID) (string, []any)) { d.work(db, dead) })
+				d.advance(db, leased)
 			})
 		})
 	}
@@ -373,7 +373,7 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 // Each role succeeds with exactly the privileges of migrations.JobsGrants.
 func TestJobsRolesUnderTheirGrants(t *testing.T) {
 	t.Parallel()
-	for name, strategy := range strategies {
+	for name, leased := range strategies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := deploy(t)
@@ -391,8 +391,8 @@ func TestJobsRolesUnderTheirGrants(t *testing.T) {
 			client, worker, operator, reader := d.open(roles.Client), d.open(roles.Worker), d.open(roles.Operator), d.open(roles.Reader)
 			d.enqueue(client)
 			d.operate(operator)
-			d.coordinate(worker, strategy, func(dead func([]uuid.UUID) (string, []any)) { d.work(worker, dead) })
-			d.advance(worker, strategy)
+			d.coordinate(worker, leased, func(dead func([]uuid.UUID) (string, []any)) { d.work(worker, dead) })
+			d.advance(worker, leased)
 			o := value[*ops.Jobs](d)(ops.NewJobs(reader, ops.WithNames(config.Names)))
 			d.read(o)
 			d.check(migrations.CheckJobs(t.Context(), reader, &config))
@@ -431,7 +431,7 @@ func TestAdvanceNamesMissingPrivileges(t *testing.T) {
 	for statement := range strings.SplitSeq(grants, "; ") {
 		d.Exec(t, statement)
 	}
-	d.advance(db, coord.Advisory)
+	d.advance(db, false)
 	d.noneDenied()
 }
 
