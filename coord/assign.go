@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
@@ -15,9 +16,9 @@ import (
 type member struct {
 	ID    uuid.UUID
 	Units []string // nil: unknown, since another library runs the worker
-	// Demands are the partition demands that differ from [Single]. A nil map marks a build
+	// Demands are the partition demands that differ from [partition.Single]. A nil map marks a build
 	// without partition support, which runs no part of a unit.
-	Demands map[string]Demand
+	Demands map[string]partition.Demand
 	// Scopes are the scopes that the code declares. A unit without a scope belongs to a build
 	// without scope support.
 	Scopes map[string]scope.Scope

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/scope"
 )
@@ -20,7 +21,7 @@ type Config struct {
 	ID    uuid.UUID // of this worker
 	Units []string  // the units that this worker has code for; constant for an ID
 	// Demands are the partition demands for units. They are constant for an ID.
-	Demands map[string]Demand
+	Demands map[string]partition.Demand
 	// Scopes are the scopes of the units' code. If the scopes of workers differ, the workers
 	// with the greatest scope run the unit. Scopes are constant for an ID.
 	Scopes map[string]scope.Scope

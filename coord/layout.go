@@ -13,32 +13,23 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
-// Demand is a worker's partition demand for a consumer.
-type Demand struct {
-	Count int    `json:"count"`
-	Key   string `json:"key,omitempty"` // the name of the key; empty: the aggregate's id
-}
-
-// Single is the demand for one partition.
-var Single = Demand{Count: 1}
-
 // details are the details of a consumer in a worker's row. Builds without scope support write
 // no consumer without a demand, and cannot read one.
 type details struct {
-	Demand
+	partition.Demand
 	Scope *scope.Scope `json:"scope,omitempty"`
 }
 
 // detailsText returns the details in a worker's row: an empty object if there are none.
-func detailsText(demands map[string]Demand, scopes map[string]scope.Scope) string {
+func detailsText(demands map[string]partition.Demand, scopes map[string]scope.Scope) string {
 	shown := map[string]details{}
 	for consumer, w := range demands {
-		if w != Single {
+		if w != partition.Single {
 			shown[consumer] = details{Demand: w}
 		}
 	}
 	for consumer, s := range scopes {
-		d := details{Demand: Single, Scope: &s}
+		d := details{Demand: partition.Single, Scope: &s}
 		if w, demanded := shown[consumer]; demanded {
 			d.Demand = w.Demand
 		}
@@ -51,14 +42,14 @@ func detailsText(demands map[string]Demand, scopes map[string]scope.Scope) strin
 // detailsOf parses the details in a worker's row. demands is nil for a build without partition
 // support and for details that cannot be parsed. scopes is empty for a build without scope
 // support.
-func detailsOf(n liveness.Node) (demands map[string]Demand, scopes map[string]scope.Scope) {
+func detailsOf(n liveness.Node) (demands map[string]partition.Demand, scopes map[string]scope.Scope) {
 	var shown map[string]details
 	if err := json.Unmarshal(n.Details, &shown); err != nil || shown == nil {
 		return nil, nil
 	}
-	demands, scopes = map[string]Demand{}, map[string]scope.Scope{}
+	demands, scopes = map[string]partition.Demand{}, map[string]scope.Scope{}
 	for consumer, d := range shown {
-		if d.Demand != Single {
+		if d.Demand != partition.Single {
 			demands[consumer] = d.Demand
 		}
 		if d.Scope != nil {
@@ -69,11 +60,11 @@ func detailsOf(n liveness.Node) (demands map[string]Demand, scopes map[string]sc
 }
 
 // demand returns a member's demand for a consumer that the member has code for.
-func (m member) demand(consumer string) Demand {
+func (m member) demand(consumer string) partition.Demand {
 	if w, ok := m.Demands[consumer]; ok && w.Count > 0 {
 		return w
 	}
-	return Single
+	return partition.Single
 }
 
 // predatesPartitions reports whether the member's build has no partition support.
@@ -148,31 +139,11 @@ func layoutsOf(alive []member, parts []part) map[string]*layout {
 	return all
 }
 
-// Number returns the wanted number of partitions of a consumer. A number that an operator has
-// fixed applies, if it is above 0. Otherwise the number applies that all workers with the code
-// demand. old reports whether some worker has no partition support or runs another library:
-// the number is then 1. 0 means that the units stay, for one of two reasons. The demands
-// differ, as in a deployment, or the keys differ and the consumer is not split yet.
-func Number(fixed int, split, old bool, demands []Demand) (count int) {
-	switch {
-	case fixed > 0:
-		count = fixed
-	case old:
-		count = 1
-	case len(demands) > 0 && !slices.ContainsFunc(demands, func(w Demand) bool { return w.Count != demands[0].Count }):
-		count = demands[0].Count
-	}
-	if count > 1 && !split && (len(demands) == 0 || slices.ContainsFunc(demands, func(w Demand) bool { return w.Key != demands[0].Key })) {
-		return 0
-	}
-	return count
-}
-
 // decide sets the number of wanted partitions and the members that may run them. Only a member
 // whose build knows the key may run a part.
 func (l *layout) decide(alive []member) {
 	l.able = make([]bool, len(alive))
-	var demands []Demand // of members with partition support
+	var demands []partition.Demand // of members with partition support
 	old, fixed := false, l.fixed
 	for i, m := range alive {
 		if m.Units == nil { // a worker of another library may run any consumer, and ignores partitions
@@ -188,7 +159,7 @@ func (l *layout) decide(alive []member) {
 			demands = append(demands, w)
 		}
 	}
-	l.count = Number(fixed, l.split, old, demands)
+	l.count = partition.Number(fixed, l.split, old, demands)
 	key := l.key
 	if !l.split {
 		if l.count <= 1 {

@@ -15,9 +15,13 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
+func asking(count int, key string) partition.Demand {
+	return partition.Demand{Count: count, Key: key}
+}
+
 // able returns a live worker with code for "c" and two other units, and a demand for "c".
-func able(w Demand) member {
-	return member{ID: uuid.New(), Units: []string{"a", "b", "c"}, Demands: map[string]Demand{"c": w}}
+func able(w partition.Demand) member {
+	return member{ID: uuid.New(), Units: []string{"a", "b", "c"}, Demands: map[string]partition.Demand{"c": w}}
 }
 
 // splitAt returns the rows of "c" in n partitions by a key.
@@ -44,24 +48,24 @@ func TestWantedPartitions(t *testing.T) {
 		count int
 		able  []bool
 	}{
-		"all demand the same":                 {[]member{able(Demand{4, ""}), other, able(Demand{4, ""})}, nil, 4, []bool{true, false, true}},
-		"a deployment of another number":      {[]member{able(Demand{4, ""}), able(Demand{8, ""})}, splitAt(4, ""), 0, []bool{true, true}},
-		"a deployment of the first number":    {[]member{able(Demand{4, ""}), able(Single)}, nil, 0, []bool{true, true}},
-		"a build without partition support":   {[]member{able(Demand{4, ""}), old}, nil, 1, []bool{true, true}},
-		"an old build joins a split consumer": {[]member{able(Demand{4, ""}), old}, splitAt(4, ""), 1, []bool{true, false}},
-		"another library's":                   {[]member{able(Demand{4, ""}), {ID: uuid.New()}}, nil, 1, []bool{true, false}},
-		"another library's, split":            {[]member{able(Demand{4, ""}), {ID: uuid.New()}}, splitAt(4, ""), 1, []bool{true, false}},
-		"another library's, fixed":            {[]member{able(Demand{4, ""}), {ID: uuid.New()}}, fixed(3, whole), 1, []bool{true, false}},
-		"no more partitions":                  {[]member{able(Single)}, splitAt(4, ""), 1, []bool{true}},
-		"fixed":                               {[]member{able(Demand{4, ""}), able(Demand{8, ""}), old}, fixed(3, whole), 3, []bool{true, true, false}},
-		"fixed to one":                        {[]member{able(Demand{4, ""})}, fixed(1, splitAt(4, "")), 1, []bool{true}},
+		"all demand the same":                 {[]member{able(asking(4, "")), other, able(asking(4, ""))}, nil, 4, []bool{true, false, true}},
+		"a deployment of another number":      {[]member{able(asking(4, "")), able(asking(8, ""))}, splitAt(4, ""), 0, []bool{true, true}},
+		"a deployment of the first number":    {[]member{able(asking(4, "")), able(partition.Single)}, nil, 0, []bool{true, true}},
+		"a build without partition support":   {[]member{able(asking(4, "")), old}, nil, 1, []bool{true, true}},
+		"an old build joins a split consumer": {[]member{able(asking(4, "")), old}, splitAt(4, ""), 1, []bool{true, false}},
+		"another library's":                   {[]member{able(asking(4, "")), {ID: uuid.New()}}, nil, 1, []bool{true, false}},
+		"another library's, split":            {[]member{able(asking(4, "")), {ID: uuid.New()}}, splitAt(4, ""), 1, []bool{true, false}},
+		"another library's, fixed":            {[]member{able(asking(4, "")), {ID: uuid.New()}}, fixed(3, whole), 1, []bool{true, false}},
+		"no more partitions":                  {[]member{able(partition.Single)}, splitAt(4, ""), 1, []bool{true}},
+		"fixed":                               {[]member{able(asking(4, "")), able(asking(8, "")), old}, fixed(3, whole), 3, []bool{true, true, false}},
+		"fixed to one":                        {[]member{able(asking(4, ""))}, fixed(1, splitAt(4, "")), 1, []bool{true}},
 		"fixed without partition support":     {[]member{old}, fixed(3, whole), 0, []bool{true}},
-		"a key":                               {[]member{able(Demand{4, "customer"})}, nil, 4, []bool{true}},
-		"two keys":                            {[]member{able(Demand{4, "customer"}), able(Demand{4, ""})}, nil, 0, []bool{true, true}},
-		"two keys, not split":                 {[]member{able(Demand{1, "customer"}), able(Demand{1, ""})}, nil, 1, []bool{true, true}},
-		"another key than that of the split":  {[]member{able(Demand{4, "customer"})}, splitAt(4, ""), 4, []bool{false}},
-		"the key of the split and another":    {[]member{able(Demand{4, "customer"}), able(Demand{4, ""})}, splitAt(4, ""), 4, []bool{false, true}},
-		"a demand for a negative number":      {[]member{able(Demand{-1, ""})}, nil, 1, []bool{true}},
+		"a key":                               {[]member{able(asking(4, "customer"))}, nil, 4, []bool{true}},
+		"two keys":                            {[]member{able(asking(4, "customer")), able(asking(4, ""))}, nil, 0, []bool{true, true}},
+		"two keys, not split":                 {[]member{able(asking(1, "customer")), able(asking(1, ""))}, nil, 1, []bool{true, true}},
+		"another key than that of the split":  {[]member{able(asking(4, "customer"))}, splitAt(4, ""), 4, []bool{false}},
+		"the key of the split and another":    {[]member{able(asking(4, "customer")), able(asking(4, ""))}, splitAt(4, ""), 4, []bool{false, true}},
+		"a demand for a negative number":      {[]member{able(asking(-1, ""))}, nil, 1, []bool{true}},
 		"no member has code for it":           {[]member{other}, splitAt(4, ""), 0, []bool{false}},
 	} {
 		l := layoutsOf(c.alive, c.parts)["c"]
@@ -153,7 +157,7 @@ func TestPartitionsConverge(t *testing.T) {
 			return rests
 		}
 		var alive []member
-		var demand Demand
+		var demand partition.Demand
 		for range rapid.IntRange(1, 4).Draw(t, "demands") {
 			demand.Count = rapid.IntRange(1, 9).Draw(t, "count")
 			alive = nil
@@ -193,7 +197,7 @@ func TestPartitionsConverge(t *testing.T) {
 // The parts of one partition meet at one worker. The parts of a unit that is to be split need
 // not move first.
 func TestPartsOfOnePartitionGetOneOwner(t *testing.T) {
-	alive := []member{able(Demand{2, ""}), able(Demand{2, ""}), able(Demand{2, ""})}
+	alive := []member{able(asking(2, "")), able(asking(2, "")), able(asking(2, ""))}
 	for i := range alive {
 		alive[i].Units = []string{"c"}
 	}
@@ -221,7 +225,7 @@ func TestPartsOfOnePartitionGetOneOwner(t *testing.T) {
 }
 
 func TestDemandsRoundTrip(t *testing.T) {
-	demands := map[string]Demand{"c": {4, ""}, "d": {1, "customer"}, "e": Single}
+	demands := map[string]partition.Demand{"c": asking(4, ""), "d": asking(1, "customer"), "e": partition.Single}
 	got, _ := detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(detailsText(demands, nil))}})
 	delete(demands, "e")
 	if !maps.Equal(got, demands) {
@@ -229,7 +233,7 @@ func TestDemandsRoundTrip(t *testing.T) {
 	}
 	var m member
 	m.Demands, _ = detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(detailsText(nil, nil))}})
-	if m.predatesPartitions() || m.demand("c") != Single {
+	if m.predatesPartitions() || m.demand("c") != partition.Single {
 		t.Error("a build that demands nothing counts as a build without partition support")
 	}
 	for _, details := range []string{"", "null", "[]"} {
@@ -241,14 +245,14 @@ func TestDemandsRoundTrip(t *testing.T) {
 
 func TestScopesRoundTrip(t *testing.T) {
 	scopes := map[string]scope.Scope{"c": scope.Of([]string{"A", "B"}, 2, "head"), "d": scope.Of(nil, 0, "")}
-	demands := map[string]Demand{"c": {4, "k"}, "d": Single}
+	demands := map[string]partition.Demand{"c": asking(4, "k"), "d": partition.Single}
 	text := detailsText(demands, scopes)
 	gotDemands, got := detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(text)}})
-	if !maps.EqualFunc(got, scopes, func(a, b scope.Scope) bool { return a.String() == b.String() }) || !maps.Equal(gotDemands, map[string]Demand{"c": {4, "k"}}) {
+	if !maps.EqualFunc(got, scopes, func(a, b scope.Scope) bool { return a.String() == b.String() }) || !maps.Equal(gotDemands, map[string]partition.Demand{"c": asking(4, "k")}) {
 		t.Errorf("%v, %v", got, gotDemands)
 	}
 	// A build without scope support parses the demands.
-	var old map[string]Demand
+	var old map[string]partition.Demand
 	if err := json.Unmarshal([]byte(text), &old); err != nil || !maps.Equal(old, demands) {
 		t.Errorf("%v, %v", old, err)
 	}
@@ -266,7 +270,7 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 		}
 		var alive []member
 		for range rapid.IntRange(1, 5).Draw(t, "workers") {
-			m := able(Demand{Count: 1, Key: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key")})
+			m := able(partition.Demand{Count: 1, Key: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key")})
 			if n := rapid.IntRange(0, len(all)).Draw(t, "scope"); n < len(all) {
 				m.Scopes = map[string]scope.Scope{"c": all[n]}
 			}
@@ -307,7 +311,7 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 // A draining member gets no unit, and keeps its units until it releases them.
 func TestDrainingMemberIsDealtNothing(t *testing.T) {
 	t.Parallel()
-	gone, stays := able(Single), able(Demand{2, ""})
+	gone, stays := able(partition.Single), able(asking(2, ""))
 	gone.draining = true
 	gone.Units = append(gone.Units, "own")
 	is := assignments{owners: map[string]uuid.UUID{"a": gone.ID, "c": gone.ID, "own": gone.ID}}
@@ -349,7 +353,7 @@ func TestLeaderDealsPartitions(t *testing.T) {
 		var workers []*worker
 		for range 2 {
 			cfg := withLease(brisk(config(d.DB, "c")), leased)
-			cfg.Demands = map[string]Demand{"c": {2, ""}}
+			cfg.Demands = map[string]partition.Demand{"c": asking(2, "")}
 			workers = append(workers, start(t, cfg))
 		}
 		has := func(unit string, n int) func() bool {

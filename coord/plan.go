@@ -104,7 +104,7 @@ func withoutDraining(alive []member) (all []member, draining map[uuid.UUID]bool)
 	all, draining = slices.Clone(alive), map[uuid.UUID]bool{}
 	for i, m := range all {
 		if m.draining {
-			all[i], draining[m.ID] = member{ID: m.ID, Units: []string{}, Demands: map[string]Demand{}}, true
+			all[i], draining[m.ID] = member{ID: m.ID, Units: []string{}, Demands: map[string]partition.Demand{}}, true
 		}
 	}
 	return all, draining

@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -195,7 +196,7 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, 
 		Lease:             c.LeaderStrategy == LeaderStrategyLease,
 		Sticky:            c.AssignmentStrategy == AssignSticky,
 		Status:            status,
-		Demands:           map[string]coord.Demand{},
+		Demands:           map[string]partition.Demand{},
 		Scopes:            map[string]scope.Scope{},
 	}
 	for _, u := range units {

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -49,7 +48,7 @@ type spec struct {
 	placed       chan struct{} // closed after the first checkpoint was placed; nil if it existed at the start
 
 	scope  scope.Scope // of types, version and start
-	demand coord.Demand
+	demand partition.Demand
 	key    partitions.Key
 	// exclusive has room for one running part. It is for a consumer that other builds split
 	// although its events must not be handled at the same time. It is nil if they may be.
@@ -128,7 +127,7 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 			err = fmt.Errorf("a %T panicked when asked for its name, types, version, start or partitions: %s", c, errtext.Panic(v))
 		}
 	}()
-	d := &spec{consumerName: c.Name(), consumer: c, demand: coord.Single}
+	d := &spec{consumerName: c.Name(), consumer: c, demand: partition.Single}
 	if s, ok := c.(consumer.ScopedConsumer); ok {
 		d.types = slices.Clone(s.AggregateTypes())
 	}
@@ -191,7 +190,7 @@ func (d *spec) partitions() error {
 	if err := p.Check(); err != nil {
 		return fmt.Errorf("%q: Partitions: %w", d.consumerName, err)
 	}
-	d.demand, d.key = coord.Demand{Count: p.Count, Key: p.Key.Name()}, partitions.Key{Key: p.Key}
+	d.demand, d.key = partition.Demand{Count: p.Count, Key: p.Key.Name()}, partitions.Key{Key: p.Key}
 	return nil
 }
 

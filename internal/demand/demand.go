@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/ops"
@@ -15,7 +14,7 @@ import (
 
 // group is the set of workers whose builds have the same demand.
 type group struct {
-	demand coord.Demand // the zero value: a build without partition support
+	demand partition.Demand // the zero value: a build without partition support
 	places []string
 }
 
@@ -24,9 +23,9 @@ type group struct {
 // a change is in progress. place returns the location of a worker.
 func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) string) string {
 	groups := groupsOf(c.Name, live, place)
-	var demands []coord.Demand
+	var demands []partition.Demand
 	for _, g := range groups {
-		if g.demand != (coord.Demand{}) {
+		if g.demand != (partition.Demand{}) {
 			demands = append(demands, g.demand)
 		}
 	}
@@ -35,8 +34,8 @@ func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) stri
 	if foreign {
 		fixed = 0
 	}
-	n := coord.Number(fixed, split, old, demands)
-	unlike := slices.ContainsFunc(demands, func(d coord.Demand) bool { return d.Count != n })
+	n := partition.Number(fixed, split, old, demands)
+	unlike := slices.ContainsFunc(demands, func(d partition.Demand) bool { return d.Count != n })
 	var why string
 	switch {
 	case len(groups) == 0, n > 0 && fixed > 0, n > 0 && !unlike && !(split && len(demands) == 0) && !(foreign && c.Fixed > 1):
@@ -47,7 +46,7 @@ func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) stri
 		why = "1 partition is wanted while a process of another library runs"
 	case old && n == 1:
 		why = "1 partition is wanted while a build without partition support runs"
-	case slices.ContainsFunc(demands, func(d coord.Demand) bool { return d.Count != demands[0].Count }) && fixed == 0:
+	case slices.ContainsFunc(demands, func(d partition.Demand) bool { return d.Count != demands[0].Count }) && fixed == 0:
 		why = fmt.Sprintf("it stays at %d partition%s, since the workers' builds ask for different counts", max(len(c.Units), 1), "s"[:min(max(len(c.Units)-1, 0), 1)])
 	default:
 		why = "it is not split, since the workers' builds have different keys"
@@ -117,12 +116,12 @@ func groupsOf(consumer string, live []ops.Worker, place func(ops.Worker) string)
 		if w.Able != nil && !slices.Contains(w.Able, consumer) {
 			continue
 		}
-		var demand coord.Demand
+		var demand partition.Demand
 		if w.Wishes != nil {
-			demand = coord.Single
+			demand = partition.Single
 		}
 		if shown, ok := w.Wishes[consumer]; ok && shown.Count > 0 {
-			demand = coord.Demand(shown)
+			demand = partition.Demand(shown)
 		}
 		i := slices.IndexFunc(groups, func(g group) bool { return g.demand == demand })
 		if i < 0 {
@@ -143,7 +142,7 @@ func texts(groups []group) (all []string) {
 		}
 		text := fmt.Sprintf("%s %s for %d", firstPlaces(g.places), ask, g.demand.Count)
 		switch {
-		case g.demand == (coord.Demand{}):
+		case g.demand == (partition.Demand{}):
 			text = fmt.Sprintf("%s %s no partition support", firstPlaces(g.places), have)
 		case g.demand.Key != "":
 			text += " by the key " + g.demand.Key
