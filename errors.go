@@ -75,5 +75,5 @@ var (
 type ConsumerError = observe.ConsumerError
 
 // SetupError names a change in the database that breaks the frontier's proof, and the
-// remedy. It wraps one of the errors of package frontier.
+// remedy.
 type SetupError = frontier.SetupError

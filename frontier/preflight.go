@@ -10,28 +10,32 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Errors of a database on which the frontier cannot work. Preflight wraps each in a
-// [SetupError].
+// Errors of a database on which the frontier may not work for this connection or this role. A
+// [SetupError] wraps each.
 var (
-	ErrServerVersion   = errors.New("the server is too old")
-	ErrInRecovery      = errors.New("the server is in recovery")
-	ErrTableNotFound   = errors.New("a table is missing")
-	ErrColumnNotFound  = errors.New("the position column is missing")
-	ErrNoPrivilege     = errors.New("a privilege is missing")
-	ErrRowSecurity     = errors.New("row-level security hides rows of the log")
-	ErrSequenceUnknown = errors.New("the sequence behind the positions cannot be found")
-	ErrSequenceCache   = errors.New("the sequence's cache is not 1")
-	ErrSequenceStep    = errors.New("the sequence's increment is not 1")
-	ErrSequenceCycle   = errors.New("the sequence cycles")
-	ErrSequenceLow     = errors.New("positions may be below 1")
-	ErrSequenceBehind  = errors.New("the log has positions above its sequence")
-	ErrLogReplaced     = errors.New("the log's table or sequence was replaced")
+	ErrInRecovery  = errors.New("the server is in recovery")
+	ErrNoPrivilege = errors.New("a privilege is missing")
+	ErrRowSecurity = errors.New("row-level security hides rows of the log")
+)
+
+// Errors of a database on which the frontier cannot work at all.
+var (
+	errServerVersion   = errors.New("the server is too old")
+	errTableNotFound   = errors.New("a table is missing")
+	errColumnNotFound  = errors.New("the position column is missing")
+	errSequenceUnknown = errors.New("the sequence behind the positions cannot be found")
+	errSequenceCache   = errors.New("the sequence's cache is not 1")
+	errSequenceStep    = errors.New("the sequence's increment is not 1")
+	errSequenceCycle   = errors.New("the sequence cycles")
+	errSequenceLow     = errors.New("positions may be below 1")
+	errSequenceBehind  = errors.New("the log has positions above its sequence")
+	errLogReplaced     = errors.New("the log's table or sequence was replaced")
 )
 
 // SetupError says why the frontier's proof does not hold on the database, and what to do about
 // it.
 type SetupError struct {
-	Err    error // one of the Err variables of this package
+	Err    error // what does not hold, in general
 	Detail string
 	Remedy string
 }
@@ -139,7 +143,7 @@ type server struct {
 func (s server) check() error {
 	switch {
 	case s.version < oldestServer*10_000:
-		return setupError(ErrServerVersion, fmt.Sprintf("use PostgreSQL %d or later", oldestServer), "the server is PostgreSQL %d.%d", s.version/10_000, s.version%10_000)
+		return setupError(errServerVersion, fmt.Sprintf("use PostgreSQL %d or later", oldestServer), "the server is PostgreSQL %d.%d", s.version/10_000, s.version%10_000)
 	case s.recovering:
 		return setupError(ErrInRecovery, "connect to the primary", "the locks on the log's sequence do not show on a replica")
 	case !s.showsLocks:
@@ -157,7 +161,7 @@ FROM (SELECT to_regclass($1::text)::oid AS oid) AS t`, t.SQL()).Scan(&found, &al
 	case err != nil:
 		return fmt.Errorf("frontier: find table %s: %w", t, err)
 	case !found:
-		return setupError(ErrTableNotFound, "apply the migrations (migrations.Apply or cmd/migrate-gen)", "there is no table %s", t)
+		return setupError(errTableNotFound, "apply the migrations (migrations.Apply or cmd/migrate-gen)", "there is no table %s", t)
 	case !allowed:
 		return setupError(ErrNoPrivilege, "GRANT SELECT, INSERT, UPDATE ON "+t.SQL()+" to this role", "this role may not read and write table %s", t)
 	}
@@ -177,11 +181,11 @@ LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.att
 WHERE c.oid = to_regclass($1::text)`, table, column).Scan(&o.tableOID, &o.table, &hidden, &attribute, &allowed)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return setupError(ErrTableNotFound, "create the table, or correct the name that the event store returns", "there is no table %s", table)
+		return setupError(errTableNotFound, "create the table, or correct the name that the event store returns", "there is no table %s", table)
 	case err != nil:
 		return fmt.Errorf("frontier: find column %s of table %s: %w", column, table, err)
 	case !attribute.Valid:
-		return setupError(ErrColumnNotFound, "correct the name that the event store returns", "table %s has no column %s", o.table, column)
+		return setupError(errColumnNotFound, "correct the name that the event store returns", "table %s has no column %s", o.table, column)
 	case hidden:
 		return rowSecurityError(o.table)
 	case !allowed:
@@ -207,13 +211,13 @@ func (o *origin) findSequence(ctx context.Context, q store.Querier) error {
 	case err != nil:
 		return fmt.Errorf("frontier: find the sequence of %s.%s: %w", o.table, o.column, err)
 	case candidates > 1:
-		return setupError(ErrSequenceUnknown, "let the default draw from one sequence", "the default of %s.%s draws from %d sequences", o.table, o.column, candidates)
+		return setupError(errSequenceUnknown, "let the default draw from one sequence", "the default of %s.%s draws from %d sequences", o.table, o.column, candidates)
 	case drawn.Valid:
 		o.sequenceOID = drawn.Int64
 	case owned.Valid:
 		o.sequenceOID = owned.Int64
 	default:
-		return setupError(ErrSequenceUnknown, "make the column serial or identity, or set its default to nextval('...')", "%s.%s has no default that draws from a sequence", o.table, o.column)
+		return setupError(errSequenceUnknown, "make the column serial or identity, or set its default to nextval('...')", "%s.%s has no default that draws from a sequence", o.table, o.column)
 	}
 	return o.readSequence(ctx, q)
 }
@@ -245,7 +249,7 @@ func (o *origin) checkLowest(ctx context.Context, q store.Querier) error {
 		return fmt.Errorf("frontier: read the lowest position of %s: %w", o.table, err)
 	}
 	if lowest < 1 {
-		return setupError(ErrSequenceLow, "give the events below 1 positions from "+o.sequence+", or DELETE FROM "+o.table+" WHERE "+o.column+" < 1",
+		return setupError(errSequenceLow, "give the events below 1 positions from "+o.sequence+", or DELETE FROM "+o.table+" WHERE "+o.column+" < 1",
 			"table %s has an event at position %d, and consumers begin at 1", o.table, lowest)
 	}
 	return nil
@@ -261,14 +265,14 @@ type settings struct {
 func (s settings) check(sequence string) error {
 	switch {
 	case s.cache != 1:
-		return setupError(ErrSequenceCache, "ALTER SEQUENCE "+sequence+" CACHE 1, then let the sessions that append reconnect",
+		return setupError(errSequenceCache, "ALTER SEQUENCE "+sequence+" CACHE 1, then let the sessions that append reconnect",
 			"sequence %s has cache %d, so that a session can use a position long after it drew it", sequence, s.cache)
 	case s.increment != 1:
-		return setupError(ErrSequenceStep, "ALTER SEQUENCE "+sequence+" INCREMENT 1", "sequence %s has increment %d", sequence, s.increment)
+		return setupError(errSequenceStep, "ALTER SEQUENCE "+sequence+" INCREMENT 1", "sequence %s has increment %d", sequence, s.increment)
 	case s.cycle:
-		return setupError(ErrSequenceCycle, "ALTER SEQUENCE "+sequence+" NO CYCLE", "sequence %s would issue positions again", sequence)
+		return setupError(errSequenceCycle, "ALTER SEQUENCE "+sequence+" NO CYCLE", "sequence %s would issue positions again", sequence)
 	case s.lowest < 1:
-		return setupError(ErrSequenceLow, "ALTER SEQUENCE "+sequence+" MINVALUE 1 START 1, with RESTART 1 if it has issued no position above 0",
+		return setupError(errSequenceLow, "ALTER SEQUENCE "+sequence+" MINVALUE 1 START 1, with RESTART 1 if it has issued no position above 0",
 			"sequence %s has MINVALUE %d, and consumers begin at 1", sequence, s.lowest)
 	}
 	return nil

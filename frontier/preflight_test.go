@@ -66,21 +66,21 @@ func TestPreflightRefuses(t *testing.T) {
 		want  error
 		says  []string
 	}{
-		{"no token table", `DROP TABLE consumer_checkpoints_token`, events(), ErrTableNotFound, []string{"consumer_checkpoints_token", "migrations"}},
-		{"no settled table", `DROP TABLE consumer_checkpoints_settled`, events(), ErrTableNotFound, []string{"consumer_checkpoints_settled", "migrations"}},
-		{"no changes table", `DROP TABLE consumer_checkpoints_changes`, events(), ErrTableNotFound, []string{"consumer_checkpoints_changes", "migrations"}},
-		{"no events table", ``, namedLog{table: "nothing", column: "global_position"}, ErrTableNotFound, []string{"nothing"}},
-		{"no column", ``, namedLog{table: "events", column: "nothing"}, ErrColumnNotFound, []string{"events", "nothing"}},
-		{"no sequence", `ALTER TABLE events ALTER global_position DROP DEFAULT; DROP SEQUENCE events_global_position_seq`, events(), ErrSequenceUnknown, []string{"events", "global_position", "identity"}},
-		{"two sequences", `CREATE SEQUENCE other; ALTER TABLE events ALTER global_position SET DEFAULT nextval('other') + nextval('events_global_position_seq')`, events(), ErrSequenceUnknown, []string{"2 sequences"}},
-		{"cache", `ALTER SEQUENCE events_global_position_seq CACHE 10`, events(), ErrSequenceCache, []string{"cache 10", "ALTER SEQUENCE public.events_global_position_seq CACHE 1"}},
-		{"increment", `ALTER SEQUENCE events_global_position_seq INCREMENT 2`, events(), ErrSequenceStep, []string{"increment 2", "INCREMENT 1"}},
-		{"cycle", `ALTER SEQUENCE events_global_position_seq CYCLE`, events(), ErrSequenceCycle, []string{"NO CYCLE"}},
-		{"minimum", `ALTER SEQUENCE events_global_position_seq MINVALUE 0`, events(), ErrSequenceLow, []string{"MINVALUE 0", "ALTER SEQUENCE public.events_global_position_seq MINVALUE 1 START 1"}},
-		{"a start below zero", `ALTER SEQUENCE events_global_position_seq MINVALUE -5 START -5 RESTART`, events(), ErrSequenceLow, []string{"MINVALUE -5", "RESTART 1"}},
-		{"a low identity next to a serial's sequence", `ALTER TABLE events ALTER global_position DROP DEFAULT; ALTER TABLE events ALTER global_position ADD GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START 0)`, events(), ErrSequenceLow, []string{"MINVALUE 0"}},
+		{"no token table", `DROP TABLE consumer_checkpoints_token`, events(), errTableNotFound, []string{"consumer_checkpoints_token", "migrations"}},
+		{"no settled table", `DROP TABLE consumer_checkpoints_settled`, events(), errTableNotFound, []string{"consumer_checkpoints_settled", "migrations"}},
+		{"no changes table", `DROP TABLE consumer_checkpoints_changes`, events(), errTableNotFound, []string{"consumer_checkpoints_changes", "migrations"}},
+		{"no events table", ``, namedLog{table: "nothing", column: "global_position"}, errTableNotFound, []string{"nothing"}},
+		{"no column", ``, namedLog{table: "events", column: "nothing"}, errColumnNotFound, []string{"events", "nothing"}},
+		{"no sequence", `ALTER TABLE events ALTER global_position DROP DEFAULT; DROP SEQUENCE events_global_position_seq`, events(), errSequenceUnknown, []string{"events", "global_position", "identity"}},
+		{"two sequences", `CREATE SEQUENCE other; ALTER TABLE events ALTER global_position SET DEFAULT nextval('other') + nextval('events_global_position_seq')`, events(), errSequenceUnknown, []string{"2 sequences"}},
+		{"cache", `ALTER SEQUENCE events_global_position_seq CACHE 10`, events(), errSequenceCache, []string{"cache 10", "ALTER SEQUENCE public.events_global_position_seq CACHE 1"}},
+		{"increment", `ALTER SEQUENCE events_global_position_seq INCREMENT 2`, events(), errSequenceStep, []string{"increment 2", "INCREMENT 1"}},
+		{"cycle", `ALTER SEQUENCE events_global_position_seq CYCLE`, events(), errSequenceCycle, []string{"NO CYCLE"}},
+		{"minimum", `ALTER SEQUENCE events_global_position_seq MINVALUE 0`, events(), errSequenceLow, []string{"MINVALUE 0", "ALTER SEQUENCE public.events_global_position_seq MINVALUE 1 START 1"}},
+		{"a start below zero", `ALTER SEQUENCE events_global_position_seq MINVALUE -5 START -5 RESTART`, events(), errSequenceLow, []string{"MINVALUE -5", "RESTART 1"}},
+		{"a low identity next to a serial's sequence", `ALTER TABLE events ALTER global_position DROP DEFAULT; ALTER TABLE events ALTER global_position ADD GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START 0)`, events(), errSequenceLow, []string{"MINVALUE 0"}},
 		{"a low event", `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload) VALUES (-7, 't', 'a', 1, gen_random_uuid(), 'e', ''), (5, 't', 'a', 2, gen_random_uuid(), 'e', '')`,
-			events(), ErrSequenceLow, []string{"public.events", "position -7", "DELETE FROM public.events WHERE global_position < 1"}},
+			events(), errSequenceLow, []string{"public.events", "position -7", "DELETE FROM public.events WHERE global_position < 1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := pgtest.New(t)
@@ -156,7 +156,7 @@ func TestServerCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[error]func(*server){
-		ErrServerVersion: func(s *server) { s.version = 120022 },
+		errServerVersion: func(s *server) { s.version = 120022 },
 		ErrInRecovery:    func(s *server) { s.recovering = true },
 		ErrNoPrivilege:   func(s *server) { s.showsLocks = false },
 	} {
@@ -176,9 +176,9 @@ func TestServerCheck(t *testing.T) {
 func TestPreflightErrorWhileRunning(t *testing.T) {
 	t.Parallel()
 	for want, clause := range map[error][2]string{
-		ErrSequenceCache: {"CACHE 5", "CACHE 1"},
-		ErrSequenceStep:  {"INCREMENT 3", "INCREMENT 1"},
-		ErrSequenceCycle: {"CYCLE", "NO CYCLE"},
+		errSequenceCache: {"CACHE 5", "CACHE 1"},
+		errSequenceStep:  {"INCREMENT 3", "INCREMENT 1"},
+		errSequenceCycle: {"CYCLE", "NO CYCLE"},
 	} {
 		t.Run(clause[0], func(t *testing.T) {
 			d := pgtest.New(t)
@@ -189,8 +189,8 @@ func TestPreflightErrorWhileRunning(t *testing.T) {
 			rollBackEvent(t, d.DB)
 			position := appendEvent(t, d.DB)
 			// ALTER SEQUENCE changes the sequence's file, so every statement detects it.
-			if err := s.s.Step(t.Context()); !errors.Is(err, ErrLogReplaced) {
-				t.Fatalf("the tail returned %v, want %v", err, ErrLogReplaced)
+			if err := s.s.Step(t.Context()); !errors.Is(err, errLogReplaced) {
+				t.Fatalf("the tail returned %v, want %v", err, errLogReplaced)
 			}
 			refused(t, testConfig(t, d.DB), want)
 			f, _ := run(t, testConfig(t, d.DB))
@@ -204,8 +204,8 @@ func TestPreflightErrorWhileRunning(t *testing.T) {
 func TestScanChecksTheSettings(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[error]string{
-		ErrSequenceCache: `seqcache = 5`, ErrSequenceStep: `seqincrement = 3`, ErrSequenceCycle: `seqcycle = true`,
-		ErrSequenceLow: `seqmin = 0`,
+		errSequenceCache: `seqcache = 5`, errSequenceStep: `seqincrement = 3`, errSequenceCycle: `seqcycle = true`,
+		errSequenceLow: `seqmin = 0`,
 	} {
 		t.Run(change, func(t *testing.T) {
 			d := pgtest.New(t)
@@ -247,8 +247,8 @@ func TestRowsAboveTheSequence(t *testing.T) {
 	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 		VALUES (100, 't', 'explicit', 1, gen_random_uuid(), 'e', '')`)
 	err := s.s.Step(t.Context())
-	if !errors.Is(err, ErrSequenceBehind) {
-		t.Fatalf("the tail returned %v, want %v", err, ErrSequenceBehind)
+	if !errors.Is(err, errSequenceBehind) {
+		t.Fatalf("the tail returned %v, want %v", err, errSequenceBehind)
 	}
 	_, mend, _ := strings.Cut(err.Error(), "; ")
 	d.Exec(t, mend)

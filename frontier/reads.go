@@ -29,7 +29,7 @@ func (s *Session) read(ctx context.Context, what, query string, args []any, more
 	}
 	s.f.notifyChange(v.changes)
 	if v.table != s.origin.tableOID || v.sequence != s.origin.sequenceOID || v.file != s.origin.file {
-		return v, setupError(ErrLogReplaced, "no action is needed: the frontier starts again", "table %s or sequence %s was replaced", s.origin.table, s.origin.sequence)
+		return v, setupError(errLogReplaced, "no action is needed: the frontier starts again", "table %s or sequence %s was replaced", s.origin.table, s.origin.sequence)
 	}
 	return v, nil
 }
@@ -40,7 +40,7 @@ func (s *Session) checkAbove(position, last int64) error {
 	if position <= last {
 		return nil
 	}
-	return setupError(ErrSequenceBehind, fmt.Sprintf("SELECT setval('%s', (SELECT max(%s) FROM %s))", s.origin.sequence, s.origin.column, s.origin.table),
+	return setupError(errSequenceBehind, fmt.Sprintf("SELECT setval('%s', (SELECT max(%s) FROM %s))", s.origin.sequence, s.origin.column, s.origin.table),
 		"position %d is visible, but the last value of sequence %s is %d", position, s.origin.sequence, last)
 }
 

@@ -56,11 +56,11 @@ func TestSettledRejectsAnUnsupportedLog(t *testing.T) {
 	d := pgtest.New(t)
 	cfg := testConfig(t, d.DB)
 	exec(t, d.DB, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
-	if _, err := Settled(t.Context(), d.DB, events(), cfg.Settled); !errors.Is(err, ErrSequenceCache) {
+	if _, err := Settled(t.Context(), d.DB, events(), cfg.Settled); !errors.Is(err, errSequenceCache) {
 		t.Errorf("a cache: %v", err)
 	}
 	exec(t, d.DB, `DROP TABLE events`)
-	if _, err := Settled(t.Context(), d.DB, events(), cfg.Settled); !errors.Is(err, ErrTableNotFound) {
+	if _, err := Settled(t.Context(), d.DB, events(), cfg.Settled); !errors.Is(err, errTableNotFound) {
 		t.Errorf("no table: %v", err)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
@@ -147,8 +146,12 @@ func TestFrontierThatFailsSaysWhy(t *testing.T) {
 
 	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
 	appendN(t, d.DB, "Order", "1", 1)
-	await(t, "Status to say what is wrong", func() bool { return errors.Is(w.Status().FrontierError, frontier.ErrSequenceCache) })
-	for deadline, err := time.After(pgtest.Patience), error(nil); !errors.Is(err, frontier.ErrSequenceCache); {
+	namesCache := func(err error) bool {
+		var setup *worker.SetupError
+		return errors.As(err, &setup) && strings.HasPrefix(setup.Remedy, "ALTER SEQUENCE public.events_global_position_seq CACHE 1")
+	}
+	await(t, "Status to say what is wrong", func() bool { return namesCache(w.Status().FrontierError) })
+	for deadline, err := time.After(pgtest.Patience), error(nil); !namesCache(err); {
 		select {
 		case err = <-told:
 		case <-deadline:
