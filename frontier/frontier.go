@@ -82,6 +82,7 @@ type Frontier struct {
 	plans     pgdriver.Plans    // prepared statements, kept across sessions
 	limit     limit             // used by one goroutine at a time
 	heartbeat heartbeat
+	stepped   *session // of Step; nil: to be opened
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next publication
@@ -227,20 +228,20 @@ var errFailover = errors.New("frontier: the pool's connections lead to another s
 // live runs one session until the session fails or ctx ends. It calls healthy after each step
 // of a session that has read the log.
 func (f *Frontier) live(ctx context.Context, healthy func()) error {
-	s, err := f.Open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer s.close()
 	defer f.heartbeat.stop()
-	for s.Wait(ctx) {
+	for s.wait(ctx) {
 		f.turned.Set(time.Now())
 		if f.reopen.Swap(false) && time.Since(s.opened) > reopenEvery {
 			s.failed = true
 			return errFailover
 		}
 		next, began := s.machine.next(s.now()).do, time.Now()
-		if err := s.Step(ctx); err != nil {
+		if err := s.step(ctx); err != nil {
 			return err
 		}
 		if next == readTail || next == readHead || next == scanLocks {
@@ -251,6 +252,35 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// Step replaces Run in a test: it executes the next statement, even if the statement is not due,
+// after a wakeup if Wake was called. The first Step only opens a session, and so does the first
+// Step after an error. Close ends the session.
+func (f *Frontier) Step(ctx context.Context) error {
+	if f.stepped == nil {
+		s, err := f.open(ctx)
+		f.stepped = s
+		return err
+	}
+	select {
+	case <-f.wake:
+		f.stepped.woken()
+	default:
+	}
+	err := f.stepped.step(ctx)
+	if err != nil {
+		f.Close()
+	}
+	return err
+}
+
+// Close ends the session of Step, if there is one.
+func (f *Frontier) Close() {
+	if f.stepped != nil {
+		f.stepped.close()
+		f.stepped = nil
+	}
 }
 
 func (c Config) validate() error {

@@ -173,18 +173,18 @@ func awaitSettled(t testing.TB, f *Frontier, position int64) {
 type stepper struct {
 	testing.TB
 	f     *Frontier
-	s     *Session
+	s     *session
 	clock *time.Time
 }
 
 func open(t testing.TB, cfg Config) stepper {
 	t.Helper()
 	f := New(cfg)
-	s, err := f.Open(t.Context())
+	s, err := f.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	t.Cleanup(s.close)
 	clock := time.UnixMilli(0)
 	s.now = func() time.Time { return clock }
 	return stepper{t, f, s, &clock}
@@ -197,7 +197,7 @@ func (s stepper) step(statements ...statement) {
 		if do := s.s.machine.next(*s.clock).do; do != want {
 			s.Fatalf("next is statement %d, want %d; the value is %+v", do, want, *s.f.Value())
 		}
-		if err := s.s.Step(s.Context()); err != nil {
+		if err := s.s.step(s.Context()); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -221,7 +221,7 @@ func (s stepper) raise() {
 func (s stepper) wake() {
 	s.Helper()
 	s.f.Wake()
-	if !s.s.Wait(s.Context()) {
+	if !s.s.wait(s.Context()) {
 		s.Fatal(s.Context().Err())
 	}
 }

@@ -223,7 +223,7 @@ func TestCrashKeepsTheSettledRow(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.s.Step(t.Context()); err == nil {
+	if err := s.s.step(t.Context()); err == nil {
 		t.Fatal("a session outlived the server")
 	}
 	awaitServer(t, db)
@@ -316,7 +316,7 @@ func TestRestartedSequence(t *testing.T) {
 			appendEvent(t, tx)
 			appendEvent(t, d.DB)
 
-			if err := s.s.Step(t.Context()); err != nil && !errors.Is(err, errLogReplaced) {
+			if err := s.s.step(t.Context()); err != nil && !errors.Is(err, errLogReplaced) {
 				t.Fatal(err)
 			} else if err != nil {
 				s = open(t, testConfig(t, d.DB))
@@ -354,7 +354,7 @@ func TestRestartedSequenceThatCaughtUp(t *testing.T) {
 	next := open(t, testConfig(t, d.DB))
 	next.step(readStart, placeSettled, readStart, readTail, scanLocks)
 	next.published(0, 0)
-	if err := s.s.Step(t.Context()); !errors.Is(err, errLogReplaced) {
+	if err := s.s.step(t.Context()); !errors.Is(err, errLogReplaced) {
 		t.Fatalf("the session that read the old positions continues: %v", err)
 	}
 }

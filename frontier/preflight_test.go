@@ -189,7 +189,7 @@ func TestPreflightErrorWhileRunning(t *testing.T) {
 			rollBackEvent(t, d.DB)
 			position := appendEvent(t, d.DB)
 			// ALTER SEQUENCE changes the sequence's file, so every statement detects it.
-			if err := s.s.Step(t.Context()); !errors.Is(err, errLogReplaced) {
+			if err := s.s.step(t.Context()); !errors.Is(err, errLogReplaced) {
 				t.Fatalf("the tail returned %v, want %v", err, errLogReplaced)
 			}
 			refused(t, testConfig(t, d.DB), want)
@@ -215,7 +215,7 @@ func TestScanChecksTheSettings(t *testing.T) {
 			appendEvent(t, d.DB)
 			s.step(readTail)
 			d.Exec(t, `UPDATE pg_sequence SET `+change)
-			if err := s.s.Step(t.Context()); !errors.Is(err, want) {
+			if err := s.s.step(t.Context()); !errors.Is(err, want) {
 				t.Fatalf("the scan returned %v, want %v", err, want)
 			}
 			s.published(0, 0)
@@ -232,7 +232,7 @@ func TestHiddenRowsWhileRunning(t *testing.T) {
 	appendEvent(t, d.DB)
 	s.step(readTail)
 	d.Exec(t, hideRows)
-	if err := s.s.Step(t.Context()); !errors.Is(err, ErrRowSecurity) {
+	if err := s.s.step(t.Context()); !errors.Is(err, ErrRowSecurity) {
 		t.Fatalf("the scan returned %v, want %v", err, ErrRowSecurity)
 	}
 }
@@ -246,7 +246,7 @@ func TestRowsAboveTheSequence(t *testing.T) {
 	s.start()
 	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 		VALUES (100, 't', 'explicit', 1, gen_random_uuid(), 'e', '')`)
-	err := s.s.Step(t.Context())
+	err := s.s.step(t.Context())
 	if !errors.Is(err, errSequenceBehind) {
 		t.Fatalf("the tail returned %v, want %v", err, errSequenceBehind)
 	}
@@ -268,7 +268,7 @@ func refused(t *testing.T, cfg Config, want error, says ...string) {
 			t.Errorf("%q does not say %q", err, s)
 		}
 	}
-	if _, err := New(cfg).Open(t.Context()); !errors.Is(err, want) {
+	if _, err := New(cfg).open(t.Context()); !errors.Is(err, want) {
 		t.Errorf("a session opens: %v", err)
 	}
 }

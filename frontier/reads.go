@@ -20,7 +20,7 @@ type seen struct {
 }
 
 // read runs a query that returns one row: the columns of seen, then more.
-func (s *Session) read(ctx context.Context, what, query string, args []any, more ...any) (seen, error) {
+func (s *session) read(ctx context.Context, what, query string, args []any, more ...any) (seen, error) {
 	var v seen
 	args = append([]any{s.origin.database, s.origin.table}, args...)
 	err := s.on.QueryRowContext(ctx, query, args...).Scan(append([]any{&v.token, &v.changes, &v.table, &v.sequence, &v.file, &v.last}, more...)...)
@@ -36,7 +36,7 @@ func (s *Session) read(ctx context.Context, what, query string, args []any, more
 
 // checkAbove returns an error if a visible position is above the sequence's last value. The
 // sequence would issue that position, or positions below it, later.
-func (s *Session) checkAbove(position, last int64) error {
+func (s *session) checkAbove(position, last int64) error {
 	if position <= last {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (s *Session) checkAbove(position, last int64) error {
 		"position %d is visible, but the last value of sequence %s is %d", position, s.origin.sequence, last)
 }
 
-func (s *Session) readStart(ctx context.Context) (startRead, error) {
+func (s *session) readStart(ctx context.Context) (startRead, error) {
 	if !s.origin.named {
 		token, err := s.readToken(ctx)
 		return startRead{token: token, found: true}, err
@@ -56,7 +56,7 @@ func (s *Session) readStart(ctx context.Context) (startRead, error) {
 
 // readToken reads the token of a log that is read through its store. Two equal tokens around a
 // read name the incarnation of the read.
-func (s *Session) readToken(ctx context.Context) (token string, err error) {
+func (s *session) readToken(ctx context.Context) (token string, err error) {
 	var changes int64
 	if err = s.on.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {
 		return "", fmt.Errorf("frontier: read the token: %w", err)
@@ -65,7 +65,7 @@ func (s *Session) readToken(ctx context.Context) (token string, err error) {
 	return token, nil
 }
 
-func (s *Session) readTail(ctx context.Context, after int64, limit int) (tailRead, error) {
+func (s *session) readTail(ctx context.Context, after int64, limit int) (tailRead, error) {
 	if !s.origin.named {
 		return s.readUnnamedTail(ctx, after)
 	}
@@ -84,7 +84,7 @@ func (s *Session) readTail(ctx context.Context, after int64, limit int) (tailRea
 	return tailRead{token: v.token, last: v.last, runs: runs, full: n >= limit}, err
 }
 
-func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, error) {
+func (s *session) readUnnamedTail(ctx context.Context, after int64) (tailRead, error) {
 	// The token is read by the statement below.
 	events, more, err := s.readEvents(ctx, s.f.cfg.Log, after, tailLimit)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, e
 
 // readRows reads events that are published without another read, so the events must come from
 // the machine's incarnation.
-func (s *Session) readRows(ctx context.Context, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
+func (s *session) readRows(ctx context.Context, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
 	log := s.f.cfg.Log
 	if bound, ok := log.(store.BoundLog); ok {
 		log = bound.At(s.machine.token)
@@ -108,7 +108,7 @@ func (s *Session) readRows(ctx context.Context, after int64, limit int) (events 
 	return s.readEvents(ctx, log, after, limit)
 }
 
-func (s *Session) readEvents(ctx context.Context, log store.Log, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
+func (s *session) readEvents(ctx context.Context, log store.Log, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
 	events, more, err = s.reads.Events(ctx, log, s.on, after, limit, bounded.MaxBytes)
 	if err != nil {
 		return nil, false, fmt.Errorf("frontier: read the events at the end of the log: %w", err)
@@ -116,7 +116,7 @@ func (s *Session) readEvents(ctx context.Context, log store.Log, after int64, li
 	return events, more, nil
 }
 
-func (s *Session) readHead(ctx context.Context) (headRead, error) {
+func (s *session) readHead(ctx context.Context) (headRead, error) {
 	if !s.origin.named {
 		head, err := s.f.cfg.Log.GetLatestGlobalPosition(ctx, s.on)
 		if err != nil {
@@ -133,7 +133,7 @@ func (s *Session) readHead(ctx context.Context) (headRead, error) {
 	return headRead{token: v.token, last: v.last, head: head}, err
 }
 
-func (s *Session) scanLocks(ctx context.Context) (scanRead, error) {
+func (s *session) scanLocks(ctx context.Context) (scanRead, error) {
 	var r scanRead
 	var holders string
 	var err error
@@ -151,7 +151,7 @@ func (s *Session) scanLocks(ctx context.Context) (scanRead, error) {
 	return r, nil
 }
 
-func (s *Session) scanNamed(ctx context.Context) (token, holders string, err error) {
+func (s *session) scanNamed(ctx context.Context) (token, holders string, err error) {
 	var hidden bool
 	var set settings
 	v, err := s.read(ctx, "scan the locks", s.sql.scan, []any{s.origin.sequenceOID}, &hidden, &set.cache, &set.increment, &set.cycle, &set.lowest, &holders)
@@ -164,7 +164,7 @@ func (s *Session) scanNamed(ctx context.Context) (token, holders string, err err
 	return v.token, holders, set.check(s.origin.sequence)
 }
 
-func (s *Session) scanUnnamed(ctx context.Context) (token, holders string, err error) {
+func (s *session) scanUnnamed(ctx context.Context) (token, holders string, err error) {
 	if err := s.on.QueryRowContext(ctx, s.sql.scan, s.origin.database).Scan(&holders); err != nil {
 		return "", "", fmt.Errorf("frontier: scan the locks: %w", err)
 	}

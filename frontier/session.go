@@ -16,9 +16,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Session is the frontier on one connection. It runs the statements that the machine requests,
+// session is the frontier on one connection. It runs the statements that the machine requests,
 // each in a transaction of its own. After an error, close the session and open another.
-type Session struct {
+type session struct {
 	f       *Frontier
 	conn    *sql.Conn
 	on      pgdriver.Conn // conn with prepared statements
@@ -33,9 +33,8 @@ type Session struct {
 	now     func() time.Time
 }
 
-// Open takes a connection and finds the source of the log's positions. Run calls Open, and so
-// do tests that step a session.
-func (f *Frontier) Open(ctx context.Context) (*Session, error) {
+// open takes a connection and finds the source of the log's positions.
+func (f *Frontier) open(ctx context.Context) (*session, error) {
 	ctx, end := f.bounded(ctx)
 	defer end()
 	conn, err := pgdriver.Pool{DB: f.cfg.DB}.Conn(ctx)
@@ -47,7 +46,7 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 		pgdriver.Discard(conn)
 		return nil, err
 	}
-	return &Session{
+	return &session{
 		f:      f,
 		conn:   conn,
 		on:     f.plans.Conn(conn),
@@ -72,9 +71,9 @@ func jitter(d time.Duration) time.Duration {
 	return d - d/4 + time.Duration(rand.Int64N(int64(d/2)+1))
 }
 
-// Close returns the connection to the pool. After an error Close discards the connection,
+// close returns the connection to the pool. After an error close discards the connection,
 // which may lead to a server that must not be used again.
-func (s *Session) Close() {
+func (s *session) close() {
 	if s.failed {
 		pgdriver.Discard(s.conn)
 		return
@@ -82,8 +81,8 @@ func (s *Session) Close() {
 	_ = s.conn.Close()
 }
 
-// Wait waits until the next statement is due or Wake is called. It returns false if ctx ended.
-func (s *Session) Wait(ctx context.Context) bool {
+// wait waits until the next statement is due or Wake is called. It returns false if ctx ended.
+func (s *session) wait(ctx context.Context) bool {
 	d := s.machine.next(s.now()).at.Sub(s.now())
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -93,16 +92,21 @@ func (s *Session) Wait(ctx context.Context) bool {
 	select {
 	case <-timer.C:
 	case <-s.f.wake:
-		s.applyFollow()
-		s.machine.wake(s.now())
+		s.woken()
 	case <-ctx.Done():
 		return false
 	}
 	return ctx.Err() == nil
 }
 
-// Step runs the next statement, even if the statement is not due, and publishes the result.
-func (s *Session) Step(ctx context.Context) error {
+// woken passes a wakeup to the machine.
+func (s *session) woken() {
+	s.applyFollow()
+	s.machine.wake(s.now())
+}
+
+// step runs the next statement, even if the statement is not due, and publishes the result.
+func (s *session) step(ctx context.Context) error {
 	ctx, end := s.f.bounded(ctx)
 	defer end()
 	s.applyFollow()
@@ -116,14 +120,14 @@ func (s *Session) Step(ctx context.Context) error {
 }
 
 // applyFollow passes the consumers' Follow to the machine.
-func (s *Session) applyFollow() {
+func (s *session) applyFollow() {
 	if s.f.follow.Swap(false) {
 		s.machine.follow()
 	}
 }
 
 // run runs one statement and passes its answer to the machine.
-func (s *Session) run(ctx context.Context, a action) error {
+func (s *session) run(ctx context.Context, a action) error {
 	m := s.machine
 	switch a.do {
 	case readStart:
@@ -181,7 +185,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 }
 
 // report publishes the changes that a statement made.
-func (s *Session) report(a action) {
+func (s *session) report(a action) {
 	if m := s.machine; m.started() && (a.do == readTail || a.do == readHead) && m.todo.do != readHead {
 		s.f.head.Store(m.head)
 	}
@@ -200,7 +204,7 @@ func (s *Session) report(a action) {
 }
 
 // reportStale reports a holder that became stale.
-func (s *Session) reportStale(h Holder) {
+func (s *session) reportStale(h Holder) {
 	if s.f.reported[h.VirtualTransaction] = h; s.f.cfg.OnStale != nil {
 		s.f.cfg.OnStale(h)
 	}
@@ -208,7 +212,7 @@ func (s *Session) reportStale(h Holder) {
 
 // reportFreed reports the stale holders that no longer block. A new session knows the blocking
 // holders only after its first fence.
-func (s *Session) reportFreed(blocked []Holder) {
+func (s *session) reportFreed(blocked []Holder) {
 	if !s.hasRead || s.machine.first && s.machine.wantsScan() {
 		return
 	}
@@ -222,7 +226,7 @@ func (s *Session) reportFreed(blocked []Holder) {
 	}
 }
 
-func (s *Session) exec(ctx context.Context, what, query string, args ...any) error {
+func (s *session) exec(ctx context.Context, what, query string, args ...any) error {
 	if _, err := s.on.ExecContext(ctx, query, args...); err != nil {
 		return fmt.Errorf("frontier: %s: %w", what, err)
 	}

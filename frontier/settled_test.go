@@ -35,7 +35,7 @@ func TestSettledReadsTheRaisedRow(t *testing.T) {
 			s.start()
 			s.step(readTail, scanLocks, readTail)
 			s.raise()
-			s.s.Close()
+			s.s.close()
 			expect(3)
 			var locks int
 			if err := tx.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'events_global_position_seq'::regclass AND mode <> 'AccessShareLock'`).Scan(&locks); err != nil || locks > 0 {

@@ -42,7 +42,7 @@ func TestProgressReloadsAfterCrash(t *testing.T) {
 	h.stepFrontierTo(t, 2)
 	h.handle(t)
 	before := *h.loop.progress
-	h.session.Close()
+	h.frontier.Close()
 
 	if err := server.crash(); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestFirstCheckpointSurvivesCrash(t *testing.T) {
 	defer db.Close()
 	db.SetMaxIdleConns(0)
 	h := newStepper(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
-	h.session.Close()
+	h.frontier.Close()
 	if err := server.crash(); err != nil {
 		t.Fatal(err)
 	}
@@ -111,13 +111,9 @@ func TestPlaceRejectsHeadOfAnotherIncarnation(t *testing.T) {
 	if err := w.placer.first(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s, err := w.frontier.Open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	defer w.frontier.Close()
 	for w.frontier.Value().Token == "" {
-		if err := s.Step(t.Context()); err != nil {
+		if err := w.frontier.Step(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

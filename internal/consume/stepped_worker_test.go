@@ -20,10 +20,9 @@ import (
 // runs its frontier and its loops.
 type steppedWorker struct {
 	*Worker
-	name    string
-	session *frontier.Session // nil: to be opened
-	shown   *frontier.Value   // the latest
-	loops   []*loop
+	name  string
+	shown *frontier.Value // the latest
+	loops []*loop
 	// blockers are the transactions that became stale in the latest statement of the
 	// frontier.
 	blockers []string
@@ -68,7 +67,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	w.limits = limits{quick: time.Hour, read: time.Hour, lock: 1000 * time.Hour, leave: usualLimits.leave, share: 1}
 	w.pooling.PIDKnown = false
 	sw.Worker = w
-	s.t.Cleanup(sw.closeSession)
+	s.t.Cleanup(w.frontier.Close)
 	for _, u := range w.units {
 		ahead := &readers{stops: make(chan *stop)}
 		if len(sw.loops) > 0 && !s.script.named {
@@ -89,27 +88,14 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	return sw
 }
 
-func (w *steppedWorker) closeSession() {
-	if w.session != nil {
-		w.session.Close()
-		w.session = nil
-	}
-}
-
 // stepFrontier runs the next statement of a frontier, due or not, sometimes after a
 // notification.
 func (s *stage) stepFrontier(who, what int) {
 	w := s.workers[who%len(s.workers)]
-	if w.session != nil && what%2 == 1 {
+	if what%2 == 1 {
 		w.frontier.Wake()
-		w.session.Wait(s.ctx)
 	}
-	var err error
-	if w.session == nil {
-		w.session, err = w.frontier.Open(s.ctx)
-	} else if err = w.session.Step(s.ctx); err != nil {
-		w.closeSession()
-	}
+	err := w.frontier.Step(s.ctx)
 	slices.Sort(w.blockers)
 	for _, b := range w.blockers {
 		s.record(w.name, "", history.FrontierBlocked, history.Blocker{Holder: b})

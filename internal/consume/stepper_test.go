@@ -19,8 +19,7 @@ import (
 // itself.
 type stepper struct {
 	*Worker
-	session *frontier.Session
-	loop    *consumerLoop
+	loop *consumerLoop
 }
 
 // newLedgerStepper makes a log, and a worker whose consumer writes all of it into the
@@ -61,12 +60,10 @@ func (h *stepper) own(t *testing.T) {
 // open opens a session of the frontier.
 func (h *stepper) open(t *testing.T) {
 	t.Helper()
-	s, err := h.frontier.Open(t.Context())
-	if err != nil {
+	t.Cleanup(h.frontier.Close)
+	if err := h.frontier.Step(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
-	h.session = s
 }
 
 // stepFrontier steps the frontier until done accepts its value.
@@ -76,7 +73,7 @@ func (h *stepper) stepFrontier(t *testing.T, what string, done func(v *frontier.
 		if time.Now().After(deadline) {
 			t.Fatalf("stepped the frontier in vain for: %s; it is at %+v", what, *h.frontier.Value())
 		}
-		if err := h.session.Step(t.Context()); err != nil {
+		if err := h.frontier.Step(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

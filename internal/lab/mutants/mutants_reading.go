@@ -120,9 +120,9 @@ var cacheMutants = []Mutant{
 		Mistake: "the tail cache outlasts the frontier's session, and with it a crash of the server",
 		Edits: []Edit{
 			{"frontier/frontier.go", "type Frontier struct {", "type Frontier struct {\n\tkept tailCache"},
-			{"frontier/session.go", "return &Session{", "s := &Session{"},
+			{"frontier/session.go", "return &session{", "s := &session{"},
 			{"frontier/session.go", "}, jitter),\n\t}, nil", "}, jitter),\n\t}\n\ts.machine.cache = f.kept\n\treturn s, nil"},
-			{"frontier/session.go", "func (s *Session) Close() {", "func (s *Session) Close() {\n\ts.f.kept = s.machine.cache;"},
+			{"frontier/session.go", "func (s *session) close() {", "func (s *session) close() {\n\ts.f.kept = s.machine.cache;"},
 			{"frontier/machine.go", "m.raisedAt = now\n\tm.cache.restart(m.safe)", "m.raisedAt = now\n\tif m.cache.upTo == 0 {\n\t\tm.cache.restart(m.safe)\n\t}"},
 		},
 		Faults: crashesAtHead,
