@@ -199,7 +199,7 @@ func (m *machine) close() {
 	}
 }
 
-func (m *machine) waitsFor(h *holder) bool { return m.rules.policy == Wait || !h.stale }
+func (m *machine) waitsFor(h *holder) bool { return m.rules.strict || !h.stale }
 
 // pass closes the oldest fence with doubts, as far as a read in a later snapshot reaches. A
 // position that the read does not show belongs to a stale holder or is void. pass reports

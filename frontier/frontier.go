@@ -15,17 +15,6 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Policy decides about positions whose transaction stays open.
-type Policy int
-
-const (
-	// SkipStale passes a transaction that has held a fence open for StaleAfter. The positions
-	// that the transaction may own are published as doubts.
-	SkipStale Policy = iota
-	// Wait waits for every transaction, however long. It keeps strict global order.
-	Wait
-)
-
 // Value is the published state of the log. It is immutable.
 type Value struct {
 	// Token names the incarnation of the server in which the other fields were found. After a
@@ -53,8 +42,11 @@ type Config struct {
 	Token, Settled ident.Table // see package migrations
 	Changes        ident.Table // see package changes
 
-	Policy     Policy
 	StaleAfter time.Duration // a transaction that holds a fence open for longer is stale
+	// Strict keeps the global order: the frontier waits for every transaction, however long.
+	// Otherwise it passes a stale transaction, and publishes the positions that the transaction
+	// may own as doubts.
+	Strict bool
 	// HarborLag is the number of positions that Safe stays behind the head while doubts exist.
 	HarborLag int64
 	Interval  time.Duration // between two reads of an idle log

@@ -24,16 +24,16 @@ func TestNothingIsLostUnderLoad(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		log    store.Log
-		policy Policy
+		strict bool
 	}{
-		{"named", events(), SkipStale},
-		{"named, waiting", events(), Wait},
-		{"unnamed", eventLog{}, SkipStale},
+		{"named", events(), false},
+		{"named, waiting", events(), true},
+		{"unnamed", eventLog{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := pgtest.New(t)
 			cfg := testConfig(t, d.DB)
-			cfg.Log, cfg.Policy = c.log, c.policy
+			cfg.Log, cfg.Strict = c.log, c.strict
 			cfg.Interval, cfg.StaleAfter = time.Millisecond, 5*time.Millisecond
 			cfg.OnFailure, cfg.OnStale = nil, nil
 			f, _ := run(t, cfg)

@@ -105,7 +105,7 @@ type machine struct {
 
 // rules are the settings of the machine.
 type rules struct {
-	policy     Policy
+	strict     bool // see Config.Strict
 	staleAfter time.Duration
 	harborLag  int64
 	interval   time.Duration // between two tails of an idle log

@@ -63,7 +63,7 @@ func drawKnobs(choose func(n int) int) knobs {
 		maxSteps: 30_000,
 	}
 	if choose(4) == 0 {
-		k.policy = Wait
+		k.strict = true
 	}
 	if choose(3) == 0 {
 		k.harborLag = int64(1 + choose(6))
@@ -163,7 +163,7 @@ func (c mutantCase) run(seed uint64) (violation string) {
 
 func withCrashes(k *knobs) { k.crashes, k.async = true, true }
 func withDoubts(k *knobs) {
-	k.named, k.policy, k.staleAfter, k.idling = true, SkipStale, 30*time.Millisecond, 2
+	k.named, k.strict, k.staleAfter, k.idling = true, false, 30*time.Millisecond, 2
 }
 
 var mutants = []mutantCase{
@@ -188,7 +188,7 @@ var mutants = []mutantCase{
 	{onlyWithID, "only transactions with an id are holders, as in xmin", nil},
 	{oneTransaction, "the statements in one transaction: activity is frozen", withDoubts},
 	{raisesUnderAnyToken, "the settled row is raised after a crash", func(k *knobs) { withCrashes(k); k.proxied, k.raiseEvery = true, 100*time.Millisecond }},
-	{cacheOutlivesToken, "the tail cache is kept when the token changes", func(k *knobs) { withCrashes(k); k.policy = Wait }},
+	{cacheOutlivesToken, "the tail cache is kept when the token changes", func(k *knobs) { withCrashes(k); k.strict = true }},
 	{cacheOutlivesSession, "the tail cache of a session is taken to reach the next one's", nil},
 	{cacheServesWatchers, "a consumer with open ranges is served from the tail cache", withDoubts},
 	{cacheOverDoubts, "the tail cache goes on over doubts", withDoubts},

@@ -55,7 +55,7 @@ func (f *Frontier) open(ctx context.Context) (*session, error) {
 		now:    time.Now,
 		opened: time.Now(),
 		machine: newMachine(rules{
-			policy:     f.cfg.Policy,
+			strict:     f.cfg.Strict,
 			staleAfter: f.cfg.StaleAfter,
 			harborLag:  f.cfg.HarborLag,
 			interval:   f.cfg.Interval,

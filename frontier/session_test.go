@@ -62,7 +62,7 @@ func eachDriver(t *testing.T, log store.Log, database func(testing.TB) *pgtest.D
 		t.Run(name, func(t *testing.T) {
 			d := database(t)
 			cfg := testConfig(t, drivers(t, d)[name])
-			cfg.Log, cfg.Policy = log, Wait
+			cfg.Log, cfg.Strict = log, true
 			everyStatement(t, d, cfg)
 		})
 	}
@@ -183,7 +183,7 @@ func TestPreparedTransaction(t *testing.T) {
 			t.Run(name+" "+end, func(t *testing.T) {
 				d := pgtest.Alone(t)
 				cfg := testConfig(t, d.DB)
-				cfg.Log, cfg.Policy = log, Wait
+				cfg.Log, cfg.Strict = log, true
 				s := open(t, cfg)
 				if s.s.origin.named {
 					s.start()
@@ -256,13 +256,13 @@ func TestPreparedWhileAFenceWaits(t *testing.T) {
 	s.published(2, 2)
 }
 
-// A transaction that was old before the session began does not block the session. Under the
-// policy Wait it does.
+// A transaction that was old before the session began does not block the session. A strict
+// frontier waits for it.
 func TestOldTransactionAtTheStart(t *testing.T) {
 	t.Parallel()
-	for _, policy := range []Policy{SkipStale, Wait} {
+	for _, strict := range []bool{false, true} {
 		for _, prepared := range []bool{false, true} {
-			t.Run(fmt.Sprintf("policy %d prepared %v", policy, prepared), func(t *testing.T) {
+			t.Run(fmt.Sprintf("strict %v prepared %v", strict, prepared), func(t *testing.T) {
 				d := pgtest.New(t)
 				if prepared {
 					prepareEvent(t, d.DB, "old")
@@ -273,11 +273,11 @@ func TestOldTransactionAtTheStart(t *testing.T) {
 				appendEvent(t, d.DB)
 				d.Exec(t, `SELECT pg_sleep(0.2)`)
 				cfg := testConfig(t, d.DB)
-				cfg.Policy, cfg.StaleAfter = policy, 100*time.Millisecond
+				cfg.Strict, cfg.StaleAfter = strict, 100*time.Millisecond
 				s := open(t, cfg)
 				s.start()
 				s.step(readTail, scanLocks, readTail)
-				if policy == Wait {
+				if strict {
 					s.published(0, 0)
 				} else {
 					s.published(0, 2, store.Range{First: 1, Last: 1})

@@ -253,7 +253,7 @@ func (s *sim) deliver(c int, e event, checkpoint int64) {
 			s.violate("REISSUED consumer %d applied position %d of two events", c, e.position)
 		case old.agg == e.agg && old.version >= e.version:
 			s.violate("ORDER consumer %d applied version %d of aggregate %d after version %d", c, e.version, e.agg, old.version)
-		case s.policy == Wait && old.position > e.position:
+		case s.strict && old.position > e.position:
 			s.violate("ORDER consumer %d applied position %d after %d", c, e.position, old.position)
 		}
 	}

@@ -319,8 +319,8 @@ func (s *sim) publish(f *simFrontier) {
 		s.violate("VALUE published again without a change: %+v", *v)
 	case v.Settled > v.Safe:
 		s.violate("VALUE settled above safe: %+v", *v)
-	case s.policy == Wait && len(v.Doubts) > 0:
-		s.violate("VALUE doubts with the policy Wait: %+v", *v)
+	case s.strict && len(v.Doubts) > 0:
+		s.violate("VALUE doubts of a strict frontier: %+v", *v)
 	case same && (v.Safe < old.Safe || v.Settled < old.Settled):
 		s.violate("VALUE went back from %+v to %+v", *old, *v)
 	case same && len(v.Doubts) > 0 && v.Safe > old.Safe && v.Safe > s.head()-s.harborLag:

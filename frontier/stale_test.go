@@ -83,8 +83,8 @@ func TestMachinePassesDoubtsInParts(t *testing.T) {
 	s.expect(readTail, 5*ms)
 }
 
-func TestMachinePolicyWait(t *testing.T) {
-	s := newScript(t, func(r *rules) { r.policy = Wait })
+func TestStrictMachineWaits(t *testing.T) {
+	s := newScript(t, func(r *rules) { r.strict = true })
 	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(old(active("a")))
 	for range 5 {

@@ -171,14 +171,11 @@ const reconcileInterval = time.Second
 func (c Config) frontier(db *sql.DB, log store.Log, t tables.Tables, onChange func()) frontier.Config {
 	f := frontier.Config{
 		DB: db, Log: log, Token: t.Token, Settled: t.Settled, Changes: t.Changes,
-		Policy:     frontier.SkipStale,
+		Strict:     c.GapPolicy == GapWait,
 		StaleAfter: c.StaleGapThreshold,
 		HarborLag:  int64(c.StaleGapHarborLag),
 		Interval:   c.DispatcherInterval,
 		OnChange:   onChange,
-	}
-	if c.GapPolicy == GapWait {
-		f.Policy = frontier.Wait
 	}
 	if c.DispatcherStrategy == DispatcherStrategyNotify {
 		f.Interval = reconcileInterval
