@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 )
 
@@ -19,10 +20,10 @@ var (
 )
 
 // FlowRunEndedError refuses the cancellation of a run that has ended or was cancelled before.
-type FlowRunEndedError struct{ State flow.State }
+type FlowRunEndedError struct{ State jobs.State }
 
 func (e *FlowRunEndedError) Error() string {
-	if e.State == flow.StateRunning {
+	if e.State == jobs.StateRunning {
 		return "it was cancelled before, and ends with the last of its jobs that run"
 	}
 	return fmt.Sprintf("it is %s: only a run that has not ended can be cancelled", e.State)
@@ -65,7 +66,7 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 		if err != nil {
 			return nil, err
 		}
-		if r.State != flow.StateRunning || r.Cancelled {
+		if r.State != jobs.StateRunning || r.Cancelled {
 			return nil, &FlowRunEndedError{r.State}
 		}
 		_, err = o.flows.Cancel(ctx, tx, run)
@@ -95,7 +96,7 @@ type lockedFlowRun struct {
 	Run       int64      `json:"run"`
 	Flow      string     `json:"flow"`
 	Version   string     `json:"version"`
-	State     flow.State `json:"state"` // before the operation
+	State     jobs.State `json:"state"` // before the operation
 	From      []string   `json:"from,omitempty"`
 	Cancelled bool       `json:"-"`
 }

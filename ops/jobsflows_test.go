@@ -89,18 +89,18 @@ func TestFlowRuns(t *testing.T) {
 		Run     int64
 		Flow    string
 		Version string
-		State   flow.State
+		State   jobs.State
 		From    []string
 	}
-	if op := s.last(t, &detail); op.Kind != ops.KindCancel || op.By != by || detail.Run != run || detail.Flow != "two" || detail.Version == "" || detail.State != flow.StateRunning {
+	if op := s.last(t, &detail); op.Kind != ops.KindCancel || op.By != by || detail.Run != run || detail.Flow != "two" || detail.Version == "" || detail.State != jobs.StateRunning {
 		t.Errorf("recorded %+v, %+v", op, detail)
 	}
 	var ended *ops.FlowRunEndedError
-	if err := s.CancelFlowRun(ctx, run, by); !errors.As(err, &ended) || ended.State != flow.StateCancelled {
+	if err := s.CancelFlowRun(ctx, run, by); !errors.As(err, &ended) || ended.State != jobs.StateCancelled {
 		t.Errorf("cancelled twice: %v", err)
 	}
 	all, err := s.FlowRuns(ctx, flow.Filter{Flow: "two"}, 10)
-	if err != nil || len(all) != 1 || all[0].State != flow.StateCancelled {
+	if err != nil || len(all) != 1 || all[0].State != jobs.StateCancelled {
 		t.Errorf("the runs are %+v, %v", all, err)
 	}
 	if _, err := s.FlowRuns(ctx, flow.Filter{State: "odd"}, 10); err == nil {
@@ -113,7 +113,7 @@ func TestFlowRuns(t *testing.T) {
 	if err := s.RetryFlowRun(ctx, run, by, "first"); err != nil {
 		t.Fatal(err)
 	}
-	if op := s.last(t, &detail); op.Kind != ops.KindRetry || detail.State != flow.StateCancelled || len(detail.From) != 1 || detail.From[0] != "first" {
+	if op := s.last(t, &detail); op.Kind != ops.KindRetry || detail.State != jobs.StateCancelled || len(detail.From) != 1 || detail.From[0] != "first" {
 		t.Errorf("recorded %+v, %+v", op, detail)
 	}
 	h := jobs.NewHandlers()
@@ -122,7 +122,7 @@ func TestFlowRuns(t *testing.T) {
 	w := jobs.NewWorker(s.DB, h, flow.Advance())
 	done := make(chan error, 1)
 	go func() { done <- w.Start(ctx) }()
-	if r, err := client.Wait(ctx, run); err != nil || r.State != flow.StateCompleted {
+	if r, err := client.Wait(ctx, run); err != nil || r.State != jobs.StateCompleted {
 		t.Errorf("the run is %s, %v", r.State, err)
 	}
 	w.Stop()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -24,7 +25,7 @@ func (a *app) flowsListVerb() *cobra.Command {
 		Use: "list", Short: "list runs, the newest first", Args: cobra.NoArgs,
 		Example: "  pgfrontier jobs flows list --state failed\n  pgfrontier jobs flows list --flow order --limit 10",
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
-			f.State = flow.State(state)
+			f.State = jobs.State(state)
 			return a.readJobs(ctx, func(ctx context.Context, o *ops.Jobs) (object, func() string, error) {
 				all, err := o.FlowRuns(ctx, f, limit)
 				return object{"runs": listed(all, runObject)}, func() string {

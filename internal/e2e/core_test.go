@@ -173,7 +173,7 @@ func core(t *testing.T, set map[string]string, driver string) {
 		t.Fatal(err)
 	}
 	awaitHandled(t, d.DB, `a\l'l`, 2, 4, 5, 1)
-	if r, err := runs.Wait(t.Context(), started.Run); err != nil || r.State != flows.StateCompleted {
+	if r, err := runs.Wait(t.Context(), started.Run); err != nil || r.State != jobs.StateCompleted {
 		t.Errorf("the run is %+v, %v", r, err)
 	}
 	await(t, "the job of a key", func() bool {

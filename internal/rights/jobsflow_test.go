@@ -106,15 +106,15 @@ func (d *deployment) startRuns(db *sql.DB) {
 	f, list, items := flowOf()
 	run := value[flow.Started](d)(f.Start(ctx, c, nil, 1, flow.Key("k"))).Run
 	value[flow.Started](d)(f.Start(ctx, c, nil, 1, flow.Key("k")))
-	value[flow.State](d)(c.Cancel(ctx, nil, run))
+	value[jobs.State](d)(c.Cancel(ctx, nil, run))
 	d.check(c.Retry(ctx, nil, run, "list"))
-	value[flow.State](d)(c.Cancel(ctx, nil, run))
+	value[jobs.State](d)(c.Cancel(ctx, nil, run))
 	d.Exec(d.t, `UPDATE infra.work_flow_steps SET state = 'completed' WHERE id >> 30 = $1`, run)
 	d.check(c.Retry(ctx, nil, run, "items")) // the step's list is complete, and empty
 	value[flow.Run](d)(c.Wait(ctx, run))
 	value[[]itemJob](d)(list.Output(ctx, c, run))
 	value[[]int](d)(items.Outputs(ctx, c, run))
-	value[[]flow.Run](d)(c.Runs(ctx, flow.Filter{Flow: "f", State: flow.StateRunning}, 10))
+	value[[]flow.Run](d)(c.Runs(ctx, flow.Filter{Flow: "f", State: jobs.StateRunning}, 10))
 }
 
 // advance runs a worker that advances a flow, and removes the flow.
@@ -335,7 +335,7 @@ func (d *deployment) read(o *ops.Jobs) {
 	value[bool](d)(o.Unadvanced(ctx))
 	run := d.startedRun()
 	value[flow.Run](d)(o.FlowRun(ctx, run))
-	value[[]flow.Run](d)(o.FlowRuns(ctx, flow.Filter{Flow: "f", State: flow.StateRunning, Before: 1 << 30}, 10))
+	value[[]flow.Run](d)(o.FlowRuns(ctx, flow.Filter{Flow: "f", State: jobs.StateRunning, Before: 1 << 30}, 10))
 	value[[]ops.JobsOperation](d)(o.Operations(ctx, ops.OperationsFilter{Job: 1, Queue: "q"}, 10))
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // lock locks a run until the end of the transaction, and returns its state.
-func (c *Client) lock(ctx context.Context, on jobs.Querier, run int64) (s State, cancelled bool, err error) {
+func (c *Client) lock(ctx context.Context, on jobs.Querier, run int64) (s jobs.State, cancelled bool, err error) {
 	err = on.QueryRowContext(ctx, c.sql.lock, run).Scan(&s, &cancelled)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = c.notFound(ctx, on)
@@ -39,10 +39,10 @@ func (c *Client) notFound(ctx context.Context, on jobs.Querier) error {
 // locked until the end of tx. If tx is nil or a *sql.DB, Cancel uses a transaction of its own.
 //
 // Steps of [OnFailure] and [OnEnd] do not begin either: clean up where you cancel.
-func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was State, err error) {
-	was, err = inTx(ctx, c, tx, func(on jobs.Querier) (State, error) {
+func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was jobs.State, err error) {
+	was, err = inTx(ctx, c, tx, func(on jobs.Querier) (jobs.State, error) {
 		was, cancelled, err := c.lock(ctx, on, run)
-		if err != nil || was != StateRunning || cancelled {
+		if err != nil || was != jobs.StateRunning || cancelled {
 			return was, err
 		}
 		return was, c.cancel(ctx, on, run)
@@ -114,10 +114,10 @@ func (c *Client) Retry(ctx context.Context, tx jobs.Querier, run int64, from ...
 		switch {
 		case err != nil:
 			return none, err
-		case s == StateRunning:
+		case s == jobs.StateRunning:
 			return none, ErrUnfinished
 		}
-		return none, c.retry(ctx, on, run, s == StateCancelled, from)
+		return none, c.retry(ctx, on, run, s == jobs.StateCancelled, from)
 	})
 	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
 		err = ErrKeyBusy

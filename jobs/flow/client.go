@@ -34,7 +34,7 @@ var (
 // FailedError is what [Client.Wait] returns for a run that has not completed.
 type FailedError struct {
 	Run   int64
-	State State
+	State jobs.State
 	Step  string // a step that has failed; empty: none, or unknown
 	Code  string // code of the last error of its job
 	Text  string
@@ -42,7 +42,7 @@ type FailedError struct {
 
 func (e *FailedError) Error() string {
 	text := fmt.Sprintf("flow: run %d has %s", e.Run, e.State)
-	if e.State == StateCancelled {
+	if e.State == jobs.StateCancelled {
 		text = fmt.Sprintf("flow: run %d was %s", e.Run, e.State)
 	}
 	if e.Step != "" {
@@ -212,18 +212,18 @@ func (c *Client) on(tx jobs.Querier) (pool pgdriver.Pool, isPool bool, err error
 func (c *Client) Wait(ctx context.Context, run int64) (Run, error) {
 	_, err := with(c, nil, func(on jobs.Querier) (none struct{}, err error) {
 		return none, c.core.Ends.Until(ctx, "run "+strconv.FormatInt(run, 10), func() (over bool, err error) {
-			var state State
+			var state jobs.State
 			if err = on.QueryRowContext(ctx, c.sql.await, run).Scan(&state); err == nil && state == "" {
 				err = c.notFound(ctx, on)
 			}
-			return state != StateRunning, err
+			return state != jobs.StateRunning, err
 		})
 	})
 	if err != nil {
 		return Run{}, errtext.Of(fmt.Errorf("flow: wait for run %d: %w", run, err))
 	}
 	r, err := c.Get(ctx, run)
-	if err != nil || r.State == StateCompleted {
+	if err != nil || r.State == jobs.StateCompleted {
 		return r, pgdriver.CutOff(ctx, err)
 	}
 	return r, r.failure()

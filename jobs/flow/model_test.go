@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/jobs"
 )
 
 // The model has no counters. For each step, in the order of the flow, it reads how the dependencies
@@ -103,7 +104,7 @@ func endOf(o outcome, optional bool) end {
 // evaluate returns the ends of all steps. The steps in kept have ended already.
 func (d drawn) evaluate(kept map[stepID]end) (all map[stepID]end, state string) {
 	all = map[stepID]end{}
-	run := StateCompleted
+	run := jobs.StateCompleted
 	for n := range d.def.nodes {
 		id := idOf(0, n, 0)
 		e, is := kept[id]
@@ -121,7 +122,7 @@ func (d drawn) evaluate(kept map[stepID]end) (all map[stepID]end, state string) 
 			return slices.ContainsFunc(o.after, func(a dependency) bool { return a.n == n && a.on == onSuccess })
 		})
 		if leaf && e.failed && !e.good {
-			run = StateFailed
+			run = jobs.StateFailed
 		}
 	}
 	return all, string(run)
@@ -400,7 +401,7 @@ func TestResumeAgreesWithModel(t *testing.T) {
 				bad++
 			}
 		}
-		if (bad == 0) != (run == string(StateCompleted)) {
+		if (bad == 0) != (run == string(jobs.StateCompleted)) {
 			t.Errorf("%d bad ends are counted, and the run has %s", bad, run)
 		}
 		for _, name := range from {
@@ -418,7 +419,7 @@ func TestResumeNeedsNamesIfTheRunHasCompleted(t *testing.T) {
 		m := newMachine(drawFlow(t, 8))
 		m.play(t)
 		_, state := m.d.evaluate(nil)
-		if _, err := resume(m.endedSteps(), false, nil); (err == nil) != (state == string(StateFailed)) {
+		if _, err := resume(m.endedSteps(), false, nil); (err == nil) != (state == string(jobs.StateFailed)) {
 			t.Errorf("the run has %s, and a retry of it says %v", state, err)
 		}
 	})

@@ -18,22 +18,14 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// State is the state of a run.
-type State string
-
-const (
-	StateRunning   State = "running"
-	StateCompleted State = "completed" // each step without a later After step has completed, or was not needed
-	StateFailed    State = "failed"
-	StateCancelled State = "cancelled"
-)
-
 // Run is a run of a flow.
 type Run struct {
-	ID         int64
-	Flow       string
-	Version    string // of the flow's shape
-	State      State
+	ID      int64
+	Flow    string
+	Version string // of the flow's shape
+	// State is running, completed, failed or cancelled. A run has completed if each step without a
+	// later After step has completed, or was not needed.
+	State      jobs.State
 	Key        string // empty: none
 	Unfinished int    // steps and jobs of Map steps that have not ended
 	CreatedAt  time.Time
@@ -179,9 +171,9 @@ func (r Run) failure() error {
 
 // Filter selects runs. The zero Filter selects all runs.
 type Filter struct {
-	Flow   string // empty: all
-	State  State  // empty: all
-	Before int64  // only runs with a lower ID, such as the last run of the previous page; 0: all
+	Flow   string     // empty: all
+	State  jobs.State // running, completed, failed or cancelled; empty: all
+	Before int64      // only runs with a lower ID, such as the last run of the previous page; 0: all
 }
 
 // Runs lists runs without their steps, the newest first. limit is 1 to 10,000. For a rare state,
@@ -193,7 +185,7 @@ func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
 			return nil, fmt.Errorf("limit is %d, allowed is 1 to 10000", limit)
 		case f.Before < 0:
 			return nil, fmt.Errorf("the run Before is %d, ids begin at 1", f.Before)
-		case f.State != "" && !slices.Contains([]State{StateRunning, StateCompleted, StateFailed, StateCancelled}, f.State):
+		case f.State != "" && !slices.Contains([]jobs.State{jobs.StateRunning, jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled}, f.State):
 			return nil, fmt.Errorf("the state %s is unknown", errtext.Value(f.State))
 		case strings.ContainsRune(f.Flow, 0):
 			return nil, errors.New("Flow is no text that PostgreSQL can hold")

@@ -123,7 +123,7 @@ func TestEnds(t *testing.T) {
 			s.want("the run", c.want, r)
 			_, err := s.Wait(t.Context(), run)
 			var failed *flow.FailedError
-			if is := errors.As(err, &failed); is != (r.State == flow.StateFailed) || is && (failed.Run != run || failed.Step == "" || failed.Text == "") {
+			if is := errors.As(err, &failed); is != (r.State == jobs.StateFailed) || is && (failed.Run != run || failed.Step == "" || failed.Text == "") {
 				t.Errorf("Wait returns %v", err)
 			}
 			if n := s.count(`SELECT count(*) FROM jobs_flow_steps WHERE finished_at IS NULL`) + s.count(`SELECT count(*) FROM jobs`); n > 0 {
@@ -230,7 +230,7 @@ func TestZombieOfAStep(t *testing.T) {
 	}
 }
 
-type endJob struct{ How flow.State }
+type endJob struct{ How jobs.State }
 
 func (endJob) Kind() string { return "end" }
 
@@ -242,26 +242,26 @@ func TestEndedRunsAreNotifiedOnce(t *testing.T) {
 	began := make(chan struct{})
 	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[endJob]) error {
 		switch j.Args.How {
-		case flow.StateFailed:
+		case jobs.StateFailed:
 			return errors.New("no")
-		case flow.StateCancelled:
+		case jobs.StateCancelled:
 			close(began)
 			<-ctx.Done()
 			return ctx.Err()
 		}
 		return nil
 	})
-	f := flow.New[flow.State]("ends")
-	first := flow.Add[flow.None](f, "first", func(how flow.State) endJob { return endJob{how} }, flow.Enqueue(jobs.MaxAttempts(1)))
-	flow.Add[flow.None](f, "last", func(flow.State) endJob { return endJob{flow.StateCompleted} }, flow.After(first))
-	if _, err := s.Cancel(t.Context(), nil, start(s, f, flow.StateFailed)); err != nil {
+	f := flow.New[jobs.State]("ends")
+	first := flow.Add[flow.None](f, "first", func(how jobs.State) endJob { return endJob{how} }, flow.Enqueue(jobs.MaxAttempts(1)))
+	flow.Add[flow.None](f, "last", func(jobs.State) endJob { return endJob{jobs.StateCompleted} }, flow.After(first))
+	if _, err := s.Cancel(t.Context(), nil, start(s, f, jobs.StateFailed)); err != nil {
 		t.Fatal(err)
 	}
 	notified := make(chan observe.FlowRunEnded, 100)
 	hears := jobs.WithObserver(observe.On(func(r observe.FlowRunEnded) { notified <- r }))
 	stops := []func(){s.work(hears), s.work(hears)}
-	want := map[int64]flow.State{}
-	for i, how := range []flow.State{flow.StateCancelled, flow.StateCompleted, flow.StateFailed, flow.StateCompleted, flow.StateFailed} {
+	want := map[int64]jobs.State{}
+	for i, how := range []jobs.State{jobs.StateCancelled, jobs.StateCompleted, jobs.StateFailed, jobs.StateCompleted, jobs.StateFailed} {
 		run := start(s, f, how)
 		want[run] = how
 		if i == 0 {
@@ -316,7 +316,7 @@ func TestCancel(t *testing.T) {
 			s.work()
 			run := start(s, o.Flow, 1)
 			<-began
-			for _, want := range []flow.State{flow.StateRunning, flow.StateRunning} {
+			for _, want := range []jobs.State{jobs.StateRunning, jobs.StateRunning} {
 				if was, err := s.Cancel(t.Context(), nil, run); err != nil || was != want {
 					t.Errorf("it was %s, %v", was, err)
 				}
@@ -324,7 +324,7 @@ func TestCancel(t *testing.T) {
 			s.until("the job to be asked", func() bool { return s.count(`SELECT count(*) FROM jobs WHERE cancel_at IS NOT NULL`) == 1 })
 			close(goOn)
 			s.want("the run", c.want, s.ended(run))
-			if was, err := s.Cancel(t.Context(), nil, run); err != nil || was != flow.StateCancelled {
+			if was, err := s.Cancel(t.Context(), nil, run); err != nil || was != jobs.StateCancelled {
 				t.Errorf("later it was %s, %v", was, err)
 			}
 		})
@@ -338,7 +338,7 @@ func TestCancel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if was, err := s.Cancel(t.Context(), tx, run); err != nil || was != flow.StateRunning {
+		if was, err := s.Cancel(t.Context(), tx, run); err != nil || was != jobs.StateRunning {
 			t.Errorf("it was %s, %v", was, err)
 		}
 		if err := tx.Rollback(); err != nil {
@@ -693,7 +693,7 @@ func TestMissingAndShortLists(t *testing.T) {
 	}{{nil, "TOO_FEW"}, {[]resizeJob{{"1"}}, "TOO_FEW"}, {"no list", "NO_LIST"}, {map[string]int{"a": 1}, "NO_LIST"}, {[]resizeJob{{"1"}, {"2"}}, ""}} {
 		result = c.result
 		r := s.ended(start(s, f.Flow, "a"))
-		if got := r.Steps[1].Code; got != c.want || (c.want == "") != (r.State == flow.StateCompleted) {
+		if got := r.Steps[1].Code; got != c.want || (c.want == "") != (r.State == jobs.StateCompleted) {
 			t.Errorf("%v: %s, %s", c.result, states(r), got)
 		}
 	}
@@ -771,7 +771,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("the key is free: %+v, %v", again, err)
 	}
 	s.ended(again.Run)
-	all, err := s.Runs(ctx, flow.Filter{Flow: "order", State: flow.StateCompleted}, 10)
+	all, err := s.Runs(ctx, flow.Filter{Flow: "order", State: jobs.StateCompleted}, 10)
 	if err != nil || len(all) != 2 || all[0].ID != again.Run || all[0].Key != "k" || all[1].FinishedAt == nil {
 		t.Errorf("the runs are %+v, %v", all, err)
 	}
@@ -889,7 +889,7 @@ func testDriver(t *testing.T, open func(d *pgtest.Database) *sql.DB, bounced boo
 	if _, err := s.Cancel(t.Context(), nil, cancelled); err != nil {
 		t.Error(err)
 	}
-	if r := s.ended(cancelled); r.State != flow.StateCancelled && r.State != flow.StateFailed {
+	if r := s.ended(cancelled); r.State != jobs.StateCancelled && r.State != jobs.StateFailed {
 		t.Errorf("cancelled it is %s", states(r))
 	}
 	if err := s.Retry(t.Context(), nil, run, "list"); err != nil {
@@ -1006,7 +1006,7 @@ func TestDiscardBeforeTheEndIsRecorded(t *testing.T) {
 		t.Errorf("discarded before: %v", err)
 	}
 	s.work()
-	if r := s.ended(run); r.State != flow.StateCompleted {
+	if r := s.ended(run); r.State != jobs.StateCompleted {
 		t.Errorf("the run: %s", states(r))
 	}
 	if err := o.Discard(t.Context(), job, by); err != nil {

@@ -15,15 +15,15 @@ import (
 // flowsPage are runs of flows by a filter.
 type flowsPage struct {
 	Filter flow.Filter
-	States []flow.State `json:"-"` // to choose from
+	States []jobs.State `json:"-"` // to choose from
 	Runs   []flow.Run
 	Next   int64 `json:",omitempty"`
 }
 
-var runStates = []flow.State{flow.StateRunning, flow.StateCompleted, flow.StateFailed, flow.StateCancelled}
+var runStates = []jobs.State{jobs.StateRunning, jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled}
 
 func (c *Console) runs(ctx context.Context, q query, _ Grant) (any, error) {
-	p := flowsPage{Filter: flow.Filter{Flow: q.Get("flow"), State: flow.State(q.Get("state")), Before: q.int("before")}, States: runStates}
+	p := flowsPage{Filter: flow.Filter{Flow: q.Get("flow"), State: jobs.State(q.Get("state")), Before: q.int("before")}, States: runStates}
 	if p.Filter.State != "" && !slices.Contains(runStates, p.Filter.State) {
 		return nil, &refusal{http.StatusBadRequest, fmt.Sprintf("There is no state %.50q of a run.", p.Filter.State)}
 	}
@@ -40,7 +40,7 @@ type flowPage struct{ Run flow.Run }
 func (p flowPage) heading() string { return fmt.Sprintf("Run %d of %s", p.Run.ID, p.Run.Flow) }
 
 // Ended reports whether the run can be retried, and not cancelled.
-func (p flowPage) Ended() bool { return p.Run.State != flow.StateRunning }
+func (p flowPage) Ended() bool { return p.Run.State != jobs.StateRunning }
 
 // flowStep is a step of a run, or one of the jobs of a Map step.
 type flowStep struct {

@@ -32,7 +32,7 @@ func order(name string) (f *flow.Flow[int], charge *flow.Step[chargeJob, string]
 }
 
 // ended runs a run of a flow until it has ended.
-func (s *site) ended(t testing.TB, h *jobs.Handlers, run int64) flow.State {
+func (s *site) ended(t testing.TB, h *jobs.Handlers, run int64) jobs.State {
 	t.Helper()
 	w := jobs.NewWorker(s.DB, h, flow.Advance())
 	done := make(chan error, 1)
@@ -73,7 +73,7 @@ func TestRunsOfFlows(t *testing.T) {
 		}
 		return flow.None{}, nil
 	})
-	if state := s.ended(t, h, started.Run); state != flow.StateFailed {
+	if state := s.ended(t, h, started.Run); state != jobs.StateFailed {
 		t.Fatalf("the run is %s", state)
 	}
 
@@ -121,7 +121,7 @@ func TestRunsOfFlows(t *testing.T) {
 		t.Errorf("recorded %+v", all.Operations)
 	}
 	broken = false
-	if state := s.ended(t, h, started.Run); state != flow.StateCompleted {
+	if state := s.ended(t, h, started.Run); state != jobs.StateCompleted {
 		t.Errorf("the run is %s", state)
 	}
 }
@@ -145,7 +145,7 @@ func TestResultsOfMappedJobs(t *testing.T) {
 	h := jobs.NewHandlers()
 	flow.Handle(h, list, func(context.Context, *jobs.Job[shipJob]) ([]chargeJob, error) { return []chargeJob{{1}, {2}}, nil })
 	flow.Handle(h, each, func(context.Context, *jobs.Job[chargeJob]) (string, error) { return "card 4711", nil })
-	if state := s.ended(t, h, started.Run); state != flow.StateCompleted {
+	if state := s.ended(t, h, started.Run); state != jobs.StateCompleted {
 		t.Fatalf("the run is %s", state)
 	}
 	page := fmt.Sprint("flow?id=", started.Run)
