@@ -20,11 +20,11 @@ import (
 // startCodes are the errors by which a program tells apart why a Start refused, and every name
 // that they have.
 var startCodes = map[string][]error{
-	"configuration":       {worker.ErrInvalidConfig, jobs.ErrInvalidConfig, table.ErrInvalidConfig, schedule.ErrInvalidConfig},
-	"outage":              {worker.ErrOutage, jobs.ErrOutage, table.ErrOutage, schedule.ErrOutage},
-	"standby":             {worker.ErrStandby, jobs.ErrStandby, table.ErrStandby, schedule.ErrStandby},
-	"privileges":          {worker.ErrPrivileges, jobs.ErrPrivileges, table.ErrPrivileges, schedule.ErrPrivileges},
-	"prepared statements": {worker.ErrPreparedStatements, jobs.ErrPreparedStatements, table.ErrPreparedStatements, schedule.ErrPreparedStatements},
+	"configuration":       {worker.ErrInvalidConfig, jobs.ErrInvalidConfig, table.ErrInvalidConfig},
+	"outage":              {worker.ErrOutage, jobs.ErrOutage, table.ErrOutage},
+	"standby":             {worker.ErrStandby, jobs.ErrStandby, table.ErrStandby},
+	"privileges":          {worker.ErrPrivileges, jobs.ErrPrivileges, table.ErrPrivileges},
+	"prepared statements": {worker.ErrPreparedStatements, jobs.ErrPreparedStatements, table.ErrPreparedStatements},
 	"session locks":       {worker.ErrTransactionPooling, jobs.ErrTransactionPooling},
 	"not applied":         {migrations.ErrNotApplied},
 	"newer":               {migrations.ErrNewerVersion},

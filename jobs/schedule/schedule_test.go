@@ -527,7 +527,7 @@ func TestBadConfiguration(t *testing.T) {
 		"far future":   {schedule.New(d.DB, client, schedule.Job("s", does(func(at time.Time) time.Time { return at.AddDate(1_000_000, 0, 0) }), jobOf)), "in the year 1002024"},
 		"catch up":     {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf, schedule.CatchUp(-1))), "CatchUp: -1 is out of range"},
 	} {
-		if err := c.s.Start(t.Context()); !errors.Is(err, schedule.ErrInvalidConfig) || !strings.Contains(err.Error(), c.want) {
+		if err := c.s.Start(t.Context()); !errors.Is(err, jobs.ErrInvalidConfig) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -619,7 +619,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	scheduler := func() *schedule.Scheduler {
 		return schedule.New(db, jobs.NewClient(db), schedule.Job("tick", each(time.Hour), jobOf)).WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	}
-	if err := scheduler().WithStartLimit(-1).Start(t.Context()); !errors.Is(err, schedule.ErrInvalidConfig) {
+	if err := scheduler().WithStartLimit(-1).Start(t.Context()); !errors.Is(err, jobs.ErrInvalidConfig) {
 		t.Errorf("with a limit below 0: %v", err)
 	}
 	if err := scheduler().WithStartLimit(10 * time.Millisecond).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: schedule: the database does not answer") {

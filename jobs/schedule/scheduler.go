@@ -15,7 +15,6 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/refusal"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -71,18 +70,6 @@ const (
 )
 
 var (
-	// ErrInvalidConfig reports that New was given an invalid configuration.
-	ErrInvalidConfig = refusal.ErrInvalidConfig
-	// ErrOutage reports that the database could not be reached for WithStartLimit.
-	ErrOutage = refusal.ErrOutage
-	// ErrPrivileges reports that the role lacks privileges, or that row-level security hides rows
-	// from the role. The error names the remedies.
-	ErrPrivileges = refusal.ErrPrivileges
-	// ErrStandby reports that the server takes no writes.
-	ErrStandby = refusal.ErrStandby
-	// ErrPreparedStatements reports a proxy that pools transactions. Behind it, the driver may
-	// execute a statement in another session than the one that prepared it.
-	ErrPreparedStatements = refusal.ErrPreparedStatements
 	// ErrPoolClosed ends a Scheduler whose db was closed while the Scheduler ran.
 	ErrPoolClosed = errors.New("schedule: sql: database is closed: close db after Start has returned, not before")
 	// ErrAlreadyStarted reports a second Start: a Scheduler starts once.
@@ -125,7 +112,7 @@ func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 		s.all = append(s.all, p)
 	}
 	if err := errtext.Join(all...); err != nil {
-		s.err = fmt.Errorf("schedule: %w: %w", ErrInvalidConfig, err)
+		s.err = fmt.Errorf("schedule: %w: %w", jobs.ErrInvalidConfig, err)
 	}
 	return s
 }
@@ -141,7 +128,7 @@ func (s *Scheduler) WithLogger(l *slog.Logger) *Scheduler {
 // the Scheduler. With 0, the default, Start retries for ever. Each failed try is logged.
 func (s *Scheduler) WithStartLimit(d time.Duration) *Scheduler {
 	if s.startLimit = d; d < 0 {
-		s.err = errtext.Join(s.err, fmt.Errorf("schedule: %w: WithStartLimit: %v is out of range, it takes 0 for no bound, or more", ErrInvalidConfig, d))
+		s.err = errtext.Join(s.err, fmt.Errorf("schedule: %w: WithStartLimit: %v is out of range, it takes 0 for no bound, or more", jobs.ErrInvalidConfig, d))
 	}
 	return s
 }
@@ -167,20 +154,16 @@ func (s *Scheduler) change(p *plan, f func(*Status)) {
 // invalid configuration, or if the database cannot be used. While the database cannot be reached,
 // Start retries, see [Scheduler.WithStartLimit]. [errors.Is] distinguishes the errors:
 //
-//   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
-//   - [ErrOutage]: the database could not be reached for WithStartLimit;
+//   - [jobs.ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
+//   - [jobs.ErrOutage]: the database could not be reached for WithStartLimit;
 //   - [migrations.ErrNotApplied], [migrations.ErrNewerVersion]: the tables are missing or older
 //     than the program, or newer;
-//   - [ErrPrivileges], with the GRANTs: a Scheduler needs the privileges that
+//   - [jobs.ErrPrivileges], with the GRANTs: a Scheduler needs the privileges that
 //     migrations.JobsGrants gives a Client. The privileges of a Worker are not enough;
-//   - [ErrPreparedStatements]: a proxy breaks the driver's statements. This is not checked with a
-//     pool of one connection;
-//   - [ErrStandby]: the server takes no writes;
+//   - [jobs.ErrPreparedStatements]: a proxy breaks the driver's statements. This is not checked
+//     with a pool of one connection;
+//   - [jobs.ErrStandby]: the server takes no writes;
 //   - [ErrPoolClosed]: db was closed before ctx ended.
-//
-// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby] and [ErrPreparedStatements] are
-// the same variables as those of packages worker, jobs and jobs/table, where these have them. The
-// other errors are each package's own.
 func (s *Scheduler) Start(ctx context.Context) error {
 	if s.err != nil {
 		return s.err
@@ -249,9 +232,9 @@ func (s *Scheduler) placeFirst(ctx context.Context) error {
 	}
 }
 
-// checkRights returns [ErrPrivileges] with every privilege that the role lacks, even if a Scheduler
-// first needs it at a later tick. If row-level security hid a schedule, the Scheduler would not
-// know whether the schedule is paused.
+// checkRights returns [jobs.ErrPrivileges] with every privilege that the role lacks, even if a
+// Scheduler first needs it at a later tick. If row-level security hid a schedule, the Scheduler
+// would not know whether the schedule is paused.
 func (s *Scheduler) checkRights(ctx context.Context) error {
 	var others []string
 	hidden, err := rights.Hidden(ctx, s.db, s.t.Once)
