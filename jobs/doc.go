@@ -1,5 +1,5 @@
 // Package jobs runs durable jobs on PostgreSQL. An application enqueues a job in the
-// transaction that makes it necessary. Any number of processes run it, each job on one
+// transaction that makes it necessary. Any number of processes run it, a job on one
 // of them, until it has completed or failed for good.
 //
 //	client := jobs.NewClient(db)
@@ -17,8 +17,8 @@
 // It is in a queue, has a priority, and is due at a time.
 //
 // A worker claims due jobs: as many as it has free slots, in one statement. Then it runs their
-// handlers. The statement that settles a run, which stores its outcome, must name the random
-// number of its claim. So a run that was taken for dead and comes back finishes nothing.
+// handlers. The statement that settles a run, which stores its outcome, names the random number
+// of the claim. So a run that was taken for dead and comes back finishes nothing.
 //
 // A run is one execution of a job by a worker. Attempt is the number of claims of a job. A
 // failure is a run whose handler returned an error. A reset is a run that was lost with its
@@ -42,8 +42,7 @@
 // So only add fields to arguments, and give arguments whose meaning changes a new kind.
 //
 // In the Handle of a consumer of package worker, [Client.EnqueueFor] enqueues jobs once for each
-// event and call, in one transaction with the checkpoint. [WithNames] names the tables
-// of the consumer if they have other names.
+// event and call. [WithNames] names the tables of the consumer if they have other names.
 //
 // [Wait] waits for the end of a job and returns its result, or a [FailedError]. Call it after the
 // commit of the transaction that enqueued the job.
@@ -92,7 +91,7 @@
 // the error is a policy.
 //
 // In a handler, [Job.SetResult] stores a result, and [Job.Log] stores entries for [Client.Logs].
-// The context ends when the run must end. [context.Cause] then returns [ErrTimeout],
+// When the run must end, the context ends, and [context.Cause] returns [ErrTimeout],
 // [ErrCancelled] or [ErrClaimLost]. If a handler of [Register] then returns nil, the job has
 // completed all the same, unless the claim is lost. The transaction of [RegisterTx] is rolled
 // back with its context, so its job has not completed.
@@ -100,11 +99,10 @@
 // # Transactions
 //
 // The handler of [RegisterTx] gets a transaction. After the handler has returned nil, the worker
-// completes the job in this transaction and commits. So the writes of the handler and the end of
-// the job happen exactly once, together. The handler runs without a lock on the job, so the job
-// can be cancelled, or given to another worker. Of two runs that reach the commit, one commits.
-// [Job.CompleteTx] does the same in a transaction of the handler's own, for a handler that works
-// for long and writes at the end.
+// completes the job in this transaction and commits. The handler runs without a lock on the job,
+// so the job can be cancelled, or given to another worker. Of two runs that reach the commit, one
+// commits. [Job.CompleteTx] does the same in a transaction of the handler's own, for a handler
+// that works for long and writes at the end.
 //
 // The rules for handlers of package worker apply. After SET LOCAL ROLE the worker sets the role
 // back before it completes the job. Before CompleteTx the handler must set it back.
@@ -113,15 +111,12 @@
 // transaction runs again at once, up to three times. If the row of the job is locked, the worker
 // waits for five seconds. Then it rolls back, and the job runs again. Neither is a failure.
 //
-// All other effects happen at least once. Make them idempotent, such as by the job's ID.
-//
 // # Batches
 //
-// A handler of [RegisterBatch] or [RegisterBatchTx] takes the jobs of its kind from one claim. A
-// batch that fails is halved until the error belongs to one job. So a poison job counts its
-// failures, and the other jobs complete. To fill batches of 500, give the queue 500 slots or
-// more. A job that makes every batch hang is soon alone. The context does not end when one of the
-// jobs is cancelled: the cancelled job ends with its batch.
+// A handler of [RegisterBatch] or [RegisterBatchTx] takes the jobs of its kind from one claim. To
+// fill batches of 500, give the queue 500 slots or more. A batch that fails is halved until the
+// error belongs to one job. So a poison job counts its failures, and the other jobs complete. A
+// job that makes its batches hang is soon alone. A cancelled job ends with its batch.
 //
 // # Queues, priorities, order
 //
@@ -138,11 +133,11 @@
 // longer behind hundreds of thousands of jobs without a handler, or while a long transaction
 // keeps vacuum from removing dead rows.
 //
-// An idle worker polls each [WithPollInterval], a second by default. It starts jobs with a later
-// due time at that time. With [WithMaxPollInterval] the worker polls more seldom while it finds
+// An idle worker polls at [WithPollInterval], a second by default. It starts jobs with a later due
+// time at that time. With [WithMaxPollInterval] the worker polls more seldom while it finds
 // nothing. With [WithNotifyConnectionString] the worker is notified of new and released jobs
-// within milliseconds. Enqueueing notifies only while a worker of the queue is idle: a
-// notification costs every commit of the server.
+// within milliseconds. Enqueueing notifies only while a worker of the queue is idle, since a
+// notification slows down all commits of the server.
 //
 // [WithPrefetch] claims more jobs than there are slots, for jobs that take about a millisecond.
 // Prefetched jobs start before jobs of a higher priority that become due later. A prefetched job
@@ -151,9 +146,9 @@
 // # Caps
 //
 // An operator can cap how many jobs of a queue, or of all queues, run at once in all workers
-// together: [github.com/pgfrontier/worker/ops.Jobs]. Claims never exceed a cap, prefetched jobs
-// included. Claims from a capped queue take turns, so the queue is slower than others. A cap of 1
-// runs the jobs of a queue one after the other.
+// together: [github.com/pgfrontier/worker/ops.Jobs]. A cap counts prefetched jobs. Claims from a
+// capped queue take turns, so the queue is slower than others. A cap of 1 runs the jobs of a queue
+// one after the other.
 //
 // For limits of a process, such as memory, use [Hooks]. BeforeClaim skips a claim or adds an SQL
 // condition. BeforeHandle takes from a budget, and AfterHandle gives back. Both are called in
@@ -166,13 +161,12 @@
 // job while it runs: a job may take hours.
 //
 // The leader resets the jobs of a worker that has seemed dead for [WithRescueDelay], 5 seconds by
-// default. A worker that has only lost its connection is back sooner. A job that had started
-// counts a reset, and waits for a random part of a second, which doubles with each reset. A job
-// that was only claimed counts none and does not wait. A job that kills its worker each time
-// fails after MaxResets.
+// default. A job that had started counts a reset, and waits for a random part of a second, which
+// doubles with the resets. A job that was only claimed counts none and does not wait. A job that
+// kills its workers fails after MaxResets.
 //
 // A process that is suspended keeps its session. It seems dead after [WithHeartbeatTimeout], 30
-// seconds by default. With [LeaderStrategyLease] this time applies to every dead process. If a
+// seconds by default. With [LeaderStrategyLease] this time applies to all dead processes. If a
 // suspended process comes back, the contexts of its handlers end with [ErrClaimLost], and their
 // results have no effect.
 //
@@ -187,17 +181,16 @@
 //
 // [Worker.Start] runs until its context ends, until [Worker.Stop] is called, or until
 // [WithStopAfterJobs] or [WithStopAfter] applies. Then the worker claims no more jobs, releases
-// prefetched jobs, and waits for the running jobs, for [WithShutdownTimeout] at most. Choose a
-// shutdown timeout that is shorter than the platform's time before SIGKILL.
+// prefetched jobs, and waits for the running jobs, for [WithShutdownTimeout] at most. Choose it
+// shorter than the platform's time before SIGKILL.
 //
-// # Schedules, flows, operations
+// # Observability, operations and tests
 //
-// Package [github.com/pgfrontier/worker/jobs/schedule] enqueues a job for each tick of a
-// schedule. Package [github.com/pgfrontier/worker/jobs/flow] runs jobs that depend on each
-// other. [github.com/pgfrontier/worker/ops.Jobs] has the operations of operators.
 // [Worker.Status] is for health checks, [WithObserver] for metrics and alarms, [WithLogger] for
-// logs, [WithMiddleware] for tracing. Package [github.com/pgfrontier/worker/workertest] tests
-// handlers.
+// logs, [WithMiddleware] for tracing. [github.com/pgfrontier/worker/ops.Jobs] has the operations
+// of operators. Package [github.com/pgfrontier/worker/workertest] tests handlers. Packages
+// [github.com/pgfrontier/worker/jobs/schedule] and [github.com/pgfrontier/worker/jobs/flow] build
+// on this one.
 //
 // # Tables
 //
@@ -223,8 +216,7 @@
 //	jobs_leader, jobs_token, jobs_changes, jobs_schema
 //
 // Enqueueing in plain SQL works: insert kind, args and the columns that differ from their
-// defaults. No worker is notified then, so an idle worker finds the job at its next poll, within
-// WithMaxPollInterval.
+// defaults. No worker is notified then, so an idle worker finds the job at its next poll.
 //
 // # Connections, drivers, PgBouncer
 //
@@ -232,22 +224,21 @@
 // 32 at once, one to settle, and one for each running job of RegisterTx. A limited pool must have
 // four connections or more. Transactions of handlers leave three of them to the worker and share
 // the rest. Call SetMaxIdleConns with the sum: database/sql keeps two idle connections by
-// default. [WithNotifyConnectionString] adds one connection outside of the pool.
+// default. [WithNotifyConnectionString] adds one connection outside of the pool, which must not go
+// through PgBouncer.
 //
-// PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query mode, or
-// lib/pq. Behind PgBouncer with transaction pooling, use [LeaderStrategyLease] and a driver that
-// sends a statement and its values in one message, such as pgx with default_query_exec_mode=exec.
-// Start refuses a configuration that cannot work. The connection that listens must not go through
-// PgBouncer.
+// Servers, drivers and PgBouncer are as in package worker, with [LeaderStrategyLease] of this
+// package.
 //
 // # What is guaranteed
 //
-//   - No job that was committed is lost. It ends in a state, or waits.
+//   - A job is enqueued if its transaction commits, and only then. No job that was committed is
+//     lost. It ends in a state, or waits.
 //   - One run finishes a job, even if two workers run it.
 //   - Effects in the transaction of RegisterTx, RegisterBatchTx and CompleteTx happen
 //     exactly once, if the job completes, and not at all otherwise.
-//   - All other effects happen at least once.
-//   - A cap is not exceeded, and a job does not start after its GoodUntil: neither is it
+//   - All other effects happen at least once. Make them idempotent, such as by the job's ID.
+//   - Claims never exceed a cap. A job does not start after its GoodUntil: neither is it
 //     claimed, nor does it begin its transaction of RegisterTx.
 //   - A unique key has one unfinished job, and an event one job for each call.
 //
@@ -259,22 +250,15 @@
 //   - fairness between kinds, tenants or keys within a queue;
 //   - after a crash of a server with synchronous_commit off, or the promotion of a
 //     standby that lags, the last commits: the jobs of lost commits were
-//     never enqueued, or run again.
+//     not enqueued, or run again.
 //
 // # What Start returns
 //
-// Start returns nil after a clean stop. Otherwise its error names the remedy. [errors.Is]
-// distinguishes the errors:
-//
-//   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
-//   - [ErrOutage]: the database could not be reached for [WithStartLimit];
-//   - [github.com/pgfrontier/worker/migrations.ErrNotApplied],
-//     [github.com/pgfrontier/worker/migrations.ErrNewerVersion]: the tables do not fit;
-//   - [ErrPrivileges], [ErrTransactionPooling], [ErrPreparedStatements], [ErrStandby]: the role,
-//     the proxy or the server does not fit;
-//   - [ErrHandlerOverdue]: a handler ignores the end of its context;
-//   - [ErrPoolClosed]: db was closed too early;
-//   - [ErrUnsettled]: the database did not answer during the stop, and some jobs run again.
-//
-// Package worker says which of these are the same variables in all packages.
+// Start returns nil after a clean stop. Otherwise its error names the remedy. [ErrUnsettled]: the
+// database did not answer during the stop, and some jobs run again. [ErrOutage]: the database could
+// not be reached for [WithStartLimit]. The others are as in package worker: [ErrInvalidConfig],
+// [ErrAlreadyStarted], [ErrPrivileges], [ErrTransactionPooling], [ErrPreparedStatements],
+// [ErrStandby], [ErrHandlerOverdue], [ErrPoolClosed],
+// [github.com/pgfrontier/worker/migrations.ErrNotApplied] and
+// [github.com/pgfrontier/worker/migrations.ErrNewerVersion].
 package jobs

@@ -1,5 +1,5 @@
 // Package flow runs several jobs that depend on each other. A program declares a flow once, as a
-// set of steps. Each step is a job of package jobs, with its handler, its retries and its time-
+// set of steps. A step is a job of package jobs, with its handler, its retries and its time-
 // out.
 //
 //	var (
@@ -39,51 +39,46 @@
 // otherwise. A skipped step has not completed, so its After steps are skipped too. A step with
 // Any begins once, after the first good end; the other steps run on.
 //
-// After [Client.Cancel] no step begins any more, also no step of OnFailure and OnEnd.
-//
 // [Optional] lets a step fail as if it had completed. If the step is skipped, by its If or because
 // of others, its After steps are skipped, too. A handler that returns [Skip] ends its step as
 // skipped, and the After steps begin. [Enqueue] sets options of the job.
 //
 // # Lists
 //
-// [Map] runs a job for each element of a list, which is the result of another step. The jobs are
-// enqueued once, however many attempts the other step took. [Mapped.Outputs] returns their
-// results, in the order of the list. A list is a result, so its JSON has at most a megabyte
-// ([jobs.MaxArgs]). The jobs of a list with more than 10,000 elements are enqueued in pieces: the
-// first job may have ended before the last job is enqueued.
+// [Map] runs a job for each element of a list, which is the result of another step. [Mapped.Outputs]
+// returns their results, in the order of the list. A list is a result, so its JSON has at most a
+// megabyte ([jobs.MaxArgs]). The jobs of a list with more than 10,000 elements are enqueued in
+// pieces: the first job may have ended before the last job is enqueued.
 //
 // # How a run ends
 //
-// A run ends when all its steps have ended. The run has completed if each step without a later
-// After step has completed or was not needed. Otherwise the run has failed, or was cancelled. So
+// A run ends when all its steps have ended. The run has completed if all steps without a later
+// After step have completed or were not needed. Otherwise the run has failed, or was cancelled. So
 // a run stays failed if a step only makes up for a failure ([OnFailure]) or cleans up ([OnEnd]).
 // To continue by another way, join both ways with [Any].
 //
-// [Client.Cancel] cancels a run, [Client.Retry] continues a run that has ended. A run cannot be
-// paused. Pause the queue of its steps instead ([github.com/pgfrontier/worker/ops.Jobs.PauseQueue]),
-// or cancel the run and retry it later. [Client.Get] returns a run with its steps, [Run.DOT] a
-// picture.
+// [Client.Cancel] cancels a run: no step begins any more, also no step of OnFailure and OnEnd.
+// [Client.Retry] continues a run that has ended. A run cannot be paused: pause the queue of its
+// steps ([github.com/pgfrontier/worker/ops.Jobs.PauseQueue]), or cancel the run and retry it
+// later. [Client.Get] returns a run with its steps, [Run.DOT] a picture.
 //
 // If a step's job is retried by its own ID ([github.com/pgfrontier/worker/ops.Jobs.Retry]), the
 // new job is outside of the run.
 //
 // # Advance
 //
-// [Advance] is an option of workers. After the end of a step is stored, such a worker records its
-// effect on the dependents. About once a second one of them sweeps, for ends that were not
-// recorded. There is no leader. Such a worker serves all flows of its tables, also flows without
-// handlers in this worker: jobs.NewWorker(db, nil, flow.Advance()) runs no jobs. Without such a
-// worker, no run advances.
+// [Advance] is an option of workers. Without such a worker, no run advances. After the end of a step
+// is stored, the worker records its effect on the dependents. About once a second one of them
+// sweeps, for ends that were not recorded. Such a worker serves all flows of its tables, also flows
+// without handlers in this worker: jobs.NewWorker(db, nil, flow.Advance()) runs no jobs.
 //
 // # Changes
 //
 // A run keeps the shape in which it was started. If a program changes the steps or dependencies
-// of a flow, its runs are of a new version. Runs of old versions and old programs continue beside
-// them, as in a rolling deployment. No version is refused. The handlers of the new program run
-// the steps of old runs as well. So keep the handler of a kind until no run needs it. Give a new
-// kind to arguments or results whose meaning changes. If an old run does not have a step, Output
-// of the step returns [ErrNotFound].
+// of a flow, its runs are of a new version. Runs of old versions continue beside them, and the
+// handlers of the new program run their steps as well. So keep the handler of a kind until no run
+// needs it. Give a new kind to arguments or results whose meaning changes. If an old run does not
+// have a step, Output of the step returns [ErrNotFound].
 //
 // # What is guaranteed
 //
@@ -107,6 +102,5 @@
 //	jobs_flow_steps  their steps, and the jobs of lists; finished runs stay for WithRetention
 //	jobs_flow_sweep  which worker sweeps next
 //
-// The Meta of a step's job names the run and the step. Plain jobs need no column and no statement
-// for flows.
+// The Meta of a step's job names the run and the step.
 package flow

@@ -1,5 +1,5 @@
 // Package table runs durable jobs that are rows of a table of your own. You enqueue a job by an
-// INSERT, with the columns that you need. Any number of processes run the rows, each row on one
+// INSERT, with the columns that you need. Any number of processes run the rows, a row on one
 // of them, until the row has completed or failed for good.
 //
 //	store := table.NewStore(db, table.Options[ExampleJob]{
@@ -17,10 +17,9 @@
 //		Handle: func(ctx context.Context, j *table.Job[ExampleJob]) error { return index(ctx, j.Record) },
 //	}, table.WorkerOptions{NumHandlers: 20}).Start(ctx)
 //
-// The columns, states and options are those of dbworker of Sourcegraph's workerutil. Package
-// [github.com/pgfrontier/worker/jobs] has tables of its own, and does more: queues, caps, unique
-// keys, schedules, results. Choose this package if a table of jobs exists already, or if a job is
-// a row that other queries read.
+// The columns, states and options are those of dbworker of Sourcegraph's workerutil. Choose this
+// package if a table of jobs exists already, or if a job is a row that other queries read. Package
+// [github.com/pgfrontier/worker/jobs] has tables of its own, and does more.
 //
 // # The table
 //
@@ -48,7 +47,7 @@
 // Names have letters, digits and underscores. The id is a unique integer of any size. state is
 // text or an enum. failure_message and worker_hostname are text or a varchar, with room for the
 // name of the machine and 37 characters. execution_logs is json[] or jsonb[]. Store.Check and
-// Start report each column that does not fit, with the remedy. The package never migrates the
+// Start report the columns that do not fit, with the remedy. The package does not migrate the
 // table. It needs no other tables, no leader and no session locks.
 //
 // A partitioned table must be partitioned by the id. If a table has children by inheritance, take
@@ -56,14 +55,14 @@
 //
 // # Indexes
 //
-// Two indexes are enough. The first has the columns of OrderByExpression, for claims. The second
-// is small, for running rows:
+// Two indexes are enough: one with the columns of OrderByExpression, for claims, and a small one
+// for running rows:
 //
 //	CREATE INDEX ON example_jobs (repository_id, id) WHERE state IN ('queued', 'errored');
 //	CREATE INDEX ON example_jobs (id) WHERE state = 'processing';
 //
 // Without retries the first index may have WHERE state = 'queued'. Do not put last_heartbeat_at
-// into an index: each heartbeat would write to it. Claims also read the rows at the front of the
+// into an index: heartbeats would write to it. Claims also read the rows at the front of the
 // order that are due later, or that a condition leaves out. If many rows finish, lower the
 // table's fillfactor (70) and autovacuum_vacuum_scale_factor (0.02).
 //
@@ -112,11 +111,10 @@
 // with its alias. A subquery can read data that the view joins: "(SELECT r.rank FROM repo AS r
 // WHERE r.id = j.repository_id)". No index helps to sort by such a subquery.
 //
-// A CHECK, a trigger or a policy of yours may refuse a claim, a reset or a heartbeat of a row. A
-// BEFORE UPDATE trigger that returns NULL refuses a row, too. Claims leave out such a row, for a
-// second first and for a minute at most. [observe.TableFailed] names the row, [Status] the reason.
-// More than 1000 such rows block claims, and so does a row on which the order or a condition
-// fails.
+// A CHECK, a policy, or a BEFORE UPDATE trigger that returns NULL, may refuse a claim, a reset or
+// a heartbeat of a row. Claims leave out such a row, for a second first and for a minute at most.
+// [observe.TableFailed] names the row, [Status] the reason. More than 1000 such rows block claims,
+// and so does a row on which the order or a condition fails.
 //
 // [Handler].PreDequeue skips claims or adds a condition. Together with PreHandle and PostHandle it
 // makes a budget: see the example of [Handler].
@@ -124,24 +122,24 @@
 // # One run finishes a job
 //
 // A claim writes the worker into worker_hostname, as name/ID, and the microsecond into
-// started_at. Every statement that changes a row for a run names both, and the id. So a run
-// changes nothing if its row was reset, requeued, claimed again or removed. The context of such a
-// run ends with [ErrClaimLost] at the next heartbeat, and [observe.JobLost] reports it.
+// started_at. A statement that changes a row for a run names both, and the id. So a run changes
+// nothing if its row was reset, requeued, claimed again or removed. The context of such a run ends
+// with [ErrClaimLost] at the next heartbeat, and [observe.JobLost] reports it.
 //
 // Effects outside of the row happen at least once: make them idempotent. Effects in the same
 // database can be one transaction with the end of the job: [Job.CompleteTx].
 //
 // # When a worker dies
 //
-// Each worker writes last_heartbeat_at of all its rows in one statement, every HeartbeatInterval.
-// Every worker checks for rows whose heartbeat is older than StalledMaxAge, and resets them. A
-// reset row is queued, with num_resets one more. It is due in a random part of a second, which
-// doubles with each reset. So a job that kills its worker soon runs alone. After MaxNumResets
-// resets the job has failed, with ResetFailureMessage.
+// A worker writes last_heartbeat_at of all its rows in one statement, at HeartbeatInterval. All
+// workers check for rows whose heartbeat is older than StalledMaxAge, and reset them. A reset row
+// is queued, with num_resets one more. It is due in a random part of a second, which doubles with
+// the resets. So a job that kills its worker soon runs alone. After MaxNumResets resets the job
+// has failed, with ResetFailureMessage.
 //
-// Besides, the worker must have seen no heartbeat of the row for half of StalledMaxAge: after an
-// outage of the database, all heartbeats are old and all workers live. A lost job runs again within
-// one and a quarter of StalledMaxAge.
+// After an outage of the database, all heartbeats are old and all workers live. So a worker resets
+// a row only if it has seen no heartbeat of the row for half of StalledMaxAge. A lost job runs
+// again within one and a quarter of StalledMaxAge.
 //
 // A live worker may seem lost if its process is suspended, or if its database is too slow for
 // heartbeats. Then its jobs run twice, and finish once. If this happens, raise StalledMaxAge. Give
@@ -153,51 +151,42 @@
 // While the database does not answer, no job fails for this reason. Outcomes are kept, and stored
 // when the database is back.
 //
-// A standby may be promoted while the old primary goes on. Every HeartbeatInterval a worker
-// compares the start time of the heartbeats' server with that of another connection's server. If
-// they differ, or the heartbeats have moved to another server, the worker closes idle
-// connections. HeartbeatError of [Status] reports the difference.
+// A standby may be promoted while the old primary goes on. At HeartbeatInterval a worker compares
+// the start time of the heartbeats' server with that of another connection's server. If they
+// differ, or the heartbeats have moved to another server, the worker closes idle connections.
+// HeartbeatError of [Status] reports the difference.
 //
 // # Stop
 //
 // [Worker.Start] runs until its context ends, until [Worker.Stop] is called, or until
 // NumTotalJobs or MaxActiveTime applies. Then the worker stops claiming, and waits for the
-// running jobs, for ShutdownTimeout at most. Choose a ShutdownTimeout that is shorter than the
-// platform's time before SIGKILL.
+// running jobs, for ShutdownTimeout at most. Choose it shorter than the platform's time before
+// SIGKILL.
 //
 // A handler or hook that ignores the end of its context for ten seconds is abandoned. Its job runs
 // again on a worker, and its slot stays taken until it returns. Scan has ten seconds in all.
 //
-// # Connections, drivers, PgBouncer
+// # Connections, privileges
 //
-// A worker keeps one connection for heartbeats. At times it uses one connection each to claim, to
-// settle and to reset. A limited pool must have three connections or more, and more for handlers
+// A worker keeps one connection for heartbeats. At times it uses one more to claim, one to settle
+// and one to reset. A limited pool must have three connections or more, and more for handlers
 // that use it. Call SetMaxIdleConns: database/sql keeps two idle connections by default.
 //
-// No state is bound to a session, so the package works behind PgBouncer with transaction
-// pooling. Servers and drivers are those of package jobs.
+// The package works behind PgBouncer with transaction pooling. Servers and drivers are those of
+// package worker.
 //
 // The role of a worker needs SELECT and UPDATE of the table's columns above, and SELECT of the
-// relations that the view and the expressions read. Start names the missing GRANTs.
-//
-// Row-level security may hide rows of the table from the role, such as the rows of other tenants.
-// Start refuses a table without a policy that lets the role SELECT and UPDATE.
+// relations that the view and the expressions read. Start names the missing GRANTs. Row-level
+// security may hide rows from the role, such as the rows of other tenants. Start refuses a table
+// without a policy that lets the role SELECT and UPDATE.
 //
 // # What Start returns
 //
-// Start returns nil after a clean stop. Otherwise its error names the remedy. [errors.Is]
-// distinguishes the errors:
-//
-//   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
-//   - [ErrOutage]: the database could not be reached for StartLimit;
-//   - [ErrUnfit]: the table or the view is missing, or not as a worker needs it;
-//   - [ErrPrivileges], [ErrPreparedStatements], [ErrStandby]: the role, the proxy or the server
-//     does not fit;
-//   - [ErrHandlerOverdue]: a handler ignores the end of its context;
-//   - [ErrPoolClosed]: the program has closed db before;
-//   - [ErrUnsettled]: the database did not answer during the stop, and some jobs run again.
-//
-// Package worker says which of these are the same variables in all packages.
+// Start returns nil after a clean stop. Otherwise its error names the remedy. [ErrUnfit]: the table
+// or the view is missing, or not as a worker needs it. [ErrUnsettled]: the database did not answer
+// during the stop, and some jobs run again. [ErrOutage]: the database could not be reached for
+// StartLimit. The others are as in package worker: [ErrInvalidConfig], [ErrAlreadyStarted],
+// [ErrPrivileges], [ErrPreparedStatements], [ErrStandby], [ErrHandlerOverdue] and [ErrPoolClosed].
 //
 // # What is not guaranteed
 //
@@ -205,6 +194,6 @@
 //   - order: rows are claimed in order and run in parallel, and a row that becomes due
 //     late is claimed late;
 //   - after a crash of a server with synchronous_commit off, or the promotion of a
-//     standby that lags, the last commits: jobs run again, or were never
+//     standby that lags, the last commits: jobs run again, or were not
 //     enqueued.
 package table
