@@ -9,7 +9,7 @@
 // A transaction that draws from a sequence takes a RowExclusiveLock on it before the draw
 // (PostgreSQL, sequence.c, lock_and_open_sequence). It holds the lock until it ends, prepared
 // or not. pg_locks shows the lock. A commit makes the transaction visible before it releases
-// the locks (xact.c). Hence three statements, each in a transaction of its own, in this order:
+// the locks (xact.c). Hence three statements, in transactions of their own, in this order:
 //
 //  1. tail: read the positions after safe. The highest is h. A run without gaps is safe at
 //     once.
@@ -18,8 +18,8 @@
 //  3. read again, in a later snapshot: a position up to h that is still missing never appears.
 //
 // A transaction that drew a position up to h did so before h became visible. So it is among
-// the holders, or it had ended before the scan. Later snapshots see every transaction that has
-// ended. Each change of the order loses events.
+// the holders, or it had ended before the scan. Later snapshots see all transactions that have
+// ended. A change of the order loses events.
 //
 //   - With the scan first, a transaction can draw after the scan. Then h can be seen before
 //     that transaction ends.
@@ -27,7 +27,7 @@
 //   - In one transaction, pg_stat_activity is frozen.
 //
 // The third statement is the reader's own: the reader takes the Value first and reads the rows
-// afterwards. [Value.Cross] then decides each missing position.
+// afterwards. [Value.Cross] then decides the missing positions.
 //
 // # Doubt
 //
@@ -54,8 +54,8 @@
 //
 // # Incarnation
 //
-// Crash recovery, promotion and a restored backup can issue positions again. Every statement
-// returns the incarnation of the server (package incarnation). When the incarnation changes or
+// Crash recovery, promotion and a restored backup can issue positions again. The statements
+// return the incarnation of the server (package incarnation). When the incarnation changes or
 // the connection fails, the frontier forgets everything in memory. A Value carries its
 // incarnation as Token and is valid in that incarnation only. A reader of rows under a Value
 // proves that the rows come from the same incarnation. A frontier starts from a durable row of
