@@ -23,7 +23,7 @@ func TestTableOfTheDocumentation(t *testing.T) {
 	}
 	for _, m := range metrics.All() {
 		attributes := strings.Join(m.Attributes, ", ")
-		fmt.Fprintf(&want, "| `%s` | `%s` | %s | %s | %s | %s |\n", m.Name, m.Prometheus(), m.Kind, strings.Trim(m.Unit, "{}"), attributes, m.Help)
+		fmt.Fprintf(&want, "| `%s` | `%s` | %s | %s | %s |\n", m.Name, m.Prometheus(), m.Kind, attributes, m.Help)
 	}
 	if documented.String() != want.String() {
 		t.Errorf("the table must be\n%s", &want)

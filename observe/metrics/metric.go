@@ -55,7 +55,7 @@ var (
 // Of a worker of events.
 var (
 	workerUp         = add("worker.up", Gauge, "{state}", nil, "1 while the worker runs or drains, else 0. Absent after an operator's drain. The worker's other gauges exist while it is 1.")
-	workerInfo       = add("worker.info", Gauge, "{worker}", []string{"build"}, "Always 1. build has the program's module, version and revision.")
+	workerInfo       = add("worker.info", Gauge, "{worker}", []string{"build"}, "The value is 1. build has the program's module, version and revision.")
 	workerLeader     = add("worker.leader", Gauge, "{state}", nil, "1 if this worker assigns the consumers.")
 	workerHeartbeat  = add("worker.heartbeat.age", Gauge, "s", nil, "Age of the worker's last heartbeat.")
 	workerWakeups    = add("worker.wakeups", Counter, "{wakeup}", []string{"source"}, "Early polls, by cause: events or changes.")
