@@ -94,7 +94,7 @@ func TestDrainWorker(t *testing.T) {
 	if err := stop(); err != nil || w.Status().State != observe.StateStopped {
 		t.Errorf("Start: %v, state %s", err, w.Status().State)
 	}
-	all, err := o.Operations(t.Context(), ops.OperationsFilter{}, 10)
+	all, err := o.Operations(t.Context(), ops.OperationFilter{}, 10)
 	if err != nil || len(all) != 1 || all[0].Kind != ops.KindDrain || all[0].By != by || string(all[0].Detail) != `{"worker": "`+w.ID().String()+`"}` {
 		t.Errorf("recorded: %+v, %v", all, err)
 	}

@@ -73,7 +73,7 @@ func TestOperationsOfUnits(t *testing.T) {
 	for _, name := range append([]string{"a", "b#000-7ff", "C", "c0", "c_", "cc", "c0007ff", "c-", "cz", "d", "d#000-7ff"}, its...) {
 		s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ($1, 'pause', '{}', 'ann', 'r')`, name)
 	}
-	all, err := s.Operations(t.Context(), "c", 100)
+	all, err := s.Operations(t.Context(), ops.OperationFilter{Consumer: "c"}, 100)
 	var names []string
 	for _, o := range all {
 		names = append(names, o.Consumer)
@@ -103,8 +103,8 @@ func TestWorkersAbility(t *testing.T) {
 	}
 }
 
-// The pages of OperationsBefore contain each operation once.
-func TestOperationsBefore(t *testing.T) {
+// The pages of Operations contain each operation once.
+func TestOperationsPages(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
@@ -118,13 +118,13 @@ func TestOperationsBefore(t *testing.T) {
 			}
 		}
 	}
-	all, err := s.Operations(t.Context(), "c", 100)
+	all, err := s.Operations(t.Context(), ops.OperationFilter{Consumer: "c"}, 100)
 	if err != nil || len(all) != 6 {
 		t.Fatalf("%d operations, %v", len(all), err)
 	}
 	for _, consumer := range []string{"c", ""} {
 		for before, i := int64(0), 0; i < 6; i += 2 {
-			page, err := s.OperationsBefore(t.Context(), consumer, before, 2)
+			page, err := s.Operations(t.Context(), ops.OperationFilter{Consumer: consumer, Before: before}, 2)
 			if err != nil || len(page) != 2 || page[0].ID != all[i].ID || page[1].ID != all[i+1].ID {
 				t.Fatalf("of %q before %d: %v, %v", consumer, before, page, err)
 			}

@@ -160,7 +160,7 @@ func TestLists(t *testing.T) {
 		limit    int
 		want     string
 	}{{"", 10, "c b c "}, {"c", 10, "c c "}, {"", 2, "c b "}, {"none", 1, ""}} {
-		operations, err := s.Operations(t.Context(), c.consumer, c.limit)
+		operations, err := s.Operations(t.Context(), ops.OperationFilter{Consumer: c.consumer}, c.limit)
 		got := ""
 		for _, op := range operations {
 			got += op.Consumer + " "
@@ -170,7 +170,7 @@ func TestLists(t *testing.T) {
 		}
 	}
 	for _, limit := range []int{0, -1, 10_001} {
-		if _, err := s.Operations(t.Context(), "", limit); !errors.Is(err, ops.ErrInvalid) {
+		if _, err := s.Operations(t.Context(), ops.OperationFilter{}, limit); !errors.Is(err, ops.ErrInvalid) {
 			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
@@ -189,8 +189,11 @@ func TestListsRefuseInvalidArguments(t *testing.T) {
 	}
 	for name, list := range map[string]func(consumer string) error{
 		"DeadLetters": func(consumer string) error { _, err := away.DeadLetters(t.Context(), consumer); return err },
-		"Operations":  func(consumer string) error { _, err := away.Operations(t.Context(), consumer, 1); return err },
-		"Consumers":   func(string) error { _, err := away.Consumers(t.Context()); return err },
+		"Operations": func(consumer string) error {
+			_, err := away.Operations(t.Context(), ops.OperationFilter{Consumer: consumer}, 1)
+			return err
+		},
+		"Consumers": func(string) error { _, err := away.Consumers(t.Context()); return err },
 	} {
 		if err := list("c"); err == nil || errors.Is(err, ops.ErrInvalid) || !strings.HasPrefix(err.Error(), "ops: list the ") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s without a server: %v", name, err)

@@ -57,7 +57,7 @@ func ExampleOperator_SkipEvent() {
 	consumers, err := o.Consumers(ctx)
 	check(err)
 	fmt.Println(consumers[0].Name, "is at position", consumers[0].Position)
-	operations, err := o.Operations(ctx, "shipping_v1", 10)
+	operations, err := o.Operations(ctx, ops.OperationFilter{Consumer: "shipping_v1"}, 10)
 	check(err)
 	for _, op := range operations {
 		fmt.Printf("%s by %s: %s\n", op.Kind, op.By.Operator, op.By.Reason)

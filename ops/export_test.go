@@ -4,7 +4,7 @@ package ops
 func (o *Jobs) ListSQL(f Filter, limit int) (query string, args []any) { return o.listSQL(f, limit) }
 
 // OperationsSQL returns the statement of Operations.
-func (o *Jobs) OperationsSQL(f OperationsFilter, limit int) (query string, args []any) {
+func (o *Jobs) OperationsSQL(f OperationFilter, limit int) (query string, args []any) {
 	return o.operationsSQL(f, limit)
 }
 
@@ -21,8 +21,8 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 	deadLetters, _ := o.deadLettersSQL("c", filter, true, 10)
 	all, _ := o.deadLettersSQL("c", DeadLetterFilter{}, true, 10)
 	matching, _ := o.matchingSQL("c", DeadLetterFilter{}, 10)
-	operations, _ := o.operationsSQL("", 1, 1)
-	operationsOf, _ := o.operationsSQL("c", 1, 1)
+	operations, _ := o.operationsSQL(OperationFilter{Before: 1}, 1)
+	operationsOf, _ := o.operationsSQL(OperationFilter{Consumer: "c", Before: 1}, 1)
 	return map[string][2]string{
 		"operations":          {operations, `(9223372036854775807, 10)`},
 		"operations of one":   {operationsOf, `(9223372036854775807, 10, 'c')`},

@@ -135,7 +135,7 @@ func (s site) expectProgress(t testing.TB, position, revision int64) {
 // last returns the latest operation, and unmarshals its detail.
 func (s site) last(t testing.TB, detail any) ops.Operation {
 	t.Helper()
-	all, err := s.Operations(t.Context(), "", 1)
+	all, err := s.Operations(t.Context(), ops.OperationFilter{}, 1)
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%d operations, %v", len(all), err)
 	}

@@ -64,12 +64,12 @@ func TestStatementsRunWithoutJIT(t *testing.T) {
 		"attempts":  func(ctx context.Context) error { _, err := jobs.Attempts(ctx, 1); return err },
 		"schedules": func(ctx context.Context) error { _, err := jobs.Schedules(ctx); return err },
 		"changes": func(ctx context.Context) error {
-			_, err := jobs.Operations(ctx, ops.OperationsFilter{}, 10)
+			_, err := jobs.Operations(ctx, ops.OperationFilter{}, 10)
 			return err
 		},
 		"a cap":      func(ctx context.Context) error { return jobs.SetCap(ctx, "q", 3, by) },
 		"consumers":  func(ctx context.Context) error { _, err := o.Consumers(ctx); return err },
-		"operations": func(ctx context.Context) error { _, err := o.Operations(ctx, "", 10); return err },
+		"operations": func(ctx context.Context) error { _, err := o.Operations(ctx, ops.OperationFilter{}, 10); return err },
 		"workers":    func(ctx context.Context) error { _, err := o.Workers(ctx); return err },
 		"stopped":    func(ctx context.Context) error { _, err := o.StoppedWorkers(ctx); return err },
 	} {

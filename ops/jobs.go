@@ -24,7 +24,7 @@ type Jobs struct {
 	sql   jobsStatements
 	queue *queue.Queue
 	flows *flow.Client
-	dry   *dryRun[JobsOperation] // nil: changes are made
+	dry   *dryRun // nil: changes are made
 }
 
 // NewJobs returns a Jobs. NewJobs does not access the database.
@@ -145,7 +145,7 @@ RETURNING id, detail::text, created_at`, a.job, a.queue, string(kind), string(te
 		return 0, fmt.Errorf("record the operation: %w", err)
 	}
 	if o.dry != nil {
-		o.dry.add(JobsOperation{Job: a.job, Queue: a.queue, Kind: kind, Detail: json.RawMessage(kept), By: by, At: at.UTC()})
+		o.dry.add(Operation{Job: a.job, Queue: a.queue, Kind: kind, Detail: json.RawMessage(kept), By: by, At: at.UTC()})
 	}
 	return id, nil
 }

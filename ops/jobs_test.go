@@ -201,7 +201,7 @@ func TestJobsWithOtherTableNames(t *testing.T) {
 	if err := o.PauseQueue(t.Context(), "q", by); err != nil {
 		t.Error(err)
 	}
-	if all, err := o.Operations(t.Context(), ops.OperationsFilter{Queue: "q"}, 10); err != nil || len(all) != 1 {
+	if all, err := o.Operations(t.Context(), ops.OperationFilter{Queue: "q"}, 10); err != nil || len(all) != 1 {
 		t.Errorf("%v, %v", all, err)
 	}
 }
@@ -242,7 +242,7 @@ func TestJobsDrivers(t *testing.T) {
 			if attempts, err := o.Attempts(t.Context(), 7); err != nil || len(attempts) != 1 {
 				t.Errorf("%+v, %v", attempts, err)
 			}
-			if operations, err := o.Operations(t.Context(), ops.OperationsFilter{Queue: "slow"}, 100); err != nil || len(operations) != len(everyJobs) {
+			if operations, err := o.Operations(t.Context(), ops.OperationFilter{Queue: "slow"}, 100); err != nil || len(operations) != len(everyJobs) {
 				t.Errorf("%d operations, %v", len(operations), err)
 			}
 		})
@@ -278,7 +278,7 @@ func TestUnknownOutcomeOfAJobsOperation(t *testing.T) {
 		await(t, "the server to have ended the transaction", func() bool {
 			return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND relation = 'jobs_operations'::regclass`) == 0
 		})
-		all, err := s.Operations(t.Context(), ops.OperationsFilter{Job: id}, 10)
+		all, err := s.Operations(t.Context(), ops.OperationFilter{Job: id}, 10)
 		if found := len(all) == 1 && all[0].ID == unknown.Operation; err != nil || found != happened {
 			t.Errorf("COMMIT happened: %v; Operations has %+v, %v", happened, all, err)
 		}

@@ -136,7 +136,7 @@ func TestUnseenFailuresAreNotAcknowledged(t *testing.T) {
 		return string(all[0].Detail), through
 	}
 	confirm := func(shown string, through time.Time) error {
-		return s.Confirmed(func(o *ops.Jobs) error { _, err := o.Acknowledge(ctx, "slow", through, by); return err }, func(all []ops.JobsOperation) error {
+		return s.Confirmed(func(o *ops.Jobs) error { _, err := o.Acknowledge(ctx, "slow", through, by); return err }, func(all []ops.Operation) error {
 			if string(all[0].Detail) != shown {
 				return errors.New("others than were shown")
 			}

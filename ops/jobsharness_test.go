@@ -78,9 +78,9 @@ func (s jobsSite) is(t testing.TB, id int64) ops.JobState {
 }
 
 // last returns the latest operation, and unmarshals its detail.
-func (s jobsSite) last(t testing.TB, detail any) ops.JobsOperation {
+func (s jobsSite) last(t testing.TB, detail any) ops.Operation {
 	t.Helper()
-	all, err := s.Operations(t.Context(), ops.OperationsFilter{}, 1)
+	all, err := s.Operations(t.Context(), ops.OperationFilter{}, 1)
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%d operations, %v", len(all), err)
 	}

@@ -205,27 +205,12 @@ FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt DESC LIMI
 	return all, nil
 }
 
-// JobsOperation is a recorded operation on jobs or queues.
-type JobsOperation struct {
-	ID     int64 // grows
-	Job    int64 // 0: the operation is on a queue, or on several jobs
-	Queue  string
-	Kind   Kind
-	Detail json.RawMessage // an object, whose fields depend on Kind
-	By     By
-	At     time.Time // by the database's clock
-}
-
-// OperationsFilter selects operations. The zero OperationsFilter selects all operations.
-type OperationsFilter struct {
-	Job    int64  // operations on the job, and the retry that created it; 0: all
-	Queue  string // AllQueues: operations on AllQueues only; empty: all
-	Before int64  // only those with a lower ID; 0: all
-}
-
 // Operations lists operations on jobs and queues, the newest first. limit is 1 to 10,000.
-func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([]JobsOperation, error) {
+func (o *Jobs) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
 	err := checkLimit(limit)
+	if f.Consumer != "" {
+		err = errtext.Join(err, fmt.Errorf("%w: operations on jobs have no consumer: Operator lists those that have", ErrInvalid))
+	}
 	if f.Queue != "" {
 		err = errtext.Join(err, checkQueue(f.Queue))
 	}
@@ -233,7 +218,7 @@ func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", err))
 	}
 	query, args := o.operationsSQL(f, limit)
-	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(o *JobsOperation) []any {
+	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(o *Operation) []any {
 		return []any{&o.ID, &o.Job, &o.Queue, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
 	}), query, args...)
 	if err != nil {
@@ -244,7 +229,7 @@ func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([
 
 // operationsSQL reads the operations on a job, and the operation that created the job, each
 // through its own index.
-func (o *Jobs) operationsSQL(f OperationsFilter, limit int) (query string, args []any) {
+func (o *Jobs) operationsSQL(f OperationFilter, limit int) (query string, args []any) {
 	q := jobsQuery{}
 	where := `id < ` + q.arg("bigint", cmp.Or(f.Before, 1<<63-1))
 	if f.Queue != "" {

@@ -100,7 +100,7 @@ func TestListFilters(t *testing.T) {
 	for _, limit := range []int{0, 10_001} {
 		_, err := s.List(t.Context(), ops.Filter{}, limit)
 		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
-		_, err = s.Operations(t.Context(), ops.OperationsFilter{}, limit)
+		_, err = s.Operations(t.Context(), ops.OperationFilter{}, limit)
 		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
 	}
 }
@@ -116,15 +116,15 @@ func TestOperationsOfJobs(t *testing.T) {
 	}
 	s.Exec(t, `INSERT INTO jobs_operations (operation, operator, reason) VALUES ('cancel', 'hand', 'made')`) // optional columns are NULL
 	for _, c := range []struct {
-		f     ops.OperationsFilter
+		f     ops.OperationFilter
 		limit int
 		want  string
 	}{
-		{ops.OperationsFilter{}, 3, "7: cancel  6: resume * 5: pause *"},
-		{ops.OperationsFilter{Before: 5}, 2, "4: resume b 3: pause b"},
-		{ops.OperationsFilter{Queue: "a"}, 10, "2: resume a 1: pause a"},
-		{ops.OperationsFilter{Queue: ops.AllQueues}, 1, "6: resume *"},
-		{ops.OperationsFilter{Job: 7}, 1, ""},
+		{ops.OperationFilter{}, 3, "7: cancel  6: resume * 5: pause *"},
+		{ops.OperationFilter{Before: 5}, 2, "4: resume b 3: pause b"},
+		{ops.OperationFilter{Queue: "a"}, 10, "2: resume a 1: pause a"},
+		{ops.OperationFilter{Queue: ops.AllQueues}, 1, "6: resume *"},
+		{ops.OperationFilter{Job: 7}, 1, ""},
 	} {
 		all, err := s.Operations(ctx, c.f, c.limit)
 		if err != nil {
@@ -214,11 +214,11 @@ func TestPlansOfOperations(t *testing.T) {
 	s.Exec(t, `ANALYZE jobs_operations`)
 	s.Exec(t, `INSERT INTO jobs_operations (job_id, operation, detail, operator, reason)
 		SELECT i, CASE WHEN i % 2 = 0 THEN 'retry' ELSE 'cancel' END, CASE WHEN i % 2 = 0 THEN jsonb_build_object('new_job', 1000000 + i) ELSE '{}' END, 'ann', 'r' FROM generate_series(1, $1::int) AS i`, tier.Amount(20_000, 100_000))
-	all, err := s.Operations(t.Context(), ops.OperationsFilter{Job: 1_000_002}, 10)
+	all, err := s.Operations(t.Context(), ops.OperationFilter{Job: 1_000_002}, 10)
 	if err != nil || len(all) != 1 || all[0].Job != 2 {
 		t.Errorf("the retry that has made job 1000002: %+v, %v", all, err)
 	}
-	query, _ := s.OperationsSQL(ops.OperationsFilter{Job: 1}, 10)
+	query, _ := s.OperationsSQL(ops.OperationFilter{Job: 1}, 10)
 	for _, statistics := range []string{"of empty tables", "of today"} {
 		if statistics == "of today" {
 			s.Exec(t, `ANALYZE jobs_operations`)

@@ -48,7 +48,7 @@ func TestRetryAll(t *testing.T) {
 			t.Fatalf("%+v, %v; want %v", all, err, want)
 		}
 		for i, id := range all.Jobs {
-			if made, err := s.Operations(ctx, ops.OperationsFilter{Job: all.As[i]}, 10); err != nil || len(made) != 1 || made[0].Job != id || made[0].Kind != ops.KindRetry || made[0].By != by || s.is(t, all.As[i]) != ops.JobAvailable {
+			if made, err := s.Operations(ctx, ops.OperationFilter{Job: all.As[i]}, 10); err != nil || len(made) != 1 || made[0].Job != id || made[0].Kind != ops.KindRetry || made[0].By != by || s.is(t, all.As[i]) != ops.JobAvailable {
 				t.Errorf("job %d runs again as %d: %+v, %v", id, all.As[i], made, err)
 			}
 		}

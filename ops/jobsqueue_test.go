@@ -306,7 +306,7 @@ func TestRaiseSequences(t *testing.T) {
 	if err := d.DB.QueryRow(`INSERT INTO jobs (kind) VALUES ('k') RETURNING id`).Scan(&next); err != nil || next != 41 {
 		t.Errorf("the next job is %d, %v", next, err)
 	}
-	recorded, err := jobs.Operations(ctx, ops.OperationsFilter{}, 10)
+	recorded, err := jobs.Operations(ctx, ops.OperationFilter{}, 10)
 	if err != nil || len(recorded) != 4 || recorded[0].Kind != ops.KindRaise || recorded[0].By != by {
 		t.Errorf("recorded %+v, %v", recorded, err)
 	}

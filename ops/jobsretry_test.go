@@ -167,7 +167,7 @@ func TestRetryOfAFinishedJob(t *testing.T) {
 			t.Errorf("recorded %+v, %+v", op, detail)
 		}
 		for _, job := range []int64{id, as} {
-			if all, err := s.Operations(t.Context(), ops.OperationsFilter{Job: job}, 10); err != nil || len(all) != 1 || all[0].Job != id {
+			if all, err := s.Operations(t.Context(), ops.OperationFilter{Job: job}, 10); err != nil || len(all) != 1 || all[0].Job != id {
 				t.Errorf("the operations on job %d: %+v, %v", job, all, err)
 			}
 		}

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -160,41 +161,38 @@ const (
 	KindAcknowledge Kind = "acknowledge"
 )
 
-// Operation is a recorded operation.
+// Operation is a recorded operation on a consumer, or on jobs.
 type Operation struct {
-	ID       int64  // grows over all consumers
+	ID       int64  // grows over all consumers, and over all jobs
 	Consumer string // or a unit of it; empty: of none, as of KindTerminate and KindDrain
+	Job      int64  // 0: not on one job
+	Queue    string // empty: not on one queue
 	Kind     Kind
 	Detail   json.RawMessage // an object, whose fields depend on Kind
 	By       By
 	At       time.Time // by the database's clock
 }
 
-// maxOperations is the largest limit of Operations.
-const maxOperations = 10_000
-
-// Operations lists the latest operations on a consumer, the newest first. If consumer is empty,
-// Operations lists the operations on all consumers. limit is 1 to 10,000.
-func (o *Operator) Operations(ctx context.Context, consumer string, limit int) ([]Operation, error) {
-	return o.OperationsBefore(ctx, consumer, 0, limit)
+// OperationFilter selects operations. The zero OperationFilter selects all operations.
+type OperationFilter struct {
+	Consumer string // for an Operator: operations on the consumer and its units; empty: all
+	Job      int64  // for a Jobs: operations on the job, and the retry that created it; 0: all
+	Queue    string // for a Jobs: AllQueues is operations on AllQueues only; empty: all
+	Before   int64  // only those with a lower ID; 0: all. For the next page, the last ID of this page
 }
 
-// OperationsBefore lists the operations with an ID below before, as Operations does. For the
-// next page, pass the last ID of this page. 0 is no bound.
-func (o *Operator) OperationsBefore(ctx context.Context, consumer string, before int64, limit int) ([]Operation, error) {
-	if before == 0 {
-		before = math.MaxInt64
+// Operations lists operations on consumers, the newest first. limit is 1 to 10,000.
+func (o *Operator) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
+	err := checkLimit(limit)
+	if f.Consumer != "" {
+		err = errtext.Join(err, checkConsumer(f.Consumer))
 	}
-	if limit < 1 || limit > maxOperations {
-		return nil, fmt.Errorf("ops: list the operations: %w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxOperations)
-	}
-	var err error
-	if consumer != "" {
-		err = checkConsumer(consumer)
+	if f.Job != 0 || f.Queue != "" {
+		err = errtext.Join(err, fmt.Errorf("%w: operations on consumers have no job and no queue: Jobs lists those that have", ErrInvalid))
 	}
 	var all []Operation
 	if err == nil {
-		query, args := o.operationsSQL(consumer, before, limit)
+		query, args := o.operationsSQL(f, limit)
 		all, err = pgdriver.ReadAll(ctx, o.db, scanOperation, query, args...)
 	}
 	if err != nil {
@@ -207,11 +205,12 @@ var scanOperation = pgdriver.Columns(func(o *Operation) []any {
 	return []any{&o.ID, &o.Consumer, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
 })
 
-func (o *Operator) operationsSQL(consumer string, before int64, limit int) (query string, args []any) {
-	if consumer == "" {
-		return o.sql.allOperations, []any{before, limit}
+func (o *Operator) operationsSQL(f OperationFilter, limit int) (query string, args []any) {
+	args = []any{cmp.Or(f.Before, math.MaxInt64), limit}
+	if f.Consumer == "" {
+		return o.sql.allOperations, args
 	}
-	return o.sql.operationsOf, []any{before, limit, consumer}
+	return o.sql.operationsOf, append(args, f.Consumer)
 }
 
 // pauseInto returns the destinations of the columns paused_at, paused_by and paused_reason. The

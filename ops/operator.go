@@ -21,8 +21,8 @@ type Operator struct {
 	db       pgdriver.Pool
 	t        tables.Tables
 	sql      statements
-	dry      *dryRun[Operation] // nil: changes are committed
-	revision *int64             // revision that the consumer must have; nil: any
+	dry      *dryRun // nil: changes are committed
+	revision *int64  // revision that the consumer must have; nil: any
 }
 
 // Option is an option of [New] and [NewJobs].
@@ -102,7 +102,7 @@ func (o *Operator) operate(ctx context.Context, kind Kind, name string, invalid 
 
 // audited runs the transaction of one operation, and notifies the workers. do returns the ID of
 // the operation's row. A dry run is rolled back.
-func audited[T any](ctx context.Context, db pgdriver.Pool, table ident.Table, dry *dryRun[T], do func(tx *sql.Tx) (id int64, err error)) error {
+func audited(ctx context.Context, db pgdriver.Pool, table ident.Table, dry *dryRun, do func(tx *sql.Tx) (id int64, err error)) error {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err

@@ -186,7 +186,7 @@ func TestOtherNames(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	all, err := o.Operations(t.Context(), "c", 10)
+	all, err := o.Operations(t.Context(), ops.OperationFilter{Consumer: "c"}, 10)
 	if err != nil || len(all) != 4 {
 		t.Errorf("%d operations, %v", len(all), err)
 	}
@@ -278,7 +278,7 @@ func TestDrivers(t *testing.T) {
 			if err != nil || len(deadLetters) != 1 || deadLetters[0].Position != 4 || deadLetters[0].EventID == uuid.Nil {
 				t.Errorf("%+v, %v", deadLetters, err)
 			}
-			operations, err := o.Operations(ctx, "c", 100)
+			operations, err := o.Operations(ctx, ops.OperationFilter{Consumer: "c"}, 100)
 			if err != nil || len(operations) != 9 {
 				t.Errorf("%d operations, %v", len(operations), err)
 			}
@@ -415,7 +415,7 @@ func TestUnknownOutcome(t *testing.T) {
 		await(t, "the server to have ended the transaction", func() bool {
 			return s.count(t, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND relation = 'consumer_operations'::regclass`) == 0
 		})
-		all, err := s.Operations(t.Context(), "c", 10)
+		all, err := s.Operations(t.Context(), ops.OperationFilter{Consumer: "c"}, 10)
 		if err != nil {
 			t.Fatal(err)
 		}

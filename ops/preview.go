@@ -18,7 +18,7 @@ import (
 // consumer waits for Preview.
 func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) {
 	p := *o
-	p.dry = &dryRun[Operation]{}
+	p.dry = &dryRun{}
 	if err := change(&p); err != nil {
 		return nil, err
 	}
@@ -27,9 +27,9 @@ func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) 
 
 // Preview is an exact dry run, as [Operator.Preview] is. If the change creates a job, Preview
 // returns the ID of a job that was rolled back. The change itself creates a job with another ID.
-func (o *Jobs) Preview(change func(o *Jobs) error) ([]JobsOperation, error) {
+func (o *Jobs) Preview(change func(o *Jobs) error) ([]Operation, error) {
 	p := *o
-	p.dry = &dryRun[JobsOperation]{}
+	p.dry = &dryRun{}
 	if err := change(&p); err != nil {
 		return nil, err
 	}
@@ -46,28 +46,28 @@ func (o *Jobs) Preview(change func(o *Jobs) error) ([]JobsOperation, error) {
 // revision. Confirmed can discard exactly the dead letters that were shown.
 func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorded []Operation) error) error {
 	p := *o
-	p.dry = &dryRun[Operation]{accept: accept}
+	p.dry = &dryRun{accept: accept}
 	return change(&p)
 }
 
 // Confirmed runs a change, and commits it if accept returns nil, as [Operator.Confirmed] does.
 // A retry creates a job with another ID than Preview has shown.
-func (o *Jobs) Confirmed(change func(o *Jobs) error, accept func(recorded []JobsOperation) error) error {
+func (o *Jobs) Confirmed(change func(o *Jobs) error, accept func(recorded []Operation) error) error {
 	p := *o
-	p.dry = &dryRun[JobsOperation]{accept: accept}
+	p.dry = &dryRun{accept: accept}
 	return change(&p)
 }
 
 // dryRun keeps the operations that would be recorded.
-type dryRun[T any] struct {
-	recorded []T
-	accept   func(recorded []T) error // nil: every change is rolled back
+type dryRun struct {
+	recorded []Operation
+	accept   func(recorded []Operation) error // nil: every change is rolled back
 }
 
-func (r *dryRun[T]) add(operation T) { r.recorded = append(r.recorded, operation) }
+func (r *dryRun) add(operation Operation) { r.recorded = append(r.recorded, operation) }
 
 // judge wraps do. It calls accept with the recorded operations, and returns its error.
-func (r *dryRun[T]) judge(do func(tx *sql.Tx) (int64, error)) func(tx *sql.Tx) (int64, error) {
+func (r *dryRun) judge(do func(tx *sql.Tx) (int64, error)) func(tx *sql.Tx) (int64, error) {
 	return func(tx *sql.Tx) (int64, error) {
 		r.recorded = nil
 		id, err := do(tx)
@@ -79,7 +79,7 @@ func (r *dryRun[T]) judge(do func(tx *sql.Tx) (int64, error)) func(tx *sql.Tx) (
 }
 
 // run calls do and rolls its changes back. If do fails, its operations are not kept.
-func (r *dryRun[T]) run(tx *sql.Tx, do func(tx *sql.Tx) (int64, error)) error {
+func (r *dryRun) run(tx *sql.Tx, do func(tx *sql.Tx) (int64, error)) error {
 	before := len(r.recorded)
 	if _, err := do(tx); err != nil {
 		r.recorded = r.recorded[:before]

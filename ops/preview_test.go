@@ -181,7 +181,7 @@ func TestPreviewMatchesChange(t *testing.T) {
 		if fmt.Sprint(err) != fmt.Sprint(foreseen) || n != said {
 			rt.Fatalf("%s of %s: the preview says %d, %v; then %d, %v", name, consumer, said, foreseen, n, err)
 		}
-		all, err := s.Operations(ctx, "", 10)
+		all, err := s.Operations(ctx, ops.OperationFilter{}, 10)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestPreviewOfJobsMatchesChange(t *testing.T) {
 		if fmt.Sprint(err) != fmt.Sprint(foreseen) {
 			rt.Fatalf("%s: the preview says %v; then %v", name, foreseen, err)
 		}
-		all, err := s.Operations(ctx, ops.OperationsFilter{}, 10)
+		all, err := s.Operations(ctx, ops.OperationFilter{}, 10)
 		if err != nil || len(all) != len(preview) || (len(all) == 0) != (foreseen != nil) {
 			rt.Fatalf("%s: %d operations, %v; foretold %d, %v", name, len(all), err, len(preview), foreseen)
 		}

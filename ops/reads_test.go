@@ -633,8 +633,8 @@ func TestListsWithFarTimes(t *testing.T) {
 	client := jobs.NewClient(s.DB)
 	reads := map[string]func() (any, error){
 		"Consumers":          func() (any, error) { return s.Consumers(ctx) },
-		"Operations":         func() (any, error) { return s.Operator.Operations(ctx, "", 10) },
-		"consumer's":         func() (any, error) { return s.Operator.Operations(ctx, "c", 10) },
+		"Operations":         func() (any, error) { return s.Operator.Operations(ctx, ops.OperationFilter{}, 10) },
+		"consumer's":         func() (any, error) { return s.Operator.Operations(ctx, ops.OperationFilter{Consumer: "c"}, 10) },
 		"DeadLetters":        func() (any, error) { return s.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{}, true, 10) },
 		"Gaps":               func() (any, error) { return s.Gaps(ctx, "c", ops.GapFilter{}, 10) },
 		"Workers":            func() (any, error) { return s.Workers(ctx) },
@@ -643,7 +643,7 @@ func TestListsWithFarTimes(t *testing.T) {
 		"Pause":              func() (any, error) { return nil, refused(ops.ErrPaused, s.Pause(ctx, "c", by)) },
 		"List":               func() (any, error) { return j.List(ctx, ops.Filter{}, 100) },
 		"Attempts":           func() (any, error) { return j.Attempts(ctx, id) },
-		"jobs' Operations":   func() (any, error) { return j.Operations(ctx, ops.OperationsFilter{}, 10) },
+		"jobs' Operations":   func() (any, error) { return j.Operations(ctx, ops.OperationFilter{}, 10) },
 		"Queues":             func() (any, error) { return j.Queues(ctx) },
 		"Schedules":          func() (any, error) { return j.Schedules(ctx) },
 		"FlowRun":            func() (any, error) { return j.FlowRun(ctx, started.Run) },

@@ -98,7 +98,7 @@ func (o *Jobs) RaiseSequences(ctx context.Context, by By) ([]Sequence, error) {
 		return nil, errtext.Of(fmt.Errorf("ops: raise the sequences: %w", err))
 	}
 	raised, err := raise(ctx, o.db, serial.Jobs(o.t), o.dry != nil && o.dry.accept == nil, func(detail json.RawMessage) {
-		o.dry.add(JobsOperation{Kind: KindRaise, Detail: detail, By: by, At: time.Now().UTC()})
+		o.dry.add(Operation{Kind: KindRaise, Detail: detail, By: by, At: time.Now().UTC()})
 	}, func(do func(tx *sql.Tx) (any, error)) error {
 		return o.change(ctx, KindRaise, &target{}, by, nil, do)
 	})

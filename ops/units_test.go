@@ -348,7 +348,7 @@ func TestConsumersSumUpTheirUnits(t *testing.T) {
 	if err != nil || len(deadLetters) != 1 || deadLetters[0].Consumer != "c" || deadLetters[0].Partition != "000-7ff" || deadLetters[0].AggregateID != low {
 		t.Errorf("%+v, %v", deadLetters, err)
 	}
-	done, err := s.Operations(t.Context(), "c", 10)
+	done, err := s.Operations(t.Context(), ops.OperationFilter{Consumer: "c"}, 10)
 	if err != nil || len(done) != 2 || done[0].Consumer != "c#800-fff" || done[1].Kind != ops.KindPartition {
 		t.Errorf("%+v, %v", done, err)
 	}

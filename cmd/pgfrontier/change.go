@@ -365,7 +365,7 @@ func (a *app) onJobs(ctx context.Context, what, name, final string, do func(ctx 
 			if shown == nil {
 				return do(ctx, o, by)
 			}
-			err = o.Confirmed(func(o *ops.Jobs) error { did, err = do(ctx, o, by); return err }, func(all []ops.JobsOperation) error {
+			err = o.Confirmed(func(o *ops.Jobs) error { did, err = do(ctx, o, by); return err }, func(all []ops.Operation) error {
 				if !slices.EqualFunc(jobsEffectsOf(all), shown.effects, effect.within) {
 					return errOther
 				}
@@ -376,8 +376,8 @@ func (a *app) onJobs(ctx context.Context, what, name, final string, do func(ctx 
 	})
 }
 
-func jobsEffectsOf(all []ops.JobsOperation) []effect {
-	return listed(all, func(op ops.JobsOperation) effect {
+func jobsEffectsOf(all []ops.Operation) []effect {
+	return listed(all, func(op ops.Operation) effect {
 		on := op.Queue
 		if op.Job != 0 {
 			on = fmt.Sprint("job ", op.Job)

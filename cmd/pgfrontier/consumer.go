@@ -70,7 +70,7 @@ func (a *app) about(ctx context.Context, name string) (d dossier, err error) {
 	if d.letters, err = o.FilterDeadLetters(ctx, d.Name, ops.DeadLetterFilter{}, false, recent); err != nil {
 		return d, err
 	}
-	d.operations, err = o.Operations(ctx, d.Name, recent)
+	d.operations, err = o.Operations(ctx, ops.OperationFilter{Consumer: d.Name}, recent)
 	return d, err
 }
 

@@ -40,7 +40,7 @@ func (a *app) jobsDrainVerb() *cobra.Command {
 			}
 			return a.drains(ctx, args[0], o.Workers, o.DrainWorker, func(id uuid.UUID, by ops.By) ([]effect, error) {
 				all, err := o.Preview(func(o *ops.Jobs) error { return o.DrainWorker(ctx, id, by) })
-				return listed(all, func(op ops.JobsOperation) effect { return effect{Kind: op.Kind, Detail: op.Detail} }), err
+				return listed(all, func(op ops.Operation) effect { return effect{Kind: op.Kind, Detail: op.Detail} }), err
 			})
 		}),
 	})

@@ -221,7 +221,7 @@ func filteredJobs(c *cobra.Command, f *ops.Filter) (states func() error) {
 }
 
 func (a *app) jobsOperationsVerb() *cobra.Command {
-	var f ops.OperationsFilter
+	var f ops.OperationFilter
 	var limit int
 	c := &cobra.Command{
 		Use: "operations", Short: "who changed what on jobs and queues, when and why", Args: cobra.NoArgs,
@@ -250,7 +250,7 @@ func (a *app) jobsOperationsVerb() *cobra.Command {
 	return c
 }
 
-func jobsOperationObject(op ops.JobsOperation) object {
+func jobsOperationObject(op ops.Operation) object {
 	return object{
 		"id": op.ID, "job": op.Job, "queue": op.Queue, "operation": op.Kind, "detail": json.RawMessage(op.Detail),
 		"operator": op.By.Operator, "reason": op.By.Reason, "at": op.At,

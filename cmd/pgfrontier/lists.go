@@ -169,7 +169,7 @@ func (a *app) operationsVerb() *cobra.Command {
 			}
 			ctx, cancel := a.bound(ctx)
 			defer cancel()
-			all, err := o.OperationsBefore(ctx, name, before, limit)
+			all, err := o.Operations(ctx, ops.OperationFilter{Consumer: name, Before: before}, limit)
 			if err == nil && len(all) == 0 && name != "" && before == 0 {
 				err = known(ctx, o, name)
 			}

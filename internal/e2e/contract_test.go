@@ -283,7 +283,7 @@ func TestOperatorSeesARepair(t *testing.T) {
 	if err := w.result(t); !errors.Is(err, worker.ErrTransactionEnded) {
 		t.Fatal(err)
 	}
-	all, err := operator(t, d).Operations(t.Context(), "c", 10)
+	all, err := operator(t, d).Operations(t.Context(), ops.OperationFilter{Consumer: "c"}, 10)
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
 	}

@@ -100,7 +100,7 @@ func TestDrainWorker(t *testing.T) {
 		t.Error("the worker has not failed")
 	}
 	stopped(failing, ops.WorkerFailed)
-	all, err := o.Operations(t.Context(), "", 10)
+	all, err := o.Operations(t.Context(), ops.OperationFilter{}, 10)
 	if err != nil || len(all) != 1 || all[0].Kind != ops.KindDrain || all[0].By != byOperator || string(all[0].Detail) != `{"worker": "`+first.ID().String()+`"}` {
 		t.Errorf("recorded: %+v, %v", all, err)
 	}

@@ -94,7 +94,7 @@ func TestFailPause(t *testing.T) {
 		t.Errorf("ConsumerPaused was called %d times", paused.Load())
 	}
 	o := operator(t, d)
-	all, err := o.Operations(t.Context(), "failing", 10)
+	all, err := o.Operations(t.Context(), ops.OperationFilter{Consumer: "failing"}, 10)
 	if err != nil || len(all) != 1 || all[0].By.Operator != s.Paused.By {
 		t.Errorf("operations: %+v, %v", all, err)
 	}

@@ -296,7 +296,7 @@ func (f *flow) operate(t *testing.T) {
 	if err != nil || len(consumers) < 3 {
 		t.Errorf("Consumers: %v, %v", consumers, err)
 	}
-	operations, err := f.Operations(t.Context(), "", 10)
+	operations, err := f.Operations(t.Context(), ops.OperationFilter{}, 10)
 	if err != nil || len(operations) < 5 {
 		t.Errorf("Operations: %v, %v", operations, err)
 	}
@@ -373,7 +373,7 @@ func (f *flow) read(t *testing.T) {
 	f.must(t, err)
 	_, err = o.Consumers(t.Context())
 	f.must(t, err)
-	_, err = o.Operations(t.Context(), "c", 1)
+	_, err = o.Operations(t.Context(), ops.OperationFilter{Consumer: "c"}, 1)
 	f.must(t, err)
 	f.readsAll(t, o, 0)
 	_, err = o.DeadLetters(t.Context(), "")

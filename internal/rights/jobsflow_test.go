@@ -336,7 +336,7 @@ func (d *deployment) read(o *ops.Jobs) {
 	run := d.startedRun()
 	value[flow.Run](d)(o.FlowRun(ctx, run))
 	value[[]flow.Run](d)(o.FlowRuns(ctx, flow.Filter{Flow: "f", State: jobs.StateRunning, Before: 1 << 30}, 10))
-	value[[]ops.JobsOperation](d)(o.Operations(ctx, ops.OperationsFilter{Job: 1, Queue: "q"}, 10))
+	value[[]ops.Operation](d)(o.Operations(ctx, ops.OperationFilter{Job: 1, Queue: "q"}, 10))
 }
 
 var strategies = map[string]bool{"advisory": false, "lease": true}

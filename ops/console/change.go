@@ -265,21 +265,19 @@ func (c *Console) preview(ctx context.Context, a change, by ops.By) (p previewPa
 		}
 	}
 	p = previewPage{Change: a, By: by}
+	var all []ops.Operation
 	if a.onEvents() {
-		var all []ops.Operation
 		all, err = c.decided(a).Preview(func(o *ops.Operator) error { return a.onConsumer(ctx, o, by) })
-		p.Records = recordsOf(all)
 	} else {
-		var all []ops.JobsOperation
 		all, err = c.jobs.Preview(func(o *ops.Jobs) error { _, err := a.onJobs(ctx, o, by); return err })
-		p.Records = jobsRecordsOf(all)
-		switch {
-		case err != nil:
-		case a.Jobs != nil:
-			err = p.narrow()
-		case a.Kind == ops.KindAcknowledge:
-			err = p.through()
-		}
+	}
+	p.Records = recordsOf(all)
+	switch {
+	case err != nil:
+	case a.Jobs != nil:
+		err = p.narrow()
+	case a.Kind == ops.KindAcknowledge:
+		err = p.through()
 	}
 	p.Change.Shown = digest(p.Records)
 	return p, err
@@ -321,8 +319,8 @@ func (p *previewPage) through() error {
 
 // make makes the previewed change or none, and returns the page that shows the result.
 func (c *Console) make(ctx context.Context, a change, by ops.By) (back string, err error) {
-	as := func(records []record) error {
-		if digest(records) != a.Shown {
+	as := func(recorded []ops.Operation) error {
+		if digest(recordsOf(recorded)) != a.Shown {
 			return errOther
 		}
 		return nil
@@ -334,11 +332,11 @@ func (c *Console) make(ctx context.Context, a change, by ops.By) (back string, e
 		err = a.onConsumer(ctx, c.consumers, by)
 	case a.onEvents():
 		do := func(o *ops.Operator) error { return a.onConsumer(ctx, o, by) }
-		err = c.decided(a).Confirmed(do, func(all []ops.Operation) error { return as(recordsOf(all)) })
+		err = c.decided(a).Confirmed(do, as)
 	default:
 		var id int64
 		do := func(o *ops.Jobs) (err error) { id, err = a.onJobs(ctx, o, by); return err }
-		err = c.jobs.Confirmed(do, func(all []ops.JobsOperation) error { return as(jobsRecordsOf(all)) })
+		err = c.jobs.Confirmed(do, as)
 		if a.Kind == ops.KindDiscard && a.Jobs == nil {
 			return "jobs?", err
 		}
@@ -357,18 +355,11 @@ func (c *Console) decided(a change) *ops.Operator {
 	return c.consumers
 }
 
+// recordsOf leaves out the ID of the job that a retry makes: a preview draws one, and undoes that
+// job.
 func recordsOf(all []ops.Operation) (records []record) {
 	for _, o := range all {
-		records = append(records, record{Name: o.Consumer, Kind: o.Kind, Detail: o.Detail})
-	}
-	return records
-}
-
-// jobsRecordsOf leaves out the ID of the job that a retry makes: a preview draws one, and
-// undoes that job.
-func jobsRecordsOf(all []ops.JobsOperation) (records []record) {
-	for _, o := range all {
-		records = append(records, record{o.Queue, o.Kind, without("new_job", o.Detail), o.Job})
+		records = append(records, record{cmp.Or(o.Consumer, o.Queue), o.Kind, without("new_job", o.Detail), o.Job})
 	}
 	return records
 }

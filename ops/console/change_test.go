@@ -310,7 +310,7 @@ func TestChangesOfJobs(t *testing.T) {
 		}
 		made := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther)
 		s.get(t, made.header.Get("Location")).expect(t, http.StatusOK)
-		var all struct{ Operations []ops.JobsOperation }
+		var all struct{ Operations []ops.Operation }
 		if s.read(t, "queues", &all); len(all.Operations) != i+1 || string(all.Operations[0].Kind) != p.Records[0].Kind || all.Operations[0].By != p.By {
 			t.Errorf("%v: recorded %v, previewed was %v", change, all.Operations, p)
 		}

@@ -115,7 +115,7 @@ func TestRunsOfFlows(t *testing.T) {
 		t.Errorf("it leads to %s", to)
 	}
 	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict)
-	var all struct{ Operations []ops.JobsOperation }
+	var all struct{ Operations []ops.Operation }
 	s.read(t, "queues", &all)
 	if len(all.Operations) != 1 || all.Operations[0].Kind != ops.KindRetry || all.Operations[0].By != (ops.By{Operator: "ann", Reason: "the carrier is back"}) || !strings.Contains(string(all.Operations[0].Detail), `"ship"`) {
 		t.Errorf("recorded %+v", all.Operations)

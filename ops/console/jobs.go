@@ -15,7 +15,7 @@ import (
 type queuesPage struct {
 	Queues     []ops.Queue
 	NextQueue  string `json:",omitempty"` // the key of the next page of queues; empty: this is the last
-	Operations []ops.JobsOperation
+	Operations []ops.Operation
 	Next       int64 `json:",omitempty"`
 }
 
@@ -36,7 +36,7 @@ func (c *Console) queues(ctx context.Context, q query, _ Grant) (any, error) {
 	// The first, which is all together, is on each page.
 	some, next := pageOf(p.Queues[1:], func(q ops.Queue) string { return q.Name }, q.Get("after"))
 	p.Queues, p.NextQueue = append(p.Queues[:1:1], some...), next
-	all, err := c.jobs.Operations(ctx, ops.OperationsFilter{Before: q.int("before")}, perPage+1)
+	all, err := c.jobs.Operations(ctx, ops.OperationFilter{Before: q.int("before")}, perPage+1)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func shown(j ops.Job, g Grant) ops.Job {
 type jobPage struct {
 	Job        ops.Job
 	Attempts   []ops.Attempt
-	Operations []ops.JobsOperation
+	Operations []ops.Operation
 	Finished   bool `json:"-"`
 }
 
@@ -116,7 +116,7 @@ func (c *Console) job(ctx context.Context, q query, g Grant) (any, error) {
 	if p.Attempts, err = c.jobs.Attempts(ctx, j.ID); err != nil {
 		return nil, err
 	}
-	p.Operations, err = c.jobs.Operations(ctx, ops.OperationsFilter{Job: j.ID}, perPage)
+	p.Operations, err = c.jobs.Operations(ctx, ops.OperationFilter{Job: j.ID}, perPage)
 	return p, err
 }
 

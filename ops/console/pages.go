@@ -99,7 +99,7 @@ func (c *Console) consumer(ctx context.Context, q query, _ Grant) (any, error) {
 	if p.Open, err = c.consumers.Gaps(ctx, name, ops.GapFilter{OnlyOpen: true}, perPage); err != nil {
 		return nil, err
 	}
-	p.Operations, err = c.consumers.Operations(ctx, name, 10)
+	p.Operations, err = c.consumers.Operations(ctx, ops.OperationFilter{Consumer: name}, 10)
 	return p, err
 }
 
@@ -310,7 +310,7 @@ func (p operationsPage) heading() string {
 
 func (c *Console) operations(ctx context.Context, q query, _ Grant) (any, error) {
 	p := operationsPage{Consumer: q.Get("consumer")}
-	all, err := c.consumers.OperationsBefore(ctx, p.Consumer, q.int("before"), perPage+1)
+	all, err := c.consumers.Operations(ctx, ops.OperationFilter{Consumer: p.Consumer, Before: q.int("before")}, perPage+1)
 	if err != nil {
 		return nil, err
 	}
