@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -42,20 +41,12 @@ type DeadLetter struct {
 // DeadLetters lists the dead letters of a consumer, in order of position. If consumer is empty,
 // DeadLetters lists the dead letters of all consumers, in order of name.
 func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
-	var err error
-	var all []DeadLetter
-	query, args := o.sql.allDeadLetters, []any(nil)
-	if consumer != "" {
-		query, args = o.deadLettersSQL(consumer, DeadLetterFilter{}, false, math.MaxInt)
-		err = checkConsumer(consumer)
+	const what = "list the dead letters"
+	if consumer == "" {
+		return read(ctx, &o.core, what, nil, scanDeadLetter, o.sql.allDeadLetters)
 	}
-	if err == nil {
-		all, err = pgdriver.ReadAll(ctx, o.db, scanDeadLetter, query, args...)
-	}
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters: %w", explain(err)))
-	}
-	return all, nil
+	query, args := o.deadLettersSQL(consumer, DeadLetterFilter{}, false, math.MaxInt)
+	return read(ctx, &o.core, what, checkConsumer(consumer), scanDeadLetter, query, args...)
 }
 
 // RetryDeadLetters asks for another attempt at the dead letter at a position. It includes all
@@ -65,7 +56,7 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 // letter at the position.
 func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
 	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withDeadLetter(ctx, tx, units, position) }
-	return o.change(ctx, KindRetry, consumer, by, with, func(tx *sql.Tx, at locked) (any, error) {
+	return o.changeUnits(ctx, onConsumer(KindRetry, consumer, by), nil, with, func(tx *sql.Tx, at locked) (any, error) {
 		l, err := o.deadLetter(ctx, tx, at.consumer, position)
 		if err != nil {
 			return nil, err
@@ -83,7 +74,7 @@ WHERE consumer_name = $1::text AND (order_type, order_id) = (
 // [ErrNoDeadLetter] if there is no dead letter at the position.
 func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, position int64, by By) error {
 	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withDeadLetter(ctx, tx, units, position) }
-	return o.change(ctx, KindDiscard, consumer, by, with, func(tx *sql.Tx, at locked) (any, error) {
+	return o.changeUnits(ctx, onConsumer(KindDiscard, consumer, by), nil, with, func(tx *sql.Tx, at locked) (any, error) {
 		l, err := o.deadLetter(ctx, tx, at.consumer, position)
 		if err != nil {
 			return nil, err

@@ -68,16 +68,8 @@ func (f DeadLetterFilter) where(n int) (conditions string, args []any) {
 // position. payload asks for Payload and Metadata. limit is 1 to 10,000. With conditions,
 // FilterDeadLetters may read all dead letters of the consumer.
 func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f DeadLetterFilter, payload bool, limit int) ([]DeadLetter, error) {
-	err := errtext.Join(checkUnit(consumer), f.check(), checkLimit(limit))
-	var all []DeadLetter
-	if err == nil {
-		query, args := o.deadLettersSQL(consumer, f, payload, limit)
-		all, err = pgdriver.ReadAll(ctx, o.db, scanDeadLetter, query, args...)
-	}
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters of consumer %s: %w", errtext.Value(consumer), explain(err)))
-	}
-	return all, nil
+	query, args := o.deadLettersSQL(consumer, f, payload, limit)
+	return read(ctx, &o.core, "list the dead letters of consumer "+errtext.Value(consumer), errtext.Join(checkUnit(consumer), f.check(), checkLimit(limit)), scanDeadLetter, query, args...)
 }
 
 func (o *Operator) deadLettersSQL(consumer string, f DeadLetterFilter, payload bool, limit int) (query string, args []any) {
@@ -126,9 +118,6 @@ type whereDetail struct {
 // where changes the first dead letters, by position, that the filter selects in all units.
 // change is the statement for the consumer $1 and the positions $2.
 func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f DeadLetterFilter, limit int, by By, change string) (n int64, err error) {
-	if invalid := errtext.Join(f.check(), checkLimit(limit)); invalid != nil {
-		return 0, errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(consumer), invalid))
-	}
 	var found map[string][]int64
 	choose := func(tx *sql.Tx, units []locked) (with []locked, err error) {
 		found, n = map[string][]int64{}, 0
@@ -153,7 +142,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Dead
 		}
 		return with, nil
 	}
-	err = o.change(ctx, kind, consumer, by, choose, func(tx *sql.Tx, at locked) (any, error) {
+	err = o.changeUnits(ctx, onConsumer(kind, consumer, by), errtext.Join(f.check(), checkLimit(limit)), choose, func(tx *sql.Tx, at locked) (any, error) {
 		positions := found[at.consumer]
 		if kind == KindDiscard {
 			if err := o.keepEffects(ctx, tx, at, 0); err != nil {

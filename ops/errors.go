@@ -13,7 +13,6 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/migrations"
 )
 
 var (
@@ -132,14 +131,6 @@ func commitError(operation int64, err error) error {
 		return &UnknownOutcomeError{Operation: operation, Err: err}
 	}
 	return fmt.Errorf("commit: %w", err)
-}
-
-// explain adds the remedy to an error about missing tables.
-func explain(err error) error {
-	if pgdriver.IsUndefined(err) {
-		return fmt.Errorf("%w: give New the table names of the workers, or apply the migrations: %w", migrations.ErrNotApplied, err)
-	}
-	return err
 }
 
 // By names the operator of a change and the reason. Both are required.

@@ -1,8 +1,8 @@
 package ops
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -38,20 +38,10 @@ type GapFilter struct {
 // to 10,000. Closed gaps are merged, and deleted later, see GapSkipRetention. To list the gaps
 // of a unit that was replaced, pass the unit's name.
 func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit int) ([]Gap, error) {
-	err := errtext.Join(checkUnit(consumer), checkLimit(limit))
-	var all []Gap
-	if f.Before == 0 {
-		f.Before = math.MaxInt64
-	}
-	if err == nil {
-		all, err = pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(g *Gap) []any {
+	return read(ctx, &o.core, "list the gaps of consumer "+errtext.Value(consumer), errtext.Join(checkUnit(consumer), checkLimit(limit)),
+		pgdriver.Columns(func(g *Gap) []any {
 			return []any{&g.ID, &g.Consumer, &g.Worker, &g.First, &g.Last, &g.Missing, &g.State, &g.SkippedTo, pgdriver.UTC(&g.FirstSeenAt), pgdriver.UTCOrNil(&g.ClosedAt)}
-		}), o.gapsSQL(f.OnlyOpen), consumer, f.Before, limit)
-	}
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the gaps of consumer %s: %w", errtext.Value(consumer), explain(err)))
-	}
-	return all, nil
+		}), o.gapsSQL(f.OnlyOpen), consumer, cmp.Or(f.Before, math.MaxInt64), limit)
 }
 
 func (o *Operator) gapsSQL(onlyOpen bool) string {

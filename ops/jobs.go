@@ -3,28 +3,25 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/serial"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
-	"github.com/pgfrontier/worker/migrations"
 )
 
 // Jobs works on the jobs and queues of one set of tables. It is safe for concurrent use.
 type Jobs struct {
-	db    pgdriver.Pool
+	core
 	t     tables.Jobs
 	sql   jobsStatements
 	queue *queue.Queue
 	flows *flow.Client
-	dry   *dryRun // nil: changes are made
 }
 
 // NewJobs returns a Jobs. NewJobs does not access the database.
@@ -38,7 +35,17 @@ func NewJobs(db *sql.DB, opts ...Option) (*Jobs, error) {
 		return nil, fmt.Errorf("ops: WithNames: %w", err)
 	}
 	flows := flow.NewClient(jobs.NewClient(db, jobs.WithNames(names)))
-	return &Jobs{db: pgdriver.NewPool(db), t: t, sql: newJobsStatements(t), queue: queue.New(t), flows: flows}, nil
+	return &Jobs{core: core{
+		db: pgdriver.NewPool(db), changes: t.Changes,
+		missing: fmt.Sprintf("give NewJobs the names of the workers, with WithNames (the table of jobs is %s), or call migrations.ApplyJobs", t.Jobs),
+		insert: `
+INSERT INTO ` + t.Operations.SQL() + ` (job_id, queue, operation, detail, operator, reason, created_at)
+VALUES (nullif($5::bigint, 0), nullif($6::text, ''), $1::text, $2::jsonb, $3::text, $4::text, clock_timestamp())
+RETURNING id, detail::text, created_at`,
+		object:  func(on Operation) []any { return []any{on.Job, on.Queue} },
+		what:    " of jobs",
+		workers: t.Workers, stopped: t.Stopped, draining: `false`, serials: serial.Jobs(t),
+	}, t: t, sql: newJobsStatements(t), queue: queue.New(t), flows: flows}, nil
 }
 
 // JobState is the state of a job. The states from JobCompleted on are final.
@@ -84,78 +91,36 @@ type JobStateError struct {
 
 func (e *JobStateError) Error() string { return fmt.Sprintf("it is %s: %s", e.State, e.why) }
 
-// target names the object of an operation.
-type target struct {
-	job      int64  // 0: none
-	queue    string // empty: none
-	schedule string // empty: none
-	run      int64  // of a flow; 0: none
+// onJob returns a change of a job. Its queue is not known yet.
+func onJob(kind Kind, id int64, by By) *verb {
+	return &verb{Operation{Job: id, Kind: kind, By: by}, fmt.Sprintf("job %d", id)}
 }
 
-func (a target) String() string {
-	switch {
-	case a.job != 0:
-		return fmt.Sprintf("job %d", a.job)
-	case a.run != 0:
-		return fmt.Sprintf("run %d", a.run)
-	case a.schedule != "":
-		return "schedule " + errtext.Value(a.schedule)
-	case a.queue == AllQueues:
-		return "all queues"
-	case a.queue != "":
-		return "queue " + errtext.Value(a.queue)
+// onQueue returns a change of a queue, or of all queues. An empty name stands for jobs of any queue.
+func onQueue(kind Kind, name string, by By) *verb {
+	on := "queue " + errtext.Value(name)
+	switch name {
+	case AllQueues:
+		on = "all queues"
+	case "":
+		on = "jobs"
 	}
-	return "jobs"
+	return &verb{Operation{Queue: name, Kind: kind, By: by}, on}
 }
 
-// change runs one operation, as [Operator.change] does for a consumer. do may complete the target.
-func (o *Jobs) change(ctx context.Context, kind Kind, a *target, by By, invalid error, do func(tx *sql.Tx) (detail any, err error)) error {
-	err := errtext.Join(invalid, by.check())
-	if err == nil {
-		err = audited(ctx, o.db, o.t.Changes, o.dry, func(tx *sql.Tx) (int64, error) {
-			if _, err := exec(ctx, tx, "limit the transaction", `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)`, idleLimit); err != nil {
-				return 0, err
-			}
-			detail, err := do(tx)
-			if err != nil {
-				return 0, err
-			}
-			return o.record(ctx, tx, kind, *a, by, detail)
-		})
-	}
-	if err != nil {
-		return errtext.Of(fmt.Errorf("ops: %s of %s: %w", kind, *a, o.explain(err)))
-	}
-	return nil
-}
-
-// record inserts an operation.
-func (o *Jobs) record(ctx context.Context, tx *sql.Tx, kind Kind, a target, by By, detail any) (id int64, err error) {
-	text, err := json.Marshal(detail)
-	if err != nil {
-		return 0, err
-	}
-	var kept string
-	var at time.Time
-	err = tx.QueryRowContext(ctx, `
-INSERT INTO `+o.t.Operations.SQL()+` (job_id, queue, operation, detail, operator, reason, created_at)
-VALUES (nullif($1::bigint, 0), nullif($2::text, ''), $3::text, $4::jsonb, $5::text, $6::text, clock_timestamp())
-RETURNING id, detail::text, created_at`, a.job, a.queue, string(kind), string(text), by.Operator, by.Reason).Scan(&id, &kept, &at)
-	if err != nil {
-		return 0, fmt.Errorf("record the operation: %w", err)
-	}
-	if o.dry != nil {
-		o.dry.add(Operation{Job: a.job, Queue: a.queue, Kind: kind, Detail: json.RawMessage(kept), By: by, At: at.UTC()})
-	}
-	return id, nil
-}
-
-// explain adds the remedy to an error about missing tables.
-func (o *Jobs) explain(err error) error {
-	if pgdriver.IsUndefined(err) {
-		return fmt.Errorf("%w: give NewJobs the names of the workers, with WithNames (the table of jobs is %s), or call migrations.ApplyJobs: %w", migrations.ErrNotApplied, o.t.Jobs, err)
-	}
-	return err
+// changeJobs makes a change of jobs, as [Operator.changeUnits] does for units. do returns the detail
+// of the record. It may complete v.
+func (o *Jobs) changeJobs(ctx context.Context, v *verb, invalid error, do func(tx *sql.Tx) (detail any, err error)) error {
+	return o.change(ctx, v, invalid, func(tx *sql.Tx) (int64, error) {
+		if err := setLimits(ctx, tx); err != nil {
+			return 0, err
+		}
+		detail, err := do(tx)
+		if err != nil {
+			return 0, err
+		}
+		return o.record(ctx, tx, v.Operation, detail)
+	})
 }
 
 // lockError names the holder of a row if the context ended the wait for the row.

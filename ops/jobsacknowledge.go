@@ -40,7 +40,7 @@ func (o *Jobs) Acknowledge(ctx context.Context, queue string, through time.Time,
 	if !through.IsZero() && (through.Before(store.EarliestTime) || through.After(store.LatestTime)) {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: through is %v, allowed is %v to %v, or the zero Time", ErrInvalid, through, store.EarliestTime, store.LatestTime))
 	}
-	err = o.change(ctx, KindAcknowledge, &target{queue: queue}, by, invalid, func(tx *sql.Tx) (any, error) {
+	err = o.changeJobs(ctx, onQueue(KindAcknowledge, queue, by), invalid, func(tx *sql.Tx) (any, error) {
 		bound := "infinity"
 		if !through.IsZero() {
 			bound = through.UTC().Format(time.RFC3339Nano)

@@ -69,8 +69,8 @@ SELECT state, kind, queue, attempt, `+pgdriver.Time(`finished_at`)+`, coalesce(c
 // its handler returns nil. Cancel returns the job's state after the call. It refuses a finished
 // job, and a job whose run was asked before, with a [JobStateError].
 func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now JobState, err error) {
-	a := target{job: id}
-	err = o.change(ctx, KindCancel, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
+	v := onJob(KindCancel, id, by)
+	err = o.changeJobs(ctx, v, checkJob(id), func(tx *sql.Tx) (any, error) {
 		j, found, err := o.lockJob(ctx, tx, id)
 		if err != nil {
 			return nil, err
@@ -85,7 +85,7 @@ func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now JobState, err e
 		if j.asked.Valid {
 			return nil, &JobStateError{j.State, fmt.Sprintf("it was asked to end at %s: wait until its handler returns, which a stop of its worker hastens", j.asked.Time.UTC().Format(time.RFC3339))}
 		}
-		a.queue = j.queue
+		v.Queue = j.queue
 		now, err = o.cancel(ctx, tx, j.State, []int64{id})
 		return j, err
 	})
@@ -123,7 +123,7 @@ func (o *Jobs) CancelAll(ctx context.Context, f Filter, limit int, by By) (all C
 	if invalid == nil && f.empty() {
 		invalid = fmt.Errorf("%w: the filter is empty, which is every job: name states, a kind, a queue or IDs", ErrInvalid)
 	}
-	err = o.change(ctx, KindCancel, &target{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
+	err = o.changeJobs(ctx, onQueue(KindCancel, f.Queue, by), invalid, func(tx *sql.Tx) (any, error) {
 		all = CancelledJobs{[]int64{}, []int64{}} // in JSON, no null
 		for _, state := range []JobState{JobRunning, JobAvailable} {
 			left := limit - len(all.Asked) - len(all.Cancelled)

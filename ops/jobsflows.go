@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 )
@@ -32,10 +31,7 @@ func (e *FlowRunEndedError) Error() string {
 // FlowRuns lists runs of flows, the newest first, without their steps. limit is 1 to 10,000.
 func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.Run, error) {
 	all, err := o.flows.Runs(ctx, f, limit)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: %w", o.explain(err)))
-	}
-	return all, nil
+	return all, o.fail("list the runs", err)
 }
 
 // Unadvanced reports whether some runs of flows have not ended, but no worker has advanced
@@ -43,25 +39,22 @@ func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.R
 // a role that may not read the runs and the table of the sweep.
 func (o *Jobs) Unadvanced(ctx context.Context) (bool, error) {
 	unadvanced, err := o.queue.Unadvanced(ctx, o.db)
-	if err != nil {
-		return false, errtext.Of(fmt.Errorf("ops: %w", o.explain(err)))
-	}
-	return unadvanced, nil
+	return unadvanced, o.fail("compare the runs with the workers", err)
 }
 
 // FlowRun returns a run of a flow with its steps. [flow.Run.DOT] draws the run.
 func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 	r, err := o.flows.Get(ctx, run)
-	if err != nil {
-		return r, errtext.Of(fmt.Errorf("ops: %w", o.explain(noFlowRun(err))))
+	if errors.Is(err, flow.ErrNotFound) {
+		err = ErrNoFlowRun
 	}
-	return r, nil
+	return r, o.fail(fmt.Sprintf("read run %d", run), err)
 }
 
 // CancelFlowRun cancels a run, as [flow.Client.Cancel] does. It refuses a run that has ended or
 // was cancelled before with a [FlowRunEndedError].
 func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
-	return o.change(ctx, KindCancel, &target{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
+	return o.changeJobs(ctx, onRun(KindCancel, run, by), checkRun(run), func(tx *sql.Tx) (any, error) {
 		r, err := o.lockFlowRun(ctx, tx, run)
 		if err != nil {
 			return nil, err
@@ -77,7 +70,7 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 // RetryFlowRun continues a run that has ended, as [flow.Client.Retry] does. It restarts the
 // steps from. Without names, it restarts the steps whose failure made the run fail.
 func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...string) error {
-	return o.change(ctx, KindRetry, &target{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
+	return o.changeJobs(ctx, onRun(KindRetry, run, by), checkRun(run), func(tx *sql.Tx) (any, error) {
 		r, err := o.lockFlowRun(ctx, tx, run)
 		if err != nil {
 			return nil, err
@@ -115,11 +108,8 @@ SELECT flow, version, state, cancel_at IS NOT NULL FROM `+o.t.FlowRuns.SQL()+` W
 	return r, nil
 }
 
-func noFlowRun(err error) error {
-	if errors.Is(err, flow.ErrNotFound) {
-		return ErrNoFlowRun
-	}
-	return err
+func onRun(kind Kind, run int64, by By) *verb {
+	return &verb{Operation{Kind: kind, By: by}, fmt.Sprintf("run %d", run)}
 }
 
 func checkRun(run int64) error {

@@ -138,16 +138,9 @@ const (
 // 10,000. List reads little more than it returns. Exception: for a kind or a queue with few
 // jobs, List scans all jobs that match the states and IDs.
 func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
-	err := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit))
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the jobs: %w", err))
-	}
+	invalid := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit))
 	query, args := o.listSQL(f, limit)
-	all, err := pgdriver.ReadAll(ctx, o.db, scanJob, query, args...)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the jobs: %w", o.explain(err)))
-	}
-	return all, nil
+	return read(ctx, &o.core, "list the jobs", invalid, scanJob, query, args...)
 }
 
 func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
@@ -193,38 +186,28 @@ const maxAttempts = 1_000
 // Attempts lists the runs of a job that did not finish it, in order. It returns the latest
 // 1,000 at most, and none for a job that does not exist.
 func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
-	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(a *Attempt) []any {
+	all, err := read(ctx, &o.core, fmt.Sprintf("list the attempts of job %d", id), nil, pgdriver.Columns(func(a *Attempt) []any {
 		return []any{&a.Attempt, &a.Worker, pgdriver.UTCOrNil(&a.StartedAt), pgdriver.UTC(&a.EndedAt), &a.Outcome, &a.Code, &a.Error}
 	}), `
 SELECT attempt, coalesce(worker_id::text, ''), `+pgdriver.Time(`started_at`)+`, `+pgdriver.Time(`ended_at`)+`, outcome, coalesce(code, ''), coalesce(error, '')
 FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT $2::bigint`, id, maxAttempts)
 	slices.Reverse(all)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the attempts of job %d: %w", id, o.explain(err)))
-	}
-	return all, nil
+	return all, err
 }
 
 // Operations lists operations on jobs and queues, the newest first. limit is 1 to 10,000.
 func (o *Jobs) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
-	err := checkLimit(limit)
+	invalid := checkLimit(limit)
 	if f.Consumer != "" {
-		err = errtext.Join(err, fmt.Errorf("%w: operations on jobs have no consumer: Operator lists those that have", ErrInvalid))
+		invalid = errtext.Join(invalid, fmt.Errorf("%w: operations on jobs have no consumer: Operator lists those that have", ErrInvalid))
 	}
 	if f.Queue != "" {
-		err = errtext.Join(err, checkQueue(f.Queue))
-	}
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", err))
+		invalid = errtext.Join(invalid, checkQueue(f.Queue))
 	}
 	query, args := o.operationsSQL(f, limit)
-	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(o *Operation) []any {
+	return read(ctx, &o.core, "list the operations", invalid, pgdriver.Columns(func(o *Operation) []any {
 		return []any{&o.ID, &o.Job, &o.Queue, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
 	}), query, args...)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", o.explain(err)))
-	}
-	return all, nil
 }
 
 // operationsSQL reads the operations on a job, and the operation that created the job, each

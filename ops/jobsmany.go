@@ -74,7 +74,7 @@ func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []Jo
 	if len(f.States) == 0 {
 		f.States = []JobState{JobFailed}
 	}
-	err = o.change(ctx, kind, &target{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
+	err = o.changeJobs(ctx, onQueue(kind, f.Queue, by), invalid, func(tx *sql.Tx) (any, error) {
 		found, err := o.finishedJobs(ctx, tx, f, refused, limit)
 		if err != nil {
 			return nil, err
@@ -87,7 +87,7 @@ func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []Jo
 				continue // another transaction has changed the job
 			}
 			if err == nil {
-				_, err = o.record(ctx, tx, kind, target{job: id, queue: queue}, by, detail)
+				_, err = o.record(ctx, tx, Operation{Job: id, Queue: queue, Kind: kind, By: by}, detail)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("job %d: %w", id, err)

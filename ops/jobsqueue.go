@@ -43,7 +43,7 @@ func retentionInto(to **time.Duration) sql.Scanner {
 
 // set changes the settings of a queue, whose row it locks. It creates the row if it is missing.
 func (o *Jobs) set(ctx context.Context, kind Kind, queue string, by By, invalid error, do func(tx *sql.Tx, was settings) (detail any, err error)) error {
-	return o.change(ctx, kind, &target{queue: queue}, by, errtext.Join(checkQueue(queue), invalid), func(tx *sql.Tx) (any, error) {
+	return o.changeJobs(ctx, onQueue(kind, queue, by), errtext.Join(checkQueue(queue), invalid), func(tx *sql.Tx) (any, error) {
 		was, err := o.lockQueue(ctx, tx, queue)
 		if err != nil {
 			return nil, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -48,22 +47,19 @@ type Queue struct {
 // of all queues.
 func (o *Jobs) Unserved(ctx context.Context) ([]string, error) {
 	queues, err := o.queue.Unserved(ctx, o.db)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: %w", o.explain(err)))
-	}
-	return queues, nil
+	return queues, o.fail("compare the queues with the workers", err)
 }
 
 // Queues lists the queues that have unfinished or failed jobs, or settings, in order of name,
 // from one snapshot. The first is always [AllQueues]. Queues counts at most 10,001 jobs for
 // each number, so its cost is bounded for long queues, too.
 func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
-	queues, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(q *Queue) []any {
+	queues, err := read(ctx, &o.core, "list the queues", nil, pgdriver.Columns(func(q *Queue) []any {
 		to := append([]any{&q.Name}, pauseInto(&q.Paused)...)
 		return append(to, &q.Cap, retentionInto(&q.Retention), &q.Scheduled, &q.Due, &q.Running, &q.Failed, &q.Unacknowledged, pgdriver.Duration(&q.OldestDue))
 	}), o.sql.queues)
 	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the queues: %w", o.explain(err)))
+		return nil, err
 	}
 	all := &queues[0]
 	for _, q := range queues[1:] {

@@ -37,18 +37,18 @@ func (o *Jobs) Rerun(ctx context.Context, id int64, by By) (as int64, err error)
 }
 
 func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64, err error) {
-	a := target{job: id}
-	err = o.change(ctx, kind, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
+	v := onJob(kind, id, by)
+	err = o.changeJobs(ctx, v, checkJob(id), func(tx *sql.Tx) (any, error) {
 		j, found, err := o.lockJob(ctx, tx, id)
 		if err != nil {
 			return nil, err
 		}
 		if found {
-			a.queue, as = j.queue, id
+			v.Queue, as = j.queue, id
 			return makeDueDetail{j, j.runAt}, o.makeDue(ctx, tx, id, j)
 		}
 		d, err := o.reenqueue(ctx, tx, kind, id)
-		a.queue, as = d.queue, d.NewJob
+		v.Queue, as = d.queue, d.NewJob
 		return d, err
 	})
 	if err != nil {
@@ -161,8 +161,8 @@ type jobRetryDetail struct {
 // result. Discard refuses an unfinished job with a [JobStateError]: Cancel it first. It also
 // refuses a step whose end its flow's run has not recorded yet, since the run would fail.
 func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
-	a := target{job: id}
-	return o.change(ctx, KindDiscard, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
+	v := onJob(KindDiscard, id, by)
+	return o.changeJobs(ctx, v, checkJob(id), func(tx *sql.Tx) (any, error) {
 		j, found, err := o.lockJob(ctx, tx, id)
 		if err != nil {
 			return nil, err
@@ -171,7 +171,7 @@ func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 			return nil, &JobStateError{j.State, "only a finished job can be discarded: Cancel it first"}
 		}
 		d, err := o.discard(ctx, tx, id)
-		a.queue = d.queue
+		v.Queue = d.queue
 		return d, err
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -28,17 +27,13 @@ type ScheduleInfo struct {
 
 // Schedules lists all schedules by name.
 func (o *Jobs) Schedules(ctx context.Context) ([]ScheduleInfo, error) {
-	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(s *ScheduleInfo) []any {
+	return read(ctx, &o.core, "list the schedules", nil, pgdriver.Columns(func(s *ScheduleInfo) []any {
 		to := append([]any{&s.Name, pgdriver.UTC(&s.Next), pgdriver.UTC(&s.Last)}, pauseInto(&s.Paused)...)
 		return append(to, pgdriver.Duration(&s.Overdue))
 	}), `
 SELECT name, `+pgdriver.TimeOrNever(`next_at`)+`, `+pgdriver.Time(`last_at`)+`, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason,
 	coalesce(`+pgdriver.Age(`next_at`)+`, 0)
 FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the schedules: %w", o.explain(err)))
-	}
-	return all, nil
 }
 
 // PauseSchedule drops the ticks of a schedule until ResumeSchedule. No job is enqueued for them
@@ -84,7 +79,8 @@ type scheduleDetail struct {
 
 // onSchedule changes a schedule whose row it locks.
 func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do func(tx *sql.Tx, paused *Pause) (any, error)) error {
-	return o.change(ctx, kind, &target{schedule: name}, by, checkText("the schedule's name", name, maxQueueName), func(tx *sql.Tx) (any, error) {
+	v := &verb{Operation{Kind: kind, By: by}, "schedule " + errtext.Value(name)}
+	return o.changeJobs(ctx, v, checkText("the schedule's name", name, maxQueueName), func(tx *sql.Tx) (any, error) {
 		var paused *Pause
 		err := tx.QueryRowContext(ctx, `
 SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text FOR UPDATE`, name).Scan(pauseInto(&paused)...)

@@ -2,9 +2,7 @@ package ops
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -12,9 +10,5 @@ import (
 // [Operator.Workers] says when the row of a dead worker is removed. The fields about consumers
 // are empty. Able has the kinds of jobs.
 func (o *Jobs) Workers(ctx context.Context) ([]Worker, error) {
-	all, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(w *Worker) []any { return append(w.columns(), pgdriver.JSON(&w.Able)) }), o.sql.workers)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the workers of jobs: %w", o.explain(err)))
-	}
-	return all, nil
+	return read(ctx, &o.core, "list the workers of jobs", nil, pgdriver.Columns(func(w *Worker) []any { return append(w.columns(), pgdriver.JSON(&w.Able)) }), o.sql.workers)
 }

@@ -56,16 +56,13 @@ type Unit struct {
 
 // Consumers lists the consumers that have ever run, in order of name, from one snapshot.
 func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
-	rows, err := pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(r *consumerRow) []any {
+	rows, err := read(ctx, &o.core, "list the consumers", nil, pgdriver.Columns(func(r *consumerRow) []any {
 		c := &r.Consumer
 		to := []any{&c.Name, &c.Position, &c.HeadLag, pgdriver.Duration(&c.OldestAge), &c.Revision, pgdriver.UTC(&c.UpdatedAt)}
 		to = append(to, pauseInto(&c.Paused)...)
 		return append(to, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, pgdriver.JSON(&c.Scope))
 	}), o.sql.consumers)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the consumers: %w", explain(err)))
-	}
-	return consumersOf(rows), nil
+	return consumersOf(rows), err
 }
 
 // consumerRow is the row of a consumer or of a unit.
@@ -183,27 +180,18 @@ type OperationFilter struct {
 
 // Operations lists operations on consumers, the newest first. limit is 1 to 10,000.
 func (o *Operator) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
-	err := checkLimit(limit)
+	invalid := checkLimit(limit)
 	if f.Consumer != "" {
-		err = errtext.Join(err, checkConsumer(f.Consumer))
+		invalid = errtext.Join(invalid, checkConsumer(f.Consumer))
 	}
 	if f.Job != 0 || f.Queue != "" {
-		err = errtext.Join(err, fmt.Errorf("%w: operations on consumers have no job and no queue: Jobs lists those that have", ErrInvalid))
+		invalid = errtext.Join(invalid, fmt.Errorf("%w: operations on consumers have no job and no queue: Jobs lists those that have", ErrInvalid))
 	}
-	var all []Operation
-	if err == nil {
-		query, args := o.operationsSQL(f, limit)
-		all, err = pgdriver.ReadAll(ctx, o.db, scanOperation, query, args...)
-	}
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", explain(err)))
-	}
-	return all, nil
+	query, args := o.operationsSQL(f, limit)
+	return read(ctx, &o.core, "list the operations", invalid, pgdriver.Columns(func(o *Operation) []any {
+		return []any{&o.ID, &o.Consumer, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
+	}), query, args...)
 }
-
-var scanOperation = pgdriver.Columns(func(o *Operation) []any {
-	return []any{&o.ID, &o.Consumer, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
-})
 
 func (o *Operator) operationsSQL(f OperationFilter, limit int) (query string, args []any) {
 	args = []any{cmp.Or(f.Before, math.MaxInt64), limit}

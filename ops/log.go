@@ -31,9 +31,7 @@ type Log struct {
 // Log returns the state of the log. It reads the fields one after the other, so a higher field
 // may be older.
 func (o *Operator) Log(ctx context.Context) (l Log, err error) {
-	fail := func(err error) (Log, error) {
-		return Log{}, errtext.Of(fmt.Errorf("ops: read the state of the log: %w", explain(err)))
-	}
+	fail := func(err error) (Log, error) { return Log{}, o.fail("read the state of the log", err) }
 	if l.Settled, err = frontier.Settled(ctx, o.db, sequenced{o.t}, o.t.Settled); err != nil {
 		return fail(err)
 	}
@@ -66,10 +64,7 @@ type Blocker = frontier.OpenTransaction
 // queries asks for the text of the latest statement of each, which may contain users' values.
 func (o *Operator) Blockers(ctx context.Context, queries bool) ([]Blocker, error) {
 	all, err := frontier.OpenTransactions(ctx, o.db, sequenced{o.t}, queries)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the blockers: %w", explain(err)))
-	}
-	return all, nil
+	return all, o.fail("list the blockers", err)
 }
 
 // Terminate ends the session of a blocker with pg_terminate_backend, which rolls its
@@ -89,10 +84,7 @@ func (o *Operator) Terminate(ctx context.Context, b Blocker, by By) error {
 	if err == nil {
 		err = o.terminate(ctx, b, by)
 	}
-	if err != nil {
-		return errtext.Of(fmt.Errorf("ops: terminate session %d: %w", b.PID, explain(err)))
-	}
-	return nil
+	return o.fail(fmt.Sprintf("%s of session %d", KindTerminate, b.PID), err)
 }
 
 // terminate calls accept itself, before it ends the session, since the end of a session cannot
@@ -102,9 +94,9 @@ func (o *Operator) terminate(ctx context.Context, b Blocker, by By) error {
 	if dry != nil && dry.accept != nil {
 		dry, o.dry.recorded = nil, nil
 	}
-	return audited(ctx, o.db, o.t.Changes, dry, func(tx *sql.Tx) (id int64, err error) {
+	return o.transact(ctx, dry, func(tx *sql.Tx) (id int64, err error) {
 		detail := terminateDetail{PID: b.PID, User: b.User, Application: b.Application, Client: b.Client, Start: b.Start.UTC()}
-		if id, err = o.record(ctx, tx, KindTerminate, "", by, detail); err == nil {
+		if id, err = o.record(ctx, tx, Operation{Kind: KindTerminate, By: by}, detail); err == nil {
 			err = mayEnd(ctx, tx, b)
 		}
 		if err == nil && o.dry != nil && dry == nil {
@@ -164,7 +156,7 @@ func (o *Operator) Event(ctx context.Context, position int64) (store.PersistedEv
 		err = ErrNoEvent
 	}
 	if err != nil {
-		return store.PersistedEvent{}, errtext.Of(fmt.Errorf("ops: read the event at position %d: %w", position, explain(err)))
+		return store.PersistedEvent{}, o.fail(fmt.Sprintf("read the event at position %d", position), err)
 	}
 	return all[0], nil
 }

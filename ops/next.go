@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 
@@ -29,18 +28,12 @@ type Next struct {
 // first above the checkpoint. It may be an event that the consumer skips, since it has another
 // type or belongs to another unit. [Operator.Event] has the payload.
 func (o *Operator) Next(ctx context.Context, consumer string) ([]Next, error) {
-	err := checkUnit(consumer)
-	var all []Next
-	if err == nil {
-		all, err = pgdriver.ReadAll(ctx, o.db, pgdriver.Columns(func(n *Next) []any {
-			return []any{&n.Consumer, &n.Checkpoint, &n.Late, &n.Position, &n.AggregateType, &n.AggregateID, &n.EventID, &n.EventType}
-		}), o.sql.next, consumer)
-	}
+	what := "read the next event of consumer " + errtext.Value(consumer)
+	all, err := read(ctx, &o.core, what, checkUnit(consumer), pgdriver.Columns(func(n *Next) []any {
+		return []any{&n.Consumer, &n.Checkpoint, &n.Late, &n.Position, &n.AggregateType, &n.AggregateID, &n.EventID, &n.EventType}
+	}), o.sql.next, consumer)
 	if err == nil && len(all) == 0 {
-		err = ErrNoCheckpoint
+		err = o.fail(what, ErrNoCheckpoint)
 	}
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: read the next event of consumer %s: %w", errtext.Value(consumer), explain(err)))
-	}
-	return all, nil
+	return all, err
 }

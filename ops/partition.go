@@ -21,7 +21,8 @@ func (o *Operator) Partition(ctx context.Context, consumer string, n int, by By)
 	if n < 0 || n > partition.MaxCount {
 		invalid = fmt.Errorf("%w: %d partitions, allowed is 0 to %d", ErrInvalid, n, partition.MaxCount)
 	}
-	return o.operate(ctx, KindPartition, consumer, errtext.Join(checkConsumer(consumer), invalid, by.check()), func(tx *sql.Tx) (int64, error) {
+	v := onConsumer(KindPartition, consumer, by)
+	return o.change(ctx, v, errtext.Join(checkConsumer(consumer), invalid), func(tx *sql.Tx) (int64, error) {
 		_, _, err := o.lockOwn(ctx, tx, consumer)
 		if err == nil {
 			err = o.checkRevision(ctx, tx, consumer)
@@ -36,7 +37,7 @@ WHERE c.consumer_name = $1::text AND before.consumer_name = $1::text RETURNING c
 		if err != nil {
 			return 0, fmt.Errorf("fix the number: %w", err)
 		}
-		return o.record(ctx, tx, KindPartition, consumer, by, d)
+		return o.record(ctx, tx, v.Operation, d)
 	})
 }
 

@@ -22,7 +22,7 @@ func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
 		}
 		return units, nil
 	}
-	return o.change(ctx, KindPause, consumer, by, running, func(tx *sql.Tx, at locked) (any, error) {
+	return o.changeUnits(ctx, onConsumer(KindPause, consumer, by), nil, running, func(tx *sql.Tx, at locked) (any, error) {
 		_, err := exec(ctx, tx, "pause", `
 UPDATE `+o.t.Checkpoints.SQL()+` SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text
 WHERE consumer_name = $1::text`, at.consumer, by.Operator, by.Reason)
@@ -40,7 +40,7 @@ func (o *Operator) Resume(ctx context.Context, consumer string, by By) error {
 		}
 		return units, nil
 	}
-	return o.change(ctx, KindResume, consumer, by, paused, func(tx *sql.Tx, at locked) (any, error) {
+	return o.changeUnits(ctx, onConsumer(KindResume, consumer, by), nil, paused, func(tx *sql.Tx, at locked) (any, error) {
 		_, err := exec(ctx, tx, "resume", `
 UPDATE `+o.t.Checkpoints.SQL()+` SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
 WHERE consumer_name = $1::text`, at.consumer)

@@ -27,9 +27,7 @@ import (
 // knows the key. It also returns ErrInvalid for a unit to which the aggregate does not belong.
 // Replay does not know which types a consumer names: events of other types become dead letters.
 func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregateID string, by By) error {
-	if invalid := errtext.Join(checkText("aggregateType", aggregateType, maxAggregate), checkText("aggregateID", aggregateID, maxAggregate)); invalid != nil {
-		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindReplay, errtext.Value(consumer), invalid))
-	}
+	invalid := errtext.Join(checkText("aggregateType", aggregateType, maxAggregate), checkText("aggregateID", aggregateID, maxAggregate))
 	of := func(tx *sql.Tx, units []locked) ([]locked, error) {
 		if err := o.refuseOwnKey(ctx, tx, units[0]); err != nil {
 			return nil, err
@@ -44,7 +42,7 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 		}
 		return units, nil
 	}
-	return o.change(ctx, KindReplay, consumer, by, of, func(tx *sql.Tx, at locked) (any, error) {
+	return o.changeUnits(ctx, onConsumer(KindReplay, consumer, by), invalid, of, func(tx *sql.Tx, at locked) (any, error) {
 		if err := o.keepEffects(ctx, tx, at, 0); err != nil {
 			return nil, err
 		}
@@ -117,9 +115,6 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 	if name != partition.Consumer(name) {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: %s is a unit: name the consumer", ErrInvalid, errtext.Value(name)))
 	}
-	if invalid != nil {
-		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindReplayTypes, errtext.Value(name), invalid))
-	}
 	missed := map[string][]int64{} // positions, by unit
 	choose := func(tx *sql.Tx, units []locked) ([]locked, error) {
 		err := o.refuseOwnKey(ctx, tx, units[0])
@@ -141,7 +136,7 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 		}
 		return units, err
 	}
-	return o.change(ctx, KindReplayTypes, name, by, choose, func(tx *sql.Tx, at locked) (any, error) {
+	return o.changeUnits(ctx, onConsumer(KindReplayTypes, name, by), invalid, choose, func(tx *sql.Tx, at locked) (any, error) {
 		return o.giveTypes(ctx, tx, at, types, missed[at.consumer])
 	})
 }

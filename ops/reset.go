@@ -41,7 +41,7 @@ func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) 
 		}
 		return units, nil
 	}
-	return o.change(ctx, KindReset, consumer, by, moved, func(tx *sql.Tx, at locked) (detail any, err error) {
+	return o.changeUnits(ctx, onConsumer(KindReset, consumer, by), nil, moved, func(tx *sql.Tx, at locked) (detail any, err error) {
 		switch {
 		case to < at.position:
 			detail, err = o.back(ctx, tx, at, to)

@@ -34,11 +34,9 @@ func (e *RegisteredError) Error() string {
 // Retire refuses with a [RegisteredError] while a worker has code for the consumer. A worker whose
 // last heartbeat is older than a day is dead, since a day is the longest HeartbeatTimeout.
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
-	return o.operate(ctx, KindRetire, consumer, errtext.Join(checkConsumer(consumer), by.check()), func(tx *sql.Tx) (int64, error) {
+	v := onConsumer(KindRetire, consumer, by)
+	return o.change(ctx, v, checkConsumer(consumer), func(tx *sql.Tx) (int64, error) {
 		units, err := o.lock(ctx, tx, consumer)
-		if err == nil {
-			err = o.checkRevision(ctx, tx, consumer)
-		}
 		if err == nil {
 			err = o.unregistered(ctx, tx, consumer)
 		}
@@ -49,7 +47,7 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 		if err != nil {
 			return 0, err
 		}
-		return o.record(ctx, tx, KindRetire, consumer, by, detail)
+		return o.record(ctx, tx, v.Operation, detail)
 	})
 }
 

@@ -5,17 +5,14 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/serial"
 )
 
 // Sequence is a sequence that is below an id in its table or in the table's history. Causes are
 // a switch to a logical replica, a partial restore, or TRUNCATE ... RESTART IDENTITY. The
-// sequence issues ids again until [Jobs.RaiseSequences] raises it.
+// sequence issues ids again until RaiseSequences raises it.
 type Sequence struct {
 	Table    string
 	Sequence string
@@ -27,63 +24,19 @@ func (s Sequence) String() string {
 	return serial.Behind{Table: s.Table, Sequence: s.Sequence, Last: s.Last, Highest: s.Highest}.String()
 }
 
+// Sequences returns the sequences of the Operator's or the Jobs' tables that are below an id. It
+// omits sequences that this role may not read. It also omits the sequence of the log: a worker
+// does not start if that is below a position.
+func (c *core) Sequences(ctx context.Context) ([]Sequence, error) {
+	found, err := serial.Find(ctx, c.db, c.serials...)
+	return sequencesOf(found), c.fail("compare the sequences"+c.what, err)
+}
+
 func sequencesOf(found []serial.Behind) (all []Sequence) {
 	for _, b := range found {
 		all = append(all, Sequence{b.Table, b.Sequence, b.Last, b.Highest})
 	}
 	return all
-}
-
-// errRaised rolls the transaction back if the sequence does not need to be raised.
-var errRaised = errors.New("another operator has raised it")
-
-// raise raises each sequence that is below an id. add keeps the operation of a dry run, and
-// change runs one operation.
-func raise(ctx context.Context, db pgdriver.Pool, all []serial.Serial, dry bool, add func(detail json.RawMessage), change func(do func(tx *sql.Tx) (detail any, err error)) error) (raised []Sequence, err error) {
-	for _, s := range all {
-		found, err := serial.Find(ctx, db, s)
-		switch {
-		case err != nil:
-			return raised, fmt.Errorf("ops: raise the sequences: %w", explain(err))
-		case len(found) == 0:
-			continue
-		case dry:
-			detail, err := json.Marshal(found[0])
-			if err != nil {
-				return raised, err
-			}
-			add(detail) // setval cannot be rolled back, so a dry run must not call it
-		default:
-			err := change(func(tx *sql.Tx) (any, error) {
-				was, err := s.Raise(ctx, tx)
-				if err == nil && was == nil {
-					err = errRaised
-				}
-				if err == nil {
-					found[0] = *was
-				}
-				return found[0], err
-			})
-			if errors.Is(err, errRaised) {
-				continue
-			}
-			if err != nil {
-				return raised, err
-			}
-		}
-		raised = append(raised, sequencesOf(found)...)
-	}
-	return raised, nil
-}
-
-// Sequences returns the sequences of the tables of jobs that are below an id. It omits
-// sequences that this role may not read.
-func (o *Jobs) Sequences(ctx context.Context) ([]Sequence, error) {
-	found, err := serial.Find(ctx, o.db, serial.Jobs(o.t)...)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: compare the sequences of jobs: %w", o.explain(err)))
-	}
-	return sequencesOf(found), nil
 }
 
 // RaiseSequences raises the sequences that Sequences returns to the highest id, each in its own
@@ -93,48 +46,56 @@ func (o *Jobs) Sequences(ctx context.Context) ([]Sequence, error) {
 //
 // Jobs that were enqueued under an id of the history stay as they are. When a worker runs such
 // a job, its error has the remedy.
-func (o *Jobs) RaiseSequences(ctx context.Context, by By) ([]Sequence, error) {
+func (c *core) RaiseSequences(ctx context.Context, by By) (raised []Sequence, err error) {
+	v := &verb{Operation{Kind: KindRaise, By: by}, "the sequences" + c.what}
 	if err := by.check(); err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: raise the sequences: %w", err))
+		return nil, c.fail(v.String(), err)
 	}
-	raised, err := raise(ctx, o.db, serial.Jobs(o.t), o.dry != nil && o.dry.accept == nil, func(detail json.RawMessage) {
-		o.dry.add(Operation{Kind: KindRaise, Detail: detail, By: by, At: time.Now().UTC()})
-	}, func(do func(tx *sql.Tx) (any, error)) error {
-		return o.change(ctx, KindRaise, &target{}, by, nil, do)
-	})
-	return raised, errtext.Of(err)
-}
-
-// Sequences returns the sequences of the tables of consumers that are below an id, as
-// [Jobs.Sequences] does. It omits the sequence of the log: a worker does not start if that is
-// below a position.
-func (o *Operator) Sequences(ctx context.Context) ([]Sequence, error) {
-	found, err := serial.Find(ctx, o.db, serial.Consumers(o.t)...)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: compare the sequences of consumers: %w", explain(err)))
-	}
-	return sequencesOf(found), nil
-}
-
-// RaiseSequences raises the sequences that Sequences returns, as [Jobs.RaiseSequences] does.
-func (o *Operator) RaiseSequences(ctx context.Context, by By) ([]Sequence, error) {
-	if err := by.check(); err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: raise the sequences: %w", err))
-	}
-	raised, err := raise(ctx, o.db, serial.Consumers(o.t), o.dry != nil && o.dry.accept == nil, func(detail json.RawMessage) {
-		o.dry.add(Operation{Kind: KindRaise, Detail: detail, By: by, At: time.Now().UTC()})
-	}, func(do func(tx *sql.Tx) (any, error)) error {
-		err := audited(ctx, o.db, o.t.Changes, o.dry, func(tx *sql.Tx) (int64, error) {
-			detail, err := do(tx)
-			if err != nil {
-				return 0, err
-			}
-			return o.record(ctx, tx, KindRaise, "", by, detail)
-		})
-		if err != nil {
-			return fmt.Errorf("ops: raise the sequences: %w", explain(err))
+	for _, s := range c.serials {
+		found, err := serial.Find(ctx, c.db, s)
+		switch {
+		case err != nil:
+			return raised, c.fail(v.String(), err)
+		case len(found) == 0:
+			continue
+		case c.dry != nil && c.dry.accept == nil:
+			op := v.Operation
+			op.Detail, err = json.Marshal(found[0])
+			op.At = time.Now().UTC()
+			c.dry.add(op) // setval cannot be rolled back, so a dry run must not call it
+		default:
+			found, err = c.raise(ctx, v, s)
 		}
-		return nil
+		if err != nil {
+			return raised, err
+		}
+		raised = append(raised, sequencesOf(found)...)
+	}
+	return raised, nil
+}
+
+// errRaised rolls the transaction back if the sequence does not need to be raised.
+var errRaised = errors.New("another operator has raised it")
+
+// raise raises a sequence, and returns it as it was. It returns none if another operator has
+// raised the sequence.
+func (c *core) raise(ctx context.Context, v *verb, s serial.Serial) (was []serial.Behind, err error) {
+	err = c.change(ctx, v, nil, func(tx *sql.Tx) (int64, error) {
+		if err := setLimits(ctx, tx); err != nil {
+			return 0, err
+		}
+		raised, err := s.Raise(ctx, tx)
+		if err == nil && raised == nil {
+			err = errRaised
+		}
+		if err != nil {
+			return 0, err
+		}
+		was = []serial.Behind{*raised}
+		return c.record(ctx, tx, v.Operation, *raised)
 	})
-	return raised, errtext.Of(err)
+	if errors.Is(err, errRaised) {
+		return nil, nil
+	}
+	return was, err
 }

@@ -35,7 +35,7 @@ func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int6
 		}
 		return unitOf(units, e)
 	}
-	return o.change(ctx, KindSkip, consumer, by, stuck, func(tx *sql.Tx, at locked) (detail any, err error) {
+	return o.changeUnits(ctx, onConsumer(KindSkip, consumer, by), nil, stuck, func(tx *sql.Tx, at locked) (detail any, err error) {
 		if position > at.position {
 			detail, err = o.skipNext(ctx, tx, at, position)
 		} else {

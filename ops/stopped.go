@@ -2,13 +2,10 @@ package ops
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
@@ -39,30 +36,12 @@ type StoppedWorker struct {
 // StoppedWorkers lists the workers that stopped within the last 15 minutes, the latest first.
 // It omits workers whose row was removed by hand or by a build without StoppedWorkers. It also
 // omits workers that have registered again.
-func (o *Operator) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) {
-	all, err := stoppedWorkers(ctx, o.db, o.t.Stopped, o.t.Nodes)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the workers that stopped: %w", explain(err)))
-	}
-	return all, nil
-}
-
-// StoppedWorkers lists the workers of jobs that stopped, as [Operator.StoppedWorkers] lists
-// those of consumers.
-func (o *Jobs) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) {
-	all, err := stoppedWorkers(ctx, o.db, o.t.Stopped, o.t.Workers)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the workers of jobs that stopped: %w", o.explain(err)))
-	}
-	return all, nil
-}
-
-func stoppedWorkers(ctx context.Context, db pgdriver.Pool, stopped, workers ident.Table) ([]StoppedWorker, error) {
-	return pgdriver.ReadAll(ctx, db, pgdriver.Columns(func(w *StoppedWorker) []any {
+func (c *core) StoppedWorkers(ctx context.Context) ([]StoppedWorker, error) {
+	return read(ctx, c, "list the workers"+c.what+" that stopped", nil, pgdriver.Columns(func(w *StoppedWorker) []any {
 		return []any{&w.ID, &w.Host, &w.PID, &w.Build, pgdriver.UTC(&w.StartedAt), pgdriver.UTC(&w.StoppedAt), &w.How, &w.DeclaredBy}
 	}), `
 SELECT s.worker_id, coalesce(s.hostname, ''), coalesce(s.pid, 0), coalesce(s.build, ''), `+pgdriver.Time(`s.started_at`)+`, s.stopped_at, s.how, s.declared_by
-FROM `+stopped.SQL()+` AS s
-WHERE `+liveness.RecentSQL(`s.stopped_at`)+` AND NOT EXISTS (SELECT FROM `+workers.SQL()+` AS n WHERE n.worker_id = s.worker_id)
+FROM `+c.stopped.SQL()+` AS s
+WHERE `+liveness.RecentSQL(`s.stopped_at`)+` AND NOT EXISTS (SELECT FROM `+c.workers.SQL()+` AS n WHERE n.worker_id = s.worker_id)
 ORDER BY s.stopped_at DESC, s.worker_id`)
 }

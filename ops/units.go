@@ -34,7 +34,17 @@ const unitsOf = `left(consumer_name, length($1::text) + 1) = $1::text || '#'`
 //
 // lock takes the consumer's own row first. Splits and merges lock this row, too, so the units
 // do not change.
+//
+// lock refuses a consumer that has another revision than the one of IfRevision.
 func (o *Operator) lock(ctx context.Context, tx *sql.Tx, name string) ([]locked, error) {
+	units, err := o.lockUnits(ctx, tx, name)
+	if err == nil {
+		err = o.checkRevision(ctx, tx, name)
+	}
+	return units, err
+}
+
+func (o *Operator) lockUnits(ctx context.Context, tx *sql.Tx, name string) ([]locked, error) {
 	consumer := partition.Consumer(name)
 	own, split, err := o.lockOwn(ctx, tx, consumer)
 	switch {

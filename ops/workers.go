@@ -4,14 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -85,7 +83,7 @@ func (w *Worker) details(text string) {
 // that registers, removes the row.
 func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	sets := map[int64][]string{}
-	all, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {
+	return read(ctx, &o.core, "list the workers", nil, func(rows *sql.Rows) (w Worker, err error) {
 		var set sql.NullInt64
 		var able, wishes sql.NullString
 		err = rows.Scan(append(w.columns(), &set, &able, &wishes, pgdriver.JSON(&w.Consumers))...)
@@ -98,10 +96,6 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 		w.details(wishes.String)
 		return w, err
 	}, o.sql.workers)
-	if err != nil {
-		return nil, errtext.Of(fmt.Errorf("ops: list the workers: %w", explain(err)))
-	}
-	return all, nil
 }
 
 // columns returns the destinations of the columns that workers of consumers and of jobs share.

@@ -1,0 +1,141 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/serial"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// core is what an Operator and a Jobs share. Every operation has one of two patterns. A list is
+// one call of read. A change is one call of change: it checks the arguments and opens a
+// transaction. do locks the rows, checks them, changes them, and records what it has done.
+// change then notifies the workers and commits. Both name the operation and the remedy in the
+// error.
+type core struct {
+	db      pgdriver.Pool
+	changes ident.Table
+	missing string                   // the remedy if a table is missing
+	insert  string                   // records an operation
+	object  func(on Operation) []any // the last parameters of insert
+	what    string                   // " of jobs", for errors; empty: of consumers
+	dry     *dryRun                  // nil: changes are committed
+
+	workers, stopped ident.Table
+	draining         string // SQL condition under which a worker drains without a request
+	serials          []serial.Serial
+}
+
+// fail returns the error of an operation. It is nil if err is nil. what names the operation.
+func (c *core) fail(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case pgdriver.IsUndefined(err):
+		err = fmt.Errorf("%w: %s: %w", migrations.ErrNotApplied, c.missing, err)
+	}
+	return errtext.Of(fmt.Errorf("ops: %s: %w", what, err))
+}
+
+// read returns the rows of a query, unless the arguments are invalid.
+func read[T any](ctx context.Context, c *core, what string, invalid error, scan func(*sql.Rows) (T, error), query string, args ...any) (all []T, err error) {
+	if err = invalid; err == nil {
+		all, err = pgdriver.ReadAll(ctx, c.db, scan, query, args...)
+	}
+	if err != nil {
+		return nil, c.fail(what, err)
+	}
+	return all, nil
+}
+
+// verb is a change before it is made.
+type verb struct {
+	Operation        // as it is recorded, without its detail
+	on        string // its object, for the error
+}
+
+func (v *verb) String() string { return fmt.Sprintf("%s of %s", v.Kind, v.on) }
+
+// change runs the transaction of a change, unless its arguments are invalid. do returns the ID of
+// the change's record.
+func (c *core) change(ctx context.Context, v *verb, invalid error, do func(tx *sql.Tx) (id int64, err error)) error {
+	err := errtext.Join(invalid, v.By.check())
+	if err == nil {
+		err = c.transact(ctx, c.dry, do)
+	}
+	return c.fail(v.String(), err)
+}
+
+// transact runs the transaction of a change, and notifies the workers. A dry run is rolled back.
+func (c *core) transact(ctx context.Context, dry *dryRun, do func(tx *sql.Tx) (id int64, err error)) error {
+	tx, err := c.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	if err := pgdriver.WithoutJIT(ctx, tx); err != nil {
+		return err
+	}
+	switch {
+	case dry != nil && dry.accept == nil:
+		return dry.run(tx, do)
+	case dry != nil:
+		do = dry.judge(do)
+	}
+	id, err := do(tx)
+	if err != nil {
+		return err
+	}
+	if err := changes.Notify(ctx, tx, c.changes); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return commitError(id, err)
+	}
+	return nil
+}
+
+// record inserts an operation.
+func (c *core) record(ctx context.Context, tx *sql.Tx, op Operation, detail any) (id int64, err error) {
+	text, err := json.Marshal(detail)
+	if err != nil {
+		return 0, err
+	}
+	args := append([]any{string(op.Kind), string(text), op.By.Operator, op.By.Reason}, c.object(op)...)
+	if err := tx.QueryRowContext(ctx, c.insert, args...).Scan(&id, pgdriver.RawJSON(&op.Detail), pgdriver.UTC(&op.At)); err != nil {
+		return 0, fmt.Errorf("record the operation: %w", err)
+	}
+	if c.dry != nil {
+		c.dry.add(op)
+	}
+	return id, nil
+}
+
+// idleLimit is the time without a statement, in milliseconds, after which the server ends a
+// change. So an operator whose connection has died does not hold a consumer.
+const idleLimit = "15000"
+
+// setLimits sets the time limits of the transaction of a change that locks no checkpoint.
+func setLimits(ctx context.Context, tx *sql.Tx) error {
+	_, err := exec(ctx, tx, "limit the transaction", `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)`, idleLimit)
+	return err
+}
+
+// exec executes a statement of an operation. what is its purpose, for the error.
+func exec(ctx context.Context, tx *sql.Tx, what, query string, args ...any) (rows int64, err error) {
+	result, err := tx.ExecContext(ctx, query, args...)
+	if err == nil {
+		rows, err = result.RowsAffected()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	return rows, nil
+}
