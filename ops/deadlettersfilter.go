@@ -38,30 +38,13 @@ func (f DeadLetterFilter) check() error {
 
 const maxFilter = 2_704 // bytes, as an aggregate type may have
 
-// where returns the conditions of the filter for l. Parameters begin at n.
-func (f DeadLetterFilter) where(n int) (conditions string, args []any) {
-	var b strings.Builder
-	add := func(condition string, arg any) {
-		args = append(args, arg)
-		fmt.Fprintf(&b, " AND "+condition, n)
-		n++
-	}
-	if f.AggregateType != "" {
-		add("l.aggregate_type = $%d::text", f.AggregateType)
-	}
-	if f.EventType != "" {
-		add("l.event_type = $%d::text", f.EventType)
-	}
-	if f.Error != "" {
-		add("strpos(coalesce(l.error, ''), $%d::text) > 0", f.Error)
-	}
-	if f.OlderThan > 0 {
-		add("l.created_at < statement_timestamp() - $%d::bigint * interval '1 microsecond'", f.OlderThan.Microseconds())
-	}
-	if f.After > 0 {
-		add("l.global_position > $%d::bigint", f.After)
-	}
-	return b.String(), args
+// where returns the conditions of the filter for l.
+func (f DeadLetterFilter) where(p *pgdriver.Parameters) string {
+	return pgdriver.And(p, "l.aggregate_type = %s", "text", f.AggregateType) +
+		pgdriver.And(p, "l.event_type = %s", "text", f.EventType) +
+		pgdriver.And(p, "strpos(coalesce(l.error, ''), %s) > 0", "text", f.Error) +
+		pgdriver.And(p, "l.created_at < statement_timestamp() - %s * interval '1 microsecond'", "bigint", f.OlderThan.Microseconds()) +
+		pgdriver.And(p, "l.global_position > %s", "bigint", f.After)
 }
 
 // FilterDeadLetters lists dead letters of a consumer and its units, or of one unit, in order of
@@ -73,12 +56,13 @@ func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f Dea
 }
 
 func (o *Operator) deadLettersSQL(consumer string, f DeadLetterFilter, payload bool, limit int) (query string, args []any) {
-	conditions, more := f.where(3)
+	p := pgdriver.Parameters{Values: []any{consumer, limit}}
+	conditions := f.where(&p)
 	columns, join := `NULL::bytea, NULL::text`, ``
 	if payload {
 		columns, join = `e.payload, e.metadata::text`, "\n"+o.sql.event
 	}
-	return strings.NewReplacer("{conditions}", conditions, "{payload}", columns, "{event}", join).Replace(o.sql.deadLetters), append([]any{consumer, limit}, more...)
+	return strings.NewReplacer("{conditions}", conditions, "{payload}", columns, "{event}", join).Replace(o.sql.deadLetters), p.Values
 }
 
 func scanDeadLetter(rows *sql.Rows) (l DeadLetter, err error) {
@@ -165,6 +149,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Dead
 }
 
 func (o *Operator) matchingSQL(unit string, f DeadLetterFilter, limit int) (query string, args []any) {
-	conditions, more := f.where(3)
-	return strings.ReplaceAll(o.sql.matching, "{conditions}", conditions), append([]any{unit, limit}, more...)
+	p := pgdriver.Parameters{Values: []any{unit, limit}}
+	query = strings.ReplaceAll(o.sql.matching, "{conditions}", f.where(&p))
+	return query, p.Values
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -162,13 +161,13 @@ type cancelAllDetail struct {
 
 // lockJobs locks jobs in a state, the newest first. It skips locked rows.
 func (o *Jobs) lockJobs(ctx context.Context, tx *sql.Tx, f Filter, state JobState, limit int) ([]int64, error) {
-	var q jobsQuery
-	where := q.where(f, state)
+	var p pgdriver.Parameters
+	where := f.where(&p, state)
 	if state == JobRunning {
-		where = append(where, `cancel_at IS NULL`)
+		where += ` AND cancel_at IS NULL`
 	}
-	ids, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[int64],
-		`SELECT id FROM `+o.t.Jobs.SQL()+` AS j WHERE `+strings.Join(where, ` AND `)+` ORDER BY `+order(state)+` LIMIT `+q.arg("bigint", limit)+` FOR UPDATE SKIP LOCKED`, q.args...)
+	query := `SELECT id FROM ` + o.t.Jobs.SQL() + ` AS j WHERE ` + where + ` ORDER BY ` + order(state) + ` LIMIT ` + p.Add("bigint", limit) + ` FOR UPDATE SKIP LOCKED`
+	ids, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[int64], query, p.Values...)
 	if err != nil {
 		return nil, fmt.Errorf("lock the %s jobs: %w", state, err)
 	}

@@ -88,35 +88,15 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// jobsQuery collects the parameters of a query. The query has conditions only for the fields
-// that a filter sets. So the planner can choose the right index.
-type jobsQuery struct{ args []any }
-
-func (q *jobsQuery) arg(kind string, value any) string {
-	q.args = append(q.args, value)
-	return fmt.Sprintf("$%d::%s", len(q.args), kind)
-}
-
-// where returns the conditions for state, or for all states if state is empty. The state is
-// part of the text, since the predicates of indexes contain it.
-func (q *jobsQuery) where(f Filter, state JobState) []string {
-	all := []string{`true`}
+// where returns the conditions of the filter for state, or for all states if state is empty. The
+// state is part of the text, since the predicates of indexes contain it.
+func (f Filter) where(p *pgdriver.Parameters, state JobState) string {
+	where := `true`
 	if state != "" {
-		all = append(all, `state = '`+string(state)+`'`)
+		where = `state = '` + string(state) + `'`
 	}
-	if f.Kind != "" {
-		all = append(all, `kind = `+q.arg("text", f.Kind))
-	}
-	if f.Queue != "" {
-		all = append(all, `queue = `+q.arg("text", f.Queue))
-	}
-	if f.After != 0 {
-		all = append(all, `id > `+q.arg("bigint", f.After))
-	}
-	if f.Before != 0 {
-		all = append(all, `id < `+q.arg("bigint", f.Before))
-	}
-	return all
+	return where + pgdriver.And(p, `kind = %s`, "text", f.Kind) + pgdriver.And(p, `queue = %s`, "text", f.Queue) +
+		pgdriver.And(p, `id > %s`, "bigint", f.After) + pgdriver.And(p, `id < %s`, "bigint", f.Before)
 }
 
 // order returns the ORDER BY. For running jobs, it keeps the planner from a scan in the order
@@ -144,10 +124,10 @@ func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
 }
 
 func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
-	var q jobsQuery
-	most := q.arg("bigint", limit)
+	var p pgdriver.Parameters
+	most := p.Add("bigint", limit)
 	part := func(columns, table string, state JobState) string {
-		return `(SELECT ` + columns + ` FROM ` + table + ` WHERE ` + strings.Join(q.where(f, state), ` AND `) + ` ORDER BY ` + order(state) + ` LIMIT ` + most + `)`
+		return `(SELECT ` + columns + ` FROM ` + table + ` WHERE ` + f.where(&p, state) + ` ORDER BY ` + order(state) + ` LIMIT ` + most + `)`
 	}
 	var parts []string
 	if len(f.States) == 0 {
@@ -160,7 +140,7 @@ func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
 			parts = append(parts, part(finished, o.t.History.SQL(), state))
 		}
 	}
-	return strings.NewReplacer("{parts}", strings.Join(parts, ` UNION ALL `), "{limit}", most).Replace(o.sql.list), q.args
+	return strings.NewReplacer("{parts}", strings.Join(parts, ` UNION ALL `), "{limit}", most).Replace(o.sql.list), p.Values
 }
 
 var scanJob = pgdriver.Columns(func(j *Job) []any {
@@ -213,21 +193,18 @@ func (o *Jobs) Operations(ctx context.Context, f OperationFilter, limit int) ([]
 // operationsSQL reads the operations on a job, and the operation that created the job, each
 // through its own index.
 func (o *Jobs) operationsSQL(f OperationFilter, limit int) (query string, args []any) {
-	q := jobsQuery{}
-	where := `id < ` + q.arg("bigint", cmp.Or(f.Before, 1<<63-1))
-	if f.Queue != "" {
-		where += ` AND queue = ` + q.arg("text", f.Queue)
-	}
+	var p pgdriver.Parameters
+	where := `id < ` + p.Add("bigint", cmp.Or(f.Before, 1<<63-1)) + pgdriver.And(&p, `queue = %s`, "text", f.Queue)
 	which := []string{where}
 	if f.Job != 0 {
-		job := q.arg("bigint", f.Job)
+		job := p.Add("bigint", f.Job)
 		which = []string{where + ` AND job_id = ` + job, where + ` AND (detail->>'new_job')::bigint = ` + job}
 	}
-	most := q.arg("bigint", limit)
+	most := p.Add("bigint", limit)
 	for i, where := range which {
 		which[i] = `(SELECT * FROM ` + o.t.Operations.SQL() + ` WHERE ` + where + ` ORDER BY id DESC LIMIT ` + most + `)`
 	}
 	return `
 SELECT id, coalesce(job_id, 0), coalesce(queue, ''), operation, coalesce(detail, '{}')::text, operator, reason, ` + pgdriver.Time(`created_at`) + `
-FROM (` + strings.Join(which, ` UNION ALL `) + `) AS o ORDER BY id DESC LIMIT ` + most, q.args
+FROM (` + strings.Join(which, ` UNION ALL `) + `) AS o ORDER BY id DESC LIMIT ` + most, p.Values
 }

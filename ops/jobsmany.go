@@ -110,15 +110,15 @@ type manyDetail struct {
 
 // finishedJobs returns the newest jobs of the history that match the filter and not refused.
 func (o *Jobs) finishedJobs(ctx context.Context, tx *sql.Tx, f Filter, refused string, limit int) ([]int64, error) {
-	var q jobsQuery
-	most := q.arg("bigint", limit)
+	var p pgdriver.Parameters
+	most := p.Add("bigint", limit)
 	var parts []string
 	for _, state := range slices.Compact(slices.Sorted(slices.Values(f.States))) {
-		parts = append(parts, `(SELECT j.id FROM `+o.t.History.SQL()+` AS j WHERE `+strings.Join(q.where(f, state), ` AND `)+`
+		parts = append(parts, `(SELECT j.id FROM `+o.t.History.SQL()+` AS j WHERE `+f.where(&p, state)+`
 	AND NOT (`+refused+`) ORDER BY j.id DESC LIMIT `+most+`)`)
 	}
 	ids, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[int64],
-		`SELECT id FROM (`+strings.Join(parts, ` UNION ALL `)+`) AS j ORDER BY id DESC LIMIT `+most, q.args...)
+		`SELECT id FROM (`+strings.Join(parts, ` UNION ALL `)+`) AS j ORDER BY id DESC LIMIT `+most, p.Values...)
 	if err != nil {
 		return nil, fmt.Errorf("select the jobs: %w", err)
 	}

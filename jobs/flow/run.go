@@ -192,15 +192,10 @@ func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
 		case f.Before == 0:
 			f.Before = math.MaxInt64
 		}
-		query, args := c.sql.list, []any{f.Before}
-		for condition, value := range map[string]string{"r.flow": f.Flow, "r.state": string(f.State)} {
-			if value != "" {
-				args = append(args, value)
-				query += fmt.Sprintf(" AND %s = $%d::text", condition, len(args))
-			}
-		}
-		args = append(args, limit)
-		return pgdriver.QueryAll(ctx, on, scanRun, query+fmt.Sprintf(" ORDER BY r.id DESC LIMIT $%d::bigint", len(args)), args...)
+		p := pgdriver.Parameters{Values: []any{f.Before}}
+		query := c.sql.list + pgdriver.And(&p, "r.flow = %s", "text", f.Flow) + pgdriver.And(&p, "r.state = %s", "text", string(f.State)) +
+			" ORDER BY r.id DESC LIMIT " + p.Add("bigint", limit)
+		return pgdriver.QueryAll(ctx, on, scanRun, query, p.Values...)
 	})
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("flow: list runs: %w", err))
