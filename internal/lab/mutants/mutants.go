@@ -7,20 +7,6 @@ func All() []Mutant {
 	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants, jobMutants, tableMutants, partitionMutants, effectsMutants)
 }
 
-// calm keeps off what is in the way of mistakes that show where the log ends:
-// workers and their consumers are there, and writers are not slowed down.
-const calm = "hole=0,contract=0,picky=0,restore=0,standby=0,split=0,crash=0,vanish=0,cut=0,slow=0,stall=0,restart=0,move=0,kill-batch=0,kill-lock=0,kill-scan=0,unregister=0,unassign=0," +
-	"depose=0,deafen=0,old-build=0,error=0,panic=0,pause=0,reset=0,forward=0,skip=0,server-crash=0,backend-crash=0,delay=0,redraw=0,idle=0,prepare=0"
-
-// crashes take back what was committed, again and again.
-const crashes = calm + ",backend-crash=5,async-writers=1,async-workers=1"
-
-// crashesAtHead leave the consumers the time to come to the end of the log again
-// before the next one, behind writers that often sit idle: only there the frontier
-// reads for them. Each crash takes back what they have handled, so with more of
-// them they would never get there.
-const crashesAtHead = calm + ",idle=10,backend-crash=0.4,async-writers=1,async-workers=1"
-
 // guardMutants are about the first statement of a batch.
 var guardMutants = []Mutant{
 	{
