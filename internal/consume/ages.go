@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/store"
 )
@@ -105,12 +104,10 @@ func (u *unitStatus) recordOldest(o oldest) {
 
 // logReads reads the log without the frontier, for ages and for the statuses of units.
 type logReads struct {
-	*connections
-	*unitSet
+	*env
 	*ages
-	frontier *frontier.Frontier
-	log      store.Log
-	bound    store.BoundLog
+	log   store.Log
+	bound store.BoundLog
 }
 
 // watch reads the log if a consumer is behind, or if the frontier knows no head.
@@ -139,7 +136,7 @@ func (r *logReads) read(ctx context.Context) (err error) {
 	case <-ctx.Done():
 		return fmt.Errorf("another read of the log still waits for a connection of the pool or for an answer: %w", context.Cause(ctx))
 	}
-	conn := &pooled{of: r.connections}
+	conn := &pooled{of: &r.connections}
 	defer func() { conn.giveBack(err) }()
 	if err = conn.take(ctx); err != nil {
 		return fmt.Errorf("take a connection of the pool, which needs one besides those of handlers: %w", err)

@@ -39,13 +39,10 @@ func (v *voidRows) count(marks []progress.Mark) (full bool) {
 
 // audit keeps the audit table small.
 type audit struct {
-	*connections
-	*unitSet
-	*reports
-	checkpoints *progress.Checkpoints
-	now         *wakeup.Signal // wakes compact
-	leads       func() bool    // reports whether this worker is the leader
-	keep        time.Duration  // GapSkipRetention; 0: no row is deleted
+	*env
+	now   *wakeup.Signal // wakes compact
+	leads func() bool    // reports whether this worker is the leader
+	keep  time.Duration  // GapSkipRetention; 0: no row is deleted
 }
 
 // compact merges neighbouring audit rows of void positions, for the consumers that run in

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"sync"
 
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
@@ -185,13 +184,9 @@ type message struct {
 
 // arrivals tells the callers of this process and of other processes how far consumers are.
 type arrivals struct {
-	*connections
-	*unitSet
-	*reports
-	awaited     *awaited
-	checkpoints *progress.Checkpoints
-	frontier    *frontier.Frontier
-	channel     string // for requests and replies; empty: none are sent
+	*env
+	awaited *awaited
+	channel string // for requests and replies; empty: none are sent
 }
 
 // handle handles a notification of another process or of this one. An empty payload
@@ -268,7 +263,7 @@ func (r *arrivals) read(ctx context.Context, consumer string, position int64) (a
 		case a.Unknown && r.unit(consumer) != nil:
 			return nil
 		}
-		return checkArrival(ctx, r.checkpoints, conn, a, consumer, position)
+		return checkArrival(ctx, &r.checkpoints, conn, a, consumer, position)
 	})
 	return a, err
 }

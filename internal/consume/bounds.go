@@ -144,7 +144,7 @@ func (c *connections) give(conn *sql.Conn, ours, lent bool) error {
 // statements runs the statements of one unit's loop within time limits, which grow while
 // the database fails.
 type statements struct {
-	w     *Worker
+	w     *shared
 	unit  *unit
 	fails *failure.Tally
 }

@@ -86,7 +86,7 @@ func TestUsualLimits(t *testing.T) {
 
 // A slow server gets more time with each failure, because it is not dead.
 func TestQuickLimitGrowsWithFailures(t *testing.T) {
-	c := statements{w: &Worker{connections: connections{limits: usualLimits}}, fails: &failure.Tally{}}
+	c := statements{w: &shared{env: env{connections: connections{limits: usualLimits}}}, fails: &failure.Tally{}}
 	quick, read := usualLimits.quick, usualLimits.read
 	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
 		c.fails.Disturbed = disturbed

@@ -22,7 +22,7 @@ import (
 // consumerLoop runs one unit for as long as it is assigned to this worker. It reads, plans,
 // runs and settles one batch after the other.
 type consumerLoop struct {
-	w       *Worker
+	w       *shared
 	unit    *unit
 	status  *unitStatus
 	reader  *reader.Reader
@@ -43,7 +43,7 @@ type consumerLoop struct {
 }
 
 // newLoop makes the loop of a unit of w.
-func newLoop(w *Worker, u *unit) *consumerLoop {
+func newLoop(w *shared, u *unit) *consumerLoop {
 	var share *reader.Share
 	if u.isPart() {
 		share = &reader.Share{Of: u.consumerName, Slot: u.key.SlotOf, First: u.slots.First, Last: u.slots.Last, OneIn: partition.Slots / u.slots.Size()}

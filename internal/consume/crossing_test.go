@@ -125,11 +125,11 @@ func drawLook(t *rapid.T) drawnRead {
 	if rapid.Bool().Draw(t, "only A") {
 		u.types = []string{"A"}
 	}
-	w := &Worker{reports: reports{observers: &runtime.Observers{}}, log: d.log, frontier: frontier.New(frontier.Config{}), cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
+	w := &shared{env: env{reports: reports{observers: &runtime.Observers{}}, frontier: frontier.New(frontier.Config{})}, cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
+	w.bound = unprovenLog{d.log}
 	if rapid.Bool().Draw(t, "filters in SQL") {
-		w.log = scopedDrawnLog{d.log}
+		w.bound = unprovenLog{scopedDrawnLog{d.log}}
 	}
-	w.bound = unprovenLog{w.log}
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, nil, nil, 0)
 	d.c = newLoop(w, u)
 	d.c.progress = &progress.State{Position: checkpoint, Open: d.open}

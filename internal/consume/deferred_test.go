@@ -30,7 +30,7 @@ func TestDeferredCommitConditions(t *testing.T) {
 		"a whole consumer":          {func(c *agenda, _ *work) { c.unit = c.unit.unit(partition.All) }, false},
 		"a failing event":           {func(c *agenda, _ *work) { c.tally.Bisection.Until = 12 }, false},
 		"a poison event":            {func(c *agenda, _ *work) { c.poison = &poison{} }, false},
-		"parts that meet":           {func(c *agenda, _ *work) { arriveAtBarrier(&Worker{}, c) }, false},
+		"parts that meet":           {func(c *agenda, _ *work) { arriveAtBarrier(&shared{}, c) }, false},
 		"a caller waits":            {func(c *agenda, _ *work) { c.awaited.wait("c", 12) }, false},
 		"another process waits":     {func(c *agenda, _ *work) { c.awaited.request("c", 11, func() int64 { return 10 }) }, false},
 		"a wait is for later":       {func(c *agenda, _ *work) { c.awaited.wait("c", 13) }, true},

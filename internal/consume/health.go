@@ -21,17 +21,15 @@ import (
 
 // health tells how a worker is. The fields up to state are set once the worker is ready.
 type health struct {
+	*env
 	coord       *coord.Coordinator
 	coordinated func() time.Time // returns when the coordination's last iteration began
-	frontier    *frontier.Frontier
 	reads       *logReads
 	state       *atomic.Value // observe.State
 	ready       <-chan struct{}
 	watched     *watchdog.Moment // when the consumers were last watched
 	listener    *runtime.Listener
-	*reports
-	limits *limits
-	cfg    *Config
+	cfg         *Config
 }
 
 // probe returns the probe of the worker.

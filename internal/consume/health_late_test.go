@@ -47,7 +47,7 @@ func TestReadyNamesLatestConsumers(t *testing.T) {
 // A loop may pause as long as its options allow. It counts as hanging some time later.
 func TestPauseIsNotAHang(t *testing.T) {
 	w := &health{
-		limits: &limits{watchdog: time.Hour}, reports: &reports{observers: &runtime.Observers{}}, frontier: frontier.New(frontier.Config{}), state: new(atomic.Value), watched: new(watchdog.Moment),
+		env: &env{connections: connections{limits: limits{watchdog: time.Hour}}, reports: reports{observers: &runtime.Observers{}}, frontier: frontier.New(frontier.Config{})}, state: new(atomic.Value), watched: new(watchdog.Moment),
 		cfg: &Config{DispatcherInterval: time.Minute, HeartbeatInterval: 3 * time.Hour, MaxPollInterval: 6 * time.Hour},
 	}
 	hanging := func(coordinated time.Time) error {

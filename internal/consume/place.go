@@ -17,13 +17,9 @@ import (
 
 // placer gives the consumers of a worker their first checkpoints.
 type placer struct {
-	*connections
-	*reports
-	checkpoints *progress.Checkpoints
-	log         store.BoundLog
-	frontier    *frontier.Frontier
-	units       []*unit       // whole consumers
-	every       time.Duration // between two reports of a wait
+	*env
+	log   store.BoundLog
+	every time.Duration // between two reports of a wait
 }
 
 // first gives every consumer that has never run its first checkpoint. Consumers that

@@ -12,7 +12,7 @@ import (
 )
 
 // rescaling returns the unit with what its splits and merges need.
-func (u *unit) rescaling(w *Worker) partitions.Unit {
+func (u *unit) rescaling(w *shared) partitions.Unit {
 	return partitions.Unit{Name: u.name, Consumer: u.consumerName, Slots: u.slots, Key: u.key, Barriers: &w.barriers, Checkpoints: &w.checkpoints, Log: w.bound}
 }
 

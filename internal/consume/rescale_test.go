@@ -144,7 +144,7 @@ func (h *stepper) split(ctx context.Context) (*progress.Rescaled, error) {
 
 // rescaleUpper lets the upper half, whose progress was loaded at position 1, split or merge.
 func (h *stepper) rescaleUpper(ctx context.Context, replace func(ctx context.Context, u partitions.Unit, tx *sql.Tx, token string) (*progress.Rescaled, error)) (r *progress.Rescaled, err error) {
-	u := h.unit("all#800-fff").rescaling(h.Worker)
+	u := h.unit("all#800-fff").rescaling(&h.shared)
 	err = h.inTransaction(ctx, h.limits.quick, h.limits.quick, func(ctx context.Context, tx *sql.Tx) (err error) {
 		r, err = replace(ctx, u, tx, h.frontier.Value().Token)
 		return err
@@ -229,7 +229,7 @@ func TestSlotOfADeadLetter(t *testing.T) {
 // the frontier may not move again.
 func TestLeavingABarrierPollsAgain(t *testing.T) {
 	parts := partition.Cut(2)
-	w := &Worker{reports: reports{observers: &runtime.Observers{}}, coord: coord.New(coord.Config{})}
+	w := &shared{env: env{reports: reports{observers: &runtime.Observers{}}}, coord: coord.New(coord.Config{})}
 	unit := (&spec{consumerName: "c"}).unit(parts[0])
 	c := &consumerLoop{w: w, unit: unit, agenda: agenda{unit: unit, progress: &progress.State{Position: 10}}}
 	other := partitions.New((&spec{consumerName: "c"}).unit(parts[1]).rescaling(w))
@@ -249,7 +249,7 @@ func TestLeavingABarrierPollsAgain(t *testing.T) {
 }
 
 // arriveAtBarrier makes a unit wait at a merge barrier.
-func arriveAtBarrier(w *Worker, a *agenda) {
+func arriveAtBarrier(w *shared, a *agenda) {
 	if !a.rescaling.Merges() {
 		a.rescaling = partitions.New(a.unit.rescaling(w))
 	}

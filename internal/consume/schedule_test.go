@@ -244,7 +244,7 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []opti
 		if err != nil {
 			t.Fatal(err)
 		}
-		loop := newLoop(w, u)
+		loop := newLoop(&w.shared, u)
 		loop.status = &unitStatus{}
 		// The error is FailStop's, and the next round acts as the next process.
 		err = loop.run(ctx, intake)

@@ -20,11 +20,8 @@ const taskScope = "record what a consumer selects"
 
 // scopes records what the consumers of this build select.
 type scopes struct {
-	*connections
-	*unitSet
-	*reports
-	checkpoints *progress.Checkpoints
-	limit       time.Duration // of all of widen
+	*env
+	limit time.Duration // of all of widen
 }
 
 // widen records this build's scope for each consumer whose recorded scope is smaller.
@@ -59,7 +56,7 @@ func (s *scopes) widen(ctx context.Context) {
 }
 
 // precedence returns the unit's state of other builds.
-func (u *unit) precedence(w *Worker) precedence.Precedence {
+func (u *unit) precedence(w *shared) precedence.Precedence {
 	about := u.about(observe.ConditionScope)
 	return precedence.New(precedence.Unit{
 		Name: u.name, Consumer: u.consumerName, Scope: u.scope, Part: u.isPart(), Key: u.demand.Key, Checkpoints: &w.checkpoints,
@@ -82,7 +79,7 @@ func (u *unit) precedence(w *Worker) precedence.Precedence {
 }
 
 // isDead reports whether another worker is dead.
-func (w *Worker) isDead(ctx context.Context, worker uuid.UUID) (bool, error) {
+func (w *shared) isDead(ctx context.Context, worker uuid.UUID) (bool, error) {
 	return w.coord.Dead(ctx, w.db.DB, worker)
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // row returns the unit's row with what its watch needs.
-func (u *unit) row(w *Worker) lockwatch.Row {
+func (u *unit) row(w *shared) lockwatch.Row {
 	about := u.about(observe.ConditionLock)
 	r := lockwatch.Row{
 		Sessions: w.sessions(u.name), Unit: u.name, Worker: w.id, Checkpoints: &w.checkpoints,

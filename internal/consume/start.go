@@ -79,31 +79,31 @@ func (w *Worker) assemble(t tables.Tables) {
 	w.observeFrontier(&f, w.sweepNow.Send)
 	w.frontier = frontier.New(f)
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{&w.connections}, aheadBytes)
-	w.failover = &failover{connections: &w.connections, checkpoints: &w.checkpoints, frontier: w.frontier, every: w.cfg.HeartbeatInterval}
+	w.failover = &failover{env: &w.env, every: w.cfg.HeartbeatInterval}
 	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.health.heartbeat)
 	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.failover.isOther
 	coordination.OnDrain = w.life.Stop.Drain
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
-	w.placer = &placer{connections: &w.connections, reports: &w.reports, checkpoints: &w.checkpoints, log: w.bound, frontier: w.frontier, units: w.units, every: w.cfg.StaleGapThreshold}
+	w.placer = &placer{env: &w.env, log: w.bound, every: w.cfg.StaleGapThreshold}
 	w.audit = &audit{
-		connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, checkpoints: &w.checkpoints, now: w.compactNow,
+		env: &w.env, now: w.compactNow,
 		leads: func() bool { return w.coord.Status().Leader }, keep: w.cfg.GapSkipRetention,
 	}
-	w.arrivals = &arrivals{connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, awaited: w.awaited, checkpoints: &w.checkpoints, frontier: w.frontier, channel: w.waitChannel}
+	w.arrivals = &arrivals{env: &w.env, awaited: w.awaited, channel: w.waitChannel}
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrivals.read, ask: w.arrivals.ask}
-	w.logReads = &logReads{connections: &w.connections, unitSet: &w.unitSet, ages: newAges(), frontier: w.frontier, log: w.log, bound: w.bound}
+	w.logReads = &logReads{env: &w.env, ages: newAges(), log: w.log, bound: w.bound}
 	w.progressWatch = &progressWatch{
-		connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, checkpoints: &w.checkpoints, now: wakeup.New(),
+		env: &w.env, now: wakeup.New(),
 		poll: w.cfg.PollInterval, most: w.cfg.MaxPollInterval, ages: w.logReads.watch,
 	}
-	w.scopes = &scopes{connections: &w.connections, unitSet: &w.unitSet, reports: &w.reports, checkpoints: &w.checkpoints, limit: w.cfg.HeartbeatTimeout / 2}
+	w.scopes = &scopes{env: &w.env, limit: w.cfg.HeartbeatTimeout / 2}
 	w.health.coordinated = func() time.Time { return w.coord.Status().LastTurn }
-	w.health.coord, w.health.frontier, w.health.reads, w.health.watched = w.coord, w.frontier, w.logReads, &w.progressWatch.began
+	w.health.coord, w.health.reads, w.health.watched = w.coord, w.logReads, &w.progressWatch.began
 	w.supervisor = &supervisor{
-		unitSet: &w.unitSet, reports: &w.reports, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
+		env: &w.env, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
 		loop: func(ctx, stop, intake context.Context, u *unit) error {
-			c := newLoop(w, u)
+			c := newLoop(&w.shared, u)
 			c.stop = stop
 			return c.run(ctx, intake)
 		},

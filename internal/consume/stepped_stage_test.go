@@ -39,7 +39,7 @@ type stage struct {
 	gids     int
 	txs      int // transactions begun
 	workers  [2]*steppedWorker
-	owner    map[string]*Worker // by consumer
+	owner    map[string]*shared // by consumer
 
 	published []*frontier.Value // all values of this incarnation
 	committed int64             // events in the log
@@ -52,7 +52,7 @@ func newStage(t *rapid.T, server *steppedServer, script script, seen map[string]
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	s := &stage{t: t, ctx: ctx, server: server, script: script, seen: seen, history: history.New(time.Now()),
-		lives: []string{""}, owner: map[string]*Worker{}, resets: map[string]int{}}
+		lives: []string{""}, owner: map[string]*shared{}, resets: map[string]int{}}
 	s.record("", "", history.RunBegan, history.Header{Workers: len(s.workers), Writers: len(s.writers), Consumers: []string{"all", "some"}})
 	s.record("", "", drawnScript, script.settings())
 	s.openOwn()

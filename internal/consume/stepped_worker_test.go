@@ -74,7 +74,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 			ahead = sw.loops[0].ahead // the log filters nothing, so the loops share the read-ahead
 		}
 		sw.loops = append(sw.loops, &loop{
-			c:      newLoop(w, u),
+			c:      newLoop(&w.shared, u),
 			worker: name,
 			main:   &thread{stops: make(chan *stop), ahead: ahead},
 			ahead:  ahead,
@@ -144,7 +144,7 @@ func (s *stage) goPast(who, what int) {
 	}
 	w := s.workers[who%len(s.workers)]
 	for i, l := range w.loops {
-		if s.owner[l.unit()] == w.Worker && (i == 0 || what%4 != 1) {
+		if s.owner[l.unit()] == &w.shared && (i == 0 || what%4 != 1) {
 			s.advance(l, true)
 			s.finishStep(l)
 		}

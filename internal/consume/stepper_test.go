@@ -41,7 +41,7 @@ func newStepper(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, op
 	if err := w.placer.first(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	h := &stepper{Worker: w, loop: newLoop(w, w.units[0])}
+	h := &stepper{Worker: w, loop: newLoop(&w.shared, w.units[0])}
 	t.Cleanup(func() { h.loop.reader.Close() })
 	h.own(t)
 	h.open(t)

@@ -17,8 +17,7 @@ import (
 // supervisor runs the loops of the units that are assigned to this worker. A unit never has
 // two loops at once.
 type supervisor struct {
-	*unitSet
-	*reports
+	*env
 	coord *coord.Coordinator
 	loop  func(ctx, stop, intake context.Context, u *unit) error // runs a unit until intake ends; stop is the worker's intake
 	batch int                                                    // the events of a batch at most

@@ -6,9 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/store"
@@ -39,14 +37,11 @@ func (r *reloadSignal) signal() {
 
 // progressWatch finds moves of idle consumers by other workers and operators.
 type progressWatch struct {
-	*connections
-	*unitSet
-	*reports
-	checkpoints *progress.Checkpoints
-	now         *wakeup.Signal                  // wakes run
-	began       watchdog.Moment                 // when the last iteration of run began
-	poll, most  time.Duration                   // the shortest and the longest pause between two checks
-	ages        func(ctx context.Context) error // reads the ages of waiting events
+	*env
+	now        *wakeup.Signal                  // wakes run
+	began      watchdog.Moment                 // when the last iteration of run began
+	poll, most time.Duration                   // the shortest and the longest pause between two checks
+	ages       func(ctx context.Context) error // reads the ages of waiting events
 }
 
 // run checks, for all consumers of the worker in one statement, whether another
@@ -122,10 +117,8 @@ const confirmFailover = 250 * time.Millisecond
 
 // failover watches where the pool of a worker leads.
 type failover struct {
-	*connections
-	checkpoints *progress.Checkpoints
-	frontier    *frontier.Frontier
-	every       time.Duration // between two reads
+	*env
+	every time.Duration // between two reads
 }
 
 // watch detects that new connections lead to another server than the frontier's
@@ -162,7 +155,7 @@ func (f *failover) isOther(incarnation string) bool {
 // the frontier's. It closes that connection: if the frontier is right, no other loop should
 // use it.
 func (f *failover) poolFailedOver(ctx context.Context) (failedOver bool) {
-	conn := &pooled{of: f.connections}
+	conn := &pooled{of: &f.connections}
 	ctx, cancel := context.WithTimeout(ctx, f.limits.quick)
 	defer cancel()
 	incarnation, err := f.checkpoints.Incarnation(ctx, conn)

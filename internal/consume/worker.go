@@ -10,13 +10,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/coord"
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/progress"
-	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/observe"
@@ -26,13 +22,9 @@ import (
 
 // Worker is the engine of a worker.Worker, which documents its methods. It starts once.
 type Worker struct {
-	connections
-	unitSet
-	reports
-	id        uuid.UUID
+	shared
 	log       store.Log
 	consumers []consumer.Consumer
-	cfg       Config
 
 	life    runtime.Life
 	startup runtime.Start
@@ -43,13 +35,7 @@ type Worker struct {
 	// The fields up to waits are set by prepare. Other goroutines may read them once ready
 	// is closed.
 	ready         chan struct{}
-	barriers      partitions.Barriers
 	incarnation   string // of the server, as an SQL expression
-	checkpoints   progress.Checkpoints
-	bound         store.BoundLog
-	frontier      *frontier.Frontier
-	ahead         *reader.Ahead
-	coord         *coord.Coordinator
 	supervisor    *supervisor
 	health        health
 	scopes        *scopes
@@ -60,11 +46,8 @@ type Worker struct {
 	placer        *placer
 	channel       string // for changes outside the log, with DispatcherStrategyNotify
 	waitChannel   string // for requests and reports of awaited positions, with DispatcherStrategyNotify
-	awaited       *awaited
 	arrivals      *arrivals
 	waits         waits // of WaitFor
-
-	compactNow *wakeup.Signal // wakes compact
 
 	pool     *runtime.Pool
 	listener runtime.Listener // for DispatcherStrategyNotify
@@ -73,16 +56,13 @@ type Worker struct {
 // New makes a Worker. It does no I/O: Start checks the arguments.
 func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Config) *Worker {
 	w := &Worker{
-		id:          uuid.New(),
-		connections: connections{db: pgdriver.NewPool(db), limits: usualLimits},
-		log:         eventStore,
-		consumers:   consumers,
-		cfg:         c,
-		ended:       make(chan struct{}),
-		compactNow:  wakeup.New(),
-		ready:       make(chan struct{}),
-		awaited:     newAwaited(),
+		shared:    shared{id: uuid.New(), cfg: c, awaited: newAwaited(), compactNow: wakeup.New()},
+		log:       eventStore,
+		consumers: consumers,
+		ended:     make(chan struct{}),
+		ready:     make(chan struct{}),
 	}
+	w.db, w.limits = pgdriver.NewPool(db), usualLimits
 	w.source = observe.Worker{Kind: observe.KindEvents, ID: w.id}
 	w.failed = w.taskFailed
 	w.observers = runtime.NewObservers(w.source, w.cfg.Loggers, w.cfg.Observers)
@@ -101,7 +81,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 		Package: "worker", Goexit: errGoexit, Again: ErrAlreadyStarted, DrainFor: c.ShutdownTimeout,
 		Grace: w.limits.stopGrace, Entered: w.enter, Late: w.abandon,
 	}
-	w.health = health{state: &w.state, ready: w.ready, listener: &w.listener, reports: &w.reports, limits: &w.limits, cfg: &w.cfg}
+	w.health = health{state: &w.state, ready: w.ready, listener: &w.listener, env: &w.env, cfg: &w.cfg}
 	w.state.Store(observe.StateNew)
 	return w
 }

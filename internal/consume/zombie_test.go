@@ -72,7 +72,7 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g progresstest
 		}
 	})
 	h.Assign(t, w.id)
-	h.loop = newLoop(w, w.units[0])
+	h.loop = newLoop(&w.shared, w.units[0])
 	from := h.Loaded(t)
 
 	conn, err := db.Conn(t.Context())
