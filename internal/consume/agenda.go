@@ -27,12 +27,13 @@ type agenda struct {
 	polled      *frontier.Value // the frontier's value up to which everything was read; nil: none
 	reloadedFor *frontier.Value // the frontier's value below the checkpoint for which the progress was already reloaded
 
-	tally           failure.Tally   // failures of new and late events
-	again           failure.Tally   // failures of the dead letter that is tried again
-	poison          *poison         // the event that failed too often; nil: none
-	refused         *progress.Retry // the dead letter whose retry has just failed; nil: none
-	triedDeadLetter bool            // the last iteration tried a dead letter, so new events come next
-	suspects        int             // one of so many next events cannot be read; 0: none is known
+	tally            failure.Tally   // failures of new and late events
+	again            failure.Tally   // failures of the dead letter that is tried again
+	poison           *poison         // the event that failed too often; nil: none
+	refused          *progress.Retry // the dead letter whose retry has just failed; nil: none
+	triedDeadLetter  bool            // the last iteration tried a dead letter, so new events come next
+	atOpenRangeLimit bool            // the unit waits for open ranges to close, and the observers know
+	suspects         int             // one of so many next events cannot be read; 0: none is known
 
 	rescaling partitions.Rescaling
 	deferred  batch.Deferred
@@ -205,6 +206,25 @@ func (a *agenda) deferCommit(w *work) bool {
 func (a *agenda) deferredDue() bool {
 	return a.deferred.UpTo > a.progress.Position &&
 		(!time.Now().Before(a.deferred.Due(a.unit.slots)) || a.isWaitedFor(a.deferred.UpTo))
+}
+
+// nextCheck returns when a waiting loop must continue without a signal. It must check the
+// wanted layout again, or commit a deferred move. ok is false if it need not.
+func (a *agenda) nextCheck() (at time.Time, ok bool) {
+	at = a.rescaling.Due()
+	if a.deferred.UpTo > 0 {
+		if due := a.deferred.Due(a.unit.slots); at.IsZero() || due.Before(at) {
+			at = due
+		}
+	}
+	return at, !at.IsZero()
+}
+
+// unready reports whether the unit is paused or failing, so that no other part waits for
+// it.
+func (a *agenda) unready() bool {
+	t := &a.tally
+	return a.progress.Paused != nil || t.Failures > 0 || t.Disturbed > 0 || t.Bisection.Active() || a.poison != nil || a.atOpenRangeLimit
 }
 
 // isWaitedFor reports whether a caller waits for a position above the checkpoint and up to

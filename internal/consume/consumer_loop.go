@@ -3,7 +3,6 @@ package consume
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -34,12 +33,10 @@ type consumerLoop struct {
 	failures    failureActions
 	precedence  precedence.Precedence
 
-	overtaken        int  // overtaken iterations in a row
-	wrongServer      bool // the status shows that another server has answered
-	atOpenRangeLimit bool // the unit waits for open ranges to close, and the observers know
-	check            txcheck.Check
-	guards           lockwatch.Guards
-	stop             context.Context // the worker's intake; nil: that of run
+	overtakes overtakes
+	check     txcheck.Check
+	guards    lockwatch.Guards
+	stop      context.Context // the worker's intake; nil: that of run
 }
 
 // newLoop makes the loop of a unit of w.
@@ -275,7 +272,7 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	} else if c.poison != nil {
 		c.poison.revision = moved.Revision
 	}
-	c.overtaken = 0
+	c.overtakes.inARow = 0
 	c.unit.reload.revision.Store(moved.Revision)
 	c.status.advanced(a.To, len(w.Events), c.tally.Failures)
 	if c.unit.voids.count(a.Marks) {
@@ -296,59 +293,19 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 // database and the key.
 func (c *consumerLoop) worked() {
 	over, againOver := c.tally.Worked(), c.again.Worked()
-	if (over || againOver || c.wrongServer) && !c.atOpenRangeLimit {
+	if (over || againOver || c.overtakes.wrongServer) && !c.atOpenRangeLimit {
 		c.status.recovered()
 	}
-	c.wrongServer = false
+	c.overtakes.wrongServer = false
 	c.w.observers.End(c.unit.about(observe.ConditionDatabase))
 	c.w.observers.End(c.unit.about(observe.ConditionKey))
-}
-
-// signals are channels that are closed at the next change after they were taken.
-type signals struct {
-	frontier    <-chan struct{} // the frontier's value
-	recovered   <-chan struct{} // the frontier's recovery
-	assignments <-chan struct{} // the assignments, or the wanted number of partitions
-	barrier     <-chan struct{} // a merge barrier
-	callers     <-chan struct{} // another caller waits for the consumer
-}
-
-// restAfterFailure pauses. If the database failed, the pause ends early when the frontier
-// recovers.
-func (n signals) restAfterFailure(intake context.Context, pause time.Duration, disturbed bool) {
-	if !disturbed {
-		n.recovered = nil
-	}
-	backoff.SleepUntil(intake, pause, n.recovered)
-}
-
-// await waits for a signal, or until due, if that is not zero. It reports whether the loop
-// is to load its progress again.
-func (n signals) await(intake context.Context, due time.Time, reload <-chan struct{}) bool {
-	var again <-chan time.Time
-	if !due.IsZero() {
-		timer := time.NewTimer(time.Until(due))
-		defer timer.Stop()
-		again = timer.C
-	}
-	select {
-	case <-again:
-	case <-n.frontier:
-	case <-n.assignments:
-	case <-n.barrier:
-	case <-n.callers:
-	case <-reload:
-		return true
-	case <-intake.Done():
-	}
-	return false
 }
 
 // rest waits until the next iteration is due.
 func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 	switch {
 	case r.outcome == overtaken:
-		c.yield(intake, n.recovered, r.err)
+		c.overtakes.yield(intake, n.recovered, c.w.frontier, c.status, r.err)
 		if r.err != nil {
 			return
 		}
@@ -365,34 +322,6 @@ func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
 	}
 	backoff.SleepUntil(intake, c.tally.Due(), nil)
-}
-
-// reopenAfter is how many times in a row another server may answer a loop before the
-// frontier reopens its connection.
-const reopenAfter = 3
-
-// yield pauses before the progress is loaded again. A single refusal means that another
-// worker or an operator moved the progress, and needs no pause. Repeated refusals mean that
-// the assignment or the incarnation changed and this loop does not know yet. Without a
-// pause the loop would load the server for nothing.
-//
-// wrongServer is store.ErrIncarnation if another server has answered. If that repeats, the
-// frontier's own session may lead to the wrong server, so the frontier reopens its
-// connection.
-func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}, wrongServer error) {
-	const first, limit = 10 * time.Millisecond, 250 * time.Millisecond
-	c.overtaken++
-	if wrongServer != nil {
-		c.w.frontier.Wake()
-		if c.overtaken > reopenAfter {
-			c.status.setError(wrongServer)
-			c.wrongServer = true
-			c.w.frontier.Reopen()
-		}
-	}
-	if c.overtaken > 1 {
-		backoff.SleepUntil(intake, backoff.Delay(c.overtaken-1, first, limit, rand.Float64()), back)
-	}
 }
 
 // passed records that everything up to position is done.

@@ -43,15 +43,15 @@ func TestPauseEndsWhenFrontierRecovers(t *testing.T) {
 // pauses.
 func TestBackoffWhileGuardRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &consumerLoop{}
+		c := &overtakes{}
 		const times = 20
 		began := time.Now()
-		c.yield(t.Context(), nil, nil)
+		c.yield(t.Context(), nil, nil, nil, nil)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("after the first time there is a pause of %v, want none", took)
 		}
 		for range times - 1 {
-			c.yield(t.Context(), nil, nil)
+			c.yield(t.Context(), nil, nil, nil, nil)
 		}
 		if took := time.Since(began); took < time.Second || took > times*250*time.Millisecond {
 			t.Errorf("%d times took %v, want more than a second, at most 250ms each", times, took)
@@ -59,7 +59,7 @@ func TestBackoffWhileGuardRefuses(t *testing.T) {
 		began = time.Now()
 		back := make(chan struct{})
 		close(back)
-		c.yield(t.Context(), back, nil)
+		c.yield(t.Context(), back, nil, nil, nil)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the frontier is back, and the pause takes %v more", took)
 		}
@@ -147,9 +147,9 @@ func TestCommitResetsRefusals(t *testing.T) {
 	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
 	h.stepFrontierTo(t, 1)
-	h.loop.overtaken = reopenAfter
+	h.loop.overtakes.inARow = reopenAfter
 	h.handle(t)
-	if n := h.loop.overtaken; n != 0 {
+	if n := h.loop.overtakes.inARow; n != 0 {
 		t.Errorf("after a batch %d refusals are still counted", n)
 	}
 }
@@ -178,8 +178,8 @@ func TestWrongServerErrorEndsWithRightAnswer(t *testing.T) {
 	appendOne(t, d.DB, "1")
 	h.stepFrontierTo(t, 1)
 	h.handle(t)
-	h.loop.overtaken = reopenAfter
-	h.loop.yield(t.Context(), nil, store.ErrIncarnation)
+	h.loop.overtakes.inARow = reopenAfter
+	h.loop.overtakes.yield(t.Context(), nil, h.frontier, h.loop.status, store.ErrIncarnation)
 	says := func() error { return h.loop.status.snapshot(nil, nil).LastError }
 	if err := says(); !errors.Is(err, store.ErrIncarnation) {
 		t.Errorf("the status says: %v", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
+	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/observe"
@@ -127,6 +128,15 @@ func consumerError(unit string, r result, v failure.Decision) *observe.ConsumerE
 	if r.at != nil {
 		e.Position, e.EventID, e.EventType = r.at.GlobalPosition, r.at.EventID, r.at.EventType
 	}
+	return e
+}
+
+// transactionEnded reports that a handler ended its transaction, and returns the error that
+// ends the worker.
+func (f *failureActions) transactionEnded(t txcheck.Fatal) error {
+	e := consumerError(f.unit.name, result{err: t.Err, at: t.At}, failure.Decision{InARow: f.agenda.tally.Failures + 1})
+	f.unit.status.failed(e, e.Failures)
+	f.w.observers.Notify(observe.TransactionEnded{Consumer: f.unit.name, From: t.From, To: t.To, Unknown: errors.Is(e, ErrOutcomeUnknown), Err: e})
 	return e
 }
 

@@ -3,12 +3,10 @@ package consume
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"math"
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/consume/batch"
-	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -79,17 +77,8 @@ func checkedUnit(c *consumerLoop) txcheck.Unit {
 			failed(ctx, task, err)
 		},
 		Explain: explain,
-		Ended:   c.transactionEnded,
+		Ended:   c.failures.transactionEnded,
 	}
-}
-
-// transactionEnded reports that a handler ended its transaction, and returns the error that
-// ends the worker.
-func (c *consumerLoop) transactionEnded(f txcheck.Fatal) error {
-	e := consumerError(c.unit.name, result{err: f.Err, at: f.At}, failure.Decision{InARow: c.tally.Failures + 1})
-	c.status.failed(e, e.Failures)
-	c.w.observers.Notify(observe.TransactionEnded{Consumer: c.unit.name, From: f.From, To: f.To, Unknown: errors.Is(e, ErrOutcomeUnknown), Err: e})
-	return e
 }
 
 // shorten ends a batch at the last handled event, because half of BatchTimeout has passed.

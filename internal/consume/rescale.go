@@ -67,22 +67,3 @@ func (c *consumerLoop) replaceUnits(intake context.Context, s partitions.Step) (
 	c.w.taskFailed(intake, s.Task, c.unit.name, err)
 	return done
 }
-
-// nextCheck returns when a waiting loop must continue without a signal. It must check the
-// wanted layout again, or commit a deferred move. ok is false if it need not.
-func (c *consumerLoop) nextCheck() (at time.Time, ok bool) {
-	at = c.rescaling.Due()
-	if c.deferred.UpTo > 0 {
-		if due := c.deferred.Due(c.unit.slots); at.IsZero() || due.Before(at) {
-			at = due
-		}
-	}
-	return at, !at.IsZero()
-}
-
-// unready reports whether the unit is paused or failing, so that no other part waits for
-// it.
-func (c *consumerLoop) unready() bool {
-	t := &c.tally
-	return c.progress.Paused != nil || t.Failures > 0 || t.Disturbed > 0 || t.Bisection.Active() || c.poison != nil || c.atOpenRangeLimit
-}

@@ -194,7 +194,7 @@ var partitionMutants = []Mutant{
 		Mistake: "a merge goes on if any of its parts may",
 		Edits: []Edit{
 			{"internal/consume/partitions/replace.go", `|| p.Paused ||`, `||`},
-			{"internal/consume/rescale.go", `return c.progress.Paused != nil || t.Failures`, `return t.Failures`},
+			{"internal/consume/agenda.go", `return a.progress.Paused != nil || t.Failures`, `return t.Failures`},
 		},
 		Test: Test{"./internal/consume/partitions", "TestCanMerge"},
 	},
