@@ -9,7 +9,6 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/reader"
-	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -122,18 +121,17 @@ func (p *pooled) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, err
 // watchPool reports, once, that the pool closes more than ten idle connections a second.
 // database/sql keeps two idle connections by default. Each further connection costs the
 // server a new process whenever it is needed again. A nested pool only returns its
-// connections to the outer pool, so it is not watched. recommended is the number of idle
-// connections that the pool should keep.
-func watchPool(ctx context.Context, c *connections, o *runtime.Observers, heartbeat time.Duration, recommended int) {
-	if c.nestedPool {
+// connections to the outer pool, so it is not watched.
+func watchPool(ctx context.Context, e *env, heartbeat time.Duration) {
+	if e.nestedPool {
 		return
 	}
 	every := min(2*heartbeat, 10*time.Second)
 	tolerated := max(1, int64(10*every/time.Second))
-	for before := c.db.Stats().MaxIdleClosed; backoff.Sleep(ctx, every); {
-		closed := c.db.Stats().MaxIdleClosed
+	for before := e.db.Stats().MaxIdleClosed; backoff.Sleep(ctx, every); {
+		closed := e.db.Stats().MaxIdleClosed
 		if closed-before > tolerated {
-			o.Notify(observe.PoolTooSmall{Closed: closed - before, Within: every, Recommended: recommended})
+			e.observers.Notify(observe.PoolTooSmall{Closed: closed - before, Within: every, Recommended: e.idleConns()})
 			return
 		}
 		before = closed

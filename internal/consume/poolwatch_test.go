@@ -19,11 +19,10 @@ func TestPoolTooSmallThreshold(t *testing.T) {
 		defer db.Close()
 		db.SetMaxIdleConns(1)
 		reported := make(chan observe.PoolTooSmall, 1)
-		c := &connections{db: pgdriver.Pool{DB: db}}
-		o := runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { reported <- u })})
+		e := &env{connections: connections{db: pgdriver.Pool{DB: db}}, reports: reports{observers: runtime.NewObservers(observe.Worker{}, nil, []observe.Observer{observe.On(func(u observe.PoolTooSmall) { reported <- u })})}}
 		const every = 10 * time.Second // two heartbeats
 		ended := make(chan struct{})
-		go func() { defer close(ended); watchPool(t.Context(), c, o, DefaultConfig().HeartbeatInterval, 5) }()
+		go func() { defer close(ended); watchPool(t.Context(), e, DefaultConfig().HeartbeatInterval) }()
 		closes := func(n int) {
 			t.Helper()
 			conns := make([]*sql.Conn, n+1)

@@ -10,36 +10,28 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
 const grantsHint = " (cmd/migrate-gen -grants prints all of them)"
 
-// rightsCheck checks the privileges of a worker's role.
-type rightsCheck struct {
-	db    pgdriver.Pool
-	log   store.Log
-	units []*unit
-	lease bool               // the leader has a lease
-	hides func(roles string) // reports roles whose transactions this role cannot inspect
-}
-
-// run returns ErrPrivileges with every privilege that the worker's role lacks. Some
+// checkRights returns ErrPrivileges with every privilege that the worker's role lacks. Some
 // statements run for the first time after weeks. Without the check they would fail only
 // then.
-func (r *rightsCheck) run(ctx context.Context, t tables.Tables) error {
-	conn, err := r.db.Conn(ctx)
+func checkRights(ctx context.Context, e *env, events store.Log, lease bool, t tables.Tables) error {
+	conn, err := e.db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer conn.Close()
-	rescales, err := r.rescales(ctx, conn, t)
+	rescales, err := rescales(ctx, conn, e.units, t)
 	if err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
-	needs := rights.Worker(t, r.lease, rescales)
-	denied := checkReads(ctx, conn, r.log)
-	log, named := r.log.(store.SequenceNamer)
+	needs := rights.Worker(t, lease, rescales)
+	denied := checkReads(ctx, conn, events)
+	log, named := events.(store.SequenceNamer)
 	if named {
 		table, column := log.PositionColumn()
 		needs = append(needs, rights.Log(table, column, denied != nil)...)
@@ -56,7 +48,7 @@ func (r *rightsCheck) run(ctx context.Context, t tables.Tables) error {
 		// the transactions are open.
 		table, _ := log.PositionColumn()
 		if roles, err := rights.HiddenAppenders(ctx, conn, table); err == nil && roles != "" {
-			r.hides(roles)
+			e.observers.Notify(observe.RolesHidden{Roles: roles})
 		}
 	}
 	return nil
@@ -65,9 +57,9 @@ func (r *rightsCheck) run(ctx context.Context, t tables.Tables) error {
 // rescales reports whether this worker may have to split or merge units. It may if a
 // consumer is partitioned or already split, or if an operator has fixed a number of
 // partitions.
-func (r *rightsCheck) rescales(ctx context.Context, conn *sql.Conn, t tables.Tables) (does bool, err error) {
+func rescales(ctx context.Context, conn *sql.Conn, units []*unit, t tables.Tables) (does bool, err error) {
 	var names []string
-	for _, u := range r.units {
+	for _, u := range units {
 		names, does = append(names, u.name), does || u.exclusive == nil
 	}
 	if does {

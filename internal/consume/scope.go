@@ -18,40 +18,34 @@ const widenLimit = 2 * time.Second
 
 const taskScope = "record what a consumer selects"
 
-// scopes records what the consumers of this build select.
-type scopes struct {
-	*env
-	limit time.Duration // of all of widen
-}
-
 // widen records this build's scope for each consumer whose recorded scope is smaller.
 // Afterwards no batch of the other build commits, whatever the assignments are, and the
 // leader assigns the consumer to this build. A batch in flight ends first. A scope that
 // cannot be recorded now is recorded when the consumer is assigned to this worker.
-func (s *scopes) widen(ctx context.Context) {
+func widen(ctx context.Context, e *env, limit time.Duration) {
 	whole := ctx
-	ctx, cancel := context.WithTimeout(ctx, s.limit) // coord.Run does not send heartbeats yet
+	ctx, cancel := context.WithTimeout(ctx, limit) // coord.Run does not send heartbeats yet
 	defer cancel()
 	var names []string
-	for _, u := range s.units {
+	for _, u := range e.units {
 		names = append(names, u.name)
 	}
 	var all []progress.Recorded
-	err := s.bounded(ctx, s.limits.quick, into(&all, func(ctx context.Context) ([]progress.Recorded, error) { return s.checkpoints.Scopes(ctx, s.db, names) }))
-	s.taskFailed(whole, taskScope, "", err)
+	err := e.bounded(ctx, e.limits.quick, into(&all, func(ctx context.Context) ([]progress.Recorded, error) { return e.checkpoints.Scopes(ctx, e.db, names) }))
+	e.taskFailed(whole, taskScope, "", err)
 	for _, r := range all {
-		u := s.unit(partition.Consumer(r.Unit))
+		u := e.unit(partition.Consumer(r.Unit))
 		if u == nil || r.Scope == nil || r.Scope.Compare(u.scope) >= 0 {
 			continue
 		}
-		err := s.bounded(ctx, widenLimit, func(ctx context.Context) error {
-			d, ok, err := s.checkpoints.Rescope(ctx, s.db, r, u.scope, "", precedence.Reason(r.Scope, u.scope))
+		err := e.bounded(ctx, widenLimit, func(ctx context.Context) error {
+			d, ok, err := e.checkpoints.Rescope(ctx, e.db, r, u.scope, "", precedence.Reason(r.Scope, u.scope))
 			if ok {
-				s.rescoped(r.Unit, d)
+				e.rescoped(r.Unit, d)
 			}
 			return err
 		})
-		s.taskFailed(whole, taskScope, r.Unit, err)
+		e.taskFailed(whole, taskScope, r.Unit, err)
 	}
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/migrations"
-	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -44,11 +43,7 @@ func (w *Worker) check(ctx context.Context, proxy pgdriver.Pooling, lent bool) e
 	if err != nil {
 		return err
 	}
-	role := rightsCheck{
-		db: w.db, log: w.log, units: w.units, lease: w.cfg.LeaderStrategy == LeaderStrategyLease,
-		hides: func(roles string) { w.observers.Notify(observe.RolesHidden{Roles: roles}) },
-	}
-	if err := role.run(ctx, t); err != nil {
+	if err := checkRights(ctx, &w.env, w.log, w.cfg.LeaderStrategy == LeaderStrategyLease, t); err != nil {
 		return err
 	}
 	if err := migrations.Check(ctx, w.db, w.cfg.migrations()); err != nil {
@@ -79,9 +74,8 @@ func (w *Worker) assemble(t tables.Tables) {
 	w.observeFrontier(&f, w.sweepNow.Send)
 	w.frontier = frontier.New(f)
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{&w.connections}, aheadBytes)
-	w.failover = &failover{env: &w.env, every: w.cfg.HeartbeatInterval}
 	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.health.heartbeat)
-	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.failover.isOther
+	coordination.Incarnation, coordination.FailedOver = w.incarnation, w.isOtherIncarnation
 	coordination.OnDrain = w.life.Stop.Drain
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
@@ -97,7 +91,6 @@ func (w *Worker) assemble(t tables.Tables) {
 		env: &w.env, now: wakeup.New(),
 		poll: w.cfg.PollInterval, most: w.cfg.MaxPollInterval, ages: w.logReads.watch,
 	}
-	w.scopes = &scopes{env: &w.env, limit: w.cfg.HeartbeatTimeout / 2}
 	w.health.coordinated = func() time.Time { return w.coord.Status().LastTurn }
 	w.health.coord, w.health.reads, w.health.watched = w.coord, w.logReads, &w.progressWatch.began
 	w.supervisor = &supervisor{

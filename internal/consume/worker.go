@@ -38,8 +38,6 @@ type Worker struct {
 	incarnation   string // of the server, as an SQL expression
 	supervisor    *supervisor
 	health        health
-	scopes        *scopes
-	failover      *failover
 	logReads      *logReads
 	progressWatch *progressWatch
 	audit         *audit
@@ -165,7 +163,7 @@ func (w *Worker) begin(ctx context.Context) error {
 	if err := w.startup.Reach(ctx, w.coord.Register); err != nil {
 		return err
 	}
-	w.scopes.widen(ctx) // from now on the other workers see that this worker is alive
+	widen(ctx, &w.env, w.cfg.HeartbeatTimeout/2) // from now on the other workers see that this worker is alive
 	return nil
 }
 
@@ -179,12 +177,9 @@ func (w *Worker) runBackground(g *runtime.Group, running context.Context) {
 	g.Run(func() error { w.progressWatch.run(running); return nil })
 	g.Run(func() error { w.audit.retain(running); return nil })
 	g.Run(func() error { w.audit.compact(running); return nil })
-	g.Run(func() error {
-		watchPool(running, &w.connections, w.observers, w.cfg.HeartbeatInterval, w.idleConns())
-		return nil
-	})
+	g.Run(func() error { watchPool(running, &w.env, w.cfg.HeartbeatInterval); return nil })
 	g.Run(func() error { return w.pool.AwaitClose(running, nil) })
-	g.Run(func() error { w.failover.watch(running); return nil })
+	g.Run(func() error { watchServer(running, &w.env, w.cfg.HeartbeatInterval); return nil })
 	g.Run(func() error { w.pool.Sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		g.Run(func() error { w.arrivals.answer(running); return nil })

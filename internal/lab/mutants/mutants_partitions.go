@@ -269,7 +269,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "old-build-goes-on",
 		Mistake: "a build that selects less goes on until the leader gives its consumers to another",
-		Edits: []Edit{{"internal/consume/worker.go", `	w.scopes.widen(ctx) // from now on the other workers see that this worker is alive
+		Edits: []Edit{{"internal/consume/worker.go", `	widen(ctx, &w.env, w.cfg.HeartbeatTimeout/2) // from now on the other workers see that this worker is alive
 `, ``}},
 		Test: Test{"./internal/e2e", "TestBuildsThatDifferDoNotRunSideBySide"},
 	},
