@@ -106,8 +106,7 @@ func (u *unitStatus) recordOldest(o oldest) {
 type logReads struct {
 	*env
 	*ages
-	log   store.Log
-	bound store.BoundLog
+	log store.Log
 }
 
 // watch reads the log if a consumer is behind, or if the frontier knows no head.

@@ -12,13 +12,14 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// env is what the parts of a worker share: the database, the units, the frontier, and the
-// observers.
+// env is what the parts of a worker share: the database and its log, the units, the frontier, and
+// the observers.
 type env struct {
 	connections
 	unitSet
 	reports
 	checkpoints progress.Checkpoints
+	bound       store.BoundLog
 	frontier    *frontier.Frontier
 }
 
@@ -28,7 +29,6 @@ type shared struct {
 	id         uuid.UUID
 	cfg        Config
 	barriers   partitions.Barriers
-	bound      store.BoundLog
 	ahead      *reader.Ahead
 	coord      *coord.Coordinator
 	awaited    *awaited

@@ -12,13 +12,11 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
-	"github.com/pgfrontier/worker/store"
 )
 
 // placer gives the consumers of a worker their first checkpoints.
 type placer struct {
 	*env
-	log   store.BoundLog
 	every time.Duration // between two reports of a wait
 }
 
@@ -144,7 +142,7 @@ func (p *placer) reportWaitToBegin(u *unit, head int64, first bool) {
 // head reads the highest visible position in one incarnation of the server.
 func (p *placer) head(ctx context.Context, token string) (head int64, err error) {
 	err = p.onPooled(ctx, p.limits.read, func(ctx context.Context, conn *pooled) (err error) {
-		head, err = p.log.At(token).GetLatestGlobalPosition(ctx, conn)
+		head, err = p.bound.At(token).GetLatestGlobalPosition(ctx, conn)
 		return err
 	})
 	if err != nil {

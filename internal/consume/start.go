@@ -79,22 +79,16 @@ func (w *Worker) assemble(t tables.Tables) {
 	coordination.OnDrain = w.life.Stop.Drain
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
-	w.placer = &placer{env: &w.env, log: w.bound, every: w.cfg.StaleGapThreshold}
-	w.audit = &audit{
-		env: &w.env, now: w.compactNow,
-		leads: func() bool { return w.coord.Status().Leader }, keep: w.cfg.GapSkipRetention,
-	}
+	w.placer = &placer{env: &w.env, every: w.cfg.StaleGapThreshold}
+	w.audit = &audit{env: &w.env, now: w.compactNow, leads: func() bool { return w.coord.Status().Leader }, keep: w.cfg.GapSkipRetention}
 	w.arrivals = &arrivals{env: &w.env, awaited: w.awaited, channel: w.waitChannel}
 	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrivals.read, ask: w.arrivals.ask}
-	w.logReads = &logReads{env: &w.env, ages: newAges(), log: w.log, bound: w.bound}
-	w.progressWatch = &progressWatch{
-		env: &w.env, now: wakeup.New(),
-		poll: w.cfg.PollInterval, most: w.cfg.MaxPollInterval, ages: w.logReads.watch,
-	}
+	w.logReads = &logReads{env: &w.env, ages: newAges(), log: w.log}
+	w.progressWatch = &progressWatch{env: &w.env, now: wakeup.New(), poll: w.cfg.PollInterval, most: w.cfg.MaxPollInterval, ages: w.logReads.watch}
 	w.health.coordinated = func() time.Time { return w.coord.Status().LastTurn }
 	w.health.coord, w.health.reads, w.health.watched = w.coord, w.logReads, &w.progressWatch.began
 	w.supervisor = &supervisor{
-		env: &w.env, coord: w.coord, batch: w.cfg.BatchSize, limit: w.limits.stop(&w.cfg), leave: w.limits.leave, unfinished: make(chan []string, 1),
+		env: &w.env, coord: w.coord, cfg: &w.cfg, unfinished: make(chan []string, 1),
 		loop: func(ctx, stop, intake context.Context, u *unit) error {
 			c := newLoop(&w.shared, u)
 			c.stop = stop

@@ -20,9 +20,7 @@ type supervisor struct {
 	*env
 	coord *coord.Coordinator
 	loop  func(ctx, stop, intake context.Context, u *unit) error // runs a unit until intake ends; stop is the worker's intake
-	batch int                                                    // the events of a batch at most
-	limit time.Duration                                          // how long a stop waits for the batches in flight
-	leave time.Duration                                          // the limit of a statement that hands the consumers over
+	cfg   *Config
 
 	stops      map[string]context.CancelFunc // of the loops that have not ended, by unit
 	ended      chan loopEnd
@@ -39,7 +37,7 @@ type loopEnd struct {
 // run runs loops until intake ends. It returns when all loops have ended. A loop with a
 // fatal error ends the intake by drain.
 //
-// A handler that still runs after limit ignores its context. run leaves such handlers
+// A handler that still runs after [limits.stop] ignores its context. run leaves such handlers
 // behind, each with its loop, and names them in its error.
 func (s *supervisor) run(ctx, intake context.Context, drain func()) (fatal error) {
 	s.stops, s.ended, s.left = map[string]context.CancelFunc{}, make(chan loopEnd), make(chan struct{})
@@ -62,7 +60,7 @@ func (s *supervisor) run(ctx, intake context.Context, drain func()) (fatal error
 		select {
 		case <-changed:
 		case <-draining:
-			draining, overdue = nil, time.After(s.limit)
+			draining, overdue = nil, time.After(s.limits.stop(s.cfg))
 		case <-overdue:
 			return errtext.Join(fatal, s.leftBehind())
 		case e := <-s.ended:
@@ -107,7 +105,7 @@ func (s *supervisor) begin(ctx, intake context.Context, u *unit) {
 	loopIntake, stop := context.WithCancel(intake)
 	s.stops[u.name] = stop
 	u.status.begin()
-	s.observers.Notify(u.started(s.batch))
+	s.observers.Notify(u.started(s.cfg.BatchSize))
 	go func() {
 		err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
 		defer func() {
@@ -128,7 +126,7 @@ func (s *supervisor) leftBehind() error {
 		names = append(names, fmt.Sprintf("%q", name))
 	}
 	slices.Sort(names)
-	return fmt.Errorf("%w: consumer %s, %v after the stop began", ErrHandlerOverdue, strings.Join(names, ", "), s.limit)
+	return fmt.Errorf("%w: consumer %s, %v after the stop began", ErrHandlerOverdue, strings.Join(names, ", "), s.limits.stop(s.cfg))
 }
 
 // handOver hands each consumer back when its own batch has ended, from the end of the
@@ -144,7 +142,7 @@ func (s *supervisor) handOver(running context.Context) {
 		case <-running.Done():
 			return
 		}
-		ctx, cancel := context.WithTimeout(running, s.leave)
+		ctx, cancel := context.WithTimeout(running, s.limits.leave)
 		err := s.coord.Drain(ctx, kept)
 		cancel()
 		s.taskFailed(running, "hand the consumers over", "", err)
