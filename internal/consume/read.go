@@ -64,6 +64,27 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 	return c.load(intake, conn, v) // the row now has the scope of this build
 }
 
+// rescope makes the row record this build's scope. done is false if this call has changed
+// the row, which must be loaded again.
+func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result, done bool) {
+	is := c.progress.Recorded
+	if c.precedence.Runs(is) {
+		return result{outcome: again}, true
+	}
+	changed := false
+	err := c.guards.Run(intake, c.w.sessionOf(conn), into(&changed, func(ctx context.Context) (bool, error) { return c.precedence.Claim(ctx, conn, is, c.progress.Token) }))
+	switch {
+	case err != nil:
+		return result{outcome: disturbed, err: err}, true
+	case changed:
+		c.forget()
+		return result{outcome: again}, false
+	case c.precedence.Runs(is):
+		return result{outcome: again}, true
+	}
+	return result{outcome: overtaken}, true
+}
+
 // errReplaced reports that a split or a merge has replaced the unit. The loop waits until
 // the unit is no longer assigned to this worker.
 var errReplaced = errors.New("worker: the unit is no more")

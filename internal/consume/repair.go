@@ -6,11 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
-	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -79,32 +77,6 @@ func checkedUnit(c *consumerLoop) txcheck.Unit {
 		Explain: explain,
 		Ended:   c.failures.transactionEnded,
 	}
-}
-
-// shorten ends a batch at the last handled event, because half of BatchTimeout has passed.
-// With its remaining events the batch might exceed BatchTimeout, and its handled events
-// would be rolled back and handled again.
-func (c *consumerLoop) shorten(ctx context.Context, t *batch.Tx, role string, w *work, b *observe.Batch) error {
-	return progress.AsRole(ctx, t.Tx, role, func() error {
-		if err := c.reader.Recount(ctx, t.Tx, w.advance.Token, &w.Page, t.Through); err != nil {
-			return err
-		}
-		last := c.check.Last
-		was := last.Left()
-		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > t.Through })
-		version, ok, err := c.w.checkpoints.Shorten(ctx, c.w.db.Plans.On(t.Conn, t.Tx), c.unit.name, was, w.endAt(t.Through))
-		if err != nil {
-			return err
-		}
-		if !ok {
-			t.Ended = true
-			return ErrTransactionEnded
-		}
-		w.shortened, w.last.position = true, 0
-		last.Work, last.After = w.checked(c.reader), version
-		b.Events, b.Late, b.Last, b.To = len(w.Events), w.late(), t.Through, w.advance.To
-		return nil
-	})
 }
 
 // endAt shortens a batch to the position through, and returns the progress to set back to.

@@ -2,7 +2,6 @@ package consume
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/google/uuid"
@@ -75,25 +74,4 @@ func (u *unit) precedence(w *shared) precedence.Precedence {
 // isDead reports whether another worker is dead.
 func (w *shared) isDead(ctx context.Context, worker uuid.UUID) (bool, error) {
 	return w.coord.Dead(ctx, w.db.DB, worker)
-}
-
-// rescope makes the row record this build's scope. done is false if this call has changed
-// the row, which must be loaded again.
-func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result, done bool) {
-	is := c.progress.Recorded
-	if c.precedence.Runs(is) {
-		return result{outcome: again}, true
-	}
-	changed := false
-	err := c.guards.Run(intake, c.w.sessionOf(conn), into(&changed, func(ctx context.Context) (bool, error) { return c.precedence.Claim(ctx, conn, is, c.progress.Token) }))
-	switch {
-	case err != nil:
-		return result{outcome: disturbed, err: err}, true
-	case changed:
-		c.forget()
-		return result{outcome: again}, false
-	case c.precedence.Runs(is):
-		return result{outcome: again}, true
-	}
-	return result{outcome: overtaken}, true
 }
