@@ -19,17 +19,17 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
-// health tells how a worker is. The fields up to state are set once the worker is ready.
+// health tells how a worker is. coord and the fields below coord are set by prepare.
 type health struct {
 	*env
-	coord       *coord.Coordinator
-	coordinated func() time.Time // returns when the coordination's last iteration began
-	reads       *logReads
+	cfg         *Config
 	state       *atomic.Value // observe.State
 	ready       <-chan struct{}
-	watched     *watchdog.Moment // when the consumers were last watched
 	listener    *runtime.Listener
-	cfg         *Config
+	coord       *coord.Coordinator
+	coordinated func() time.Time // returns when the coordination's last iteration began
+	watched     *watchdog.Moment // when the consumers were last watched
+	reads       *logReads
 }
 
 // probe returns the probe of the worker.

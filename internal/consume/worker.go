@@ -25,30 +25,27 @@ type Worker struct {
 	shared
 	log       store.Log
 	consumers []consumer.Consumer
+	life      runtime.Life
+	startup   runtime.Start
+	state     atomic.Value // observe.State
+	pool      *runtime.Pool
+	listener  runtime.Listener // for DispatcherStrategyNotify
+	health    health
+	ended     chan struct{} // closed when Start returns
 
-	life    runtime.Life
-	startup runtime.Start
-	ended   chan struct{} // closed when Start returns
-
-	state atomic.Value // observe.State
-
-	// The fields up to waits are set by prepare. Other goroutines may read them once ready
+	// The fields below ready are set by prepare. Other goroutines may read them once ready
 	// is closed.
 	ready         chan struct{}
 	incarnation   string // of the server, as an SQL expression
-	supervisor    *supervisor
-	health        health
-	logReads      *logReads
-	progressWatch *progressWatch
-	audit         *audit
-	placer        *placer
 	channel       string // for changes outside the log, with DispatcherStrategyNotify
 	waitChannel   string // for requests and reports of awaited positions, with DispatcherStrategyNotify
+	supervisor    *supervisor
+	placer        *placer
+	progressWatch *progressWatch
+	logReads      *logReads
+	audit         *audit
 	arrivals      *arrivals
 	waits         waits // of WaitFor
-
-	pool     *runtime.Pool
-	listener runtime.Listener // for DispatcherStrategyNotify
 }
 
 // New makes a Worker. It does no I/O: Start checks the arguments.
