@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Apply creates or upgrades the tables of the worker and of the event store, in one
@@ -186,7 +187,7 @@ func cannotUpgrade(faults []string) error {
 }
 
 // applied reports whether all tables are up to date.
-func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
+func (s schema) applied(ctx context.Context, q store.Querier) (bool, error) {
 	faults, v, err := s.inspect(ctx, q, s.beside...)
 	switch {
 	case err != nil:
@@ -206,7 +207,7 @@ func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
 
 // checkShapes refuses a relation that has a table's name but is no table. It also refuses a
 // table without a column that every version had.
-func (s schema) checkShapes(ctx context.Context, q Querier) error {
+func (s schema) checkShapes(ctx context.Context, q store.Querier) error {
 	tables := slices.Concat(s.own, s.beside)
 	faults, err := filter(ctx, q, taken, sqlNames(tables))
 	if err != nil {
@@ -225,7 +226,7 @@ func (s schema) checkShapes(ctx context.Context, q Querier) error {
 // checkPlaces refuses to create tables that would hide older ones. Tables without a schema are
 // found anywhere in the search path but created in its first schema. Then the older tables and
 // their checkpoints would no longer be found.
-func (s schema) checkPlaces(ctx context.Context, q Querier) error {
+func (s schema) checkPlaces(ctx context.Context, q store.Querier) error {
 	hidden, err := filter(ctx, q, misplaced, sqlNames(slices.Concat(s.own, s.beside)))
 	if err == nil && len(hidden) > 0 {
 		err = fmt.Errorf("migrations: %s found through the search path, but not in its first schema, where new tables would go: give the table names their schema, as in \"infra.worker_nodes\"", strings.Join(hidden, ", "))
@@ -235,7 +236,7 @@ func (s schema) checkPlaces(ctx context.Context, q Querier) error {
 
 // createSchemas returns statements for the schemas that do not exist. CREATE SCHEMA IF NOT
 // EXISTS needs the right to create a schema even if the schema exists.
-func (s schema) createSchemas(ctx context.Context, q Querier) ([]string, error) {
+func (s schema) createSchemas(ctx context.Context, q store.Querier) ([]string, error) {
 	missing, err := filter(ctx, q, noSchema, schemasOf(slices.Concat(s.own, s.beside)))
 	for i, name := range missing {
 		missing[i] = createSchema(name)

@@ -2,7 +2,6 @@ package migrations
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
 )
 
 var (
@@ -23,19 +23,16 @@ var (
 	ErrNewerVersion = errors.New("migrations: the tables belong to a newer version")
 )
 
-// Querier is the part of *sql.DB, *sql.Conn and *sql.Tx that [Check] needs.
-type Querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
 // Check returns nil if this program may use the worker's tables: all exist, with every column.
 // It returns [ErrNotApplied] with the list of missing tables, columns and indexes. It returns
 // [ErrNewerVersion] if this program may not run beside tables that a newer version has
 // upgraded. Any other error means that Check could not read the catalog: the server cannot be
 // reached, or denies access.
-func Check(ctx context.Context, q Querier, c *Config) error { return errtext.Of(check(ctx, q, c)) }
+func Check(ctx context.Context, q store.Querier, c *Config) error {
+	return errtext.Of(check(ctx, q, c))
+}
 
-func check(ctx context.Context, q Querier, c *Config) error {
+func check(ctx context.Context, q store.Querier, c *Config) error {
 	s, err := newSchema(c)
 	if err != nil {
 		return err
@@ -43,7 +40,7 @@ func check(ctx context.Context, q Querier, c *Config) error {
 	return s.check(ctx, q)
 }
 
-func (s schema) check(ctx context.Context, q Querier) error {
+func (s schema) check(ctx context.Context, q store.Querier) error {
 	faults, v, err := s.inspect(ctx, q)
 	switch {
 	case err != nil:
@@ -70,7 +67,7 @@ type versions struct {
 
 // inspect returns the versions, and the faults of the own tables and of more. Of more it checks
 // only the columns, since programs may append events in other ways.
-func (s schema) inspect(ctx context.Context, q Querier, more ...table) (faults []string, v versions, err error) {
+func (s schema) inspect(ctx context.Context, q store.Querier, more ...table) (faults []string, v versions, err error) {
 	missing, err := filter(ctx, q, noTable, sqlNames(slices.Concat(s.own, more)))
 	if err != nil {
 		return nil, v, err
@@ -109,7 +106,7 @@ const (
 )
 
 // filter passes a list to a query as JSON.
-func filter[T any](ctx context.Context, q Querier, query string, all []T) ([]string, error) {
+func filter[T any](ctx context.Context, q store.Querier, query string, all []T) ([]string, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
@@ -120,7 +117,7 @@ func filter[T any](ctx context.Context, q Querier, query string, all []T) ([]str
 	return column[string](ctx, q, query, string(list))
 }
 
-func column[T any](ctx context.Context, q Querier, query string, args ...any) ([]T, error) {
+func column[T any](ctx context.Context, q store.Querier, query string, args ...any) ([]T, error) {
 	all, err := pgdriver.QueryAll(ctx, q, pgdriver.Value[T], query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("migrations: cannot read the catalog: %w", err)

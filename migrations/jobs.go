@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 // JobsVersion is the version of the tables of jobs, as [Version] is that of the worker's tables.
@@ -26,7 +27,7 @@ func ApplyJobs(ctx context.Context, db *sql.DB, c *Config) error {
 
 // CheckJobs returns nil if this program may use the tables of package jobs. Its errors are
 // those of [Check].
-func CheckJobs(ctx context.Context, q Querier, c *Config) error {
+func CheckJobs(ctx context.Context, q store.Querier, c *Config) error {
 	s, err := newJobsSchema(c)
 	if err == nil {
 		err = s.check(ctx, q)

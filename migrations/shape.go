@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/sqltext"
+	"github.com/pgfrontier/worker/store"
 )
 
 //go:embed sql/*.sql
@@ -51,7 +52,7 @@ type missingIndex struct {
 }
 
 // missingIndexes returns the names of the missing indexes.
-func missingIndexes(ctx context.Context, q Querier, tables []table) ([]string, error) {
+func missingIndexes(ctx context.Context, q store.Querier, tables []table) ([]string, error) {
 	var all []missingIndex
 	for _, t := range tables {
 		for _, i := range t.indexes {

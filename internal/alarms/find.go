@@ -89,7 +89,7 @@ func ofDeployment(ctx context.Context, db *sql.DB, names store.Names, t tables.T
 			all = append(all, Alarm{Kind: Server, Text: c.Text})
 		}
 	}
-	for _, check := range []func(context.Context, migrations.Querier, *migrations.Config) error{migrations.Check, migrations.CheckJobs} {
+	for _, check := range []func(context.Context, store.Querier, *migrations.Config) error{migrations.Check, migrations.CheckJobs} {
 		if err := check(ctx, db, &migrations.Config{Names: names}); errors.Is(err, migrations.ErrNewerVersion) {
 			all = append(all, Alarm{Kind: Tables, Text: errtext.Line(err.Error())})
 		}
