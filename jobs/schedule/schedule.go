@@ -42,11 +42,11 @@ func Enqueue(opts ...jobs.EnqueueOption) Option {
 }
 
 // CatchUp bounds how many missed ticks are enqueued late. The latest ticks are enqueued: 1 by
-// default. With 0 no missed tick is enqueued: a tick that is more than [Late] ago is dropped.
+// default. With 0 no missed tick is enqueued: a tick that is more than a minute ago is dropped.
 func CatchUp(ticks int) Option { return func(s *Schedule) { s.catchUp = ticks } }
 
-// Late is how long after its time a tick still counts as in time, even if CatchUp is 0.
-const Late = time.Minute
+// late is how long after its time a tick still counts as in time, even if CatchUp is 0.
+const late = time.Minute
 
 const (
 	maxName    = 200    // bytes

@@ -368,7 +368,7 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (fr
 	if err != nil {
 		return 0, false, err
 	}
-	if p.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > Late {
+	if p.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > late {
 		ticks = nil
 	}
 	var last time.Time

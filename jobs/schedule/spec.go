@@ -175,13 +175,13 @@ func fingerprint(s Spec) (hash, sampled string, err error) {
 // tick unless the schedule has other times; otherwise a start would drop the tick.
 //
 // If the database's clock was set back, no tick is placed twice. Exception: if it was set back by
-// more than [Late] and by several ticks, the schedule continues from now. Otherwise it would not
+// more than a minute and by several ticks, the schedule continues from now. Otherwise it would not
 // tick until the clock is back at its old time.
 func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err error) {
 	same := r.hash == p.hash || r.hash == p.sampled
 	if first, err = next(p.spec, now); err == nil && same && r.last.After(now) {
 		var second time.Time
-		if r.last.Sub(now) > Late && !first.IsZero() {
+		if r.last.Sub(now) > late && !first.IsZero() {
 			second, err = next(p.spec, first)
 		}
 		if err == nil && (second.IsZero() || second.After(r.last)) {

@@ -28,8 +28,8 @@ type Worker interface {
 }
 
 const (
-	// DefaultMaxAge is the maxAge of Ready if it is given none.
-	DefaultMaxAge = 5 * time.Minute
+	// defaultMaxAge is the maxAge of Ready if it is given none.
+	defaultMaxAge = 5 * time.Minute
 	// answerTimeout bounds what a probe waits for.
 	answerTimeout = 10 * time.Second
 )
@@ -49,13 +49,13 @@ func Live(w Worker) http.Handler {
 // Ready answers the probe for readiness. It fails while the worker does not run, while
 // the database is away, and while events are not handled as they should be. maxAge is
 // for how long a consumer of this worker may not move though an event waits for it; 0
-// or below is DefaultMaxAge.
+// or below is five minutes.
 //
 // Each probe asks the database. Do not restart a worker because it is not ready: it
 // retries whatever a retry can mend.
 func Ready(w Worker, maxAge time.Duration) http.Handler {
 	if maxAge <= 0 {
-		maxAge = DefaultMaxAge
+		maxAge = defaultMaxAge
 	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)

@@ -85,7 +85,7 @@ func TestReadyIsBounded(t *testing.T) {
 }
 
 func TestMaxAge(t *testing.T) {
-	for given, want := range map[time.Duration]time.Duration{time.Second: time.Second, 0: health.DefaultMaxAge, -1: health.DefaultMaxAge} {
+	for given, want := range map[time.Duration]time.Duration{time.Second: time.Second, 0: 5 * time.Minute, -1: 5 * time.Minute} {
 		s := &said{}
 		health.Ready(s, given).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 		if s.maxAge != want {

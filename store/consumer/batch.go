@@ -32,19 +32,18 @@ type BatchConsumer interface {
 // Worker.Start refuses a consumer that embeds BatchOnly and has no HandleBatch.
 type BatchOnly struct{}
 
-// Handle returns ErrBatchOnly. No worker calls Handle of a type that has a HandleBatch.
-func (BatchOnly) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return ErrBatchOnly }
+// Handle returns an error. No worker calls Handle of a type that has a HandleBatch.
+func (BatchOnly) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return errBatchOnly }
 
 func (BatchOnly) batchOnly() {}
 
-// ErrBatchOnly reports a consumer that embeds BatchOnly and is no BatchConsumer.
-var ErrBatchOnly = errors.New("it embeds consumer.BatchOnly, and has no HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error: add it, or a Handle")
+var errBatchOnly = errors.New("it embeds consumer.BatchOnly, and has no HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error: add it, or a Handle")
 
-// Check returns ErrBatchOnly for a consumer that embeds BatchOnly and has no HandleBatch.
+// Check returns an error for a consumer that embeds BatchOnly and has no HandleBatch.
 func Check(c Consumer) error {
 	_, bulk := c.(BatchConsumer)
 	if _, only := c.(interface{ batchOnly() }); only && !bulk {
-		return ErrBatchOnly
+		return errBatchOnly
 	}
 	return nil
 }

@@ -29,14 +29,11 @@ type Partitioned interface {
 	Partitions() Partitions
 }
 
-// MaxPartitions is the highest Count, 256.
-const MaxPartitions = partition.MaxCount
-
 // Partitions is the partition demand of a build for a consumer. Workers change the number of
 // partitions while they run, once all workers that have the consumer demand the same. A build
 // without partition support demands one partition.
 type Partitions struct {
-	// Count is the number of partitions, 1 to [MaxPartitions]. At most Count calls of Handle
+	// Count is the number of partitions, 1 to 256. At most Count calls of Handle
 	// run at the same time.
 	Count int
 	// Key returns the key of an event. Events of one key stay in order. The zero value is the
@@ -77,8 +74,8 @@ const maxKeyName = 100
 // Check returns an error if Count or Key is out of range.
 func (p Partitions) Check() error {
 	switch name := p.Key.name; {
-	case p.Count < 1 || p.Count > MaxPartitions:
-		return fmt.Errorf("a Count of %d, allowed is 1 to %d", p.Count, MaxPartitions)
+	case p.Count < 1 || p.Count > partition.MaxCount:
+		return fmt.Errorf("a Count of %d, allowed is 1 to %d", p.Count, partition.MaxCount)
 	case p.Key.of == nil && name == "":
 		return nil
 	case p.Key.of == nil:
