@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/refusal"
+	"github.com/pgfrontier/worker/observe"
 )
 
 var (
@@ -91,31 +92,12 @@ func (e *FailedError) Error() string {
 	return errtext.Line(text)
 }
 
-// PanicError is the failure of a handler that panics. Its text names the line of the panic.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-func (e *PanicError) Error() string {
-	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", errtext.Where(e.Stack), errtext.Panic(e.Value)))
-}
-
-// Code returns CodePanic.
-func (e *PanicError) Code() string { return CodePanic }
-
-// Unwrap returns the value of the panic if it was an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return errtext.Sound(err)
-}
-
 // recovered calls f and returns a panic of f as an error. The returned error is sound: the worker's
 // goroutines may call its methods, as errors.Is does.
 func recovered(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
+			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
 	return errtext.Sound(f())

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // These are the codes that the worker itself gives to failures. The code of a handler's error comes
@@ -90,7 +91,7 @@ func codeOf(err error) (code, stored string) {
 	}
 	runtime.Aside(func() { code = errtext.Unquoted(with.Code()) })
 	switch with.(type) {
-	case *codedError, *PanicError, jobflow.Skipped:
+	case *codedError, *observe.PanicError, jobflow.Skipped:
 		return code, code
 	}
 	if slices.Contains(reserved, code) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/observe"
 )
 
 type codedTest string
@@ -52,7 +53,7 @@ func TestDecide(t *testing.T) {
 		"a code in both lists":     {&both, codedTest(CodeTimeout), nil, "failed true  APP_TIMEOUT"},
 		"skipped by a flow":        {h, Discard(jobflow.Skipped{}), nil, "cancelled false  SKIPPED"},
 		"a time-out":               {h, coded(CodeTimeout, false, boom, "boom"), nil, "available true error 3s TIMEOUT"},
-		"a panic":                  {h, &PanicError{Value: 1}, nil, "available true error 3s PANIC"},
+		"a panic":                  {h, &observe.PanicError{Value: 1}, nil, "available true error 3s PANIC"},
 	} {
 		e := c.h.decide(queue.Job{Failures: 2}, nil, c.err, c.cause)
 		got := fmt.Sprintf("%s %v %s ", e.To, e.Counts, e.Outcome)

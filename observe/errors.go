@@ -40,6 +40,9 @@ func (e *PanicError) Error() string {
 	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", errtext.Where(e.Stack), errtext.Panic(e.Value)))
 }
 
+// Code returns "PANIC", jobs.CodePanic.
+func (e *PanicError) Code() string { return "PANIC" }
+
 // Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)

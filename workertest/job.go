@@ -30,7 +30,7 @@ type JobOutcome struct {
 	// to run again.
 	State jobs.State
 	// Err is why the job has not completed, nil if it has. It is the handler's error, a
-	// [jobs.PanicError], or an error that is [jobs.ErrTimeout].
+	// [observe.PanicError], or an error that is [jobs.ErrTimeout].
 	Err  error
 	Code string // of Err
 	// Again is the delay after which an available job would run again. Counted reports whether
