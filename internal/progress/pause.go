@@ -24,12 +24,10 @@ func (p *Pause) ByWorker() bool { return strings.HasPrefix(p.By, "worker ") }
 // By returns the operator that a worker's own pauses and repairs record.
 func By(worker uuid.UUID) string { return "worker " + worker.String() }
 
-func (c Checkpoints) operator() string { return By(c.worker) }
-
 // Pause pauses a consumer for all workers. Its progress must be unchanged since the load, and
 // the consumer assigned to this worker.
 func (c Checkpoints) Pause(ctx context.Context, q store.Querier, unit string, from *State, reason string) (ok bool, err error) {
-	result, err := q.ExecContext(ctx, c.pause, unit, from.Revision, c.operator(), reason)
+	result, err := q.ExecContext(ctx, c.pause, unit, from.Revision, By(c.worker), reason)
 	if err != nil {
 		return false, fmt.Errorf("worker: pause consumer %q: %w", unit, err)
 	}

@@ -53,7 +53,7 @@ func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b
 	if err := errtext.Join(err1, err2, err3); err != nil {
 		return false, err
 	}
-	args = append(args, string(deadLetters), string(detail), c.operator(), b.Reason, m.Forget)
+	args = append(args, string(deadLetters), string(detail), By(c.worker), b.Reason, m.Forget)
 	var revision int64
 	err = q.QueryRowContext(ctx, c.repair, args...).Scan(&revision)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -108,7 +108,7 @@ func AsRole(ctx context.Context, tx store.Querier, role string, statements func(
 // Repaired reports whether this worker has already reverted a batch that moved the checkpoint
 // to a position.
 func (c Checkpoints) Repaired(ctx context.Context, q store.Querier, unit string, after Version, to int64) (ok bool, err error) {
-	err = q.QueryRowContext(ctx, c.repaired, unit, c.operator(), after.Author, strconv.FormatInt(to, 10)).Scan(&ok)
+	err = q.QueryRowContext(ctx, c.repaired, unit, By(c.worker), after.Author, strconv.FormatInt(to, 10)).Scan(&ok)
 	if err != nil {
 		return false, fmt.Errorf("worker: find the repair of consumer %q: %w", unit, err)
 	}
@@ -118,7 +118,7 @@ func (c Checkpoints) Repaired(ctx context.Context, q store.Querier, unit string,
 // TransactionStatus returns the status of a transaction: "committed", "aborted", "in
 // progress", or empty if the transaction is too old. The server keeps the status of hundreds
 // of millions of transactions.
-func (c Checkpoints) TransactionStatus(ctx context.Context, q store.Querier, transaction string) (string, error) {
+func TransactionStatus(ctx context.Context, q store.Querier, transaction string) (string, error) {
 	var status sql.NullString
 	if err := q.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, transaction).Scan(&status); err != nil {
 		return "", fmt.Errorf("worker: read the status of transaction %s: %w", transaction, err)

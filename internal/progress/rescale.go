@@ -275,7 +275,7 @@ func (r *Rescale) Record(ctx context.Context, operation string, d Rescaled) erro
 		return err
 	}
 	reason := fmt.Sprintf("%d partitions are wanted", d.Partitions)
-	if _, err := r.tx.ExecContext(ctx, r.c.rescale.record, r.consumer, operation, string(detail), r.c.operator(), reason); err != nil {
+	if _, err := r.tx.ExecContext(ctx, r.c.rescale.record, r.consumer, operation, string(detail), By(r.c.worker), reason); err != nil {
 		return fmt.Errorf("record the %s: %w", operation, err)
 	}
 	if err := changes.Notify(ctx, r.tx, r.c.rescale.changes); err != nil {

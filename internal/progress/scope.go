@@ -79,7 +79,7 @@ func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to sc
 		if _, err := tx.ExecContext(ctx, c.lockScope, r.Unit); err != nil {
 			return err
 		}
-		if err := tx.QueryRowContext(ctx, c.rescope, r.Unit, r.Stored, to.String(), c.operator(), reason, token).Scan(&d.Position); err != nil {
+		if err := tx.QueryRowContext(ctx, c.rescope, r.Unit, r.Stored, to.String(), By(c.worker), reason, token).Scan(&d.Position); err != nil {
 			return err
 		}
 		return tx.Commit()

@@ -217,7 +217,7 @@ func (c *Check) transactionVerdict(ctx context.Context, q store.Querier, v verdi
 	if repaired || err != nil {
 		return handlerRepaired, err
 	}
-	status, err := c.unit.Checkpoints.TransactionStatus(ctx, q, b.Transaction)
+	status, err := progress.TransactionStatus(ctx, q, b.Transaction)
 	switch {
 	case err != nil:
 		return v, err
