@@ -71,7 +71,7 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
 	}
-	s, err := c.open(ctx)
+	s, err := c.session(c.alive.Open(ctx)) // also detects a transaction-pooling proxy
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := c.connect(ctx)
+	s, err := c.session(c.alive.Connect(ctx))
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 
 // deregister removes this worker's row, on a connection of the pool.
 func (c *Coordinator) deregister(ctx context.Context, failed bool) error {
-	s, err := c.connect(ctx)
+	s, err := c.session(c.alive.Connect(ctx))
 	if err != nil {
 		return err
 	}
@@ -238,25 +238,23 @@ func (c *Coordinator) DeadSQL(workers []uuid.UUID, grace time.Duration) (with st
 	return with, args, wrap(err)
 }
 
-// renew records a successful heartbeat that began at start.
+// renew records a successful heartbeat that began at start. When the latest heartbeat has become
+// too old, the assigned units are cleared.
 func (c *Coordinator) renew(start time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status.LastHeartbeat = start
 	c.expires = start.Add(c.cfg.HeartbeatTimeout)
 	if c.expiry == nil {
-		c.expiry = time.AfterFunc(time.Until(c.expires), c.expire)
+		c.expiry = time.AfterFunc(time.Until(c.expires), func() {
+			c.mu.Lock()
+			mine := c.wanted
+			c.mu.Unlock()
+			c.setAssigned(mine)
+		})
 	} else {
 		c.expiry.Reset(time.Until(c.expires))
 	}
-}
-
-// expire clears the assigned units when the latest heartbeat has become too old.
-func (c *Coordinator) expire() {
-	c.mu.Lock()
-	mine := c.wanted
-	c.mu.Unlock()
-	c.setAssigned(mine)
 }
 
 // setAssigned publishes the units of mine that this worker has code for. It publishes none if
@@ -281,19 +279,11 @@ func (c *Coordinator) setAssigned(mine map[string]int) {
 	c.changed = make(chan struct{})
 }
 
-// recordRound records the start of a round.
-func (c *Coordinator) recordRound() {
+// record changes the status.
+func (c *Coordinator) record(change func(*Status)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.status.LastTurn = time.Now()
-}
-
-// recordSuccess records a successful round.
-func (c *Coordinator) recordSuccess(s *session) {
-	c.mu.Lock()
-	c.lease, c.status.LastError = s.lease, nil
-	c.mu.Unlock()
-	c.setLeader(s.leads)
+	change(&c.status)
 }
 
 // setLeader records whether this worker leads, and reports a change to OnLeader.
@@ -307,12 +297,4 @@ func (c *Coordinator) setLeader(leads bool) {
 	if changed && c.cfg.OnLeader != nil {
 		c.cfg.OnLeader(leads)
 	}
-}
-
-// recordFailure records a failed round.
-func (c *Coordinator) recordFailure(err error) {
-	c.mu.Lock()
-	c.status.LastError = err
-	c.mu.Unlock()
-	c.setLeader(false)
 }

@@ -79,9 +79,7 @@ func (v idleSince) next(idle map[string]cause, now time.Time, enough time.Durati
 func (c *Coordinator) watchIdle(s *session, idle map[string]cause) {
 	var lasting []string
 	s.idle, lasting = s.idle.next(idle, time.Now(), c.cfg.HeartbeatInterval)
-	c.mu.Lock()
-	c.status.Unowned = lasting
-	c.mu.Unlock()
+	c.record(func(s *Status) { s.Unowned = lasting })
 	for _, u := range lasting {
 		if slices.Contains(c.reported, u) {
 			continue

@@ -32,7 +32,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	defer c.setLeader(false)
 	for failures, idle := 0, 0; ; {
-		c.recordRound()
+		c.record(func(s *Status) { s.LastTurn = time.Now() })
 		logins := max(failures-1-idle, 0) // failed logins: the first failure was the end of a session
 		err := c.live(ctx, logins, func() {
 			if failures > 0 && c.cfg.OnBack != nil {
@@ -46,7 +46,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if failures++; failures == 1 {
 			idle = c.cfg.DB.Stats().Idle // each idle connection may be dead or lead to a standby
 		}
-		c.recordFailure(err)
+		c.record(func(s *Status) { s.LastError = err })
+		c.setLeader(false)
 		if c.cfg.OnFailure != nil {
 			c.cfg.OnFailure(err)
 		}
@@ -74,7 +75,7 @@ func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err
 	s := c.registered
 	c.registered = nil
 	if s == nil {
-		if s, err = c.reopen(ctx, failed); err != nil {
+		if s, err = c.session(c.alive.Reopen(ctx, failed)); err != nil {
 			return err
 		}
 	}
@@ -84,12 +85,13 @@ func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(roundTimeout, cancel) })()
 	for {
-		c.recordRound()
+		c.record(func(s *Status) { s.LastTurn = time.Now() })
 		wait, err := c.round(round, s)
 		if err != nil {
 			return wrap(err)
 		}
-		c.recordSuccess(s)
+		c.record(func(now *Status) { c.lease, now.LastError = s.lease, nil })
+		c.setLeader(s.leads)
 		if time.Since(s.Opened) >= soundAge {
 			healthy()
 		}

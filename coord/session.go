@@ -34,21 +34,7 @@ type session struct {
 	idle     idleSince
 }
 
-// open creates the first session. It also detects a transaction-pooling proxy.
-func (c *Coordinator) open(ctx context.Context) (*session, error) {
-	return c.session(c.alive.Open(ctx))
-}
-
-// reopen creates another session, after failed logins in a row.
-func (c *Coordinator) reopen(ctx context.Context, failed int) (*session, error) {
-	return c.session(c.alive.Reopen(ctx, failed))
-}
-
-// connect creates a session without state.
-func (c *Coordinator) connect(ctx context.Context) (*session, error) {
-	return c.session(c.alive.Connect(ctx))
-}
-
+// session creates a session without state on a connection of package liveness.
 func (c *Coordinator) session(s *liveness.Session, err error) (*session, error) {
 	if err != nil {
 		return nil, wrap(err)
