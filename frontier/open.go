@@ -35,11 +35,7 @@ func (t OpenTransaction) Remedy() string { return Holder{PID: t.PID, GID: t.GID}
 // data may be shown.
 func OpenTransactions(ctx context.Context, q store.Querier, log store.SequenceNamer, queries bool) ([]OpenTransaction, error) {
 	var o origin
-	table, column := log.PositionColumn()
-	if err := o.findColumn(ctx, q, table, column); err != nil {
-		return nil, err
-	}
-	if err := o.findSequence(ctx, q); err != nil {
+	if err := o.find(ctx, q, log); err != nil {
 		return nil, err
 	}
 	all, err := pgdriver.QueryAll(ctx, q, pgdriver.Columns(func(t *OpenTransaction) []any {

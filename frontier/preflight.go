@@ -73,16 +73,11 @@ type origin struct {
 // written before a RESTART is not used.
 func (o origin) key() int64 { return o.sequenceOID<<32 | o.file }
 
-// Source names the table and the sequence of a log's positions.
+// Source names the table and the sequence of a log's positions. The names are qualified and
+// quoted. They are empty if the log does not name its sequence.
 type Source struct {
-	// Database is the oid of the database.
-	Database int64
-	// Table is the qualified and quoted name of the events' table. It is empty if the log does
-	// not name the table.
-	Table string
-	// Sequence is the qualified and quoted name of the sequence of the positions. It is empty
-	// if the log does not name the sequence.
-	Sequence string
+	Database        int64 // oid of the database
+	Table, Sequence string
 }
 
 // Preflight checks whether the frontier can work: the server, the tables, the privileges and
@@ -111,15 +106,20 @@ func (c Config) resolve(ctx context.Context, q store.Querier) (origin, error) {
 	if !ok {
 		return o, nil
 	}
-	table, column := named.PositionColumn()
-	if err := o.findColumn(ctx, q, table, column); err != nil {
-		return o, err
-	}
-	o.named = true
-	if err := o.findSequence(ctx, q); err != nil {
+	if err := o.find(ctx, q, named); err != nil {
 		return o, err
 	}
 	return o, o.checkLowest(ctx, q)
+}
+
+// find finds the table, the column and the sequence of the log's positions.
+func (o *origin) find(ctx context.Context, q store.Querier, log store.SequenceNamer) error {
+	table, column := log.PositionColumn()
+	if err := o.findColumn(ctx, q, table, column); err != nil {
+		return err
+	}
+	o.named = true
+	return o.findSequence(ctx, q)
 }
 
 func (o *origin) checkServer(ctx context.Context, q store.Querier) error {

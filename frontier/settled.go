@@ -17,11 +17,7 @@ import (
 // waits for.
 func Settled(ctx context.Context, q store.Querier, log store.SequenceNamer, settled ident.Table) (int64, error) {
 	var o origin
-	table, column := log.PositionColumn()
-	if err := o.findColumn(ctx, q, table, column); err != nil {
-		return 0, err
-	}
-	if err := o.findSequence(ctx, q); err != nil {
+	if err := o.find(ctx, q, log); err != nil {
 		return 0, err
 	}
 	// One statement computes the key, as origin.key does, and reads the row. So the row of a
