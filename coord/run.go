@@ -182,8 +182,14 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		}
 		return wait, nil
 	}
-	n := plan(alive, v.is, c.cfg.Sticky)
-	c.watchIdle(s, idle(alive, v.is.owners, n))
+	return c.rebalance(ctx, s, alive, v.is, wait)
+}
+
+// rebalance plans the assignments and writes those that change. wait is the wait before the next
+// round if nothing changes.
+func (c *Coordinator) rebalance(ctx context.Context, s *session, alive []member, is assignments, wait time.Duration) (time.Duration, error) {
+	n := plan(alive, is, c.cfg.Sticky)
+	c.watchIdle(s, idle(alive, is.owners, n))
 	s.balanced, s.checked = alive, time.Now()
 	if len(n.changes)+len(n.gone) == 0 {
 		return wait, nil

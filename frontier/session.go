@@ -158,18 +158,7 @@ func (s *session) run(ctx context.Context, a action) error {
 		}
 		return err
 	case readRows:
-		events, more, err := s.readRows(ctx, a.after, a.limit)
-		switch {
-		case err == nil:
-			m.onRows(s.now(), rowsRead{events, more})
-		case errors.Is(err, store.ErrIncarnation):
-			m.forget()
-		case ctx.Err() != nil || pgdriver.IsConnectionLoss(err):
-			return err
-		default:
-			m.onUnreadable(s.now())
-		}
-		return nil
+		return s.runRows(ctx, a)
 	case scanLocks:
 		r, err := s.scanLocks(ctx)
 		if err == nil {
@@ -182,6 +171,23 @@ func (s *session) run(ctx context.Context, a action) error {
 		return err
 	}
 	return fmt.Errorf("frontier: unknown statement %d", a.do)
+}
+
+// runRows runs readRows. An error of the rows is no error of the session: the consumers meet it
+// when they read the rows themselves.
+func (s *session) runRows(ctx context.Context, a action) error {
+	events, more, err := s.readRows(ctx, a.after, a.limit)
+	switch {
+	case err == nil:
+		s.machine.onRows(s.now(), rowsRead{events, more})
+	case errors.Is(err, store.ErrIncarnation):
+		s.machine.forget()
+	case ctx.Err() != nil || pgdriver.IsConnectionLoss(err):
+		return err
+	default:
+		s.machine.onUnreadable(s.now())
+	}
+	return nil
 }
 
 // report publishes the changes that a statement made.

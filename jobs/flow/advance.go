@@ -410,6 +410,17 @@ func (r *round) proceed(ctx context.Context, moved []movedStep) error {
 	if len(grown) > 0 {
 		refused = errtext.Join(refused, r.begin(ctx, grown))
 	}
+	spread, more, err := r.spreadLists(ctx, ready)
+	enqueued, ended, refused = enqueued || spread, append(ended, more...), errtext.Join(refused, err)
+	if enqueued && r.wake != nil {
+		r.wake()
+	}
+	return errtext.Join(refused, r.advance(ctx, ended))
+}
+
+// spreadLists spreads Map steps whose lists are complete, for a slice of time. It reports whether
+// jobs were enqueued, and returns the steps that have ended.
+func (r *round) spreadLists(ctx context.Context, ready []int64) (enqueued bool, ended []int64, refused error) {
 	for first := true; len(ready) > 0; first = false {
 		if !first && time.Now().After(r.late) {
 			for _, id := range ready {
@@ -440,10 +451,7 @@ func (r *round) proceed(ctx context.Context, moved []movedStep) error {
 			return err
 		}))
 	}
-	if enqueued && r.wake != nil {
-		r.wake()
-	}
-	return errtext.Join(refused, r.advance(ctx, ended))
+	return enqueued, ended, refused
 }
 
 // grow adds steps to a Map step with a long list, for a slice of time. Once all steps exist, it

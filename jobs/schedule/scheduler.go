@@ -361,23 +361,33 @@ func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time
 	return 0 // the next tick may be due
 }
 
-// fire enqueues the due ticks of a schedule and advances the schedule. If another process has
-// advanced it or holds its row, fire enqueues nothing. It returns how many jobs are new.
-func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (fresh int, moved bool, err error) {
-	ticks, after, err := due(p.spec, r.next, now, max(1, p.catchUp))
-	if err != nil {
-		return 0, false, err
+// due returns the due ticks from the first on with their jobs, and the next tick after now.
+func (p *plan) due(first, now time.Time) (ticks []time.Time, entries []jobs.EnqueueParams, after time.Time, err error) {
+	if ticks, after, err = due(p.spec, first, now, max(1, p.catchUp)); err != nil {
+		return nil, nil, after, err
 	}
 	if p.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > late {
 		ticks = nil
 	}
-	var last time.Time
-	entries := make([]jobs.EnqueueParams, len(ticks))
+	entries = make([]jobs.EnqueueParams, len(ticks))
 	for i, tick := range ticks {
 		if entries[i], err = p.entry(tick); err != nil {
-			return 0, false, err
+			return nil, nil, after, err
 		}
-		last = tick
+	}
+	return ticks, entries, after, nil
+}
+
+// fire enqueues the due ticks of a schedule and advances the schedule. If another process has
+// advanced it or holds its row, fire enqueues nothing. It returns how many jobs are new.
+func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (fresh int, moved bool, err error) {
+	ticks, entries, after, err := p.due(r.next, now)
+	if err != nil {
+		return 0, false, err
+	}
+	var last time.Time
+	if len(ticks) > 0 {
+		last = ticks[len(ticks)-1]
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementLimit)
 	defer cancel()

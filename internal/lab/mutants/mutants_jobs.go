@@ -132,7 +132,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "all-caught-up", Jobs: true,
 		Mistake: "all ticks that were missed are caught up, however many CatchUp allows",
-		Edits:   []Edit{{"jobs/schedule/scheduler.go", `due(p.spec, r.next, now, max(1, p.catchUp))`, `due(p.spec, r.next, now, maxCatchUp)`}},
+		Edits:   []Edit{{"jobs/schedule/scheduler.go", `due(p.spec, first, now, max(1, p.catchUp))`, `due(p.spec, first, now, maxCatchUp)`}},
 		Faults:  jobCalm,
 	},
 	{
