@@ -85,7 +85,7 @@ func (f *fence) owners(safe int64) []*holder {
 
 // narrow records the sequence's last value for the holders at rest. The value was read after
 // the latest scan.
-func (m *machine) narrow(last int64) {
+func (m *proof) narrow(last int64) {
 	if !m.rules.named {
 		return
 	}
@@ -97,7 +97,7 @@ func (m *machine) narrow(last int64) {
 }
 
 // matchHolders compares the holders of a scan with the holders of the scan before.
-func (m *machine) matchHolders(shown []sighting) {
+func (m *proof) matchHolders(shown []sighting) {
 	seen := make(map[string]*holder, len(shown))
 	var renamed []*holder
 	review := false
@@ -140,7 +140,7 @@ func unnumbered(id string) bool { return strings.HasPrefix(id, "-1/") }
 
 // open opens a fence for the missing positions up to the head. The head was read before the
 // scan that found the holders.
-func (m *machine) open(now time.Time) {
+func (m *proof) open(now time.Time) {
 	newest := m.safe
 	if n := len(m.fences); n > 0 {
 		newest = max(newest, m.fences[n-1].h)
@@ -160,7 +160,7 @@ func (m *machine) open(now time.Time) {
 }
 
 // age marks the holders stale that have kept a fence open for staleAfter.
-func (m *machine) age(now time.Time) {
+func (m *proof) age(now time.Time) {
 	for _, f := range m.fences {
 		if now.Sub(f.opened) < m.rules.staleAfter {
 			continue
@@ -171,7 +171,7 @@ func (m *machine) age(now time.Time) {
 	}
 }
 
-func (m *machine) markStale(h *holder) {
+func (m *proof) markStale(h *holder) {
 	if !h.stale {
 		h.stale = true
 		m.newlyStale = append(m.newlyStale, h)
@@ -180,7 +180,7 @@ func (m *machine) markStale(h *holder) {
 
 // close closes fences, oldest first, as far as possible without a read of the missing
 // positions.
-func (m *machine) close() {
+func (m *proof) close() {
 	m.closing = false
 	for len(m.fences) > 0 {
 		f := m.fences[0]
@@ -199,12 +199,12 @@ func (m *machine) close() {
 	}
 }
 
-func (m *machine) waitsFor(h *holder) bool { return m.rules.strict || !h.stale }
+func (m *proof) waitsFor(h *holder) bool { return m.rules.strict || !h.stale }
 
 // pass closes the oldest fence with doubts, as far as a read in a later snapshot reaches. A
 // position that the read does not show belongs to a stale holder or is void. pass reports
 // whether the fence is closed.
-func (m *machine) pass(r tailRead) bool {
+func (m *proof) pass(r tailRead) bool {
 	f := m.fences[0]
 	limit := min(f.h, m.head-m.rules.harborLag)
 	to := limit

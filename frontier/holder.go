@@ -12,7 +12,7 @@ import (
 // positions in doubt.
 type Holder = observe.BlockingTransaction
 
-func (m *machine) export(h *holder) Holder {
+func (m *proof) export(h *holder) Holder {
 	return Holder{
 		VirtualTransaction: h.ID,
 		PID:                h.PID,
@@ -26,7 +26,7 @@ func (m *machine) export(h *holder) Holder {
 }
 
 // takeNewlyStale returns the holders that became stale since the last call.
-func (m *machine) takeNewlyStale() []Holder {
+func (m *proof) takeNewlyStale() []Holder {
 	var all []Holder
 	for _, h := range m.newlyStale {
 		all = append(all, m.export(h))
@@ -37,7 +37,7 @@ func (m *machine) takeNewlyStale() []Holder {
 
 // blocked returns the holders that keep fences open or may own positions in doubt, oldest
 // first.
-func (m *machine) blocked() []Holder {
+func (m *proof) blocked() []Holder {
 	keeping := map[*holder]bool{}
 	for _, f := range m.fences {
 		for _, h := range f.owners(m.safe) {

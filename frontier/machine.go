@@ -73,23 +73,14 @@ type (
 )
 
 // machine is the protocol without its I/O. It takes answers, and returns the next statement
-// and the Value. It reads no clock and knows no SQL. A new machine, and a machine whose token
-// changed, knows nothing.
+// and the Value. Its proof decides what the answers prove. A machine reads no clock and knows
+// no SQL. A new machine, and a machine whose token changed, knows nothing.
 type machine struct {
-	rules  rules
+	proof
 	jitter func(time.Duration) time.Duration
 
-	token  string // empty: not started
-	safe   int64
-	head   int64 // the highest visible position read so far
-	fences []*fence
-	doubts doubts
-	// holders are the holders of the latest scan, by virtualtransaction.
-	holders map[string]*holder
-	first   bool  // no fence has been opened yet
-	fenced  int64 // the highest position that a fence has covered
-	closing bool  // the oldest fence waits for a read before it closes with doubts
-	cache   tailCache
+	token string // empty: not started
+	cache tailCache
 
 	todo     action
 	behind   bool // the latest tail was full
@@ -99,31 +90,18 @@ type machine struct {
 	raised   int64 // as written in the settled row
 	raisedAt time.Time
 
-	value      *Value
-	newlyStale []*holder // became stale since the last takeNewlyStale
-}
-
-// rules are the settings of the machine.
-type rules struct {
-	strict     bool // see Config.Strict
-	staleAfter time.Duration
-	harborLag  int64
-	interval   time.Duration // between two tails of an idle log
-	raiseEvery time.Duration // between two writes of the settled row
-	// named reports whether the sequence of the positions is known. If not, every transaction
-	// is a holder, there is no last value, and nothing is durable.
-	named bool
+	value *Value
 }
 
 func newMachine(r rules, jitter func(time.Duration) time.Duration) *machine {
-	m := &machine{rules: r, jitter: jitter}
+	m := &machine{proof: proof{rules: r}, jitter: jitter}
 	m.forget()
 	return m
 }
 
 // forget resets the machine to the state of a new one. The published Value stays.
 func (m *machine) forget() {
-	*m = machine{rules: m.rules, jitter: m.jitter, value: m.value, holders: map[string]*holder{}, first: true, pause: firstPause}
+	*m = machine{proof: proof{rules: m.rules, holders: map[string]*holder{}, first: true}, jitter: m.jitter, value: m.value, pause: firstPause}
 	m.todo = action{do: readStart}
 }
 
@@ -291,42 +269,12 @@ func (m *machine) tailAt(at time.Time) {
 	}
 }
 
-// wantsScan reports whether positions are missing or the end of a transaction is awaited.
-func (m *machine) wantsScan() bool {
-	return m.head > m.safe || len(m.fences) > 0 || len(m.doubts.all) > 0
-}
-
 // hurry makes the next scan due after firstPause and resets the pause.
 func (m *machine) hurry() {
 	m.pause = firstPause
 	if soon := m.scanned.Add(firstPause); soon.Before(m.scanAt) {
 		m.scanAt = soon
 	}
-}
-
-// join advances safe over the runs that join it without a gap.
-func (m *machine) join(runs []store.Range) {
-	for _, run := range runs {
-		if run.First > m.safe+1 {
-			return
-		}
-		m.advance(run.Last)
-	}
-}
-
-// advance raises safe. While doubts exist, safe stays HarborLag behind the head.
-func (m *machine) advance(to int64) {
-	if len(m.doubts.all) > 0 {
-		to = min(to, m.head-m.rules.harborLag)
-	}
-	m.safe = max(m.safe, to)
-}
-
-func (m *machine) settled() int64 {
-	if len(m.doubts.all) > 0 {
-		return min(m.safe, m.doubts.all[0].First-1)
-	}
-	return m.safe
 }
 
 // publish makes a new Value if the state changed and the tail cache reaches safe.

@@ -5,7 +5,7 @@ var frontierMutants = []Mutant{
 	{
 		Name:    "head",
 		Mistake: "the frontier jumps to the highest visible position, for positions are handed out in order",
-		Edits:   []Edit{{"frontier/machine.go", `run.First > m.safe+1`, `false`}},
+		Edits:   []Edit{{"frontier/proof.go", `run.First > m.safe+1`, `false`}},
 	},
 	{
 		Name:    "locks-first",
@@ -164,8 +164,8 @@ var narrowingMutants = []Mutant{
 		Name:    "early-L",
 		Mistake: "an idle holder is narrowed to a last value of the sequence that was read before the scan which showed it idle",
 		Edits: []Edit{
-			{"frontier/machine.go", "type machine struct {", "type machine struct {\n\tearly int64"},
-			{"frontier/fence.go", "func (m *machine) narrow(last int64) {", `func (m *machine) narrow(last int64) {
+			{"frontier/proof.go", "type proof struct {", "type proof struct {\n\tearly int64"},
+			{"frontier/fence.go", "func (m *proof) narrow(last int64) {", `func (m *proof) narrow(last int64) {
 	early := m.early
 	if m.early = last; early > 0 {
 		last = early
