@@ -42,7 +42,7 @@ func ChannelsSQL(t tables.Jobs) (newJobs, ends string) {
 func newStatements(t tables.Jobs) statements {
 	newJobs, ends := ChannelsSQL(t)
 	values := sqltext.Names(t, sqltext.Values{
-		"sequence": ident.Literal(t.Jobs.SQL()), "news": newJobs, "ends": ends, "most_attempts": strconv.Itoa(maxAttempts),
+		"sequence": ident.Literal(t.Jobs.SQL()), "new_jobs": newJobs, "ends": ends, "most_attempts": strconv.Itoa(maxAttempts),
 		"timeout": liveness.TimeoutSQL("o", "interval '30 seconds'"), "open": "{open}", "limit": "{limit}", "ids": "{ids}", "condition": "{condition}",
 	})
 	r := func(name string) string { return texts.Statement(name, values) }

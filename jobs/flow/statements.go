@@ -36,9 +36,9 @@ type statements struct {
 }
 
 func newStatements(t tables.Jobs, mostSpread int) statements {
-	news, ends := queue.ChannelsSQL(t)
+	newJobs, ends := queue.ChannelsSQL(t)
 	values := sqltext.Names(t, sqltext.Values{
-		"runs": t.FlowRuns.SQL(), "steps": t.FlowSteps.SQL(), "turn": t.FlowSweep.SQL(), "news": news, "ends": ends,
+		"runs": t.FlowRuns.SQL(), "steps": t.FlowSteps.SQL(), "turn": t.FlowSweep.SQL(), "new_jobs": newJobs, "ends": ends,
 		"jobs_name": ident.Literal(t.Jobs.SQL()), "most": strconv.Itoa(mostSpread), "limit": "{limit}",
 	})
 	r := func(name string) string { return texts.Statement(name, values) }

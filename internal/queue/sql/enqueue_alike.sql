@@ -7,6 +7,6 @@ WITH new AS (
 	FROM jsonb_array_elements($9::jsonb)
 	RETURNING id
 ), told AS MATERIALIZED (
-	SELECT pg_notify({news}, $2::text) WHERE EXISTS (SELECT FROM {wanted} WHERE queue = $2::text AND until > statement_timestamp())
+	SELECT pg_notify({new_jobs}, $2::text) WHERE EXISTS (SELECT FROM {wanted} WHERE queue = $2::text AND until > statement_timestamp())
 )
 SELECT id FROM new WHERE (SELECT count(*) FROM told) >= 0

@@ -7,7 +7,7 @@ new AS (
 	ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 	RETURNING id, queue
 ), told AS MATERIALIZED (
-	SELECT pg_notify({news}, q.queue) FROM (SELECT DISTINCT queue FROM new) AS q
+	SELECT pg_notify({new_jobs}, q.queue) FROM (SELECT DISTINCT queue FROM new) AS q
 	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = q.queue AND w.until > statement_timestamp())
 )
 SELECT g.n, g.id FROM given AS g JOIN new USING (id) WHERE (SELECT count(*) FROM told) >= 0

@@ -3,6 +3,6 @@
 told AS MATERIALIZED (
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 	UNION ALL
-	SELECT pg_notify({news}, q.queue) FROM (SELECT DISTINCT queue FROM back) AS q
+	SELECT pg_notify({new_jobs}, q.queue) FROM (SELECT DISTINCT queue FROM back) AS q
 	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = q.queue AND w.until > statement_timestamp())
 )

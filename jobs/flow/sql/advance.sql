@@ -44,6 +44,6 @@ WITH {given}, seen AS MATERIALIZED (
 	WHERE s.id = t.id AND s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')
 	RETURNING s.id, s.name, s.state, s.spec, s.job_id
 ), {enqueue moved}, {concluded}
-SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM news) >= 0 AND (SELECT count(*) FROM ends) >= 0
+SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM notified) >= 0 AND (SELECT count(*) FROM ends) >= 0
 {held}
 UNION ALL SELECT id, 'run ' || json_build_object('Flow', flow, 'State', state, 'Took', took) FROM counted WHERE ended

@@ -6,5 +6,5 @@ WITH {given}, begun AS (
 		AND (SELECT m.state FROM {steps} AS m WHERE m.id = s.id >> 20 << 20) IN ('spread', 'completed', 'failed')
 	RETURNING s.id, s.name, s.state, s.spec, s.job_id
 ), {enqueue begun}
-SELECT id, state FROM begun WHERE (SELECT count(*) FROM news) >= 0
+SELECT id, state FROM begun WHERE (SELECT count(*) FROM notified) >= 0
 {held}

@@ -8,7 +8,7 @@ new AS (
 		AS x(kind text, queue text, priority smallint, delay bigint, max_attempts int, max_resets int)
 	WHERE s.state = 'enqueued'
 	RETURNING queue
-), news AS MATERIALIZED (
-	SELECT pg_notify({news}, q.queue) FROM (SELECT DISTINCT queue FROM new) AS q
+), notified AS MATERIALIZED (
+	SELECT pg_notify({new_jobs}, q.queue) FROM (SELECT DISTINCT queue FROM new) AS q
 	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = q.queue AND w.until > statement_timestamp())
 )

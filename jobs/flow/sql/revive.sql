@@ -8,4 +8,4 @@ WITH given AS MATERIALIZED (
 	RETURNING s.id, s.name, s.state, s.spec, s.job_id
 ), {enqueue again}
 UPDATE {runs} SET state = 'running', finished_at = NULL, cancel_at = NULL, unfinished = (SELECT count(*) FROM again), bad = $3::int
-WHERE id = $1::bigint AND (SELECT count(*) FROM news) >= 0
+WHERE id = $1::bigint AND (SELECT count(*) FROM notified) >= 0

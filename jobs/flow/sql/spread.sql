@@ -32,6 +32,6 @@ WITH {given}, list AS MATERIALIZED (
 		SELECT id >> 30 AS id, sum(n) AS n FROM spread WHERE state = 'spread' GROUP BY 1) AS e)) AS c(id bigint, n int)
 	WHERE r.id = c.id AND r.id = ANY (ARRAY(SELECT id >> 30 FROM spread))
 )
-SELECT id, state FROM spread WHERE (SELECT count(*) FROM news) >= 0
+SELECT id, state FROM spread WHERE (SELECT count(*) FROM notified) >= 0
 UNION ALL SELECT id, CASE WHEN long THEN 'long' ELSE 'ready' END FROM sums WHERE id NOT IN (SELECT id FROM sized)
 {held}

@@ -18,4 +18,4 @@ WITH given AS MATERIALIZED (
 	FROM given AS g CROSS JOIN run AS r
 	RETURNING id, name, state, spec, job_id
 ), {enqueue placed}
-SELECT id FROM run WHERE (SELECT count(*) FROM news) >= 0
+SELECT id FROM run WHERE (SELECT count(*) FROM notified) >= 0
