@@ -73,7 +73,7 @@ type (
 
 // What is to be done: what it leads to happens some time later.
 type (
-	orderLook  struct{ more bool }
+	orderPoll  struct{ more bool }
 	orderAbout struct {
 		name string
 		more bool
@@ -118,7 +118,7 @@ func (b board) next(m any) (board, []any) {
 		if b.open != "" {
 			return b, []any{orderAbout{b.open, false}}
 		}
-		return b, []any{orderLook{}}
+		return b, []any{orderPoll{}}
 	case looked:
 		b.take(m.view, m.err)
 		return b, waits(m.more)
@@ -357,7 +357,7 @@ func (b board) end(m made) (board, []any) {
 	case b.open != "":
 		return b, []any{orderAbout{b.open, true}}
 	}
-	return b, []any{orderLook{true}}
+	return b, []any{orderPoll{true}}
 }
 
 // said is an error for people, on one line.

@@ -126,7 +126,7 @@ func TestBoardSortsByEachColumn(t *testing.T) {
 // again, by one clock.
 func TestBoardIsOld(t *testing.T) {
 	b, orders := after(newBoard(shown(1, "a")), ticked{time.Date(2026, 1, 2, 3, 4, 11, 0, time.UTC)})
-	only[orderLook](t, orders)
+	only[orderPoll](t, orders)
 	b, orders = after(b, looked{err: errors.New("connection\x1b[2J refused\nhere")})
 	only[orderWait](t, orders)
 	if text := b.text(); !strings.Contains(text, "as of 03:04:01Z, 10s ago") || !strings.Contains(text, `connection\u001b[2J refused; here`) || !strings.Contains(text, "a ") {
@@ -169,7 +169,7 @@ func TestBoardPauses(t *testing.T) {
 		t.Errorf("keys while it is made do %#v", orders)
 	}
 	b, orders = after(b, made{plan: plan{what: "pause", name: "b"}})
-	only[orderLook](t, orders)
+	only[orderPoll](t, orders)
 	if !strings.Contains(b.text(), "pause of b: done") {
 		t.Errorf("shown is\n%s", b.text())
 	}

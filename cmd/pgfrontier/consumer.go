@@ -40,7 +40,7 @@ type dossier struct {
 }
 
 func (a *app) about(ctx context.Context, name string) (d dossier, err error) {
-	if d.view, err = a.look(ctx); err != nil {
+	if d.view, err = a.poll(ctx); err != nil {
 		return d, err
 	}
 	for _, c := range d.consumers {

@@ -180,7 +180,7 @@ func (a *app) examine(ctx context.Context, maxAge time.Duration) ([]finding, err
 	if p.jobsOnly {
 		return append(found, a.ask(ctx, &p, slices.DeleteFunc(slices.Clone(tableChecks), func(c check) bool { return !c.jobs }))...), ctx.Err()
 	}
-	if p.view, err = a.look(ctx); err == nil && p.fault == nil {
+	if p.view, err = a.poll(ctx); err == nil && p.fault == nil {
 		p.blockers, err = a.blockers(ctx, false)
 	}
 	if err != nil {

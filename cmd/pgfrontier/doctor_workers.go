@@ -242,11 +242,11 @@ func (p *patient) lateOnes(context.Context) (finding, error) {
 
 func (p *patient) failures(context.Context) (finding, error) {
 	var all, remedies []string
-	var troubles []alarms.UnitError
+	var failing []alarms.UnitError
 	for _, w := range p.living() {
-		troubles = append(troubles, alarms.UnitErrors(w.Status)...)
+		failing = append(failing, alarms.UnitErrors(w.Status)...)
 	}
-	for _, s := range alarms.Share(troubles) {
+	for _, s := range alarms.Share(failing) {
 		if !slices.ContainsFunc(p.consumers, func(c ops.Consumer) bool { return c.Name == s.Consumer }) {
 			continue // it was retired
 		}

@@ -53,7 +53,7 @@ the log back for as long, or if the log has a fault that stops all consumers.`,
 			case watch:
 				return a.watch(ctx, every)
 			}
-			v, err := a.lookAround(ctx)
+			v, err := a.pollAll(ctx)
 			if err != nil {
 				return err
 			}
@@ -76,7 +76,7 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		v, err := a.lookAround(ctx)
+		v, err := a.pollAll(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -103,7 +103,7 @@ func (a *app) watch(ctx context.Context, every time.Duration) error {
 }
 
 func (a *app) check(ctx context.Context, maxAge time.Duration) error {
-	v, err := a.look(ctx)
+	v, err := a.poll(ctx)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (a *app) top(ctx context.Context, every time.Duration) error {
 	if !ok {
 		return usage("top needs a terminal")
 	}
-	first, err := a.lookAround(ctx)
+	first, err := a.pollAll(ctx)
 	if err != nil {
 		return err // before the screen is taken
 	}
@@ -60,7 +60,7 @@ func (a *app) top(ctx context.Context, every time.Duration) error {
 	}
 	defer t.giveBack()
 	ctx, cancel := context.WithCancel(ctx)
-	s := &screen{app: a, ctx: ctx, terminal: t, board: newBoard(first), every: every, news: make(chan any)}
+	s := &screen{app: a, ctx: ctx, terminal: t, board: newBoard(first), every: every, results: make(chan any)}
 	err = s.run()
 	cancel()
 	s.busy.Wait()
@@ -75,9 +75,9 @@ type screen struct {
 	board board
 	every time.Duration
 
-	news   chan any // what orders lead to
-	busy   sync.WaitGroup
-	missed error // the unknown outcome of a change that ended after the screen
+	results chan any // what orders lead to
+	busy    sync.WaitGroup
+	missed  error // the unknown outcome of a change that ended after the screen
 }
 
 const sizeEvery = 250 * time.Millisecond // how often the terminal's size is asked
@@ -103,7 +103,7 @@ func (s *screen) run() error {
 			return nil
 		case <-resize.C:
 			continue
-		case m = <-s.news:
+		case m = <-s.results:
 		case k, open := <-keys:
 			if m = k; !open {
 				return nil // the terminal has hung up
@@ -144,7 +144,7 @@ func (s *screen) carryOut(o any) {
 
 func (s *screen) tell(m any) {
 	select {
-	case s.news <- m:
+	case s.results <- m:
 	case <-s.ctx.Done():
 	}
 }
@@ -160,8 +160,8 @@ func (s *screen) do(o any) any {
 		case now := <-timer.C:
 			return ticked{now}
 		}
-	case orderLook:
-		v, err := s.lookAround(s.ctx)
+	case orderPoll:
+		v, err := s.pollAll(s.ctx)
 		return looked{v, err, o.more}
 	case orderAbout:
 		d, err := s.about(s.ctx, o.name)

@@ -27,7 +27,7 @@ type view struct {
 	before    *view // the poll before; nil: no rates
 }
 
-func (a *app) look(ctx context.Context) (v view, err error) {
+func (a *app) poll(ctx context.Context) (v view, err error) {
 	o, err := a.operator(ctx)
 	if err != nil {
 		return v, err
@@ -47,11 +47,11 @@ func (a *app) look(ctx context.Context) (v view, err error) {
 	return v, err
 }
 
-// lookAround is a poll with what is wrong.
-func (a *app) lookAround(ctx context.Context) (v view, err error) {
+// pollAll is a poll with what is wrong.
+func (a *app) pollAll(ctx context.Context) (v view, err error) {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	if v, err = a.look(ctx); err != nil {
+	if v, err = a.poll(ctx); err != nil {
 		return v, err
 	}
 	names, err := a.names()
