@@ -325,16 +325,18 @@ func read(t *testing.T, text string) (s section) {
 	t.Helper()
 	have := map[string]bool{}
 	for _, cells := range tableRow.FindAllStringSubmatch(text, -1) {
-		r := row{source: strings.ReplaceAll(cells[1], "`", "")}
-		if r.source == "asked" {
-			continue // the head of the table
-		}
+		var says []string
 		claim, _, _ := strings.Cut(cells[2], ";") // and an explanation
 		for _, p := range phrase.FindAllStringSubmatch(claim, -1) {
-			r.says = append(r.says, p[1])
+			says = append(says, p[1])
 		}
-		have[r.source] = true
-		s.rows = append(s.rows, r)
+		for _, source := range strings.Split(strings.ReplaceAll(cells[1], "`", ""), ", ") {
+			if source == "asked" {
+				continue // the head of the table
+			}
+			have[source] = true
+			s.rows = append(s.rows, row{source: source, says: says})
+		}
 	}
 	for _, v := range sources {
 		if !have[v] {
