@@ -16,9 +16,8 @@
 //
 // # Liveness
 //
-// Package liveness decides which workers are dead, by the age of heartbeats. With advisory
-// locks, a worker is also dead if its session lock is free at two polls in a row. The leader
-// gives the units of dead workers to others.
+// Package liveness decides which workers are dead, by heartbeats and session locks. The leader gives
+// the units of dead workers to others.
 //
 // # Partitions
 //

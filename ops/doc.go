@@ -1,11 +1,6 @@
-// Package ops has the operations of operators. An [Operator] works on consumers. It pauses,
-// resumes, resets and retires a consumer, and replays one of its aggregates. It skips the event
-// at which a consumer is stuck, and retries or discards its dead letters. It shows the
-// consumers, the workers, the log, and the transactions that hold the log back. A [Jobs] works
-// on jobs. It pauses and lists queues and schedules, and caps queues. It cancels, retries,
-// discards and lists jobs, and acknowledges failed jobs. It cancels, retries and lists runs of
-// flows. Both need only the database. Workers and other operators may run at the same time, on
-// any host.
+// Package ops has the operations of operators. An [Operator] works on consumers, their dead
+// letters and the log. A [Jobs] works on jobs, queues, schedules and runs of flows. Both need only
+// the database. Workers and other operators may run at the same time, on any host.
 //
 // A change is one short transaction. It first locks the row that it changes. A worker's batch
 // locks the row of its consumer's checkpoint; the context bounds the wait. The change raises
