@@ -110,7 +110,7 @@
 // # Order and gaps
 //
 // Under [GapSkipStale], the default, consumers pass a transaction that stays open longer than
-// [WithStaleGapThreshold]. The positions that it may own are recorded for each consumer as
+// [WithStaleGapThreshold]. The positions that it may own are recorded per consumer as
 // open. Events that appear there are delivered late, and [consumer.Info] says so.
 // [Status].Blocked, the log and [observe.FrontierBlocked] name the transaction and the remedy.
 //
@@ -118,8 +118,7 @@
 // Only an operator's skip of an event passes earlier positions that are still being written.
 //
 // The table consumer_gap_skips audits passed positions. State void is a rolled-back append. It
-// is normal, and adds at most one row for each batch. State open is a position in doubt, which
-// ends as late or void. Closed rows are kept for [WithGapSkipRetention], by default without a
+// is normal. State open is a position in doubt, which ends as late or void. Closed rows are kept for [WithGapSkipRetention], by default without a
 // limit. Neighbouring void rows are merged, so the table stays small.
 //
 // # Options
@@ -152,7 +151,7 @@
 // consumer. [DispatcherStrategyNotify] adds one outside the pool. Start refuses a pool of fewer
 // than four. In a limited pool, the consumers leave three connections free and share the rest,
 // so no heartbeat waits for a handler. Give a worker a pool of its own: it does not count
-// connections of other users. Call SetMaxIdleConns(5 + consumers), and two more for each scoped
+// connections of other users. Call SetMaxIdleConns(5 + consumers), and two more per scoped
 // consumer: database/sql keeps two idle connections by default. A worker that lacks idle
 // connections logs it.
 //

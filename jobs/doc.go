@@ -120,7 +120,7 @@
 //
 // # Queues, priorities, order
 //
-// [WithQueue] names the queues that a worker serves, with the number of slots of each. Without
+// [WithQueue] names the queues that a worker serves, with their numbers of slots. Without
 // the option, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all queues
 // together, and [WithQueuePriority] sets which queues get the shared slots first. A full queue
 // does not delay others. A job of a kind without a handler is left for another worker.
@@ -220,8 +220,8 @@
 //
 // # Connections, drivers, PgBouncer
 //
-// A worker keeps one connection for its heartbeats. At times it uses one for each queue, at most
-// 32 at once, one to settle, and one for each running job of RegisterTx. A limited pool must have
+// A worker keeps one connection for its heartbeats. At times it uses one per queue, at most
+// 32 at once, one to settle, and one per running job of RegisterTx. A limited pool must have
 // four connections or more. Transactions of handlers leave three of them to the worker and share
 // the rest. Call SetMaxIdleConns with the sum: database/sql keeps two idle connections by
 // default. [WithNotifyConnectionString] adds one connection outside of the pool, which must not go

@@ -1,4 +1,4 @@
-// Package observe defines the events that workers report: one struct for each kind of
+// Package observe defines the events that workers report: one struct per kind of
 // event. Logs, metrics and alarms read them. The workers of packages worker, jobs,
 // jobs/table and jobs/schedule report in no other way.
 //

@@ -12,13 +12,13 @@ import (
 )
 
 var (
-	promising    = regexp.MustCompile(`(?i)\b(always|never|each|every|guarantee[sd]?)\b`)
-	distributing = regexp.MustCompile("(?i)\\b(for|of|to|per) each\\b|\\beach other\\b|`[^`]*`")
-	codeBlock    = regexp.MustCompile("(?ms)^```.*?^```$")
-	indented     = regexp.MustCompile(`(?m)^\t.*$`)
-	paragraph    = regexp.MustCompile(`\n\s*\n|\n *[-*] |\n\d+\. |\n\|| \| `)
-	sentence     = regexp.MustCompile(`[.!?:;]\s`)
-	promise      = regexp.MustCompile(`(?m)^\| ([\w./, -]+) \| (".+") \| .+ \|$`)
+	promising   = regexp.MustCompile(`(?i)\b(always|never|each|every|guarantee[sd]?)\b`)
+	unpromising = regexp.MustCompile("(?i)\\beach other\\b|`[^`]*`")
+	codeBlock   = regexp.MustCompile("(?ms)^```.*?^```$")
+	indented    = regexp.MustCompile(`(?m)^\t.*$`)
+	paragraph   = regexp.MustCompile(`\n\s*\n|\n *[-*] |\n\d+\. |\n\|| \| `)
+	sentence    = regexp.MustCompile(`[.!?:;]\s`)
+	promise     = regexp.MustCompile(`(?m)^\| ([\w./, -]+) \| (".+") \| .+ \|$`)
 )
 
 // Sentences that promise have a row in the list of CONTRIBUTING.md, which quotes them and names
@@ -40,7 +40,7 @@ func TestPromisesAreListed(t *testing.T) {
 	seen := 0
 	for file, text := range texts {
 		for _, s := range sentences(text) {
-			if !promising.MatchString(distributing.ReplaceAllString(s, "")) {
+			if !promising.MatchString(unpromising.ReplaceAllString(s, "")) {
 				continue
 			}
 			if seen++; !slices.ContainsFunc(quotes[file], func(q string) bool { return strings.Contains(s, q) }) {
