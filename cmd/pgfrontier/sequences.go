@@ -74,11 +74,13 @@ func (a *app) both(ctx context.Context, of func(consumers *ops.Operator, jobs *o
 // sequences are those that lie below an id.
 func (a *app) sequences(ctx context.Context) (all []ops.Sequence, err error) {
 	err = a.both(ctx, func(consumers *ops.Operator, jobs *ops.Jobs) error {
-		read := jobs.Sequences
+		var of interface {
+			Sequences(context.Context) ([]ops.Sequence, error)
+		} = jobs
 		if consumers != nil {
-			read = consumers.Sequences
+			of = consumers
 		}
-		some, err := read(ctx)
+		some, err := of.Sequences(ctx)
 		all = append(all, some...)
 		return err
 	})
@@ -108,11 +110,13 @@ func (a *app) raiseSequences(ctx context.Context) error {
 		do: func(ctx context.Context, _ *preview) (object, error) {
 			var raised []ops.Sequence
 			err := a.both(ctx, func(consumers *ops.Operator, jobs *ops.Jobs) error {
-				raise := jobs.RaiseSequences
+				var of interface {
+					RaiseSequences(context.Context, ops.By) ([]ops.Sequence, error)
+				} = jobs
 				if consumers != nil {
-					raise = consumers.RaiseSequences
+					of = consumers
 				}
-				some, err := raise(ctx, by)
+				some, err := of.RaiseSequences(ctx, by)
 				raised = append(raised, some...)
 				return err
 			})
