@@ -88,7 +88,7 @@ func TestDrainWorker(t *testing.T) {
 	if err := o.DrainWorker(t.Context(), w.ID(), by); !errors.Is(err, ops.ErrNoWorker) {
 		t.Errorf("of one that has left: %v", err)
 	}
-	if all, err := o.StoppedWorkers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].How != ops.WorkerDrained || all[0].StartedAt.IsZero() {
+	if all, err := o.StoppedWorkers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].How != "drained" || all[0].StartedAt.IsZero() {
 		t.Errorf("reported as stopped: %+v, %v", all, err)
 	}
 	if err := stop(); err != nil || w.Status().State != observe.StateStopped {

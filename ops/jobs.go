@@ -48,25 +48,11 @@ RETURNING id, detail::text, created_at`,
 	}, t: t, sql: newJobsStatements(t), queue: queue.New(t), flows: flows}, nil
 }
 
-// JobState is the state of a job. The states from JobCompleted on are final.
-type JobState string
-
-const (
-	JobAvailable JobState = "available" // runs as soon as it is due
-	JobRunning   JobState = "running"   // claimed by a worker
-
-	JobCompleted JobState = "completed"
-	JobFailed    JobState = "failed"
-	JobCancelled JobState = "cancelled"
-	JobExpired   JobState = "expired" // no worker claimed it in time
-	JobSkipped   JobState = "skipped" // a job that it waited for did not end well
-)
-
 var (
-	unfinishedStates = []JobState{JobAvailable, JobRunning}
-	finishedStates   = []JobState{JobCompleted, JobFailed, JobCancelled, JobExpired, JobSkipped}
+	unfinishedStates = []jobs.State{jobs.StateAvailable, jobs.StateRunning}
+	finishedStates   = []jobs.State{jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired, jobs.StateSkipped}
 	// unsuccessfulStates are the states of jobs that Retry accepts.
-	unsuccessfulStates = []JobState{JobFailed, JobCancelled, JobExpired, JobSkipped}
+	unsuccessfulStates = []jobs.State{jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired, jobs.StateSkipped}
 )
 
 // AllQueues stands for all queues together. PauseQueue, SetCap and SetRetention accept it.
@@ -85,7 +71,7 @@ var (
 
 // JobStateError refuses an operation on a job in state State.
 type JobStateError struct {
-	State JobState
+	State jobs.State
 	why   string
 }
 

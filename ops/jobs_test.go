@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
@@ -26,7 +27,7 @@ import (
 // for an operation on a queue.
 type jobsOperation struct {
 	kind ops.Kind
-	in   ops.JobState
+	in   jobs.State
 	do   func(ctx context.Context, o *ops.Jobs, job int64, queue string, by ops.By) error
 }
 
@@ -50,30 +51,30 @@ var everyJobs = map[string]jobsOperation{
 	"no retention": {ops.KindRetention, "", func(ctx context.Context, o *ops.Jobs, _ int64, q string, by ops.By) error {
 		return o.RemoveRetention(ctx, q, by)
 	}},
-	"cancel": {ops.KindCancel, ops.JobAvailable, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
+	"cancel": {ops.KindCancel, jobs.StateAvailable, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
 		_, err := o.Cancel(ctx, id, by)
 		return err
 	}},
-	"ask to end": {ops.KindCancel, ops.JobRunning, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
+	"ask to end": {ops.KindCancel, jobs.StateRunning, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
 		_, err := o.Cancel(ctx, id, by)
 		return err
 	}},
-	"retry": {ops.KindRetry, ops.JobFailed, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
+	"retry": {ops.KindRetry, jobs.StateFailed, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
 		_, err := o.Retry(ctx, id, by)
 		return err
 	}},
-	"rerun": {ops.KindRerun, ops.JobCompleted, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
+	"rerun": {ops.KindRerun, jobs.StateCompleted, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
 		_, err := o.Rerun(ctx, id, by)
 		return err
 	}},
-	"discard": {ops.KindDiscard, ops.JobFailed, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
+	"discard": {ops.KindDiscard, jobs.StateFailed, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
 		return o.Discard(ctx, id, by)
 	}},
 	"acknowledge": {ops.KindAcknowledge, "", func(ctx context.Context, o *ops.Jobs, _ int64, q string, by ops.By) error {
 		_, err := o.Acknowledge(ctx, q, time.Time{}, by)
 		return err
 	}},
-	"cancel all": {ops.KindCancel, ops.JobAvailable, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
+	"cancel all": {ops.KindCancel, jobs.StateAvailable, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
 		_, err := o.CancelAll(ctx, ops.Filter{After: max(id-1, 0), Before: max(id+1, 1)}, 10, by)
 		return err
 	}},
@@ -137,7 +138,7 @@ func TestEveryJobsOperationIsAudited(t *testing.T) {
 func TestEveryJobsOperationRefusesInvalidArguments(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
-	id := s.add(t, ops.JobAvailable)
+	id := s.add(t, jobs.StateAvailable)
 	for name, c := range map[string]struct {
 		id    int64
 		queue string
@@ -167,7 +168,7 @@ func TestEveryJobsOperationRefusesInvalidArguments(t *testing.T) {
 			says(t, err, c.says, fmt.Sprintf("ops: %s of ", op.kind))
 		}
 	}
-	if n := s.traces(t); n > 0 || s.is(t, id) != ops.JobAvailable || value[int](t, s, `SELECT count(*) FROM jobs_queues`) > 0 {
+	if n := s.traces(t); n > 0 || s.is(t, id) != jobs.StateAvailable || value[int](t, s, `SELECT count(*) FROM jobs_queues`) > 0 {
 		t.Errorf("%d traces of refused operations", n)
 	}
 }
@@ -226,7 +227,7 @@ func TestJobsDrivers(t *testing.T) {
 				}
 				s.Exec(t, `TRUNCATE jobs_queues`)
 			}
-			s.add(t, ops.JobRunning)
+			s.add(t, jobs.StateRunning)
 			if err := o.SetRetention(t.Context(), "slow", ops.Forever, by); err != nil {
 				t.Error(err)
 			}
@@ -269,7 +270,7 @@ func TestUnknownOutcomeOfAJobsOperation(t *testing.T) {
 	o := jobsOperator(t, db)
 	for _, happened := range []bool{false, true} {
 		after.Store(happened)
-		id := s.add(t, ops.JobFailed)
+		id := s.add(t, jobs.StateFailed)
 		as, err := o.Retry(t.Context(), id, by)
 		var unknown *ops.UnknownOutcomeError
 		if !errors.As(err, &unknown) || as != 0 {
@@ -290,7 +291,7 @@ func TestUnknownOutcomeOfAJobsOperation(t *testing.T) {
 func TestJobsOperationsWait(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
-	id := s.add(t, ops.JobAvailable)
+	id := s.add(t, jobs.StateAvailable)
 	s.Exec(t, `INSERT INTO jobs_queues (name) VALUES ('slow')`)
 	other, err := s.DB.BeginTx(t.Context(), nil)
 	if err != nil {

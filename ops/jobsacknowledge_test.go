@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
 // fail creates a failed job. finished is an SQL expression.
 func (s jobsSite) fail(t testing.TB, finished string) int64 {
 	t.Helper()
-	id := s.add(t, ops.JobFailed)
+	id := s.add(t, jobs.StateFailed)
 	s.Exec(t, `UPDATE jobs_history SET finished_at = `+finished+` WHERE id = $1`, id)
 	return id
 }
@@ -30,13 +31,13 @@ func TestAcknowledge(t *testing.T) {
 		t.Errorf("%v, and %d traces", err, s.traces(t))
 	}
 	old, late := s.fail(t, `'2026-01-02 03:04:05.000006Z'`), s.fail(t, `'2026-01-02 03:04:05.000007Z'`)
-	s.Exec(t, `UPDATE jobs_history SET finished_at = '2020-01-01' WHERE id = $1`, s.add(t, ops.JobExpired))
+	s.Exec(t, `UPDATE jobs_history SET finished_at = '2020-01-01' WHERE id = $1`, s.add(t, jobs.StateExpired))
 	other := s.fail(t, `'2020-01-01'`)
 	s.Exec(t, `UPDATE jobs_history SET queue = 'other' WHERE id = $1`, other)
 	state := func(when string, want ...bool) {
 		t.Helper()
 		left := ops.Count(1) // in the other queue
-		for i, j := range s.list(t, ops.Filter{States: []ops.JobState{ops.JobFailed}, Queue: "slow"}, 10) {
+		for i, j := range s.list(t, ops.Filter{States: []jobs.State{jobs.StateFailed}, Queue: "slow"}, 10) {
 			if is := j.AcknowledgedAt != nil; is != want[i] {
 				t.Errorf("%s: job %d is acknowledged: %v", when, j.ID, is)
 			}
@@ -92,7 +93,7 @@ func TestUnseenFailuresAreNotAcknowledged(t *testing.T) {
 	// open fails a job in a transaction, and returns the transaction's Commit.
 	open := func() (commit func() error) {
 		t.Helper()
-		id := s.add(t, ops.JobFailed)
+		id := s.add(t, jobs.StateFailed)
 		tx, err := s.DB.BeginTx(ctx, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -152,7 +153,7 @@ func TestUnseenFailuresAreNotAcknowledged(t *testing.T) {
 	left(1)
 
 	commit = open()
-	gone := s.add(t, ops.JobFailed)
+	gone := s.add(t, jobs.StateFailed)
 	shown, through = preview()
 	s.Exec(t, `DELETE FROM jobs_history WHERE id = $1`, gone) // the number of jobs and the last failure stay the same
 	end(t, commit)
@@ -168,7 +169,7 @@ func TestUnseenFailuresAreNotAcknowledged(t *testing.T) {
 	if _, err := other.Exec(`DELETE FROM jobs_history WHERE acknowledged_at IS NULL`); err != nil {
 		t.Fatal(err)
 	}
-	s.add(t, ops.JobFailed)
+	s.add(t, jobs.StateFailed)
 	if did, err := s.Acknowledge(ctx, "slow", time.Time{}, by); err != nil || did.Jobs != 1 {
 		t.Errorf("%+v, %v", did, err)
 	}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/jobs"
 )
 
 // lockedJob is an unfinished job whose row the transaction has locked.
 type lockedJob struct {
-	State   JobState `json:"state"` // before the operation
-	Kind    string   `json:"kind"`
-	Attempt int      `json:"attempt"` // 0: it has not run yet
+	State   jobs.State `json:"state"` // before the operation
+	Kind    string     `json:"kind"`
+	Attempt int        `json:"attempt"` // 0: it has not run yet
 	queue   string
 	due     bool
 	runAt   string
@@ -38,12 +39,12 @@ SELECT state, kind, queue, attempt, run_at <= clock_timestamp(), to_json(run_at)
 
 // finishedJob is a finished job as recorded in the table of operations.
 type finishedJob struct {
-	State      JobState  `json:"state"`
-	Kind       string    `json:"kind"`
-	Attempt    int       `json:"attempt"`
-	FinishedAt time.Time `json:"finished_at"`
-	Code       string    `json:"code,omitempty"`
-	Error      string    `json:"error,omitempty"`
+	State      jobs.State `json:"state"`
+	Kind       string     `json:"kind"`
+	Attempt    int        `json:"attempt"`
+	FinishedAt time.Time  `json:"finished_at"`
+	Code       string     `json:"code,omitempty"`
+	Error      string     `json:"error,omitempty"`
 	queue      string
 }
 
@@ -63,11 +64,11 @@ SELECT state, kind, queue, attempt, `+pgdriver.Time(`finished_at`)+`, coalesce(c
 	return j, nil
 }
 
-// Cancel cancels a job. A job that does not run is JobCancelled at once. If the job runs,
-// Cancel asks the run to end: its context is cancelled. The job is then JobCancelled, unless
+// Cancel cancels a job. A job that does not run is jobs.StateCancelled at once. If the job runs,
+// Cancel asks the run to end: its context is cancelled. The job is then jobs.StateCancelled, unless
 // its handler returns nil. Cancel returns the job's state after the call. It refuses a finished
 // job, and a job whose run was asked before, with a [JobStateError].
-func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now JobState, err error) {
+func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err error) {
 	v := onJob(KindCancel, id, by)
 	err = o.changeJobs(ctx, v, checkJob(id), func(tx *sql.Tx) (any, error) {
 		j, found, err := o.lockJob(ctx, tx, id)
@@ -95,11 +96,11 @@ func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now JobState, err e
 }
 
 // cancel cancels jobs in state in, which the transaction has locked.
-func (o *Jobs) cancel(ctx context.Context, tx *sql.Tx, in JobState, ids []int64) (now JobState, err error) {
-	if in == JobRunning {
-		return JobRunning, o.queue.AskAll(ctx, tx, ids)
+func (o *Jobs) cancel(ctx context.Context, tx *sql.Tx, in jobs.State, ids []int64) (now jobs.State, err error) {
+	if in == jobs.StateRunning {
+		return jobs.StateRunning, o.queue.AskAll(ctx, tx, ids)
 	}
-	return JobCancelled, o.queue.CancelAll(ctx, tx, ids)
+	return jobs.StateCancelled, o.queue.CancelAll(ctx, tx, ids)
 }
 
 // CancelledJobs is the result of CancelAll.
@@ -124,7 +125,7 @@ func (o *Jobs) CancelAll(ctx context.Context, f Filter, limit int, by By) (all C
 	}
 	err = o.changeJobs(ctx, onQueue(KindCancel, f.Queue, by), invalid, func(tx *sql.Tx) (any, error) {
 		all = CancelledJobs{[]int64{}, []int64{}} // in JSON, no null
-		for _, state := range []JobState{JobRunning, JobAvailable} {
+		for _, state := range []jobs.State{jobs.StateRunning, jobs.StateAvailable} {
 			left := limit - len(all.Asked) - len(all.Cancelled)
 			if left == 0 || !f.has(state) {
 				continue
@@ -136,7 +137,7 @@ func (o *Jobs) CancelAll(ctx context.Context, f Filter, limit int, by By) (all C
 			if err != nil {
 				return nil, err
 			}
-			if state == JobRunning {
+			if state == jobs.StateRunning {
 				all.Asked = append(all.Asked, ids...)
 			} else {
 				all.Cancelled = append(all.Cancelled, ids...)
@@ -151,19 +152,19 @@ func (o *Jobs) CancelAll(ctx context.Context, f Filter, limit int, by By) (all C
 }
 
 type cancelAllDetail struct {
-	States    []JobState `json:"states,omitempty"`
-	Kind      string     `json:"kind,omitempty"`
-	After     int64      `json:"after,omitempty"`
-	Before    int64      `json:"before,omitempty"`
-	Cancelled []int64    `json:"cancelled"`
-	Asked     []int64    `json:"asked_to_end"`
+	States    []jobs.State `json:"states,omitempty"`
+	Kind      string       `json:"kind,omitempty"`
+	After     int64        `json:"after,omitempty"`
+	Before    int64        `json:"before,omitempty"`
+	Cancelled []int64      `json:"cancelled"`
+	Asked     []int64      `json:"asked_to_end"`
 }
 
 // lockJobs locks jobs in a state, the newest first. It skips locked rows.
-func (o *Jobs) lockJobs(ctx context.Context, tx *sql.Tx, f Filter, state JobState, limit int) ([]int64, error) {
+func (o *Jobs) lockJobs(ctx context.Context, tx *sql.Tx, f Filter, state jobs.State, limit int) ([]int64, error) {
 	var p pgdriver.Parameters
 	where := f.where(&p, state)
-	if state == JobRunning {
+	if state == jobs.StateRunning {
 		where += ` AND cancel_at IS NULL`
 	}
 	query := `SELECT id FROM ` + o.t.Jobs.SQL() + ` AS j WHERE ` + where + ` ORDER BY ` + order(state) + ` LIMIT ` + p.Add("bigint", limit) + ` FOR UPDATE SKIP LOCKED`

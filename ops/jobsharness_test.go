@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -42,7 +43,7 @@ func value[T any](t testing.TB, s jobsSite, query string, args ...any) (v T) {
 }
 
 // add inserts a job with every column set, in a state, and returns its ID.
-func (s jobsSite) add(t testing.TB, state ops.JobState) int64 {
+func (s jobsSite) add(t testing.TB, state jobs.State) int64 {
 	t.Helper()
 	id := value[int64](t, s, `INSERT INTO jobs (kind, queue, priority, run_at, good_until, args, meta, attempt, failures, resets, max_attempts, max_resets, unique_key)
 		VALUES ('mail', 'slow', 3, clock_timestamp() - interval '1 minute', clock_timestamp() + interval '1 day', '{"to": 7}', '{"by": "me"}', 4, 2, 1, 6, 3, gen_random_uuid()::text)
@@ -52,11 +53,11 @@ func (s jobsSite) add(t testing.TB, state ops.JobState) int64 {
 }
 
 // put changes the state of a job, as workers do.
-func (s jobsSite) put(t testing.TB, id int64, state ops.JobState) {
+func (s jobsSite) put(t testing.TB, id int64, state jobs.State) {
 	t.Helper()
 	switch state {
-	case ops.JobAvailable:
-	case ops.JobRunning:
+	case jobs.StateAvailable:
+	case jobs.StateRunning:
 		s.Exec(t, `UPDATE jobs SET state = 'running', claim = 7, claimed_by = '12345678-0000-0000-0000-000000000000', claimed_at = clock_timestamp(), started_at = clock_timestamp() WHERE id = $1`, id)
 	default:
 		s.Exec(t, `WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING *)
@@ -72,9 +73,9 @@ func (s jobsSite) later(t testing.TB, id int64) {
 }
 
 // is returns the state of a job, empty if there is no job.
-func (s jobsSite) is(t testing.TB, id int64) ops.JobState {
+func (s jobsSite) is(t testing.TB, id int64) jobs.State {
 	t.Helper()
-	return value[ops.JobState](t, s, `SELECT coalesce((SELECT state FROM jobs WHERE id = $1), (SELECT state FROM jobs_history WHERE id = $1), '')`, id)
+	return value[jobs.State](t, s, `SELECT coalesce((SELECT state FROM jobs WHERE id = $1), (SELECT state FROM jobs_history WHERE id = $1), '')`, id)
 }
 
 // last returns the latest operation, and unmarshals its detail.

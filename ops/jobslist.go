@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/jobs"
 )
 
 // Job is a job as stored in the tables.
@@ -20,7 +21,7 @@ type Job struct {
 	ID          int64
 	Kind        string
 	Queue       string
-	State       JobState
+	State       jobs.State
 	Priority    int        // 1, the first, to 9
 	RunAt       time.Time  // the zero Time: never, as it is infinity
 	GoodUntil   *time.Time // nil: it does not expire
@@ -45,9 +46,9 @@ type Job struct {
 
 // Filter selects jobs. The zero Filter selects all jobs.
 type Filter struct {
-	States []JobState // empty: all
-	Kind   string     // empty: all
-	Queue  string     // empty: all
+	States []jobs.State // empty: all
+	Kind   string       // empty: all
+	Queue  string       // empty: all
 
 	// After and Before bound the IDs: a job's ID is above After and below Before. 0 is no
 	// bound. For the next page, set Before to the last ID of this page.
@@ -58,9 +59,9 @@ func (f Filter) empty() bool {
 	return len(f.States) == 0 && f.Kind == "" && f.Queue == "" && f.After == 0 && f.Before == 0
 }
 
-func (f Filter) has(s JobState) bool { return len(f.States) == 0 || slices.Contains(f.States, s) }
+func (f Filter) has(s jobs.State) bool { return len(f.States) == 0 || slices.Contains(f.States, s) }
 
-func (f Filter) check(states ...JobState) (err error) {
+func (f Filter) check(states ...jobs.State) (err error) {
 	var all []error
 	for _, s := range f.States {
 		if !slices.Contains(states, s) {
@@ -90,7 +91,7 @@ func checkLimit(limit int) error {
 
 // where returns the conditions of the filter for state, or for all states if state is empty. The
 // state is part of the text, since the predicates of indexes contain it.
-func (f Filter) where(p *pgdriver.Parameters, state JobState) string {
+func (f Filter) where(p *pgdriver.Parameters, state jobs.State) string {
 	where := `true`
 	if state != "" {
 		where = `state = '` + string(state) + `'`
@@ -101,8 +102,8 @@ func (f Filter) where(p *pgdriver.Parameters, state JobState) string {
 
 // order returns the ORDER BY. For running jobs, it keeps the planner from a scan in the order
 // of IDs through all waiting jobs.
-func order(state JobState) string {
-	if state == JobRunning {
+func order(state jobs.State) string {
+	if state == jobs.StateRunning {
 		return `id + 0 DESC`
 	}
 	return `id DESC`
@@ -126,7 +127,7 @@ func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
 func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
 	var p pgdriver.Parameters
 	most := p.Add("bigint", limit)
-	part := func(columns, table string, state JobState) string {
+	part := func(columns, table string, state jobs.State) string {
 		return `(SELECT ` + columns + ` FROM ` + table + ` WHERE ` + f.where(&p, state) + ` ORDER BY ` + order(state) + ` LIMIT ` + most + `)`
 	}
 	var parts []string
@@ -149,25 +150,15 @@ var scanJob = pgdriver.Columns(func(j *Job) []any {
 		&j.Code, &j.Error, pgdriver.RawJSON(&j.Result), pgdriver.UTCOrNil(&j.AcknowledgedAt)}
 })
 
-// Attempt is a run that did not finish its job.
-type Attempt struct {
-	Attempt     int // from 1
-	Worker      uuid.UUID
-	StartedAt   *time.Time // nil: it was prefetched and never started
-	EndedAt     time.Time
-	Outcome     string // "error", "snoozed", "released" or "lost"
-	Code, Error string
-}
-
 // maxAttempts is the largest result of Attempts. A job that is snoozed repeatedly has any
 // number of attempts.
 const maxAttempts = 1_000
 
 // Attempts lists the runs of a job that did not finish it, in order. It returns the latest
 // 1,000 at most, and none for a job that does not exist.
-func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
-	all, err := read(ctx, &o.core, fmt.Sprintf("list the attempts of job %d", id), nil, pgdriver.Columns(func(a *Attempt) []any {
-		return []any{&a.Attempt, &a.Worker, pgdriver.UTCOrNil(&a.StartedAt), pgdriver.UTC(&a.EndedAt), &a.Outcome, &a.Code, &a.Error}
+func (o *Jobs) Attempts(ctx context.Context, id int64) ([]jobs.Attempt, error) {
+	all, err := read(ctx, &o.core, fmt.Sprintf("list the attempts of job %d", id), nil, pgdriver.Columns(func(a *jobs.Attempt) []any {
+		return []any{&a.Number, &a.Worker, pgdriver.UTCOrNil(&a.StartedAt), pgdriver.UTC(&a.EndedAt), &a.Outcome, &a.Code, &a.Error}
 	}), `
 SELECT attempt, coalesce(worker_id::text, ''), `+pgdriver.Time(`started_at`)+`, `+pgdriver.Time(`ended_at`)+`, outcome, coalesce(code, ''), coalesce(error, '')
 FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT $2::bigint`, id, maxAttempts)

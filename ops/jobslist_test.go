@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -22,28 +23,28 @@ func TestListShowsJobs(t *testing.T) {
 	s := newJobsSite(t)
 	s.Exec(t, `INSERT INTO jobs (kind) VALUES ('bare')`)
 	bare := s.list(t, ops.Filter{}, 10)[0]
-	if bare.ID == 0 || bare.Kind != "bare" || bare.Queue != "default" || bare.State != ops.JobAvailable || bare.Priority != 5 || string(bare.Args) != `{}` || bare.RunAt.IsZero() || bare.CreatedAt.IsZero() ||
+	if bare.ID == 0 || bare.Kind != "bare" || bare.Queue != "default" || bare.State != jobs.StateAvailable || bare.Priority != 5 || string(bare.Args) != `{}` || bare.RunAt.IsZero() || bare.CreatedAt.IsZero() ||
 		bare.GoodUntil != nil || bare.Meta != nil || bare.UniqueKey != "" || bare.Worker != uuid.Nil || bare.StartedAt != nil || bare.CancelAt != nil || bare.FinishedAt != nil || bare.Code+bare.Error != "" || bare.Result != nil {
 		t.Errorf("the bare one is %+v", bare)
 	}
-	id := s.add(t, ops.JobRunning)
+	id := s.add(t, jobs.StateRunning)
 	s.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome, code, error) VALUES ($1, 1, 'error', 'E1', 'first'), ($1, 2, 'lost', 'WORKER_LOST', NULL), ($1, 3, 'error', 'E3', 'third'), ($1, 4, 'snoozed', NULL, NULL)`, id)
 	j := s.list(t, ops.Filter{}, 10)[0]
-	if j.ID != id || j.State != ops.JobRunning || j.Attempt != 4 || j.Failures != 2 || j.Resets != 1 || j.MaxAttempts != 6 || j.MaxResets != 3 || j.Priority != 3 || string(j.Meta) != `{"by": "me"}` ||
+	if j.ID != id || j.State != jobs.StateRunning || j.Attempt != 4 || j.Failures != 2 || j.Resets != 1 || j.MaxAttempts != 6 || j.MaxResets != 3 || j.Priority != 3 || string(j.Meta) != `{"by": "me"}` ||
 		j.UniqueKey == "" || j.GoodUntil == nil || j.StartedAt == nil || j.Worker.String()[:8] != "12345678" || j.Code != "E3" || j.Error != "third" || j.FinishedAt != nil {
 		t.Errorf("the running one is %+v", j)
 	}
 	attempts, err := s.Attempts(t.Context(), id)
-	if err != nil || len(attempts) != 4 || attempts[0].Error != "first" || attempts[1].Outcome != "lost" || attempts[3].Attempt != 4 || attempts[3].Worker != uuid.Nil || attempts[3].StartedAt != nil || attempts[3].EndedAt.IsZero() {
+	if err != nil || len(attempts) != 4 || attempts[0].Error != "first" || attempts[1].Outcome != "lost" || attempts[3].Number != 4 || attempts[3].Worker != uuid.Nil || attempts[3].StartedAt != nil || attempts[3].EndedAt.IsZero() {
 		t.Errorf("its attempts are %+v, %v", attempts, err)
 	}
 	s.Exec(t, `UPDATE jobs SET run_at = 'infinity', good_until = 'infinity' WHERE id = $1`, id)
 	if j := s.list(t, ops.Filter{}, 10)[0]; !j.RunAt.IsZero() || j.GoodUntil != nil {
 		t.Errorf("of one that is never due, and never over: %v, %v", j.RunAt, j.GoodUntil)
 	}
-	id = s.add(t, ops.JobFailed)
+	id = s.add(t, jobs.StateFailed)
 	j = s.list(t, ops.Filter{}, 10)[0]
-	if j.ID != id || j.State != ops.JobFailed || j.Code != "E7" || j.Error != "boom" || string(j.Result) != `{"n": 1}` || j.FinishedAt == nil || time.Since(*j.FinishedAt) > time.Hour {
+	if j.ID != id || j.State != jobs.StateFailed || j.Code != "E7" || j.Error != "boom" || string(j.Result) != `{"n": 1}` || j.FinishedAt == nil || time.Since(*j.FinishedAt) > time.Hour {
 		t.Errorf("the failed one is %+v", j)
 	}
 }
@@ -57,15 +58,15 @@ func TestListFilters(t *testing.T) {
 		id := value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ($1, $2) RETURNING id`, fmt.Sprint("k", i%3), fmt.Sprint("q", i%2))
 		s.put(t, id, all[i%len(all)])
 	}
-	jobs := s.list(t, ops.Filter{}, 100)
-	if len(jobs) != 40 || !slices.IsSortedFunc(jobs, func(a, b ops.Job) int { return int(b.ID - a.ID) }) {
-		t.Fatalf("%d jobs", len(jobs))
+	stored := s.list(t, ops.Filter{}, 100)
+	if len(stored) != 40 || !slices.IsSortedFunc(stored, func(a, b ops.Job) int { return int(b.ID - a.ID) }) {
+		t.Fatalf("%d jobs", len(stored))
 	}
-	for _, states := range [][]ops.JobState{nil, {ops.JobFailed}, {ops.JobRunning, ops.JobRunning}, {ops.JobCompleted, ops.JobAvailable}, all} {
+	for _, states := range [][]jobs.State{nil, {jobs.StateFailed}, {jobs.StateRunning, jobs.StateRunning}, {jobs.StateCompleted, jobs.StateAvailable}, all} {
 		for _, f := range []ops.Filter{{}, {Kind: "k1"}, {Queue: "q1"}, {Kind: "k2", Queue: "q0"}, {After: 10, Before: 31}, {After: 39}, {Kind: "none"}} {
 			f.States = states
 			var want, got []int64
-			for _, j := range jobs {
+			for _, j := range stored {
 				if (len(states) == 0 || slices.Contains(states, j.State)) && (f.Kind == "" || f.Kind == j.Kind) && (f.Queue == "" || f.Queue == j.Queue) && j.ID > f.After && (f.Before == 0 || j.ID < f.Before) {
 					want = append(want, j.ID)
 				}
@@ -86,7 +87,7 @@ func TestListFilters(t *testing.T) {
 		}
 	}
 	for name, f := range map[string]ops.Filter{
-		`the state "done" is not one of ["available"`: {States: []ops.JobState{"done"}},
+		`the state "done" is not one of ["available"`: {States: []jobs.State{"done"}},
 		`no job is in queue "*"`:                      {Queue: "*"},
 		"the kind":                                    {Kind: "\x00"},
 		"After is -1 and Before 0":                    {After: -1},
@@ -167,13 +168,13 @@ func TestPlansOfLists(t *testing.T) {
 			"all":               {ops.Filter{}, 250, true},
 			"a page":            {ops.Filter{Before: 50_000}, 250, true},
 			"ids":               {ops.Filter{After: 500, Before: 700}, 450, true},
-			"available":         {ops.Filter{States: []ops.JobState{ops.JobAvailable}}, 250, false},
-			"running":           {ops.Filter{States: []ops.JobState{ops.JobRunning}}, 500, true},
-			"failed":            {ops.Filter{States: []ops.JobState{ops.JobFailed}}, 1000, true},
-			"expired":           {ops.Filter{States: []ops.JobState{ops.JobExpired}}, 1000, true},
-			"completed":         {ops.Filter{States: []ops.JobState{ops.JobCompleted}}, 500, false},
+			"available":         {ops.Filter{States: []jobs.State{jobs.StateAvailable}}, 250, false},
+			"running":           {ops.Filter{States: []jobs.State{jobs.StateRunning}}, 500, true},
+			"failed":            {ops.Filter{States: []jobs.State{jobs.StateFailed}}, 1000, true},
+			"expired":           {ops.Filter{States: []jobs.State{jobs.StateExpired}}, 1000, true},
+			"completed":         {ops.Filter{States: []jobs.State{jobs.StateCompleted}}, 500, false},
 			"a queue":           {ops.Filter{Queue: "q1"}, 1500, false},
-			"failed of a queue": {ops.Filter{Queue: "q1", States: []ops.JobState{ops.JobFailed}}, 250, true},
+			"failed of a queue": {ops.Filter{Queue: "q1", States: []jobs.State{jobs.StateFailed}}, 250, true},
 			"a kind":            {ops.Filter{Kind: "k1"}, 2000, false},
 		} {
 			if !c.rare && statistics == "of empty tables" {

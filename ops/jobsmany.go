@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/jobs"
 )
 
 // maxMany is the largest number of finished jobs that one transaction changes. Each job takes
@@ -63,7 +64,7 @@ func (o *Jobs) DiscardAll(ctx context.Context, f Filter, limit int, by By) (ids 
 
 // changeMany applies do to finished jobs, and records each change. refused is an SQL condition
 // for the jobs j that do would refuse.
-func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []JobState, refused string, limit int, by By, do func(tx *sql.Tx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
+func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []jobs.State, refused string, limit int, by By, do func(tx *sql.Tx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
 	invalid := f.check(allowed...)
 	switch {
 	case limit < 1 || limit > maxMany:
@@ -72,7 +73,7 @@ func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []Jo
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: the filter is empty: name states, a kind, a queue or IDs", ErrInvalid))
 	}
 	if len(f.States) == 0 {
-		f.States = []JobState{JobFailed}
+		f.States = []jobs.State{jobs.StateFailed}
 	}
 	err = o.changeJobs(ctx, onQueue(kind, f.Queue, by), invalid, func(tx *sql.Tx) (any, error) {
 		found, err := o.finishedJobs(ctx, tx, f, refused, limit)
@@ -103,9 +104,9 @@ func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []Jo
 }
 
 type manyDetail struct {
-	States []JobState `json:"states"`
-	Kind   string     `json:"kind,omitempty"`
-	Jobs   int        `json:"jobs"` // each has its own operation
+	States []jobs.State `json:"states"`
+	Kind   string       `json:"kind,omitempty"`
+	Jobs   int          `json:"jobs"` // each has its own operation
 }
 
 // finishedJobs returns the newest jobs of the history that match the filter and not refused.

@@ -17,7 +17,7 @@ func TestRetryAll(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
-	for _, f := range []ops.Filter{{}, {States: []ops.JobState{ops.JobCompleted}}, {States: []ops.JobState{ops.JobRunning}}, {Queue: ops.AllQueues}, {Queue: "slow", After: -1}} {
+	for _, f := range []ops.Filter{{}, {States: []jobs.State{jobs.StateCompleted}}, {States: []jobs.State{jobs.StateRunning}}, {Queue: ops.AllQueues}, {Queue: "slow", After: -1}} {
 		if _, err := s.RetryAll(ctx, f, 10, by); !errors.Is(err, ops.ErrInvalid) {
 			t.Errorf("%+v: %v", f, err)
 		}
@@ -29,13 +29,13 @@ func TestRetryAll(t *testing.T) {
 	if n := s.traces(t); n != 0 {
 		t.Errorf("what was refused left %d traces", n)
 	}
-	of := map[ops.JobState][]int64{}
+	of := map[jobs.State][]int64{}
 	for range 3 {
 		for _, state := range append(finished, unfinished...) {
 			of[state] = append(of[state], s.add(t, state))
 		}
 	}
-	failed := of[ops.JobFailed]
+	failed := of[jobs.StateFailed]
 	if _, err := s.Retry(ctx, failed[1], by); err != nil {
 		t.Fatal(err)
 	}
@@ -48,12 +48,12 @@ func TestRetryAll(t *testing.T) {
 			t.Fatalf("%+v, %v; want %v", all, err, want)
 		}
 		for i, id := range all.Jobs {
-			if made, err := s.Operations(ctx, ops.OperationFilter{Job: all.As[i]}, 10); err != nil || len(made) != 1 || made[0].Job != id || made[0].Kind != ops.KindRetry || made[0].By != by || s.is(t, all.As[i]) != ops.JobAvailable {
+			if made, err := s.Operations(ctx, ops.OperationFilter{Job: all.As[i]}, 10); err != nil || len(made) != 1 || made[0].Job != id || made[0].Kind != ops.KindRetry || made[0].By != by || s.is(t, all.As[i]) != jobs.StateAvailable {
 				t.Errorf("job %d runs again as %d: %+v, %v", id, all.As[i], made, err)
 			}
 		}
 		var detail struct {
-			States []ops.JobState
+			States []jobs.State
 			Jobs   int
 		}
 		if op := s.last(t, &detail); op.Job != 0 || op.Queue != "slow" || detail.Jobs != len(want) || len(detail.States) == 0 {
@@ -63,9 +63,9 @@ func TestRetryAll(t *testing.T) {
 	retry(mail, 1, failed[2])
 	retry(mail, 10, failed[0])
 	retry(mail, 10)
-	mail.States = []ops.JobState{ops.JobExpired, ops.JobCancelled, ops.JobExpired}
-	mail.After = of[ops.JobExpired][0]
-	want := slices.Concat(of[ops.JobExpired][1:], slices.DeleteFunc(slices.Clone(of[ops.JobCancelled]), func(id int64) bool { return id <= mail.After }))
+	mail.States = []jobs.State{jobs.StateExpired, jobs.StateCancelled, jobs.StateExpired}
+	mail.After = of[jobs.StateExpired][0]
+	want := slices.Concat(of[jobs.StateExpired][1:], slices.DeleteFunc(slices.Clone(of[jobs.StateCancelled]), func(id int64) bool { return id <= mail.After }))
 	slices.Sort(want)
 	slices.Reverse(want)
 	retry(mail, 10, want...)
@@ -79,7 +79,7 @@ func TestRetryAllAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	for range 30 {
-		s.add(t, ops.JobFailed)
+		s.add(t, jobs.StateFailed)
 	}
 	var all sync.WaitGroup
 	for range 4 {
@@ -108,8 +108,8 @@ func TestRetryAllSkipsStepsOfFlows(t *testing.T) {
 	}
 	other := value[int64](t, s, `INSERT INTO jobs (kind, meta) VALUES ('first', '{"flow_step": "x"}') RETURNING id`)
 	step := value[int64](t, s, `SELECT id FROM jobs WHERE kind = 'first' AND id <> $1`, other)
-	s.put(t, other, ops.JobFailed)
-	s.put(t, step, ops.JobFailed)
+	s.put(t, other, jobs.StateFailed)
+	s.put(t, step, jobs.StateFailed)
 	first := ops.Filter{Kind: "first"}
 	if ids, err := s.DiscardAll(ctx, first, 1, by); err != nil || !slices.Equal(ids, []int64{other}) {
 		t.Errorf("discarded %v, %v; want %d", ids, err, other)
@@ -136,24 +136,24 @@ func TestDiscardAll(t *testing.T) {
 	}
 	var ids []int64
 	for range 3 {
-		ids = append(ids, s.add(t, ops.JobFailed))
+		ids = append(ids, s.add(t, jobs.StateFailed))
 		s.Exec(t, `INSERT INTO jobs_logs (job_id, attempt, entry) VALUES ($1, 1, '{}')`, ids[len(ids)-1])
 	}
-	done, waits := s.add(t, ops.JobCompleted), s.add(t, ops.JobAvailable)
+	done, waits := s.add(t, jobs.StateCompleted), s.add(t, jobs.StateAvailable)
 	preview, err := s.Preview(func(o *ops.Jobs) error {
 		_, err := o.DiscardAll(ctx, ops.Filter{Queue: "slow"}, 2, by)
 		return err
 	})
-	if err != nil || len(preview) != 3 || preview[0].Job != ids[2] || preview[1].Job != ids[1] || preview[2].Job != 0 || s.is(t, ids[2]) != ops.JobFailed {
+	if err != nil || len(preview) != 3 || preview[0].Job != ids[2] || preview[1].Job != ids[1] || preview[2].Job != 0 || s.is(t, ids[2]) != jobs.StateFailed {
 		t.Errorf("the preview: %+v, %v", preview, err)
 	}
 	if got, err := s.DiscardAll(ctx, ops.Filter{Queue: "slow"}, 2, by); err != nil || !slices.Equal(got, []int64{ids[2], ids[1]}) {
 		t.Errorf("discarded %v, %v", got, err)
 	}
-	if got, err := s.DiscardAll(ctx, ops.Filter{States: []ops.JobState{ops.JobFailed, ops.JobCompleted}}, 10, by); err != nil || !slices.Equal(got, []int64{done, ids[0]}) {
+	if got, err := s.DiscardAll(ctx, ops.Filter{States: []jobs.State{jobs.StateFailed, jobs.StateCompleted}}, 10, by); err != nil || !slices.Equal(got, []int64{done, ids[0]}) {
 		t.Errorf("discarded %v, %v", got, err)
 	}
-	if n := value[int](t, s, `SELECT (SELECT count(*) FROM jobs_history) + (SELECT count(*) FROM jobs_logs)`); n != 0 || s.is(t, waits) != ops.JobAvailable {
+	if n := value[int](t, s, `SELECT (SELECT count(*) FROM jobs_history) + (SELECT count(*) FROM jobs_logs)`); n != 0 || s.is(t, waits) != jobs.StateAvailable {
 		t.Errorf("%d rows are left, the job that waits is %s", n, s.is(t, waits))
 	}
 }

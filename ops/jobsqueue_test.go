@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -186,16 +187,16 @@ func TestQueues(t *testing.T) {
 	if all, err := s.Queues(t.Context()); err != nil || len(all) != 1 || all[0] != (ops.Queue{Name: ops.AllQueues}) {
 		t.Fatalf("without jobs: %+v, %v", all, err)
 	}
-	for _, state := range []ops.JobState{ops.JobAvailable, ops.JobAvailable, ops.JobRunning, ops.JobFailed, ops.JobFailed, ops.JobCancelled, ops.JobCompleted} {
+	for _, state := range []jobs.State{jobs.StateAvailable, jobs.StateAvailable, jobs.StateRunning, jobs.StateFailed, jobs.StateFailed, jobs.StateCancelled, jobs.StateCompleted} {
 		s.add(t, state)
 	}
-	s.later(t, s.add(t, ops.JobAvailable))
+	s.later(t, s.add(t, jobs.StateAvailable))
 	s.Exec(t, `UPDATE jobs SET run_at = clock_timestamp() - interval '1 hour' WHERE id = (SELECT max(id) FROM jobs WHERE state = 'available' AND run_at <= clock_timestamp())`)
 	s.Exec(t, `INSERT INTO jobs (kind, queue, priority) SELECT 'k', 'long', 1 + i % 9 FROM generate_series(1, 10500) AS i`)
 	s.Exec(t, `WITH gone AS (DELETE FROM jobs WHERE queue = 'long' AND id % 21 = 0 RETURNING *) INSERT INTO jobs (kind, queue, run_at) SELECT 'k', 'Z', clock_timestamp() + interval '1 day' FROM gone`)
 	s.Exec(t, `INSERT INTO jobs (kind, queue) SELECT 'k', 'long' FROM generate_series(1, 1000)`)
-	s.put(t, value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ('k', 'over') RETURNING id`), ops.JobFailed)
-	s.put(t, value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ('k', 'done') RETURNING id`), ops.JobCompleted)
+	s.put(t, value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ('k', 'over') RETURNING id`), jobs.StateFailed)
+	s.put(t, value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ('k', 'done') RETURNING id`), jobs.StateCompleted)
 	s.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'never', 'infinity')`)
 	if err := s.SetCap(t.Context(), "empty", 2, by); err != nil {
 		t.Fatal(err)

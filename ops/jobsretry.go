@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/jobs"
 )
 
 // Retry runs a job again, and returns the ID under which the job runs.
@@ -82,7 +83,7 @@ func (o *Jobs) reenqueue(ctx context.Context, tx *sql.Tx, kind Kind, id int64) (
 // makeDue makes a waiting job due now.
 func (o *Jobs) makeDue(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) error {
 	switch {
-	case j.State == JobRunning:
+	case j.State == jobs.StateRunning:
 		return &JobStateError{j.State, "let its run end, or Cancel it, and retry it then"}
 	case j.due:
 		return &JobStateError{j.State, "it is due already, and runs once a worker that has a handler for its kind is free; its queue may be paused or capped (Queues shows that)"}
@@ -136,7 +137,7 @@ func mayRetry(f finishedJob, before retry, run int64) error {
 	switch {
 	case run != 0:
 		return &JobStateError{f.State, fmt.Sprintf("it is a step of run %d of a flow, which would not notice another job: once the run has ended, RetryFlowRun runs it again from the steps that failed, or that you name; Rerun runs this job again, with its effects", run)}
-	case f.State == JobCompleted:
+	case f.State == jobs.StateCompleted:
 		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again, with its effects", f.FinishedAt.Format(time.RFC3339))}
 	case before.as != 0:
 		return fmt.Errorf("%w: as job %d, at %s by %s: see that job; Rerun runs this one again", ErrRetried, before.as, before.at.UTC().Format(time.RFC3339), errtext.Value(before.by))

@@ -12,25 +12,26 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
 var (
-	unfinished = []ops.JobState{ops.JobAvailable, ops.JobRunning}
-	finished   = []ops.JobState{ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired, ops.JobSkipped}
+	unfinished = []jobs.State{jobs.StateAvailable, jobs.StateRunning}
+	finished   = []jobs.State{jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired, jobs.StateSkipped}
 )
 
 // A cancelled job keeps in the history all its columns but the unique key and the claim.
 func TestCancelledJobsKeepTheirColumns(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
-	id := s.add(t, ops.JobAvailable)
+	id := s.add(t, jobs.StateAvailable)
 	const of = `SELECT to_jsonb(t)::text FROM %s AS t WHERE id = $1`
 	var before, after map[string]any
 	if err := json.Unmarshal([]byte(value[string](t, s, fmt.Sprintf(of, "jobs"), id)), &before); err != nil {
 		t.Fatal(err)
 	}
-	if now, err := s.Cancel(t.Context(), id, by); err != nil || now != ops.JobCancelled {
+	if now, err := s.Cancel(t.Context(), id, by); err != nil || now != jobs.StateCancelled {
 		t.Fatalf("it is %q, %v", now, err)
 	}
 	if err := json.Unmarshal([]byte(value[string](t, s, fmt.Sprintf(of, "jobs_history"), id)), &after); err != nil {
@@ -58,9 +59,9 @@ func TestCancelJob(t *testing.T) {
 	s := newJobsSite(t)
 	for _, state := range unfinished {
 		id := s.add(t, state)
-		want := ops.JobCancelled
-		if state == ops.JobRunning {
-			want = ops.JobRunning
+		want := jobs.StateCancelled
+		if state == jobs.StateRunning {
+			want = jobs.StateRunning
 		}
 		if now, err := s.Cancel(t.Context(), id, by); err != nil || now != want || s.is(t, id) != want {
 			t.Errorf("a %s job: %q, %v, and it is %s", state, now, err, s.is(t, id))
@@ -91,9 +92,9 @@ func TestCancelAll(t *testing.T) {
 		}
 	}
 	other := value[int64](t, s, `INSERT INTO jobs (kind) VALUES ('k') RETURNING id`)
-	done := s.add(t, ops.JobCompleted)
+	done := s.add(t, jobs.StateCompleted)
 	ctx := t.Context()
-	for _, f := range []ops.Filter{{}, {States: []ops.JobState{ops.JobFailed}}, {Queue: ops.AllQueues}, {Queue: "slow", Before: -1}, {Kind: " "}} {
+	for _, f := range []ops.Filter{{}, {States: []jobs.State{jobs.StateFailed}}, {Queue: ops.AllQueues}, {Queue: "slow", Before: -1}, {Kind: " "}} {
 		if _, err := s.CancelAll(ctx, f, 10, by); !errors.Is(err, ops.ErrInvalid) {
 			t.Errorf("%+v: %v", f, err)
 		}
@@ -108,7 +109,7 @@ func TestCancelAll(t *testing.T) {
 		limit            int
 		cancelled, asked []int64
 	}{
-		{ops.Filter{Queue: "slow", States: []ops.JobState{ops.JobAvailable, ops.JobRunning}, Before: ids[2]}, 10, ids[:1], ids[1:2]},
+		{ops.Filter{Queue: "slow", States: []jobs.State{jobs.StateAvailable, jobs.StateRunning}, Before: ids[2]}, 10, ids[:1], ids[1:2]},
 		{ops.Filter{Kind: "mail", After: ids[5]}, 2, ids[6:7], ids[7:8]},
 		{ops.Filter{Queue: "slow"}, 2, nil, []int64{ids[5], ids[3]}},
 		{ops.Filter{Queue: "slow"}, 10, []int64{ids[4], ids[2]}, nil},
@@ -126,7 +127,7 @@ func TestCancelAll(t *testing.T) {
 			t.Errorf("recorded %+v, %+v", op, detail)
 		}
 	}
-	if s.is(t, other) != ops.JobAvailable || s.is(t, done) != ops.JobCompleted {
+	if s.is(t, other) != jobs.StateAvailable || s.is(t, done) != jobs.StateCompleted {
 		t.Error("others were cancelled")
 	}
 }
@@ -139,7 +140,7 @@ func TestRetryOfAFinishedJob(t *testing.T) {
 		id := s.add(t, state)
 		as, err := s.Retry(t.Context(), id, by)
 		kind := ops.KindRetry
-		if state == ops.JobCompleted {
+		if state == jobs.StateCompleted {
 			var refused *ops.JobStateError
 			if !errors.As(err, &refused) || refused.State != state {
 				t.Fatalf("the retry of a completed job: %v", err)
@@ -148,7 +149,7 @@ func TestRetryOfAFinishedJob(t *testing.T) {
 			kind = ops.KindRerun
 			as, err = s.Rerun(t.Context(), id, by)
 		}
-		if err != nil || as == id || s.is(t, as) != ops.JobAvailable || s.is(t, id) != state {
+		if err != nil || as == id || s.is(t, as) != jobs.StateAvailable || s.is(t, id) != state {
 			t.Fatalf("job %d is %s and runs again as %d, which is %s: %v", id, s.is(t, id), as, s.is(t, as), err)
 		}
 		const same = `kind, queue, priority, good_until, args, meta, max_attempts, max_resets`
@@ -172,7 +173,7 @@ func TestRetryOfAFinishedJob(t *testing.T) {
 			}
 		}
 		again, err := s.Retry(t.Context(), id, by)
-		if state != ops.JobCompleted {
+		if state != jobs.StateCompleted {
 			if !errors.Is(err, ops.ErrRetried) || again != 0 {
 				t.Errorf("retried twice: %d, %v", again, err)
 			}
@@ -194,7 +195,7 @@ func TestRetryOfAnUnfinishedJob(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	for _, retry := range []func(context.Context, int64, ops.By) (int64, error){s.Retry, s.Rerun} {
-		id := s.add(t, ops.JobAvailable)
+		id := s.add(t, jobs.StateAvailable)
 		s.later(t, id)
 		key := value[string](t, s, `SELECT unique_key FROM jobs WHERE id = $1`, id)
 		as, err := retry(t.Context(), id, by)
@@ -205,10 +206,10 @@ func TestRetryOfAnUnfinishedJob(t *testing.T) {
 			State string
 			Due   time.Time `json:"was_due"`
 		}
-		if s.last(t, &detail); detail.State != string(ops.JobAvailable) || time.Until(detail.Due) < 30*time.Minute {
+		if s.last(t, &detail); detail.State != string(jobs.StateAvailable) || time.Until(detail.Due) < 30*time.Minute {
 			t.Errorf("recorded %+v", detail)
 		}
-		for state, why := range map[ops.JobState]string{ops.JobAvailable: "it is due already", ops.JobRunning: "let its run end"} {
+		for state, why := range map[jobs.State]string{jobs.StateAvailable: "it is due already", jobs.StateRunning: "let its run end"} {
 			as, err := retry(t.Context(), s.add(t, state), by)
 			var refused *ops.JobStateError
 			if !errors.As(err, &refused) || refused.State != state || as != 0 {
@@ -224,7 +225,7 @@ func TestRetriedOnce(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	for range 10 {
-		id := s.add(t, ops.JobFailed)
+		id := s.add(t, jobs.StateFailed)
 		var mu sync.Mutex
 		var as []int64
 		var all sync.WaitGroup
@@ -259,7 +260,7 @@ func TestDiscardJob(t *testing.T) {
 		}
 		says(t, err, "Cancel it first")
 	}
-	keep := s.add(t, ops.JobFailed)
+	keep := s.add(t, jobs.StateFailed)
 	for _, state := range finished {
 		id := s.add(t, state)
 		for _, job := range []int64{id, keep} {
@@ -284,7 +285,7 @@ func TestDiscardJob(t *testing.T) {
 			t.Errorf("discarded twice: %v", err)
 		}
 	}
-	if s.is(t, keep) != ops.JobFailed || value[int](t, s, `SELECT count(*) FROM jobs_attempts`) != 1 {
+	if s.is(t, keep) != jobs.StateFailed || value[int](t, s, `SELECT count(*) FROM jobs_attempts`) != 1 {
 		t.Error("another job was discarded")
 	}
 }
@@ -294,16 +295,16 @@ func TestOperationsSeeStateAfterWait(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	for name, c := range map[string]struct {
-		then ops.JobState
+		then jobs.State
 		do   func(id int64) error
 		says string
 	}{
-		"claimed, then retried":   {ops.JobRunning, func(id int64) error { _, err := s.Retry(t.Context(), id, by); return err }, "it is running"},
-		"failed, then cancelled":  {ops.JobFailed, func(id int64) error { _, err := s.Cancel(t.Context(), id, by); return err }, "it is failed"},
-		"claimed, then cancelled": {ops.JobRunning, func(id int64) error { _, err := s.Cancel(t.Context(), id, by); return err }, ""},
+		"claimed, then retried":   {jobs.StateRunning, func(id int64) error { _, err := s.Retry(t.Context(), id, by); return err }, "it is running"},
+		"failed, then cancelled":  {jobs.StateFailed, func(id int64) error { _, err := s.Cancel(t.Context(), id, by); return err }, "it is failed"},
+		"claimed, then cancelled": {jobs.StateRunning, func(id int64) error { _, err := s.Cancel(t.Context(), id, by); return err }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			id := s.add(t, ops.JobAvailable)
+			id := s.add(t, jobs.StateAvailable)
 			s.later(t, id)
 			tx, err := s.DB.BeginTx(t.Context(), nil)
 			if err != nil {
@@ -319,7 +320,7 @@ func TestOperationsSeeStateAfterWait(t *testing.T) {
 				return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND NOT granted`) > 0
 			})
 			switch c.then {
-			case ops.JobRunning:
+			case jobs.StateRunning:
 				_, err = tx.Exec(`UPDATE jobs SET state = 'running', claim = 1, claimed_by = gen_random_uuid() WHERE id = $1`, id)
 			default:
 				_, err = tx.Exec(`WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING *)

@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
@@ -230,7 +231,7 @@ func ExampleJobs_Retry() {
 
 	o, err := ops.NewJobs(d.DB)
 	check(err)
-	failed, err := o.List(ctx, ops.Filter{States: []ops.JobState{ops.JobFailed}, Queue: "mail"}, 100)
+	failed, err := o.List(ctx, ops.Filter{States: []jobs.State{jobs.StateFailed}, Queue: "mail"}, 100)
 	check(err)
 	for _, j := range failed {
 		fmt.Printf("%s %s failed %d times: %s\n", j.Kind, j.Args, j.Failures, j.Error)

@@ -228,7 +228,7 @@ func TestPreviewOfJobsMatchesChange(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
-	states := []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired}
+	states := []jobs.State{jobs.StateAvailable, jobs.StateRunning, jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired}
 	fresh := regexp.MustCompile(`"new_job": \d+`)
 	seen := map[string]int{}
 	rapid.Check(t, twice(func(rt *rapid.T) {

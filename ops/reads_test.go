@@ -242,10 +242,10 @@ func TestWorkers(t *testing.T) {
 	if err != nil || len(stopped) != 2 {
 		t.Fatalf("%+v, %v", stopped, err)
 	}
-	if w := stopped[0]; w.How != ops.WorkerStopped || w.Host+w.Build != "" || w.PID != 0 || !w.StartedAt.IsZero() || w.DeclaredBy != uuid.Nil || time.Since(w.StoppedAt) > time.Hour {
+	if w := stopped[0]; w.How != "stopped" || w.Host+w.Build != "" || w.PID != 0 || !w.StartedAt.IsZero() || w.DeclaredBy != uuid.Nil || time.Since(w.StoppedAt) > time.Hour {
 		t.Errorf("the bare one: %+v", w)
 	}
-	if w := stopped[1]; w.How != ops.WorkerDead || w.Host != "h" || w.PID != 8 || w.Build != "b2" || w.StartedAt.IsZero() || w.DeclaredBy != a || w.StoppedAt.After(stopped[0].StoppedAt) {
+	if w := stopped[1]; w.How != "dead" || w.Host != "h" || w.PID != 8 || w.Build != "b2" || w.StartedAt.IsZero() || w.DeclaredBy != a || w.StoppedAt.After(stopped[0].StoppedAt) {
 		t.Errorf("%+v", w)
 	}
 }

@@ -10,27 +10,19 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// WorkerEnd is how a worker stopped.
-type WorkerEnd string
-
-// A worker stops in one of four ways.
-const (
-	WorkerStopped WorkerEnd = "stopped" // by its program: by Stop, or the end of the context of Start
-	WorkerFailed  WorkerEnd = "failed"  // its Start returned an error to its program
-	WorkerDrained WorkerEnd = "drained" // by an operator with DrainWorker; its process may still run
-	WorkerDead    WorkerEnd = "dead"    // it sent no heartbeat for twice its HeartbeatTimeout, and another worker removed its row
-)
-
 // StoppedWorker is a worker that has stopped or died, and whose row was removed.
 type StoppedWorker struct {
-	ID         uuid.UUID
-	Host       string
-	PID        int
-	Build      string
-	StartedAt  time.Time // when it registered
-	StoppedAt  time.Time // when its row was removed, by the database's clock
-	How        WorkerEnd
-	DeclaredBy uuid.UUID // of [WorkerDead]: the worker that removed the row; otherwise the zero UUID
+	ID        uuid.UUID
+	Host      string
+	PID       int
+	Build     string
+	StartedAt time.Time // when it registered
+	StoppedAt time.Time // when its row was removed, by the database's clock
+	// How is "stopped" after Stop or the end of the context of Start, and "failed" after Start has
+	// returned an error. It is "drained" after DrainWorker; the process may still run. It is "dead"
+	// if the worker sent no heartbeat for twice its HeartbeatTimeout.
+	How        string
+	DeclaredBy uuid.UUID // of a dead worker: the worker that removed the row; otherwise the zero UUID
 }
 
 // StoppedWorkers lists the workers that stopped within the last 15 minutes, the latest first.

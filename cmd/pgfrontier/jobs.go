@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -102,7 +103,7 @@ func jobOf(text string) (int64, error) {
 	return id, nil
 }
 
-func jobText(j ops.Job, attempts []ops.Attempt) string {
+func jobText(j ops.Job, attempts []jobs.Attempt) string {
 	var f facts
 	f.add("job", "%d, %s", j.ID, j.Kind)
 	f.add("queue", "%s, priority %d", j.Queue, j.Priority)
@@ -139,7 +140,7 @@ func jobText(j ops.Job, attempts []ops.Attempt) string {
 	}
 	t := newTable(">RUN", "ENDED", "OUTCOME", "CODE", "~ERROR")
 	for _, at := range attempts {
-		t.row(at.Attempt, stamp(at.EndedAt), at.Outcome, dash(at.Code), at.Error)
+		t.row(at.Number, stamp(at.EndedAt), at.Outcome, dash(at.Code), at.Error)
 	}
 	return f.String() + "\n" + t.String()
 }
@@ -157,8 +158,8 @@ func jobObject(j ops.Job) object {
 	return o
 }
 
-func attemptObject(at ops.Attempt) object {
-	return object{"attempt": at.Attempt, "worker": owner(at.Worker), "started_at": at.StartedAt, "ended_at": at.EndedAt, "outcome": at.Outcome, "code": at.Code, "error": at.Error}
+func attemptObject(at jobs.Attempt) object {
+	return object{"attempt": at.Number, "worker": owner(at.Worker), "started_at": at.StartedAt, "ended_at": at.EndedAt, "outcome": at.Outcome, "code": at.Code, "error": at.Error}
 }
 
 func (a *app) jobsListVerb() *cobra.Command {
@@ -196,13 +197,13 @@ func (a *app) jobsListVerb() *cobra.Command {
 	return c
 }
 
-var jobStates = []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired}
+var jobStates = []jobs.State{jobs.StateAvailable, jobs.StateRunning, jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired}
 
 // filteredJobs gives a verb the flags of a filter for jobs. What it returns completes the
 // filter once the flags are read.
 func filteredJobs(c *cobra.Command, f *ops.Filter) (states func() error) {
 	c.Flags().SortFlags = false
-	given := c.Flags().StringSlice("state", nil, "only those in these states: "+strings.Join(listed(jobStates, func(s ops.JobState) string { return string(s) }), ", "))
+	given := c.Flags().StringSlice("state", nil, "only those in these states: "+strings.Join(listed(jobStates, func(s jobs.State) string { return string(s) }), ", "))
 	c.Flags().StringVar(&f.Kind, "kind", "", "only those of this kind")
 	c.Flags().StringVar(&f.Queue, "queue", "", "only those of this queue")
 	return func() error {
@@ -214,7 +215,7 @@ func filteredJobs(c *cobra.Command, f *ops.Filter) (states func() error) {
 			if !found {
 				return usage("--state %q: there is none of this name, see -h", text)
 			}
-			f.States = append(f.States, ops.JobState(text))
+			f.States = append(f.States, jobs.State(text))
 		}
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -111,7 +112,7 @@ func (a *app) jobsCancelVerb() *cobra.Command {
 			return usage("say which jobs: an ID, --all, or filters")
 		case len(args) == 0:
 			if all {
-				f.States = []ops.JobState{ops.JobAvailable, ops.JobRunning}
+				f.States = []jobs.State{jobs.StateAvailable, jobs.StateRunning}
 			}
 			return a.onJobs(ctx, "cancel", "jobs", "What is cancelled does not run.", func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
 				did, err := o.CancelAll(ctx, f, limit, by)

@@ -82,14 +82,14 @@ func stoppedTable(all []ops.Worker, stopped []ops.StoppedWorker) string {
 // howStopped is how a worker stopped, for people.
 func howStopped(w ops.StoppedWorker, all []ops.Worker, stopped []ops.StoppedWorker) string {
 	switch w.How {
-	case ops.WorkerStopped:
+	case "stopped":
 		return "stopped by its program"
-	case ops.WorkerFailed:
+	case "failed":
 		return "failed, see its log"
-	case ops.WorkerDead:
+	case "dead":
 		return "declared dead by " + nameOf(w.DeclaredBy, all, stopped)
 	}
-	return string(w.How)
+	return w.How
 }
 
 // nameOf is where a worker runs or ran, or its id.

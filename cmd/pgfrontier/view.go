@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/alarms"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -216,7 +217,7 @@ func further(t alarms.Alarm) string {
 	if !typeable.MatchString(name) {
 		name = "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 	}
-	of := func(state ops.JobState) string {
+	of := func(state jobs.State) string {
 		return fmt.Sprintf("pgfrontier jobs list --queue %s --state %s", name, state)
 	}
 	switch {
@@ -237,9 +238,9 @@ func further(t alarms.Alarm) string {
 	case t.Kind == alarms.Consumer, t.Kind == alarms.Builds:
 		return "pgfrontier consumer " + name
 	case t.Kind == alarms.Due && t.Name != "":
-		return of(ops.JobAvailable)
+		return of(jobs.StateAvailable)
 	case t.Kind == alarms.Failed && t.Name != "":
-		return of(ops.JobFailed)
+		return of(jobs.StateFailed)
 	}
 	return "pgfrontier jobs queues"
 }

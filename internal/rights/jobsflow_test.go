@@ -299,7 +299,7 @@ func (d *deployment) operate(db *sql.DB) {
 	}
 	id := add()
 	value[int64](d)(o.Retry(ctx, id, by))
-	value[ops.JobState](d)(o.Cancel(ctx, id, by))
+	value[jobs.State](d)(o.Cancel(ctx, id, by))
 	as := value[int64](d)(o.Retry(ctx, id, by))
 	value[int64](d)(o.Rerun(ctx, id, by))
 	d.check(o.Discard(ctx, id, by))
@@ -328,7 +328,7 @@ func (d *deployment) read(o *ops.Jobs) {
 	d.t.Helper()
 	ctx := d.t.Context()
 	value[[]ops.Job](d)(o.List(ctx, ops.Filter{Kind: "op", After: 1, Before: 1 << 40}, 10))
-	value[[]ops.Attempt](d)(o.Attempts(ctx, 1))
+	value[[]jobs.Attempt](d)(o.Attempts(ctx, 1))
 	value[[]ops.Queue](d)(o.Queues(ctx))
 	value[[]ops.ScheduleInfo](d)(o.Schedules(ctx))
 	value[[]string](d)(o.Unserved(ctx))

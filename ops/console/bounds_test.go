@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops/console"
 )
 
@@ -28,7 +28,7 @@ func TestOneConnection(t *testing.T) {
 		{"on": {"consumer"}, "kind": {"discard"}, "name": {"totals_v1"}, "all": {"1"}},
 		{"on": {"consumer"}, "kind": {"partition"}, "name": {"mail_v1"}, "number": {"2"}},
 		{"on": {"queue"}, "kind": {"cap"}, "name": {"slow"}, "number": {"3"}},
-		{"on": {"job"}, "kind": {"retry"}, "position": {fmt.Sprint(s.enqueue(t, ops.JobFailed))}},
+		{"on": {"job"}, "kind": {"retry"}, "position": {fmt.Sprint(s.enqueue(t, jobs.StateFailed))}},
 	} {
 		s.do(t, http.MethodPost, "change", s.preview(t, with(form, "reason", "r"))).expect(t, http.StatusSeeOther)
 	}
@@ -140,11 +140,11 @@ func TestManyNames(t *testing.T) {
 func TestManyConditions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{})
-	id := s.enqueue(t, ops.JobAvailable)
+	id := s.enqueue(t, jobs.StateAvailable)
 	s.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, claim, worker_id, outcome) SELECT $1::bigint, i, i, gen_random_uuid(), 'snoozed' FROM generate_series(1, 2000) AS i`, id)
 	page := fmt.Sprint("job?id=", id)
-	var p struct{ Attempts []struct{ Attempt int } }
-	if s.read(t, page, &p); len(p.Attempts) != 1_000 || p.Attempts[0].Attempt != 1_001 || p.Attempts[999].Attempt != 2_000 {
+	var p struct{ Attempts []struct{ Number int } }
+	if s.read(t, page, &p); len(p.Attempts) != 1_000 || p.Attempts[0].Number != 1_001 || p.Attempts[999].Number != 2_000 {
 		t.Errorf("%d runs", len(p.Attempts))
 	}
 	if body := s.get(t, page).body; strings.Count(body, "<td>snoozed</td>") != 50 || !strings.Contains(body, ">2000</th>") || strings.Contains(body, ">1950</th>") {

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -73,7 +74,7 @@ func changeOf(r *http.Request) (a change, err error) {
 	case a.All && a.On == OnJob:
 		a.Jobs = &ops.Filter{Kind: q.Get("job_kind"), Queue: q.Get("queue"), After: q.int("after"), Before: q.int("before")}
 		if state := q.Get("state"); state != "" {
-			a.Jobs.States = []ops.JobState{ops.JobState(state)}
+			a.Jobs.States = []jobs.State{jobs.State(state)}
 		}
 	case a.All:
 		f := letterFilter(q)
@@ -142,7 +143,7 @@ func (a change) HasNumber() bool { return a.Number != nil }
 func (a change) N() int64        { return *a.Number }
 
 // State is the state of the selected finished jobs; empty: failed.
-func (a change) State() ops.JobState {
+func (a change) State() jobs.State {
 	if len(a.Jobs.States) == 0 {
 		return ""
 	}
@@ -162,7 +163,7 @@ func (a change) Back() string {
 	case a.On == OnFlow:
 		return "flow?" + url.Values{"id": {strconv.FormatInt(a.Position, 10)}}.Encode()
 	case a.Kind == ops.KindAcknowledge:
-		return "jobs?" + url.Values{"queue": {a.Name}, "state": {string(ops.JobFailed)}}.Encode()
+		return "jobs?" + url.Values{"queue": {a.Name}, "state": {string(jobs.StateFailed)}}.Encode()
 	case a.On == OnQueue:
 		return "queues?"
 	case a.On == OnSchedule:

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/ops/console"
 	"github.com/pgfrontier/worker/store"
@@ -279,7 +280,7 @@ func TestChangesOfJobs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 's', clock_timestamp())`)
-	open, waits, failed, finished := s.enqueue(t, ops.JobAvailable), s.enqueue(t, ops.JobAvailable), s.enqueue(t, ops.JobFailed), s.enqueue(t, ops.JobCompleted)
+	open, waits, failed, finished := s.enqueue(t, jobs.StateAvailable), s.enqueue(t, jobs.StateAvailable), s.enqueue(t, jobs.StateFailed), s.enqueue(t, jobs.StateCompleted)
 	job := func(id int64) string { return fmt.Sprint("job?id=", id) }
 	s.Exec(t, `UPDATE jobs SET run_at = clock_timestamp() + interval '1 hour' WHERE id = $1`, waits)
 	for i, change := range []struct {
@@ -326,7 +327,7 @@ func TestChangesOfJobs(t *testing.T) {
 func TestRerunOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
-	form := with(s.get(t, fmt.Sprint("job?id=", s.enqueue(t, ops.JobCompleted))).hidden(t, `value="rerun"`), "reason", "r")
+	form := with(s.get(t, fmt.Sprint("job?id=", s.enqueue(t, jobs.StateCompleted))).hidden(t, `value="rerun"`), "reason", "r")
 	for made := range int64(2) {
 		confirm := s.preview(t, form)
 		var group sync.WaitGroup
@@ -348,7 +349,7 @@ func TestRerunOnce(t *testing.T) {
 func TestJobsMoved(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
-	waits := s.enqueue(t, ops.JobAvailable)
+	waits := s.enqueue(t, jobs.StateAvailable)
 	for name, moved := range map[string]struct {
 		form   url.Values
 		before string // SQL: what happens between the preview and the change

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/ops/console"
 	"github.com/pgfrontier/worker/store"
@@ -34,7 +35,7 @@ func furnished(t testing.TB, o console.Options) (s *site, pages []string) {
 		VALUES ('mail_v1', gen_random_uuid(), 3, 3, 1, 'open', 3, 3)`)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid, status) VALUES (gen_random_uuid(), '{totals_v1}', 'host7', 4242, '{"Safe": 4, "Consumers": [{"Name": "totals_v1", "LastError": "no customer"}]}')`)
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 's', clock_timestamp())`)
-	open, failed := s.enqueue(t, ops.JobAvailable), s.enqueue(t, ops.JobFailed)
+	open, failed := s.enqueue(t, jobs.StateAvailable), s.enqueue(t, jobs.StateFailed)
 	return s, []string{"", "consumer?name=totals_v1", "consumer?name=mail_v1", "consumer?name=split_v1", "letters", "letters?consumer=totals_v1", "letter?consumer=totals_v1&position=1", "operations", "operations?consumer=totals_v1",
 		"workers", "blocked", "blocked?queries=1", "gaps", "gaps?consumer=mail_v1", "event", "event?position=1", "queues", "jobworkers", "jobs", "jobs?state=failed", fmt.Sprint("job?id=", open), fmt.Sprint("job?id=", failed), "schedules", "flows"}
 }
@@ -151,7 +152,7 @@ func TestWithoutAccess(t *testing.T) {
 // expectRefused sends a form of each kind and expects that it is refused.
 func expectRefused(t *testing.T, s *site) {
 	t.Helper()
-	job := fmt.Sprint(s.enqueue(t, ops.JobAvailable))
+	job := fmt.Sprint(s.enqueue(t, jobs.StateAvailable))
 	for _, on := range []string{"consumer", "job", "queue", "schedule"} {
 		for _, kind := range []string{"pause", "resume", "skip", "reset", "partition", "retry", "discard", "cancel", "rerun", "cap", "retire", "replay", "acknowledge"} {
 			for _, step := range []string{"", "make"} {
@@ -210,7 +211,7 @@ func TestAllow(t *testing.T) {
 		}}
 	}})
 	s.place(t, "slow", 0)
-	job := fmt.Sprint(s.enqueue(t, ops.JobAvailable)) // in the queue "slow"
+	job := fmt.Sprint(s.enqueue(t, jobs.StateAvailable)) // in the queue "slow"
 	for _, form := range []struct {
 		form   url.Values
 		asked  console.Action

@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
-	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/ops/console"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -224,10 +224,10 @@ func (s *site) settle(t testing.TB, position int64) {
 }
 
 // enqueue adds a job in a state and returns its ID.
-func (s *site) enqueue(t testing.TB, state ops.JobState) (id int64) {
+func (s *site) enqueue(t testing.TB, state jobs.State) (id int64) {
 	t.Helper()
 	id = s.count(t, `INSERT INTO jobs (kind, queue, args, meta) VALUES ('mail', 'slow', '{"to": "secret"}', '{"by": "secret"}') RETURNING id`)
-	if state != ops.JobAvailable {
+	if state != jobs.StateAvailable {
 		s.Exec(t, `WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING *)
 			INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, claim, claimed_by, started_at, code, error, meta, result)
 			SELECT id, kind, queue, priority, run_at, args, created_at, 1, 1, 0, max_resets, $2, 7, '12345678-0000-0000-0000-000000000000', run_at, 'E7', 'boom', meta, '{"card": "secret"}' FROM gone`, id, string(state))

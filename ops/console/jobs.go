@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -49,29 +50,29 @@ func (c *Console) queues(ctx context.Context, q query, _ Grant) (any, error) {
 // jobsPage are jobs by a filter.
 type jobsPage struct {
 	Filter ops.Filter
-	State  ops.JobState   `json:"-"`
-	States []ops.JobState `json:"-"` // to choose from
+	State  jobs.State   `json:"-"`
+	States []jobs.State `json:"-"` // to choose from
 	Jobs   []ops.Job
 	Next   int64 `json:",omitempty"`
 }
 
-var jobStates = []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired}
+var jobStates = []jobs.State{jobs.StateAvailable, jobs.StateRunning, jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired}
 
 // Many reports whether the jobs may be retried or discarded together.
 func (p jobsPage) Many() bool {
-	return slices.Contains([]ops.JobState{ops.JobFailed, ops.JobExpired, ops.JobCancelled}, p.State)
+	return slices.Contains([]jobs.State{jobs.StateFailed, jobs.StateExpired, jobs.StateCancelled}, p.State)
 }
 
 // Acknowledges reports whether the failed jobs of one queue are shown.
-func (p jobsPage) Acknowledges() bool { return p.State == ops.JobFailed && p.Filter.Queue != "" }
+func (p jobsPage) Acknowledges() bool { return p.State == jobs.StateFailed && p.Filter.Queue != "" }
 
 // Queues is the queue of the filter, or all.
 func (p jobsPage) Queues() string { return cmp.Or(p.Filter.Queue, ops.AllQueues) }
 
 func (c *Console) list(ctx context.Context, q query, g Grant) (any, error) {
-	p := jobsPage{Filter: ops.Filter{Kind: q.Get("kind"), Queue: q.Get("queue"), Before: q.int("before")}, State: ops.JobState(q.Get("state")), States: jobStates}
+	p := jobsPage{Filter: ops.Filter{Kind: q.Get("kind"), Queue: q.Get("queue"), Before: q.int("before")}, State: jobs.State(q.Get("state")), States: jobStates}
 	if p.State != "" {
-		p.Filter.States = []ops.JobState{p.State}
+		p.Filter.States = []jobs.State{p.State}
 	}
 	all, err := c.jobs.List(ctx, p.Filter, perPage+1)
 	if err != nil {
@@ -97,13 +98,13 @@ func shown(j ops.Job, g Grant) ops.Job {
 // jobPage is a job with its history.
 type jobPage struct {
 	Job        ops.Job
-	Attempts   []ops.Attempt
+	Attempts   []jobs.Attempt
 	Operations []ops.Operation
 	Finished   bool `json:"-"`
 }
 
 // Latest are the runs that its table has.
-func (p jobPage) Latest() []ops.Attempt { return p.Attempts[max(len(p.Attempts)-perPage, 0):] }
+func (p jobPage) Latest() []jobs.Attempt { return p.Attempts[max(len(p.Attempts)-perPage, 0):] }
 
 func (p jobPage) heading() string { return fmt.Sprintf("Job %d", p.Job.ID) }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops/console"
 )
 
@@ -18,8 +18,8 @@ func TestManyJobs(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, console.Options{Access: operators})
-			first, second := s.enqueue(t, ops.JobFailed), s.enqueue(t, ops.JobFailed)
-			s.enqueue(t, ops.JobCompleted)
+			first, second := s.enqueue(t, jobs.StateFailed), s.enqueue(t, jobs.StateFailed)
+			s.enqueue(t, jobs.StateCompleted)
 			form := with(s.get(t, "jobs?state=failed&queue=slow&kind=mail").hidden(t, `value="`+kind+`"`), "reason", "r")
 			if confirm := s.preview(t, form); confirm.Get("shown") == "" {
 				t.Fatal("the preview identifies nothing")
@@ -31,7 +31,7 @@ func TestManyJobs(t *testing.T) {
 				t.Fatalf("%d operations of a refused change", n)
 			}
 			confirm := s.preview(t, form)
-			third := s.enqueue(t, ops.JobFailed)
+			third := s.enqueue(t, jobs.StateFailed)
 			to := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther).header.Get("Location")
 			if body := s.get(t, to).expect(t, http.StatusOK).body; !strings.Contains(body, "Done: "+kind) {
 				t.Errorf("%s does not say that it is done:\n%s", to, body)
@@ -54,7 +54,7 @@ func TestManyJobsOfOneQueue(t *testing.T) {
 	s := newSite(t, console.Options{Access: func(*http.Request) console.Grant {
 		return console.Grant{Operator: "ann", Level: console.Operate, Allow: func(a console.Action) bool { return a.On == console.OnJob && a.Name == "slow" }}
 	}})
-	s.enqueue(t, ops.JobFailed)
+	s.enqueue(t, jobs.StateFailed)
 	form := with(s.get(t, "jobs?state=failed&queue=slow").hidden(t, `value="retry"`), "reason", "r")
 	s.preview(t, form)
 	if body := s.get(t, "jobs?state=failed").body; strings.Contains(body, `method="post"`) {
@@ -68,9 +68,9 @@ func TestManyJobsOfOneQueue(t *testing.T) {
 func TestAcknowledge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
-	s.enqueue(t, ops.JobFailed)
-	s.enqueue(t, ops.JobFailed)
-	s.enqueue(t, ops.JobExpired)
+	s.enqueue(t, jobs.StateFailed)
+	s.enqueue(t, jobs.StateFailed)
+	s.enqueue(t, jobs.StateExpired)
 	told := func(says string) {
 		t.Helper()
 		body := s.get(t, "").expect(t, http.StatusOK).body
@@ -87,14 +87,14 @@ func TestAcknowledge(t *testing.T) {
 	}
 	form := with(s.get(t, page).hidden(t, `value="acknowledge"`), "reason", "seen")
 	confirm := s.preview(t, form)
-	s.enqueue(t, ops.JobFailed)
+	s.enqueue(t, jobs.StateFailed)
 	to := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther).header.Get("Location")
 	if body := s.get(t, to).expect(t, http.StatusOK).body; !strings.Contains(body, "Done: acknowledge") || strings.Count(body, "failed, acknowledged") != 2 {
 		t.Errorf("%s does not show what was done:\n%s", to, body)
 	}
 	told("queue slow: 1 job has failed for good")
 	confirm = s.preview(t, form)
-	s.count(t, fmt.Sprintf(`UPDATE jobs_history SET finished_at = '2020-01-01' WHERE id = %d RETURNING 1`, s.enqueue(t, ops.JobFailed))) // and is committed only now
+	s.count(t, fmt.Sprintf(`UPDATE jobs_history SET finished_at = '2020-01-01' WHERE id = %d RETURNING 1`, s.enqueue(t, jobs.StateFailed))) // and is committed only now
 	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict)
 	told("queue slow: 2 jobs have failed for good")
 	s.do(t, http.MethodPost, "change", s.preview(t, form)).expect(t, http.StatusSeeOther)

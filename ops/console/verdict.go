@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/alarms"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -113,7 +114,7 @@ func (s *snapshot) Verdict(notices []notice) state {
 
 // Further is the page with more about a fault; empty: there is none.
 func (s *snapshot) Further(t alarms.Alarm) string {
-	of := func(state ops.JobState) string {
+	of := func(state jobs.State) string {
 		return "jobs?" + url.Values{"queue": {t.Name}, "state": {string(state)}}.Encode()
 	}
 	switch {
@@ -128,9 +129,9 @@ func (s *snapshot) Further(t alarms.Alarm) string {
 	case t.Kind == alarms.Consumer, t.Kind == alarms.Builds:
 		return "consumer?" + url.Values{"name": {partition.Consumer(t.Name)}}.Encode()
 	case t.Kind == alarms.Due && t.Name != "":
-		return of(ops.JobAvailable)
+		return of(jobs.StateAvailable)
 	case t.Kind == alarms.Failed && t.Name != "":
-		return of(ops.JobFailed)
+		return of(jobs.StateFailed)
 	}
 	return "queues"
 }

@@ -17,15 +17,15 @@ type gone struct {
 // goneOf says how workers stopped. name names a worker.
 func goneOf(all []ops.StoppedWorker, name func(id [16]byte) string) (rows []gone) {
 	for _, w := range all {
-		words := string(w.How)
+		words := w.How
 		switch w.How {
-		case ops.WorkerStopped:
+		case "stopped":
 			words = "✓ stopped by its program"
-		case ops.WorkerDrained:
+		case "drained":
 			words = "✓ drained"
-		case ops.WorkerFailed:
+		case "failed":
 			words = "✕ failed, see its log"
-		case ops.WorkerDead:
+		case "dead":
 			words = "✕ declared dead by " + name(w.DeclaredBy)
 		}
 		rows = append(rows, gone{w, words})

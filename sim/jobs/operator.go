@@ -180,7 +180,7 @@ func (o *operator) cancelOne(ctx context.Context, id int64) error {
 			return nil // it has ended, or was asked to
 		}
 		if err == nil {
-			answered(map[ops.JobState]string{ops.JobCancelled: string(jobs.StateAvailable)}[now])
+			answered(map[jobs.State]string{jobs.StateCancelled: string(jobs.StateAvailable)}[now])
 			o.did(jobsCancelled, "", fmt.Sprintf("job %d, which is %s", id, now))
 		}
 		return unlessTaken(err)
