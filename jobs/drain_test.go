@@ -62,7 +62,7 @@ func TestDrainWorker(t *testing.T) {
 	if err := o.DrainWorker(t.Context(), w.ID(), by); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.DrainWorker(t.Context(), w.ID(), by); !errors.Is(err, ops.ErrDraining) {
+	if err := o.DrainWorker(t.Context(), w.ID(), by); !errors.Is(err, ops.ErrUnchanged) {
 		t.Errorf("once more: %v", err)
 	}
 	if all, err := o.Workers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].DrainRequested.IsZero() || len(all[0].Able) != 1 {
@@ -85,7 +85,7 @@ func TestDrainWorker(t *testing.T) {
 	if len(w.Ready(t.Context(), time.Hour)) != 1 {
 		t.Error("a drained worker is ready")
 	}
-	if err := o.DrainWorker(t.Context(), w.ID(), by); !errors.Is(err, ops.ErrNoWorker) {
+	if err := o.DrainWorker(t.Context(), w.ID(), by); !errors.Is(err, ops.ErrNotFound) {
 		t.Errorf("of one that has left: %v", err)
 	}
 	if all, err := o.StoppedWorkers(t.Context()); err != nil || len(all) != 1 || all[0].ID != w.ID() || all[0].How != "drained" || all[0].StartedAt.IsZero() {

@@ -24,8 +24,8 @@ const drainIdle = "2000"
 // A drain cannot be undone: only a new process runs the consumers or the jobs again. A worker of
 // a build without DrainWorker goes on.
 //
-// The operation is recorded without an object. DrainWorker returns [ErrNoWorker] if the worker
-// has no row, and [ErrDraining] if the worker already drains.
+// The operation is recorded without an object. DrainWorker returns [ErrNotFound] if the worker
+// has no row, and [ErrUnchanged] if the worker already drains.
 func (c *core) DrainWorker(ctx context.Context, id uuid.UUID, by By) error {
 	v := &verb{Operation{Kind: KindDrain, By: by}, "worker " + id.String() + c.what}
 	return c.change(ctx, v, nil, func(tx *sql.Tx) (int64, error) {
@@ -41,7 +41,7 @@ type drainDetail struct {
 	Worker uuid.UUID `json:"worker"`
 }
 
-// drain marks a worker's row, and returns ErrDraining if the row shows that the worker already
+// drain marks a worker's row, and returns ErrUnchanged if the row shows that the worker already
 // drains. Call drain late in the transaction, as the worker's heartbeats wait for the row.
 func (c *core) drain(ctx context.Context, tx *sql.Tx, id uuid.UUID) error {
 	if _, err := exec(ctx, tx, "limit the transaction", `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true)`, drainIdle); err != nil {
@@ -57,11 +57,11 @@ WITH was AS MATERIALIZED (
 SELECT drains FROM was`, id.String()).Scan(&drains)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return ErrNoWorker
+		return errNoWorker
 	case err != nil:
 		return fmt.Errorf("mark its row: %w", err)
 	case drains:
-		return ErrDraining
+		return errDraining
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/jobs"
 )
 
 var (
@@ -20,34 +21,54 @@ var (
 	// position. Such an error is returned before a statement is sent.
 	ErrInvalid = errors.New("invalid argument")
 
-	// ErrNoCheckpoint reports that the consumer has no row in the checkpoints table.
-	ErrNoCheckpoint = errors.New("it has no row in the checkpoints table: check the name (Consumers lists them); a consumer gets its row when a worker that has code for it starts for the first time, and one that begins at the head when the transactions have ended that had drawn positions below it (Blockers lists them)")
+	// ErrNotFound reports that the object of an operation does not exist: the consumer has no row in
+	// the checkpoints table, or there is no such worker, event, dead letter, session, job, schedule
+	// or run.
+	ErrNotFound = errors.New("not found")
 
-	// ErrPaused reports a Pause of a consumer that is already paused.
-	ErrPaused = errors.New("it is paused already")
+	// ErrNoDeadLetter is the ErrNotFound of a dead letter, which may have been handled or discarded
+	// meanwhile.
+	ErrNoDeadLetter = error(&refusal{ErrNotFound, "it has no dead letter at this position: DeadLetters lists them; it may have been handled or discarded meanwhile"})
 
-	// ErrNotPaused reports a Resume of a consumer that is not paused.
-	ErrNotPaused = errors.New("it is not paused")
-
-	// ErrAtPosition reports a Reset to the consumer's current position.
-	ErrAtPosition = errors.New("it is at this position already")
-
-	// ErrNoEvents reports that a Replay or a ReplayTypes finds no event that the consumer has
-	// passed.
-	ErrNoEvents = errors.New("it has passed no event of this aggregate: check the type, the id, and the consumer's position (Consumers lists it)")
-
-	// ErrNoBlocker reports a Terminate of a session whose transaction has ended.
-	ErrNoBlocker = errors.New("it is no longer in the transaction that was shown: Blockers lists those that are open")
-
-	// ErrNoWorker reports a DrainWorker of a worker without a row.
-	ErrNoWorker = errors.New("no such worker is registered: Workers lists those that are; a worker that stops takes its row away")
-
-	// ErrDraining reports a DrainWorker of a worker that already drains or stops.
-	ErrDraining = errors.New("it already drains")
-
-	// ErrNoDeadLetter reports that the consumer has no dead letter at the position.
-	ErrNoDeadLetter = errors.New("it has no dead letter at this position: DeadLetters lists them; it may have been handled or discarded meanwhile")
+	// ErrUnchanged reports that there is nothing to change: the object is paused or not paused, at
+	// the position, drains, or has the setting already.
+	ErrUnchanged = errors.New("unchanged")
 )
+
+// refusal is an error of a class that callers compare, with a text of its own.
+type refusal struct {
+	class error
+	text  string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func (r *refusal) Unwrap() error { return r.class }
+
+var (
+	errNoCheckpoint = &refusal{ErrNotFound, "it has no row in the checkpoints table: check the name (Consumers lists them); a consumer gets its row when a worker that has code for it starts for the first time, and one that begins at the head when the transactions have ended that had drawn positions below it (Blockers lists them)"}
+	errNoBlocker    = &refusal{ErrNotFound, "it is no longer in the transaction that was shown: Blockers lists those that are open"}
+	errNoWorker     = &refusal{ErrNotFound, "no such worker is registered: Workers lists those that are; a worker that stops takes its row away"}
+	errNoJob        = &refusal{ErrNotFound, "there is no such job: List lists the jobs; a finished job is deleted when its retention is over"}
+	errNoFlowRun    = &refusal{ErrNotFound, "there is no such run: FlowRuns lists the runs; a run that has ended is deleted when its retention is over"}
+	errNoEvents     = &refusal{ErrNotFound, "it has passed no event of this aggregate: check the type, the id, and the consumer's position (Consumers lists it)"}
+	errNoEvent      = &refusal{ErrNotFound, "no event is there: its transaction was rolled back, or is open"}
+	errNoSchedule   = &refusal{ErrNotFound, "there is no such schedule: Schedules lists the schedules; a program with the schedule creates its row at its start"}
+
+	errPaused     = &refusal{ErrUnchanged, "it is paused already"}
+	errNotPaused  = &refusal{ErrUnchanged, "it is not paused"}
+	errAtPosition = &refusal{ErrUnchanged, "it is at this position already"}
+	errDraining   = &refusal{ErrUnchanged, "it already drains"}
+	errSet        = &refusal{ErrUnchanged, "it is set so already"}
+)
+
+// StateError refuses an operation on a job, or on a run of a flow, in state State.
+type StateError struct {
+	State jobs.State
+	why   string
+}
+
+func (e *StateError) Error() string { return fmt.Sprintf("it is %s: %s", e.State, e.why) }
 
 // NotSettledError refuses a Reset to a position above the settled position. Events may still
 // appear below such a position, and would be lost.

@@ -1,5 +1,21 @@
 package ops
 
+// The refusals, which tests tell apart within a class.
+var (
+	ErrNoCheckpoint = errNoCheckpoint
+	ErrNoBlocker    = errNoBlocker
+	ErrNoWorker     = errNoWorker
+	ErrNoJob        = errNoJob
+	ErrNoFlowRun    = errNoFlowRun
+	ErrNoEvents     = errNoEvents
+	ErrNoEvent      = errNoEvent
+	ErrNoSchedule   = errNoSchedule
+	ErrPaused       = errPaused
+	ErrNotPaused    = errNotPaused
+	ErrAtPosition   = errAtPosition
+	ErrDraining     = errDraining
+)
+
 // ListSQL returns the statement of List, to test its plan.
 func (o *Jobs) ListSQL(f Filter, limit int) (query string, args []any) { return o.listSQL(f, limit) }
 

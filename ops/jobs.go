@@ -58,25 +58,6 @@ var (
 // AllQueues stands for all queues together. PauseQueue, SetCap and SetRetention accept it.
 const AllQueues = "*"
 
-var (
-	// ErrNoJob reports that no unfinished or finished job has the ID.
-	ErrNoJob = errors.New("there is no such job: List lists the jobs; a finished job is deleted when its retention is over")
-
-	// ErrUnchanged reports that a setting already has the value.
-	ErrUnchanged = errors.New("it is set so already")
-
-	// ErrRetried refuses the Retry of a job that was retried before.
-	ErrRetried = errors.New("it was retried before")
-)
-
-// JobStateError refuses an operation on a job in state State.
-type JobStateError struct {
-	State jobs.State
-	why   string
-}
-
-func (e *JobStateError) Error() string { return fmt.Sprintf("it is %s: %s", e.State, e.why) }
-
 // onJob returns a change of a job. Its queue is not known yet.
 func onJob(kind Kind, id int64, by By) *verb {
 	return &verb{Operation{Job: id, Kind: kind, By: by}, fmt.Sprintf("job %d", id)}

@@ -57,7 +57,7 @@ SELECT state, kind, queue, attempt, `+pgdriver.Time(`finished_at`)+`, coalesce(c
 	j.FinishedAt = j.FinishedAt.UTC()
 	switch {
 	case noRows(err):
-		return j, ErrNoJob
+		return j, errNoJob
 	case err != nil:
 		return j, fmt.Errorf("read it from the history: %w", err)
 	}
@@ -67,7 +67,7 @@ SELECT state, kind, queue, attempt, `+pgdriver.Time(`finished_at`)+`, coalesce(c
 // Cancel cancels a job. A job that does not run is jobs.StateCancelled at once. If the job runs,
 // Cancel asks the run to end: its context is cancelled. The job is then jobs.StateCancelled, unless
 // its handler returns nil. Cancel returns the job's state after the call. It refuses a finished
-// job, and a job whose run was asked before, with a [JobStateError].
+// job, and a job whose run was asked before, with a [StateError].
 func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err error) {
 	v := onJob(KindCancel, id, by)
 	err = o.changeJobs(ctx, v, checkJob(id), func(tx *sql.Tx) (any, error) {
@@ -80,10 +80,10 @@ func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err
 			if err != nil {
 				return nil, err
 			}
-			return nil, &JobStateError{f.State, fmt.Sprintf("it finished at %s, and only an unfinished job can be cancelled", f.FinishedAt.Format(time.RFC3339))}
+			return nil, &StateError{f.State, fmt.Sprintf("it finished at %s, and only an unfinished job can be cancelled", f.FinishedAt.Format(time.RFC3339))}
 		}
 		if j.asked.Valid {
-			return nil, &JobStateError{j.State, fmt.Sprintf("it was asked to end at %s: wait until its handler returns, which a stop of its worker hastens", j.asked.Time.UTC().Format(time.RFC3339))}
+			return nil, &StateError{j.State, fmt.Sprintf("it was asked to end at %s: wait until its handler returns, which a stop of its worker hastens", j.asked.Time.UTC().Format(time.RFC3339))}
 		}
 		v.Queue = j.queue
 		now, err = o.cancel(ctx, tx, j.State, []int64{id})

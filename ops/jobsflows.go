@@ -10,24 +10,6 @@ import (
 	"github.com/pgfrontier/worker/jobs/flow"
 )
 
-var (
-	// ErrNoFlowRun reports that no run has the ID.
-	ErrNoFlowRun = errors.New("there is no such run: FlowRuns lists the runs; a run that has ended is deleted when its retention is over")
-
-	// ErrFlowRunUnfinished refuses the retry of a run that has not ended.
-	ErrFlowRunUnfinished = errors.New("it has not ended: wait for its end, or cancel it first")
-)
-
-// FlowRunEndedError refuses the cancellation of a run that has ended or was cancelled before.
-type FlowRunEndedError struct{ State jobs.State }
-
-func (e *FlowRunEndedError) Error() string {
-	if e.State == jobs.StateRunning {
-		return "it was cancelled before, and ends with the last of its jobs that run"
-	}
-	return fmt.Sprintf("it is %s: only a run that has not ended can be cancelled", e.State)
-}
-
 // FlowRuns lists runs of flows, the newest first, without their steps. limit is 1 to 10,000.
 func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.Run, error) {
 	all, err := o.flows.Runs(ctx, f, limit)
@@ -46,13 +28,13 @@ func (o *Jobs) Unadvanced(ctx context.Context) (bool, error) {
 func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 	r, err := o.flows.Get(ctx, run)
 	if errors.Is(err, flow.ErrNotFound) {
-		err = ErrNoFlowRun
+		err = errNoFlowRun
 	}
 	return r, o.fail(fmt.Sprintf("read run %d", run), err)
 }
 
 // CancelFlowRun cancels a run, as [flow.Client.Cancel] does. It refuses a run that has ended or
-// was cancelled before with a [FlowRunEndedError].
+// was cancelled before with a [StateError].
 func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 	return o.changeJobs(ctx, onRun(KindCancel, run, by), checkRun(run), func(tx *sql.Tx) (any, error) {
 		r, err := o.lockFlowRun(ctx, tx, run)
@@ -60,7 +42,11 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 			return nil, err
 		}
 		if r.State != jobs.StateRunning || r.Cancelled {
-			return nil, &FlowRunEndedError{r.State}
+			why := "only a run that has not ended can be cancelled"
+			if r.State == jobs.StateRunning {
+				why = "it was cancelled before, and ends with the last of its jobs that run"
+			}
+			return nil, &StateError{r.State, why}
 		}
 		_, err = o.flows.Cancel(ctx, tx, run)
 		return r, err
@@ -78,7 +64,7 @@ func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...strin
 		r.From = from
 		err = o.flows.Retry(ctx, tx, run, from...)
 		if errors.Is(err, flow.ErrUnfinished) {
-			err = ErrFlowRunUnfinished
+			err = &StateError{jobs.State(r.State), "it has not ended: wait for its end, or cancel it first"}
 		}
 		return r, err
 	})
@@ -101,7 +87,7 @@ SELECT flow, version, state, cancel_at IS NOT NULL FROM `+o.t.FlowRuns.SQL()+` W
 		Scan(&r.Flow, &r.Version, &r.State, &r.Cancelled)
 	switch {
 	case noRows(err):
-		return r, ErrNoFlowRun
+		return r, errNoFlowRun
 	case err != nil:
 		return r, lockError(ctx, "its row in "+o.t.FlowRuns.String(), "a statement that tells of its steps keeps for a moment", err)
 	}

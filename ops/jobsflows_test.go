@@ -79,7 +79,8 @@ func TestFlowRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := started.Run
-	if err := s.RetryFlowRun(ctx, run, by); !errors.Is(err, ops.ErrFlowRunUnfinished) {
+	var refused *ops.StateError
+	if err := s.RetryFlowRun(ctx, run, by); !errors.As(err, &refused) || refused.State != jobs.StateRunning {
 		t.Errorf("the retry of a run that goes on: %v", err)
 	}
 	if err := s.CancelFlowRun(ctx, run, by); err != nil {
@@ -95,7 +96,7 @@ func TestFlowRuns(t *testing.T) {
 	if op := s.last(t, &detail); op.Kind != ops.KindCancel || op.By != by || detail.Run != run || detail.Flow != "two" || detail.Version == "" || detail.State != jobs.StateRunning {
 		t.Errorf("recorded %+v, %+v", op, detail)
 	}
-	var ended *ops.FlowRunEndedError
+	var ended *ops.StateError
 	if err := s.CancelFlowRun(ctx, run, by); !errors.As(err, &ended) || ended.State != jobs.StateCancelled {
 		t.Errorf("cancelled twice: %v", err)
 	}
@@ -142,7 +143,7 @@ func (s jobsSite) expectStepRefused(t *testing.T, run int64) {
 	if err != nil || len(all) != 1 {
 		t.Fatalf("the steps are %+v, %v", all, err)
 	}
-	var state *ops.JobStateError
+	var state *ops.StateError
 	if _, err := s.Retry(t.Context(), all[0].ID, by); !errors.As(err, &state) {
 		t.Errorf("the retry of a step: %v", err)
 	} else {

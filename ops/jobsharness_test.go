@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -133,4 +134,10 @@ func says(t testing.TB, err error, words ...string) {
 			t.Errorf("%v; want %q in it, on one line", err, w)
 		}
 	}
+}
+
+// isRetried reports whether an error refuses a job that was retried before.
+func isRetried(err error) bool {
+	var refused *ops.StateError
+	return errors.As(err, &refused) && strings.Contains(err.Error(), "it was retried before")
 }

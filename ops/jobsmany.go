@@ -83,8 +83,8 @@ func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []jo
 		ids = []int64{} // [] in JSON, not null
 		for _, id := range found {
 			queue, detail, err := do(tx, id)
-			var state *JobStateError
-			if errors.Is(err, ErrNoJob) || errors.Is(err, ErrRetried) || errors.As(err, &state) {
+			var state *StateError
+			if errors.Is(err, errNoJob) || errors.As(err, &state) {
 				continue // another transaction has changed the job
 			}
 			if err == nil {

@@ -77,7 +77,7 @@ func (o *Jobs) update(ctx context.Context, tx *sql.Tx, what, change, queue strin
 // ResumeQueue. Jobs that were claimed before run on, and prefetched jobs start. So do the jobs
 // of a claim in flight. New jobs may be enqueued. The queue may be new. A queue and AllQueues
 // are paused independently: to resume one does not resume the other. If the queue is already
-// paused, PauseQueue changes nothing and returns [ErrPaused].
+// paused, PauseQueue changes nothing and returns [ErrUnchanged].
 func (o *Jobs) PauseQueue(ctx context.Context, queue string, by By) error {
 	return o.set(ctx, KindPause, queue, by, nil, func(tx *sql.Tx, was settings) (any, error) {
 		if p := was.paused; p != nil {
@@ -87,12 +87,12 @@ func (o *Jobs) PauseQueue(ctx context.Context, queue string, by By) error {
 	})
 }
 
-// ResumeQueue lets the workers claim jobs of a paused queue again. It returns [ErrNotPaused] if
+// ResumeQueue lets the workers claim jobs of a paused queue again. It returns [ErrUnchanged] if
 // the queue is not paused.
 func (o *Jobs) ResumeQueue(ctx context.Context, queue string, by By) error {
 	return o.set(ctx, KindResume, queue, by, nil, func(tx *sql.Tx, was settings) (any, error) {
 		if was.paused == nil {
-			return nil, ErrNotPaused
+			return nil, errNotPaused
 		}
 		return queuePauseDetail{Since: &was.paused.Since}, o.update(ctx, tx, "resume", `paused_at = NULL, paused_by = NULL, paused_reason = NULL`, queue)
 	})
@@ -189,9 +189,9 @@ func equal[T comparable](a, b *T) bool {
 
 func unchanged[T any](what string, value *T) error {
 	if value == nil {
-		return fmt.Errorf("%w: it has none", ErrUnchanged)
+		return fmt.Errorf("%w: it has none", errSet)
 	}
-	return fmt.Errorf("%w: %s is %v", ErrUnchanged, what, *value)
+	return fmt.Errorf("%w: %s is %v", errSet, what, *value)
 }
 
 // noRows reports whether a query returned no row.

@@ -23,8 +23,7 @@ import (
 // history. The operation's detail has the new ID; Operations finds the operation by both IDs.
 //
 // Retry refuses jobs whose effects would happen twice. It refuses a completed job with a
-// [JobStateError], and a job that was retried before with [ErrRetried]. It also refuses the
-// finished job of a step, since the flow's run would not notice the new job. Use RetryFlowRun
+// [StateError], and so a job that was retried before. It also refuses the finished job of a step, since the flow's run would not notice the new job. Use RetryFlowRun
 // instead. Rerun refuses none of these.
 func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRetry, id, by)
@@ -75,7 +74,7 @@ func (o *Jobs) reenqueue(ctx context.Context, tx *sql.Tx, kind Kind, id int64) (
 	}
 	d.Before = before.as
 	if d.NewJob, err = o.queue.Reenqueue(ctx, tx, id); noRows(err) {
-		err = ErrNoJob // another transaction has removed it
+		err = errNoJob // another transaction has removed it
 	}
 	return d, err
 }
@@ -84,9 +83,9 @@ func (o *Jobs) reenqueue(ctx context.Context, tx *sql.Tx, kind Kind, id int64) (
 func (o *Jobs) makeDue(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) error {
 	switch {
 	case j.State == jobs.StateRunning:
-		return &JobStateError{j.State, "let its run end, or Cancel it, and retry it then"}
+		return &StateError{j.State, "let its run end, or Cancel it, and retry it then"}
 	case j.due:
-		return &JobStateError{j.State, "it is due already, and runs once a worker that has a handler for its kind is free; its queue may be paused or capped (Queues shows that)"}
+		return &StateError{j.State, "it is due already, and runs once a worker that has a handler for its kind is free; its queue may be paused or capped (Queues shows that)"}
 	}
 	return o.queue.MakeDue(ctx, tx, id)
 }
@@ -136,11 +135,11 @@ func (o *Jobs) runsOfSteps() string {
 func mayRetry(f finishedJob, before retry, run int64) error {
 	switch {
 	case run != 0:
-		return &JobStateError{f.State, fmt.Sprintf("it is a step of run %d of a flow, which would not notice another job: once the run has ended, RetryFlowRun runs it again from the steps that failed, or that you name; Rerun runs this job again, with its effects", run)}
+		return &StateError{f.State, fmt.Sprintf("it is a step of run %d of a flow, which would not notice another job: once the run has ended, RetryFlowRun runs it again from the steps that failed, or that you name; Rerun runs this job again, with its effects", run)}
 	case f.State == jobs.StateCompleted:
-		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again, with its effects", f.FinishedAt.Format(time.RFC3339))}
+		return &StateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again, with its effects", f.FinishedAt.Format(time.RFC3339))}
 	case before.as != 0:
-		return fmt.Errorf("%w: as job %d, at %s by %s: see that job; Rerun runs this one again", ErrRetried, before.as, before.at.UTC().Format(time.RFC3339), errtext.Value(before.by))
+		return &StateError{f.State, fmt.Sprintf("it was retried before: as job %d, at %s by %s: see that job; Rerun runs this one again", before.as, before.at.UTC().Format(time.RFC3339), errtext.Value(before.by))}
 	}
 	return nil
 }
@@ -159,7 +158,7 @@ type jobRetryDetail struct {
 
 // Discard deletes a finished job from the history, with its attempts and its log. The
 // operation's detail keeps the job's kind, state, code and error, but not its arguments or
-// result. Discard refuses an unfinished job with a [JobStateError]: Cancel it first. It also
+// result. Discard refuses an unfinished job with a [StateError]: Cancel it first. It also
 // refuses a step whose end its flow's run has not recorded yet, since the run would fail.
 func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 	v := onJob(KindDiscard, id, by)
@@ -169,7 +168,7 @@ func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 			return nil, err
 		}
 		if found {
-			return nil, &JobStateError{j.State, "only a finished job can be discarded: Cancel it first"}
+			return nil, &StateError{j.State, "only a finished job can be discarded: Cancel it first"}
 		}
 		d, err := o.discard(ctx, tx, id)
 		v.Queue = d.queue
@@ -187,7 +186,7 @@ func (o *Jobs) discard(ctx context.Context, tx *sql.Tx, id int64) (d jobDiscardD
 		return d, err
 	}
 	if awaited {
-		return d, &JobStateError{d.State, "it is a step of a flow, whose run has not recorded its end yet: try again in some seconds, and see that a worker with flow.Advance runs"}
+		return d, &StateError{d.State, "it is a step of a flow, whose run has not recorded its end yet: try again in some seconds, and see that a worker with flow.Advance runs"}
 	}
 	for _, s := range []struct {
 		what, query string
@@ -202,7 +201,7 @@ func (o *Jobs) discard(ctx context.Context, tx *sql.Tx, id int64) (d jobDiscardD
 		}
 	}
 	if d.rows == 0 {
-		return d, ErrNoJob // another transaction has discarded it
+		return d, errNoJob // another transaction has discarded it
 	}
 	return d, nil
 }

@@ -71,7 +71,7 @@ func TestCancelJob(t *testing.T) {
 			t.Errorf("recorded %+v of a %s job", detail, state)
 		}
 		now, err := s.Cancel(t.Context(), id, by)
-		var refused *ops.JobStateError
+		var refused *ops.StateError
 		if !errors.As(err, &refused) || refused.State != want || now != "" {
 			t.Errorf("cancelled twice: %q, %v", now, err)
 		}
@@ -141,7 +141,7 @@ func TestRetryOfAFinishedJob(t *testing.T) {
 		as, err := s.Retry(t.Context(), id, by)
 		kind := ops.KindRetry
 		if state == jobs.StateCompleted {
-			var refused *ops.JobStateError
+			var refused *ops.StateError
 			if !errors.As(err, &refused) || refused.State != state {
 				t.Fatalf("the retry of a completed job: %v", err)
 			}
@@ -174,7 +174,7 @@ func TestRetryOfAFinishedJob(t *testing.T) {
 		}
 		again, err := s.Retry(t.Context(), id, by)
 		if state != jobs.StateCompleted {
-			if !errors.Is(err, ops.ErrRetried) || again != 0 {
+			if !isRetried(err) || again != 0 {
 				t.Errorf("retried twice: %d, %v", again, err)
 			}
 			says(t, err, fmt.Sprintf("as job %d, at ", as), `by "ann"`, "Rerun")
@@ -211,7 +211,7 @@ func TestRetryOfAnUnfinishedJob(t *testing.T) {
 		}
 		for state, why := range map[jobs.State]string{jobs.StateAvailable: "it is due already", jobs.StateRunning: "let its run end"} {
 			as, err := retry(t.Context(), s.add(t, state), by)
-			var refused *ops.JobStateError
+			var refused *ops.StateError
 			if !errors.As(err, &refused) || refused.State != state || as != 0 {
 				t.Errorf("a %s job: %d, %v", state, as, err)
 			}
@@ -236,7 +236,7 @@ func TestRetriedOnce(t *testing.T) {
 				defer mu.Unlock()
 				if err == nil {
 					as = append(as, n)
-				} else if !errors.Is(err, ops.ErrRetried) {
+				} else if !isRetried(err) {
 					t.Error(err)
 				}
 			})
@@ -254,7 +254,7 @@ func TestDiscardJob(t *testing.T) {
 	for _, state := range unfinished {
 		id := s.add(t, state)
 		err := s.Discard(t.Context(), id, by)
-		var refused *ops.JobStateError
+		var refused *ops.StateError
 		if !errors.As(err, &refused) || refused.State != state || s.is(t, id) != state {
 			t.Errorf("a %s job: %v", state, err)
 		}

@@ -3,15 +3,11 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
-
-// ErrNoSchedule reports that no schedule has the name.
-var ErrNoSchedule = errors.New("there is no such schedule: Schedules lists the schedules; a program with the schedule creates its row at its start")
 
 // ScheduleInfo is the state of a schedule of package jobs/schedule.
 type ScheduleInfo struct {
@@ -37,7 +33,7 @@ FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
 }
 
 // PauseSchedule drops the ticks of a schedule until ResumeSchedule. No job is enqueued for them
-// later. If the schedule is already paused, PauseSchedule changes nothing and returns [ErrPaused].
+// later. If the schedule is already paused, PauseSchedule changes nothing and returns [ErrUnchanged].
 func (o *Jobs) PauseSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindPause, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
 		if paused != nil {
@@ -50,12 +46,12 @@ SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::tex
 }
 
 // ResumeSchedule resumes a paused schedule. The schedule enqueues jobs from the first tick
-// after now on, also if no process ran during the pause. ResumeSchedule returns [ErrNotPaused]
+// after now on, also if no process ran during the pause. ResumeSchedule returns [ErrUnchanged]
 // if the schedule is not paused.
 func (o *Jobs) ResumeSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindResume, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
 		if paused == nil {
-			return nil, ErrNotPaused
+			return nil, errNotPaused
 		}
 		_, err := exec(ctx, tx, "resume", `UPDATE `+o.t.Schedules.SQL()+`
 SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, resumed_at = clock_timestamp() WHERE name = $1::text`, name)
@@ -86,7 +82,7 @@ func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do
 SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text FOR UPDATE`, name).Scan(pauseInto(&paused)...)
 		switch {
 		case noRows(err):
-			return nil, ErrNoSchedule
+			return nil, errNoSchedule
 		case err != nil:
 			return nil, lockError(ctx, "its row in "+o.t.Schedules.String(), "a process or another operator keeps for a moment", err)
 		}

@@ -3,7 +3,6 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -12,9 +11,6 @@ import (
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
-
-// ErrNoEvent reports that no event is visible at a position.
-var ErrNoEvent = errors.New("no event is there: its transaction was rolled back, or is open")
 
 // Log is the state of the log.
 type Log struct {
@@ -69,7 +65,7 @@ func (o *Operator) Blockers(ctx context.Context, queries bool) ([]Blocker, error
 
 // Terminate ends the session of a blocker with pg_terminate_backend, which rolls its
 // transaction back. If the session is no longer in that transaction, Terminate returns
-// [ErrNoBlocker]. The operation is recorded with an empty Consumer. The role must be a member
+// [ErrNotFound]. The operation is recorded with an empty Consumer. The role must be a member
 // of pg_signal_backend, or of the session's role. A prepared transaction has no session.
 func (o *Operator) Terminate(ctx context.Context, b Blocker, by By) error {
 	err := by.check()
@@ -105,7 +101,7 @@ func (o *Operator) terminate(ctx context.Context, b Blocker, by By) error {
 		if err == nil && dry == nil {
 			var ended bool
 			if ended, err = session(ctx, tx, b, "pg_terminate_backend(pid)"); err == nil && !ended {
-				err = ErrNoBlocker
+				err = errNoBlocker
 			}
 		}
 		return id, err
@@ -134,7 +130,7 @@ SELECT bool_or(`+expression+`) FROM pg_stat_activity
 WHERE pid = $1::int AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz`,
 		b.PID, b.BackendStart.Format(time.RFC3339Nano), b.Start.Format(time.RFC3339Nano)).Scan(&found)
 	if err == nil && !found.Valid {
-		err = ErrNoBlocker
+		err = errNoBlocker
 	}
 	return found.Bool, err
 }
@@ -147,13 +143,13 @@ type terminateDetail struct {
 	Start       time.Time `json:"transaction_start"`
 }
 
-// Event returns the event at a position, with its payload. It returns [ErrNoEvent] if no event
+// Event returns the event at a position, with its payload. It returns [ErrNotFound] if no event
 // is visible there.
 func (o *Operator) Event(ctx context.Context, position int64) (store.PersistedEvent, error) {
 	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNames(store.Names{Events: o.t.Events.String()})))
 	all, err := log.ReadRanges(ctx, o.db, []store.Range{{First: position, Last: position}}, 1)
 	if err == nil && len(all) == 0 {
-		err = ErrNoEvent
+		err = errNoEvent
 	}
 	if err != nil {
 		return store.PersistedEvent{}, o.fail(fmt.Sprintf("read the event at position %d", position), err)

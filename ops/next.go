@@ -33,7 +33,7 @@ func (o *Operator) Next(ctx context.Context, consumer string) ([]Next, error) {
 		return []any{&n.Consumer, &n.Checkpoint, &n.Late, &n.Position, &n.AggregateType, &n.AggregateID, &n.EventID, &n.EventType}
 	}), o.sql.next, consumer)
 	if err == nil && len(all) == 0 {
-		err = o.fail(what, ErrNoCheckpoint)
+		err = o.fail(what, errNoCheckpoint)
 	}
 	return all, err
 }

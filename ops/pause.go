@@ -12,7 +12,7 @@ import (
 
 // Pause keeps the workers from handling events of a consumer, until Resume. A batch in flight
 // is finished first. If the consumer is already paused, Pause changes nothing and returns
-// [ErrPaused]. consumer may name one unit of a split consumer. Paused units are not merged.
+// [ErrUnchanged]. consumer may name one unit of a split consumer. Paused units are not merged.
 func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
 	running := func(_ *sql.Tx, units []locked) ([]locked, error) {
 		first := units[0].paused
@@ -30,13 +30,13 @@ WHERE consumer_name = $1::text`, at.consumer, by.Operator, by.Reason)
 	})
 }
 
-// Resume lets a paused consumer continue from its checkpoint. It returns ErrNotPaused if the
+// Resume lets a paused consumer continue from its checkpoint. It returns ErrUnchanged if the
 // consumer is not paused. consumer may name one unit of a split consumer.
 func (o *Operator) Resume(ctx context.Context, consumer string, by By) error {
 	paused := func(_ *sql.Tx, units []locked) ([]locked, error) {
 		units = slices.DeleteFunc(units, func(at locked) bool { return at.paused == nil })
 		if len(units) == 0 {
-			return nil, ErrNotPaused
+			return nil, errNotPaused
 		}
 		return units, nil
 	}
@@ -49,7 +49,7 @@ WHERE consumer_name = $1::text`, at.consumer)
 }
 
 func pausedError(p *Pause) error {
-	return fmt.Errorf("%w: since %s, by %s, because %s", ErrPaused, p.Since.Format(time.RFC3339), errtext.Value(p.By.Operator), errtext.Value(p.By.Reason))
+	return fmt.Errorf("%w: since %s, by %s, because %s", errPaused, p.Since.Format(time.RFC3339), errtext.Value(p.By.Operator), errtext.Value(p.By.Reason))
 }
 
 type pauseDetail struct {

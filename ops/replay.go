@@ -22,7 +22,7 @@ import (
 // events. DeadLetters lists the replayed events with Replay set; this does not mean that they have
 // failed. The aggregate's existing dead letters are retried in their order.
 //
-// Replay returns [ErrNoEvents] if the consumer has passed no event of the aggregate. It returns
+// Replay returns [ErrNotFound] if the consumer has passed no event of the aggregate. It returns
 // [ErrInvalid] for a consumer with its own key, see [consumer.ByKey], since only the consumer's code
 // knows the key. It also returns ErrInvalid for a unit to which the aggregate does not belong.
 // Replay does not know which types a consumer names: events of other types become dead letters.
@@ -51,7 +51,7 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 		d.Events, err = exec(ctx, tx, "put the events among the dead letters", o.sql.replay,
 			at.consumer, aggregateType, aggregateID, at.position)
 		if err == nil && d.Events == 0 {
-			err = ErrNoEvents
+			err = errNoEvents
 		}
 		return d, err
 	})
@@ -100,7 +100,7 @@ const maxReplayed = 5_000
 // passed before version 6 of the tables. It also leaves out events whose positions were in
 // doubt when the code changed.
 //
-// ReplayTypes returns [ErrNoEvents] if the consumer has passed no such event. It returns
+// ReplayTypes returns [ErrNotFound] if the consumer has passed no such event. It returns
 // [ErrInvalid] if the consumer's code does not name a type, or if there are more than 5,000
 // events. It also returns ErrInvalid for a consumer with its own key, which only the consumer's
 // code knows. See [consumer.ByKey].
@@ -132,7 +132,7 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 		}
 		units = slices.DeleteFunc(units, func(at locked) bool { return len(missed[at.consumer]) == 0 })
 		if err == nil && len(units) == 0 {
-			err = noneMissed{}
+			err = errNoneMissed
 		}
 		return units, err
 	}
@@ -141,14 +141,8 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 	})
 }
 
-// noneMissed is the ErrNoEvents of ReplayTypes.
-type noneMissed struct{}
-
-func (noneMissed) Error() string {
-	return "it has passed no event of these types because its code did not select them: the verb operations of pgfrontier, or Operations, lists the changes (scope)"
-}
-
-func (noneMissed) Unwrap() error { return ErrNoEvents }
+// errNoneMissed is the errNoEvents of ReplayTypes.
+var errNoneMissed = &refusal{errNoEvents, "it has passed no event of these types because its code did not select them: the verb operations of pgfrontier, or Operations, lists the changes (scope)"}
 
 // typesDetail is a ReplayTypes as recorded in the table of operations.
 type typesDetail struct {

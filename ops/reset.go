@@ -37,7 +37,7 @@ func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) 
 			units = slices.DeleteFunc(units, func(at locked) bool { return at.position <= to })
 		}
 		if len(units) == 0 {
-			return nil, fmt.Errorf("%w: %d", ErrAtPosition, to)
+			return nil, fmt.Errorf("%w: %d", errAtPosition, to)
 		}
 		return units, nil
 	}

@@ -53,7 +53,7 @@ func (o *Operator) lockUnits(ctx context.Context, tx *sql.Tx, name string) ([]lo
 	case !split && name == consumer:
 		return []locked{own}, nil
 	case !split:
-		return nil, ErrNoCheckpoint
+		return nil, errNoCheckpoint
 	}
 	which := unitsOf
 	if name != consumer {
@@ -73,7 +73,7 @@ FROM `+o.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY con
 	case err != nil:
 		return nil, waitError(ctx, err)
 	case len(units) == 0:
-		return nil, ErrNoCheckpoint
+		return nil, errNoCheckpoint
 	}
 	return units, nil
 }
@@ -88,7 +88,7 @@ SELECT last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, 
 FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(append(to, &split, &had, &limit)...)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return at, false, ErrNoCheckpoint
+		return at, false, errNoCheckpoint
 	case err != nil:
 		return at, false, waitError(ctx, err)
 	}

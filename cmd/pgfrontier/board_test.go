@@ -232,7 +232,7 @@ func TestBoardSkips(t *testing.T) {
 // A refusal is shown, and nothing is asked any more.
 func TestBoardIsRefused(t *testing.T) {
 	b, _ := after(newBoard(shown(1, "a")), append(typed("rx"), "enter")...)
-	b, orders := after(b, previewed{request: request{verb: 'r', name: "a", reason: "x"}, err: judge(ops.ErrNotPaused)})
+	b, orders := after(b, previewed{request: request{verb: 'r', name: "a", reason: "x"}, err: judge(fmt.Errorf("it is not paused: %w", ops.ErrUnchanged))})
 	if len(orders) != 0 || b.ask != nil || !strings.Contains(b.text(), "it is not paused") {
 		t.Errorf("%#v, shown is\n%s", orders, b.text())
 	}
@@ -357,7 +357,7 @@ func anyLook(t *rapid.T, b board, second int, more bool) any {
 }
 
 func anyError(t *rapid.T) error {
-	return rapid.SampledFrom([]error{nil, nil, nil, errors.New("away\x1b[2J\nfor now"), ops.ErrPaused}).Draw(t, "error")
+	return rapid.SampledFrom([]error{nil, nil, nil, errors.New("away\x1b[2J\nfor now"), ops.ErrUnchanged}).Draw(t, "error")
 }
 
 func checkScreen(t *rapid.T, b board) {

@@ -265,7 +265,7 @@ func (a *app) onConsumer(ctx context.Context, c consumerChange) error {
 		o = o.IfRevision(r.n)
 	}
 	err = a.carry(ctx, c.plan(o, by))
-	if errors.Is(err, ops.ErrNoCheckpoint) {
+	if errors.Is(err, ops.ErrNotFound) {
 		bounded, cancel := a.bound(ctx)
 		defer cancel()
 		err = cmp.Or(known(bounded, o, c.name), err)

@@ -85,7 +85,7 @@ func workerNamed(all []ops.Worker, name string) (found uuid.UUID, err error) {
 	}
 	switch {
 	case n == 0:
-		return found, fmt.Errorf("worker %q: %w", name, ops.ErrNoWorker)
+		return found, refuse("worker %q: no such worker is registered: the verb workers lists those that are; a worker that stops takes its row away", name)
 	case n > 1:
 		return found, usage("%q is %d workers: name one by its id, which -o json of the workers shows", name, n)
 	}

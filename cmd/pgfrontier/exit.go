@@ -42,20 +42,16 @@ func refuse(format string, args ...any) error {
 }
 
 // refusals are what package ops answers to a change or a question that makes no sense now.
-var refusals = []error{
-	ops.ErrNoCheckpoint, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoBlocker, ops.ErrNoWorker, ops.ErrDraining,
-	ops.ErrNoJob, ops.ErrUnchanged, ops.ErrRetried, ops.ErrNoSchedule, ops.ErrNoFlowRun, ops.ErrFlowRunUnfinished,
-}
+var refusals = []error{ops.ErrNotFound, ops.ErrNoDeadLetter, ops.ErrUnchanged}
 
 func isRefusal(err error) bool {
 	var settled *ops.NotSettledError
 	var next *ops.NotNextError
 	var stuck *ops.NotStuckError
 	var registered *ops.RegisteredError
-	var state *ops.JobStateError
-	var ended *ops.FlowRunEndedError
+	var state *ops.StateError
 	return slices.ContainsFunc(refusals, func(of error) bool { return errors.Is(err, of) }) ||
-		errors.As(err, &settled) || errors.As(err, &next) || errors.As(err, &stuck) || errors.As(err, &registered) || errors.As(err, &state) || errors.As(err, &ended)
+		errors.As(err, &settled) || errors.As(err, &next) || errors.As(err, &stuck) || errors.As(err, &registered) || errors.As(err, &state)
 }
 
 // judge gives an error its exit status. What is neither a refusal nor an unknown outcome is

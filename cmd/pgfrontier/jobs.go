@@ -83,7 +83,7 @@ func (a *app) jobsShowVerb() *cobra.Command {
 			return a.readJobs(ctx, func(ctx context.Context, o *ops.Jobs) (object, func() string, error) {
 				all, err := o.List(ctx, ops.Filter{After: id - 1, Before: id + 1}, 1)
 				if err == nil && len(all) == 0 {
-					err = refuse("job %d: %w", id, ops.ErrNoJob)
+					err = refuse("job %d: there is no such job: a finished job is deleted when its retention is over", id)
 				}
 				if err != nil {
 					return nil, nil, err

@@ -252,7 +252,7 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []opti
 		if ctx.Err() != nil {
 			t.Fatalf("awaited that %s comes to %d: %v\n%s", c.Name(), head, err, strings.Join(story, "\n"))
 		}
-		if err := s.ops.Resume(ctx, c.Name(), by); err != nil && !errors.Is(err, ops.ErrNotPaused) {
+		if err := s.ops.Resume(ctx, c.Name(), by); err != nil && !errors.Is(err, ops.ErrUnchanged) {
 			t.Fatal(err)
 		}
 		deadLetters, err := s.ops.DeadLetters(ctx, c.Name())

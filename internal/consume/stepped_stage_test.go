@@ -186,7 +186,7 @@ func (s *stage) reset(who, what int) {
 	operator, err := ops.New(s.own)
 	s.must(err)
 	err = operator.Reset(s.ctx, unit, to, ops.By{Operator: "the script", Reason: "it says so"})
-	if errors.Is(err, ops.ErrAtPosition) || pgdriver.SQLState(err) == "55P03" { // lock_timeout
+	if errors.Is(err, ops.ErrUnchanged) || pgdriver.SQLState(err) == "55P03" { // lock_timeout
 		return
 	}
 	s.must(err)

@@ -41,7 +41,7 @@ func TestDrainWorker(t *testing.T) {
 	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); !errors.Is(err, ops.ErrDraining) {
+	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); !errors.Is(err, ops.ErrUnchanged) {
 		t.Errorf("once more: %v", err)
 	}
 	owner := func(consumer string) string {
@@ -68,7 +68,7 @@ func TestDrainWorker(t *testing.T) {
 	if len(first.Ready(t.Context(), time.Hour)) != 1 {
 		t.Error("a drained worker is ready")
 	}
-	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); !errors.Is(err, ops.ErrNoWorker) {
+	if err := o.DrainWorker(t.Context(), first.ID(), byOperator); !errors.Is(err, ops.ErrNotFound) {
 		t.Errorf("of one that has left: %v", err)
 	}
 	stopped := func(w interface{ ID() uuid.UUID }, how string) {
@@ -117,7 +117,7 @@ func TestDrainedWorkerEndsWithItsContext(t *testing.T) {
 	go func() { done <- w.Start(ctx) }()
 	await(t, "the worker to run", func() bool { return w.Status().State == observe.StateRunning })
 	o := operator(t, d)
-	if err := o.DrainWorker(t.Context(), uuid.New(), byOperator); !errors.Is(err, ops.ErrNoWorker) {
+	if err := o.DrainWorker(t.Context(), uuid.New(), byOperator); !errors.Is(err, ops.ErrNotFound) {
 		t.Errorf("of no worker: %v", err)
 	}
 	if err := o.DrainWorker(t.Context(), w.ID(), byOperator); err != nil {

@@ -1001,7 +1001,7 @@ func TestDiscardBeforeTheEndIsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	by := ops.By{Operator: "ann", Reason: "a test"}
-	var state *ops.JobStateError
+	var state *ops.StateError
 	if err := o.Discard(t.Context(), job, by); !errors.As(err, &state) || !strings.Contains(err.Error(), "flow.Advance") {
 		t.Errorf("discarded before: %v", err)
 	}

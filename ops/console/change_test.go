@@ -147,7 +147,7 @@ func TestOperatorsRace(t *testing.T) {
 // Whatever lost the answer to a COMMIT, nobody is told that nothing was changed.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
-	for _, cause := range []error{io.ErrUnexpectedEOF, driver.ErrBadConn, context.DeadlineExceeded, context.Canceled, ops.ErrPaused} {
+	for _, cause := range []error{io.ErrUnexpectedEOF, driver.ErrBadConn, context.DeadlineExceeded, context.Canceled, ops.ErrUnchanged} {
 		status, hint := console.Judged(fmt.Errorf("pause: %w", &ops.UnknownOutcomeError{Operation: 9, Err: cause}))
 		if status != http.StatusServiceUnavailable || !strings.Contains(hint, "Read the operations") || strings.Contains(hint, "Nothing was changed") {
 			t.Errorf("%v: status %d, %s", cause, status, hint)

@@ -99,7 +99,7 @@ func (c *Console) run(ctx context.Context, q query, g Grant) (any, error) {
 
 func (c *Console) findRun(ctx context.Context, id int64) (flow.Run, error) {
 	r, err := c.jobs.FlowRun(ctx, id)
-	if errors.Is(err, ops.ErrNoFlowRun) {
+	if errors.Is(err, ops.ErrNotFound) {
 		err = &refusal{http.StatusNotFound, fmt.Sprintf("There is no run %d of a flow. One that has ended is deleted when its retention is over.", id)}
 	}
 	return r, err

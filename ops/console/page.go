@@ -377,7 +377,7 @@ func judge(err error) (status int, hint string) {
 		return http.StatusConflict, hintMoved
 	case errors.Is(err, ops.ErrInvalid):
 		return http.StatusBadRequest, ""
-	case isAny(err, ops.ErrNoCheckpoint, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoJob, ops.ErrNoSchedule, ops.ErrNoFlowRun, ops.ErrNoWorker):
+	case errors.Is(err, ops.ErrNotFound):
 		return http.StatusNotFound, ""
 	case errors.Is(err, migrations.ErrNotApplied):
 		return http.StatusNotFound, "Tables of an older version want the migrations first, and those of a newer version a newer console. An application that uses only events, or only jobs, does not have the tables of the other."
@@ -397,10 +397,9 @@ func isConflict(err error) bool {
 	var moved *ops.MovedError
 	var next *ops.NotNextError
 	var settled *ops.NotSettledError
-	var state *ops.JobStateError
-	var ended *ops.FlowRunEndedError
-	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &settled) || errors.As(err, &state) || errors.As(err, &ended) ||
-		isAny(err, errOther, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrUnchanged, ops.ErrRetried, ops.ErrDraining, ops.ErrFlowRunUnfinished)
+	var state *ops.StateError
+	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &settled) || errors.As(err, &state) ||
+		isAny(err, errOther, ops.ErrUnchanged, ops.ErrNoDeadLetter)
 }
 
 func isAny(err error, these ...error) bool {

@@ -77,7 +77,7 @@ func noConsumer(name string) error {
 // known refuses the name of a consumer that there is not.
 func (c *Console) known(ctx context.Context, name string) error {
 	_, err := c.consumers.Next(ctx, name)
-	if errors.Is(err, ops.ErrNoCheckpoint) {
+	if errors.Is(err, ops.ErrNotFound) {
 		return noConsumer(name)
 	}
 	return err
@@ -213,7 +213,7 @@ func (c *Console) letter(ctx context.Context, q query, g Grant) (any, error) {
 	switch {
 	case err == nil:
 		p.Event = &e
-	case !errors.Is(err, ops.ErrNoEvent):
+	case !errors.Is(err, ops.ErrNotFound):
 		return nil, err
 	}
 	return p, nil

@@ -144,7 +144,7 @@ func (c *copies) resumeAll(ctx context.Context) error {
 	}
 	paused, err := server.Column[string](ctx, c.on.Database, `SELECT consumer_name FROM consumer_checkpoints WHERE paused_at < pg_postmaster_start_time() AND split_at IS NULL`)
 	for _, consumer := range paused {
-		if again := o.Resume(ctx, consumer, stage.By); !errors.Is(again, ops.ErrNotPaused) {
+		if again := o.Resume(ctx, consumer, stage.By); !errors.Is(again, ops.ErrUnchanged) {
 			err = errors.Join(err, again)
 		}
 	}

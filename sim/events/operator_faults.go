@@ -100,7 +100,7 @@ func (s *Slot) whilePaused(ctx context.Context, do func(operator) error) error {
 		return fmt.Errorf("sim: %w", err)
 	}
 	err = o.Pause(ctx, o.consumer, stage.By)
-	if errors.Is(err, ops.ErrPaused) {
+	if errors.Is(err, ops.ErrUnchanged) {
 		return nil
 	}
 	if err == nil {
@@ -117,7 +117,7 @@ func (s *Slot) whilePaused(ctx context.Context, do func(operator) error) error {
 func (o operator) resume(ctx context.Context) error {
 	return o.slot.on.Steadily(ctx, func() error {
 		err := o.Resume(ctx, o.consumer, stage.By)
-		if o.slot.on.Mortal && errors.Is(err, ops.ErrNotPaused) {
+		if o.slot.on.Mortal && errors.Is(err, ops.ErrUnchanged) {
 			return nil
 		}
 		return err
@@ -145,7 +145,7 @@ func (s *Slot) rescale(ctx, _ context.Context, _ point) error {
 			operator{o, s, c.Name}.did(consumersRescaled, fmt.Sprintf("%d partitions", n))
 		}
 	}
-	if errors.Is(err, ops.ErrNoCheckpoint) { // no worker has placed it yet
+	if errors.Is(err, ops.ErrNotFound) { // no worker has placed it yet
 		return nil
 	}
 	return s.on.Forgive(err)
@@ -172,9 +172,9 @@ func (s *Slot) setBack(ctx, _ context.Context, _ point) error {
 	err = o.Reset(ctx, name, to, stage.By)
 	var notSettled *ops.NotSettledError
 	switch {
-	case errors.Is(err, ops.ErrAtPosition), errors.As(err, &notSettled): // another has set it back further
+	case errors.Is(err, ops.ErrUnchanged), errors.As(err, &notSettled): // another has set it back further
 		return nil
-	case errors.Is(err, ops.ErrNoCheckpoint) && name != o.consumer: // it was split, or merged
+	case errors.Is(err, ops.ErrNotFound) && name != o.consumer: // it was split, or merged
 		return nil
 	case err != nil:
 		return fmt.Errorf("sim: %w", err)
@@ -201,7 +201,7 @@ func (s *Slot) setForward(ctx, intake context.Context, _ point) error {
 			if limit.Settled > at {
 				to := at + 1 + s.Dice.Int64N(limit.Settled-at)
 				err := o.Reset(ctx, o.consumer, to, stage.By)
-				if errors.Is(err, ops.ErrAtPosition) { // another has set it back to there
+				if errors.Is(err, ops.ErrUnchanged) { // another has set it back to there
 					return nil
 				}
 				if err == nil {
@@ -232,7 +232,7 @@ func (s *Slot) skipEvent(ctx, intake context.Context, _ point) error {
 			case err == nil:
 				o.did(eventsSkipped, fmt.Sprintf("position %d by %s", position, u.Consumer))
 				return nil
-			case errors.Is(err, ops.ErrNoCheckpoint) && u.Consumer != o.consumer: // it was split
+			case errors.Is(err, ops.ErrNotFound) && u.Consumer != o.consumer: // it was split
 				return nil
 			case !errors.As(err, &next):
 				return err

@@ -143,7 +143,7 @@ func (o *operator) replay(ctx, _ context.Context) error {
 	switch err = o.consumers.Reset(ctx, consumer, to, stage.By); {
 	case err == nil:
 		o.did(events.ConsumersSetBack, "", fmt.Sprintf("%s, from %d to %d", consumer, at, to))
-	case errors.Is(err, ops.ErrAtPosition):
+	case errors.Is(err, ops.ErrUnchanged):
 		err = nil
 	}
 	return err
@@ -197,7 +197,7 @@ func (m *emitter) appendLast(ctx context.Context) error {
 		if err == nil {
 			err = o.Reset(ctx, consumer, 0, stage.By)
 		}
-		if errors.Is(err, ops.ErrAtPosition) { // it has handled nothing yet
+		if errors.Is(err, ops.ErrUnchanged) { // it has handled nothing yet
 			err = nil
 		}
 	}

@@ -264,8 +264,8 @@ ORDER BY r.state = 'completed', random() LIMIT 1`).Scan(&run, &step, &failed)
 
 // unlessOver is the error of an operator whom workers, or a crash, may have forestalled.
 func unlessOver(err error) error {
-	var ended *ops.FlowRunEndedError
-	if errors.Is(err, sql.ErrNoRows) || errors.Is(err, ops.ErrNoFlowRun) || errors.Is(err, ops.ErrFlowRunUnfinished) || errors.As(err, &ended) {
+	var ended *ops.StateError
+	if errors.Is(err, sql.ErrNoRows) || errors.Is(err, ops.ErrNotFound) || errors.As(err, &ended) {
 		return nil
 	}
 	return err

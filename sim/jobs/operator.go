@@ -90,7 +90,7 @@ func (o *operator) pause(ctx, intake context.Context) error {
 	backoff.Sleep(intake, fault.Between(o.dice, 100*time.Millisecond, 2500*time.Millisecond))
 	return o.of.on.Steadily(ctx, func() error {
 		err := o.change(ctx, queue, func() error { return o.ops.ResumeQueue(ctx, queue, stage.By) })
-		if errors.Is(err, ops.ErrNotPaused) {
+		if errors.Is(err, ops.ErrUnchanged) {
 			err = nil // a crash took the answer
 		}
 		return err
@@ -132,8 +132,8 @@ SELECT id, args->>'token', kind, queue FROM jobs_history WHERE state <> 'complet
 	}
 	life := o.of.on.Life()
 	q.ID, err = o.ops.Retry(ctx, id, stage.By)
-	var state *ops.JobStateError
-	if errors.Is(err, ops.ErrRetried) || errors.As(err, &state) {
+	var state *ops.StateError
+	if errors.As(err, &state) {
 		return nil
 	}
 	q.Who, q.Outcome = "operator", history.EnqueueCommitted
@@ -175,7 +175,7 @@ func (o *operator) cancelOne(ctx context.Context, id int64) error {
 	answered := o.of.ledger.cancel(id)
 	if fault.Chance(o.dice, 0.3) {
 		now, err := o.ops.Cancel(ctx, id, stage.By)
-		var state *ops.JobStateError
+		var state *ops.StateError
 		if errors.As(err, &state) {
 			return nil // it has ended, or was asked to
 		}

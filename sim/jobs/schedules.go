@@ -150,7 +150,7 @@ func (o *operator) forget(ctx, _ context.Context) error {
 // unlessGone is the error of an operator whom another one, or a crash, may have
 // forestalled.
 func unlessGone(err error) error {
-	if errors.Is(err, ops.ErrNoSchedule) || errors.Is(err, ops.ErrPaused) || errors.Is(err, ops.ErrNotPaused) {
+	if errors.Is(err, ops.ErrNotFound) || errors.Is(err, ops.ErrUnchanged) {
 		return nil
 	}
 	return err
@@ -165,10 +165,10 @@ func (s *shared) haltAll(ctx context.Context) error {
 	for _, one := range workerSchedules {
 		for until := time.Now().Add(s.on.Bounds.Of(server.WaitBound)); ; {
 			err := s.on.Steadily(ctx, func() error { return o.PauseSchedule(ctx, one.name, stage.By) })
-			if err == nil || errors.Is(err, ops.ErrPaused) {
+			if err == nil || errors.Is(err, ops.ErrUnchanged) {
 				break
 			}
-			if !errors.Is(err, ops.ErrNoSchedule) || time.Now().After(until) || !backoff.Sleep(ctx, 20*time.Millisecond) {
+			if !errors.Is(err, ops.ErrNotFound) || time.Now().After(until) || !backoff.Sleep(ctx, 20*time.Millisecond) {
 				return err
 			}
 		}
