@@ -145,13 +145,6 @@ func grantSchema(name, role string) string {
 	return do(fmt.Sprintf("EXECUTE format('GRANT USAGE ON SCHEMA %%I TO %%I', current_schema(), %s);", ident.Literal(role)))
 }
 
-func need(t ident.Table, privileges ...string) (all []rights.Need) {
-	for _, p := range privileges {
-		all = append(all, rights.Need{Table: t.SQL(), Privilege: p})
-	}
-	return all
-}
-
 func sequence(t ident.Table, column, privilege string) []rights.Need {
 	return []rights.Need{{Table: t.SQL(), Privilege: privilege, Serial: column}}
 }
@@ -164,10 +157,10 @@ const (
 func (s schema) writerNeeds() []rights.Need {
 	returned := []string{positionColumn, "aggregate_version", "metadata", "created_at"} // read by RETURNING
 	return slices.Concat(
-		need(s.Events, "INSERT"),
+		rights.On(s.Events, "INSERT"),
 		[]rights.Need{{Table: s.Events.SQL(), Privilege: "SELECT", Columns: returned}},
 		sequence(s.Events, positionColumn, "USAGE"),
-		need(s.Heads, "SELECT", "INSERT", "UPDATE"))
+		rights.On(s.Heads, "SELECT", "INSERT", "UPDATE"))
 }
 
 // workerNeeds returns the privileges that Start checks, for whole tables.
@@ -185,17 +178,17 @@ func whole(all []rights.Need) []rights.Need {
 
 func (s schema) operatorNeeds() []rights.Need {
 	return slices.Concat(
-		need(s.Events, "SELECT"), sequence(s.Events, positionColumn, "SELECT"),
-		need(s.Checkpoints, "SELECT", "UPDATE", "DELETE"),
-		need(s.Assignments, "SELECT", "DELETE"),
-		need(s.Nodes, "SELECT"), []rights.Need{{Table: s.Nodes.SQL(), Privilege: "UPDATE", Columns: []string{"consumers", "drain_requested_at"}}},
-		need(s.Stopped, "SELECT"),
-		need(s.GapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.GapSkips, idColumn, "USAGE"),
-		need(s.DeadLetters, "SELECT", "INSERT", "UPDATE", "DELETE"),
-		need(s.Operations, "SELECT", "INSERT"), sequence(s.Operations, idColumn, "USAGE"),
-		need(s.Settled, "SELECT"),
-		need(s.record, "SELECT"), // Check reads it
-		need(s.Changes, "SELECT", "INSERT", "UPDATE"))
+		rights.On(s.Events, "SELECT"), sequence(s.Events, positionColumn, "SELECT"),
+		rights.On(s.Checkpoints, "SELECT", "UPDATE", "DELETE"),
+		rights.On(s.Assignments, "SELECT", "DELETE"),
+		rights.On(s.Nodes, "SELECT"), []rights.Need{{Table: s.Nodes.SQL(), Privilege: "UPDATE", Columns: []string{"consumers", "drain_requested_at"}}},
+		rights.On(s.Stopped, "SELECT"),
+		rights.On(s.GapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.GapSkips, idColumn, "USAGE"),
+		rights.On(s.DeadLetters, "SELECT", "INSERT", "UPDATE", "DELETE"),
+		rights.On(s.Operations, "SELECT", "INSERT"), sequence(s.Operations, idColumn, "USAGE"),
+		rights.On(s.Settled, "SELECT"),
+		rights.On(s.record, "SELECT"), // Check reads it
+		rights.On(s.Changes, "SELECT", "INSERT", "UPDATE"))
 }
 
 func (s schema) readerNeeds() []rights.Need {
@@ -204,7 +197,7 @@ func (s schema) readerNeeds() []rights.Need {
 
 func (s schema) readAll() (all []rights.Need) {
 	for _, t := range slices.Concat(s.beside, s.own) {
-		all = append(all, need(t.Table, "SELECT")...)
+		all = append(all, rights.On(t.Table, "SELECT")...)
 	}
 	return all
 }

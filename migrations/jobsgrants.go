@@ -49,7 +49,7 @@ func JobsGrants(c *Config, r JobsRoles) (string, error) {
 	return s.grantText(grantsHeader, "JobsRoles", []grantee{
 		{"Client", r.Client, "enqueues jobs, reads their outcomes, and cancels them", whole(rights.JobsClient(jobs)), ""},
 		{"Worker", r.Worker, "runs jobs, whose handlers need more", whole(append(rights.JobsWorker(jobs, true), rights.JobsFlows(jobs)...)), emitters(whole(rights.JobsEmitters(events)), r.Worker)},
-		{"Operator", r.Operator, "does what ops.Jobs does", slices.Concat(whole(rights.JobsOperator(jobs)), rights.JobsMarks(jobs), need(s.record, "SELECT")), ""},
+		{"Operator", r.Operator, "does what ops.Jobs does", slices.Concat(whole(rights.JobsOperator(jobs)), rights.JobsMarks(jobs), rights.On(s.record, "SELECT")), ""},
 		{"Reader", r.Reader, "reads all about jobs, arguments and results included", s.readAll(), ""},
 	})
 }

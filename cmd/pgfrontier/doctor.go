@@ -221,13 +221,9 @@ func (a *app) unchecked(ctx context.Context, p *patient, err error) finding {
 
 // lacking says which GRANTs let this role read what the checks read.
 func (a *app) lacking(ctx context.Context, p *patient) string {
-	var needs []rights.Need
-	for _, t := range p.ourTables() {
-		needs = append(needs, rights.Need{Table: t.SQL(), Privilege: "SELECT"})
-	}
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	grants, err := rights.Missing(ctx, p.db, needs)
+	grants, err := rights.Missing(ctx, p.db, rights.Reads(p.ourTables()...))
 	switch {
 	case err != nil || len(grants) == 0:
 		return "grant this role what the error names"

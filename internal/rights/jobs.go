@@ -1,9 +1,36 @@
 package rights
 
-import "github.com/pgfrontier/worker/internal/tables"
+import (
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/tables"
+)
 
 // ended are the columns of a job that its history row keeps.
 const ended = "id kind queue priority run_at good_until args meta created_at attempt failures resets max_attempts max_resets cancel_at state"
+
+// Columns that several roles name.
+const (
+	enqueued = "id kind queue priority run_at good_until args meta max_attempts max_resets unique_key until_start" // of a new job
+	attempts = "job_id attempt worker_id started_at ended_at outcome code error"
+	runs     = "id flow version state key unfinished bad awaited cancel_at created_at finished_at"
+)
+
+// flowSteps returns the uses of the table of steps by a role that advances runs. more are the
+// further columns of the steps that it adds.
+func flowSteps(table ident.Table, more string) uses {
+	return uses{
+		table:   table,
+		reads:   "*",
+		inserts: "id name state dependents spec job_id" + more,
+		writes:  "state need may_fail blamed job_id finished_at code error result",
+		deletes: true,
+	}
+}
+
+// scheduled returns the uses of the table of schedules by a Scheduler.
+func scheduled(table ident.Table) uses {
+	return uses{table: table, reads: "name hash next_at last_at paused_at resumed_at", inserts: "name hash next_at", writes: "hash next_at last_at"}
+}
 
 // JobsWorker returns the privileges that a worker of jobs needs on the tables of jobs and the
 // catalog. lease reports whether the leader has a lease; otherwise it has an advisory lock.
@@ -45,16 +72,11 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 		},
 		stopped(t.Stopped),
 		{table: t.Token, reads: "only token database xmin", inserts: "only token database", writes: "token database"},
-		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
+		counted(t.Changes),
 		{table: t.Version, reads: "*"},
 	}
 	if lease {
-		all = append(all, uses{
-			table:   t.Leader,
-			reads:   "name worker_id term acquired_at expires_at",
-			inserts: "name worker_id term acquired_at expires_at",
-			writes:  "worker_id term acquired_at expires_at",
-		})
+		all = append(all, leased(t.Leader))
 	}
 	return append(needsOf(all), catalog()...)
 }
@@ -65,13 +87,7 @@ func JobsFlows(t tables.Jobs) []Need {
 		{table: t.Jobs, inserts: "id kind queue priority run_at args meta max_attempts max_resets", serial: "id"},
 		{table: t.History, reads: "id meta state code error result"},
 		{table: t.FlowRuns, reads: "id flow state unfinished bad cancel_at created_at finished_at awaited", writes: "unfinished bad state finished_at", deletes: true},
-		{
-			table:   t.FlowSteps,
-			reads:   "*",
-			inserts: "id name state dependents spec job_id",
-			writes:  "state need may_fail blamed job_id finished_at code error result",
-			deletes: true,
-		},
+		flowSteps(t.FlowSteps, ""),
 		{table: t.FlowSweep, reads: "only next_at", inserts: "only next_at", writes: "next_at"},
 	})
 }
@@ -92,7 +108,7 @@ func JobsClient(t tables.Jobs) []Need {
 		{
 			table:   t.Jobs,
 			reads:   "*",
-			inserts: "id kind queue priority run_at good_until args meta max_attempts max_resets unique_key until_start",
+			inserts: enqueued,
 			writes:  "cancel_at awaited",
 			deletes: true,
 			serial:  "id",
@@ -102,29 +118,23 @@ func JobsClient(t tables.Jobs) []Need {
 			reads:   "id kind queue priority run_at good_until state args meta created_at attempt failures resets max_attempts started_at claimed_by finished_at code error result",
 			inserts: ended,
 		},
-		{table: t.Attempts, reads: "job_id attempt worker_id started_at ended_at outcome code error"},
+		{table: t.Attempts, reads: attempts},
 		{table: t.Wanted, reads: "queue until"},
 		{table: t.Once, reads: "key job_id hash expires_at", inserts: "key job_id hash expires_at", writes: "job_id hash expires_at"},
 		{table: t.Emitted, reads: "emitter position n", inserts: "emitter position n"},
-		{table: t.Schedules, reads: "name hash next_at last_at paused_at resumed_at", inserts: "name hash next_at", writes: "hash next_at last_at"},
-		{table: t.Version, reads: "*"},                                           // for a Scheduler
+		scheduled(t.Schedules),
+		{table: t.Version, reads: "*"}, // for a Scheduler
 		{table: t.EmittedThrough, reads: "emitter position", writes: "position"}, // only to lock the row
-		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
+		counted(t.Changes),
 		{table: t.Flows, reads: "name version", inserts: "name version shape"},
 		{
 			table:   t.FlowRuns,
-			reads:   "id flow version state key unfinished bad awaited cancel_at created_at finished_at",
+			reads:   runs,
 			inserts: "flow version key unfinished",
 			writes:  "awaited cancel_at unfinished bad state finished_at",
 			serial:  "id",
 		},
-		{
-			table:   t.FlowSteps,
-			reads:   "*",
-			inserts: "id name state need may_fail quorum leaf optional list_id dependents spec job_id",
-			writes:  "state need may_fail blamed job_id finished_at code error result",
-			deletes: true,
-		},
+		flowSteps(t.FlowSteps, " need may_fail quorum leaf optional list_id"),
 	})
 }
 
@@ -133,11 +143,11 @@ func JobsClient(t tables.Jobs) []Need {
 // privileges on the table of keys.
 func JobsScheduler(t tables.Jobs) []Need {
 	return needsOf([]uses{
-		{table: t.Schedules, reads: "name hash next_at last_at paused_at resumed_at", inserts: "name hash next_at", writes: "hash next_at last_at"},
+		scheduled(t.Schedules),
 		{
 			table:   t.Jobs,
 			reads:   "id queue unique_key",
-			inserts: "id kind queue priority run_at good_until args meta max_attempts max_resets unique_key until_start",
+			inserts: enqueued,
 			serial:  "id",
 		},
 		{table: t.Wanted, reads: "queue until"},
@@ -171,7 +181,7 @@ func JobsOperator(t tables.Jobs) []Need {
 			inserts: ended,
 			deletes: true,
 		},
-		{table: t.Attempts, reads: "job_id attempt worker_id started_at ended_at outcome code error", deletes: true},
+		{table: t.Attempts, reads: attempts, deletes: true},
 		{table: t.Logs, reads: "job_id", deletes: true},
 		{
 			table:   t.Queues,
@@ -186,22 +196,16 @@ func JobsOperator(t tables.Jobs) []Need {
 		{table: t.Schedules, reads: "name next_at last_at paused_at paused_by paused_reason", writes: "paused_at paused_by paused_reason resumed_at", deletes: true},
 		{
 			table:  t.FlowRuns,
-			reads:  "id flow version state key unfinished bad awaited cancel_at created_at finished_at",
+			reads:  runs,
 			writes: "cancel_at unfinished bad state finished_at",
 		},
-		{
-			table:   t.FlowSteps,
-			reads:   "*",
-			inserts: "id name state dependents spec job_id",
-			writes:  "state need may_fail blamed job_id finished_at code error result",
-			deletes: true,
-		},
+		flowSteps(t.FlowSteps, ""),
 		{
 			table:   t.Operations,
 			reads:   "id job_id queue operation detail operator reason created_at",
 			inserts: "job_id queue operation detail operator reason created_at",
 			serial:  "id",
 		},
-		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
+		counted(t.Changes),
 	})
 }

@@ -56,11 +56,7 @@ func Check(ctx context.Context, q store.Querier, hint string, needs []Need, othe
 // Hidden returns the remedy that lets the role of q's session see all rows of the tables. It is
 // empty if the role sees them. A missing table counts as seen.
 func Hidden(ctx context.Context, q store.Querier, tables ...ident.Table) (remedy string, err error) {
-	needs := make([]Need, len(tables))
-	for i, t := range tables {
-		needs[i] = Need{Table: t.SQL(), Privilege: "SELECT"}
-	}
-	all, err := queryNeeds(ctx, q, hidden, needs)
+	all, err := queryNeeds(ctx, q, hidden, Reads(tables...))
 	if err != nil {
 		return "", fmt.Errorf("read the row-level security: %w", err)
 	}

@@ -40,7 +40,7 @@ func (u uses) needs() (all []Need) {
 		}
 	}
 	if u.deletes {
-		all = append(all, Need{Table: u.table.SQL(), Privilege: "DELETE"})
+		all = append(all, On(u.table, "DELETE")...)
 	}
 	if u.serial != "" {
 		all = append(all, Need{Table: u.table.SQL(), Privilege: "USAGE", Serial: u.serial})
@@ -105,16 +105,11 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		},
 		{table: t.Token, reads: "only token database" + incarnation, inserts: "only token database", writes: "token database"},
 		{table: t.Settled, reads: "log settled", inserts: "log settled", writes: "settled updated_at"},
-		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
+		counted(t.Changes),
 		{table: t.Version, reads: "*"},
 	}
 	if lease {
-		tables = append(tables, uses{
-			table:   t.Leader,
-			reads:   "name worker_id term acquired_at expires_at",
-			inserts: "name worker_id term acquired_at expires_at",
-			writes:  "worker_id term acquired_at expires_at",
-		})
+		tables = append(tables, leased(t.Leader))
 	}
 	return append(needsOf(tables), catalog()...)
 }
@@ -128,6 +123,33 @@ func stopped(table ident.Table) uses {
 		writes:  "stopped_at", // only to lock the row
 		deletes: true,
 	}
+}
+
+// leased returns the uses of the table of the leader's lease.
+func leased(table ident.Table) uses {
+	const columns = "worker_id term acquired_at expires_at"
+	return uses{table: table, reads: "name " + columns, inserts: "name " + columns, writes: columns}
+}
+
+// counted returns the uses of the table of the count of changes.
+func counted(table ident.Table) uses {
+	return uses{table: table, reads: "only count", inserts: "only count", writes: "count"}
+}
+
+// On returns privileges on a whole table.
+func On(table ident.Table, privileges ...string) (all []Need) {
+	for _, p := range privileges {
+		all = append(all, Need{Table: table.SQL(), Privilege: p})
+	}
+	return all
+}
+
+// Reads returns the privileges to read whole tables.
+func Reads(tables ...ident.Table) (all []Need) {
+	for _, t := range tables {
+		all = append(all, On(t, "SELECT")...)
+	}
+	return all
 }
 
 // Waiter returns the privileges to wait for consumers.
