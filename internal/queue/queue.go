@@ -50,20 +50,20 @@ func list[T any](all []T) (string, error) {
 }
 
 func (q *Queue) ids(ctx context.Context, on store.Querier, statement string, runs []Run) ([]int64, error) {
-	ids, claims := arrays(runs)
+	ids, claims := Arrays(runs)
 	return pgdriver.QueryAll(ctx, on, scanID, statement, ids, claims)
 }
 
-// arrays returns the ids and the claims of runs as text.
-func arrays(runs []Run) (string, string) {
-	ids, claims := []byte{'{'}, []byte{'{'}
+// Arrays returns the ids and the claims of runs as arrays in text form.
+func Arrays(runs []Run) (ids, claims string) {
+	a, b := []byte{'{'}, []byte{'{'}
 	for i, r := range runs {
 		if i > 0 {
-			ids, claims = append(ids, ','), append(claims, ',')
+			a, b = append(a, ','), append(b, ',')
 		}
-		ids, claims = strconv.AppendInt(ids, r.ID, 10), strconv.AppendInt(claims, r.Claim, 10)
+		a, b = strconv.AppendInt(a, r.ID, 10), strconv.AppendInt(b, r.Claim, 10)
 	}
-	return string(append(ids, '}')), string(append(claims, '}'))
+	return string(append(a, '}')), string(append(b, '}'))
 }
 
 var scanID = pgdriver.Value[int64]

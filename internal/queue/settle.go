@@ -106,7 +106,7 @@ func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD")
 // the handler itself has committed the end of its job. A run with state Running is not settled yet.
 // The missing runs were taken away from the worker, and their results do not count.
 func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []Settled, err error) {
-	ids, claims := arrays(runs)
+	ids, claims := Arrays(runs)
 	before, err = pgdriver.QueryAll(ctx, on, scanSettled, q.sql.verdict, ids, claims)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: read the outcomes of jobs: %w", err)

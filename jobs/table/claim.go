@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
@@ -185,7 +186,7 @@ func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown
 	for i, r := range runs {
 		byID[r.Claim.ID], claims[i] = r, r.Claim
 	}
-	ids, _ := arrays(claims)
+	ids, _ := queue.Arrays(claims)
 	rows, err := on.QueryContext(ctx, w.sql.read, ids)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
@@ -136,7 +137,7 @@ func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run, out 
 	for i, r := range runs {
 		claims[i] = r.Claim
 	}
-	ids, numbers := arrays(claims)
+	ids, numbers := queue.Arrays(claims)
 	type row struct {
 		claim
 		canceled, unchanged bool

@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -236,7 +237,7 @@ func (l *loop) releaseOrphans(ctx context.Context) {
 	for _, r := range l.w.inFlight.All() {
 		mine = append(mine, r.Claim)
 	}
-	ids, _ := arrays(mine)
+	ids, _ := queue.Arrays(mine)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		_, err := l.w.store.db.Plans.On(conn, conn).ExecContext(ctx, l.w.sql.releaseOrphans, ids, l.w.host)
 		return err

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -92,16 +93,8 @@ func (o Options[R]) settings() (settings, error) {
 		columns: map[string]string{}, expressions: o.ColumnExpressions, order: o.OrderByExpression, condition: o.Condition,
 		most: o.MaxNumRetries, retryAfter: o.RetryAfter, stalled: o.StalledMaxAge, resets: o.MaxNumResets, resetMessage: o.ResetFailureMessage,
 	}
-	if s.stalled == 0 {
-		s.stalled = defaultStalledMaxAge
-	}
-	if s.resets == 0 {
-		s.resets = defaultMaxNumResets
-	}
-	s.resets = max(s.resets, 0)
-	if s.resetMessage == "" {
-		s.resetMessage = defaultResetMessage
-	}
+	s.stalled, s.resetMessage = cmp.Or(s.stalled, defaultStalledMaxAge), cmp.Or(s.resetMessage, defaultResetMessage)
+	s.resets = max(cmp.Or(s.resets, defaultMaxNumResets), 0)
 	var err error
 	if s.table, err = parseRelation("TableName", o.TableName); err != nil {
 		all = append(all, err)

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -12,18 +11,6 @@ import (
 // claim is, with the worker, the fence of a run: a statement that changes the row must name it. Its
 // Claim is the microsecond of started_at.
 type claim = queue.Run
-
-// arrays returns the IDs and numbers of claims as arrays in text form.
-func arrays(claims []claim) (ids, numbers string) {
-	a, b := []byte{'{'}, []byte{'{'}
-	for i, c := range claims {
-		if i > 0 {
-			a, b = append(a, ','), append(b, ',')
-		}
-		a, b = strconv.AppendInt(a, c.ID, 10), strconv.AppendInt(b, c.Claim, 10)
-	}
-	return string(append(a, '}')), string(append(b, '}'))
-}
 
 // run is a job that this worker has claimed.
 type run struct {

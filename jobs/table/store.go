@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -135,7 +136,7 @@ func ask[T any](ctx context.Context, s *rows, statement func(statements) string,
 	}
 	names := make([]string, len(of))
 	for i, one := range of {
-		if !isState(one) {
+		if !slices.Contains(states, one) {
 			return answer, fmt.Errorf("jobs/table: there is no state %s", errtext.Value(one))
 		}
 		names[i] = string(one)
@@ -147,15 +148,6 @@ func ask[T any](ctx context.Context, s *rows, statement func(statements) string,
 		return answer, fmt.Errorf("jobs/table: count the rows of %s: %w", s.settings.table, errtext.Of(err))
 	}
 	return answer, nil
-}
-
-func isState(s State) bool {
-	for _, one := range states {
-		if s == one {
-			return true
-		}
-	}
-	return false
 }
 
 // MaxDurationInQueue returns how long the oldest due job has been due. A job is due since
