@@ -186,8 +186,13 @@ func WithShutdownTimeout(d time.Duration) Option {
 func WithStartLimit(d time.Duration) Option { return option(func(c *config) { c.startLimit = d }) }
 
 // WithRetention sets for how long finished jobs are kept, with their attempts and logs: a week by
-// default, 0 for ever. Package ops sets the retention of a single queue. The leader removes the
-// jobs.
+// default, 0 for ever. The leader removes the jobs.
+//
+// SetRetention of package ops sets the retention of a single queue, and there 0 means at once. A job
+// of such a queue that completes leaves no row at all. Exceptions: a job with a result, a log or an
+// earlier attempt, a job that a process awaits, and a step of a flow. The leader removes those, and
+// the jobs that fail. [Client.Get] and [Wait] return [ErrNotFound] for a job without a row. Keys of
+// Unique, Once and EnqueueFor hold as ever.
 func WithRetention(d time.Duration) Option { return option(func(c *config) { c.retention = d }) }
 
 // WithHostname names the machine in the table of workers. The default is $HOSTNAME or, without one,

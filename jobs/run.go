@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -23,6 +24,9 @@ type run struct {
 	row     queue.Job
 	header  Header
 	dryRun  *dryRun // nil in a worker
+
+	logged atomic.Bool // Log was called
+	inTx   atomic.Bool // CompleteTx has returned nil: a commit completes the job
 
 	mu      sync.Mutex
 	result  json.RawMessage
@@ -63,6 +67,7 @@ func (r *run) log(ctx context.Context, entry json.RawMessage) error {
 		r.dryRun.log(entry)
 		return nil
 	}
+	r.logged.Store(true)
 	return r.w.queue.Log(ctx, r.w.db, r.row.ID, r.row.Attempt, entry)
 }
 
@@ -81,7 +86,11 @@ func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 	if r.dryRun != nil {
 		return r.dryRun.completeIn(ctx, tx)
 	}
-	return r.w.completeIn(ctx, tx, []completion{{r, result}})
+	err := r.w.completeIn(ctx, tx, []completion{{r, result}})
+	if err == nil {
+		r.inTx.Store(true)
+	}
+	return err
 }
 
 // completion is a run that has completed, with its result.
@@ -117,7 +126,7 @@ func (w *Worker) completeOnce(ctx context.Context, tx Querier, left *[]completio
 	var bare []queue.Run
 	var ends []queue.End
 	for _, c := range *left {
-		if c.result == nil {
+		if c.result == nil && !c.run.logged.Load() {
 			bare = append(bare, c.run.row.Run)
 		} else {
 			ends = append(ends, queue.End{Run: c.run.row.Run, To: queue.Completed, Result: c.result})

@@ -52,6 +52,8 @@ type ending struct {
 	outcome
 	end  queue.End
 	took time.Duration
+
+	mayBeDone bool // a statement or a commit of the worker has completed the job, or got no answer
 }
 
 // size returns about how many bytes a statement moves to store the ending. The row counts too,
@@ -71,7 +73,7 @@ func (w *Worker) settle(all []outcome) {
 		r := o.run
 		o.cause = cmp.Or(o.cause, r.Ended()) // what ends the run during the hook is not the cause
 		w.afterHandle(r, o.err)
-		e := &ending{outcome: o, took: time.Since(r.Since())}
+		e := &ending{outcome: o, took: time.Since(r.Since()), mayBeDone: o.kind == doubtful}
 		if o.kind == completed {
 			r.Settle()
 			w.settled(e, queue.Completed)

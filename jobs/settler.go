@@ -122,7 +122,7 @@ func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error 
 			continue
 		}
 		seen[e.run.row.ID] = true
-		if e.end.To == queue.Completed && e.end.Result == nil {
+		if e.end.To == queue.Completed && e.end.Result == nil && !e.run.logged.Load() {
 			bare = append(bare, e)
 		} else {
 			others = append(others, e)
@@ -140,18 +140,22 @@ func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error 
 func (s *settler) complete(ctx context.Context, on Querier, all []*ending) error {
 	return s.each(ctx, on, all, func(part []*ending) error {
 		ids, err := s.w.queue.Complete(ctx, on, runsOf(part))
-		if err != nil {
-			return err
-		}
 		states := make(map[int64]queue.State, len(ids))
 		for _, id := range ids {
 			states[id] = queue.Completed
 		}
-		return s.conclude(ctx, on, part, states)
+		sent := err == nil || pgdriver.IsUnanswered(err)
+		if err == nil {
+			err = s.conclude(ctx, on, part, states)
+		}
+		for _, e := range part { // which wait for another statement, if err is not nil
+			e.mayBeDone = e.mayBeDone || sent && err != nil
+		}
+		return err
 	})
 }
 
-// storeOthers settles the jobs that are not completed, and those that have a result.
+// storeOthers settles the jobs that are not completed, and those that have a result or a log.
 func (s *settler) storeOthers(ctx context.Context, on Querier, all []*ending) error {
 	return s.each(ctx, on, all, func(part []*ending) error { return s.settle(ctx, on, part) })
 }
@@ -201,7 +205,8 @@ func (s *settler) each(ctx context.Context, on Querier, all []*ending, f func(pa
 
 // conclude records which outcomes are stored. A job may be missing in states for three reasons. An
 // earlier statement has stored its outcome, and the answer was lost. Another worker has the job. Or
-// the row of the job is locked.
+// the row of the job is locked. If no table has a job that may be done, the job counts as completed:
+// a queue of retention 0 keeps nothing of it.
 func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, states map[int64]queue.State) error {
 	var missing []*ending
 	for _, e := range batch {
@@ -226,7 +231,9 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 		case ok:
 			s.w.settled(e, state)
 		case !e.Concluded:
-		case before[id] != "":
+		case before[id] == queue.Gone && (e.mayBeDone || e.run.inTx.Load()):
+			s.w.settledBefore(e, queue.Completed)
+		case before[id] != "" && before[id] != queue.Gone:
 			s.w.settledBefore(e, before[id])
 		default:
 			s.w.lost(e.run)

@@ -131,7 +131,8 @@ func (o *Jobs) setCap(ctx context.Context, queue string, limit *int, by By, inva
 
 // SetRetention sets how long the finished jobs of a queue are kept. It overrides the retention
 // of the workers. The retention of [AllQueues] applies to all queues without a retention of
-// their own. With [Forever], finished jobs are never deleted, with 0 at once. RemoveRetention
+// their own. With [Forever], finished jobs are never deleted, with 0 at once. With 0, most
+// completed jobs are not recorded in the first place, see [jobs.WithRetention]. RemoveRetention
 // removes the setting. If the retention is already d, SetRetention returns [ErrUnchanged].
 func (o *Jobs) SetRetention(ctx context.Context, queue string, d time.Duration, by By) error {
 	var invalid error

@@ -337,6 +337,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"start":       {"text, text", s.sql.start, `'{1}', '{1}'`},
 		"complete":    {"text, text", s.sql.complete, `'{1}', '{1}'`},
 		"completeOne": {"bigint, bigint", s.sql.completeOne, `1, 1`},
+		"verdict":     {"text, text", s.sql.verdict, `'{1}', '{1}'`},
 		"settle":      {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
 		"late":        {"text", s.sql.late, `'{1}'`},
 		"look":        {"text, text", s.sql.inFlight, `'` + s.me.String() + `', 'q1'`},

@@ -17,6 +17,7 @@ type State string
 
 const (
 	Running   State = "running"   // unchanged, since another transaction has locked its row
+	Gone      State = "gone"      // of [Queue.Judge]: no table has the job
 	Available State = "available" // to run again
 	Completed State = "completed"
 	Failed    State = "failed"
@@ -53,9 +54,10 @@ type Settled struct {
 	State State
 }
 
-// Complete completes jobs without a result, and returns the ids of the completed jobs. The
-// other jobs were locked, or ran under another claim: see [Queue.Judge]. Within a transaction,
-// the jobs are complete when it commits.
+// Complete completes jobs without a result and without a log. It returns the ids of the completed
+// jobs. The other jobs were locked, or ran under another claim: see [Queue.Judge]. Within a
+// transaction, the jobs are complete when it commits. In a queue of retention 0, most of the jobs
+// get no row in the history, and Judge returns Gone for their runs.
 func (q *Queue) Complete(ctx context.Context, on store.Querier, runs []Run) (completed []int64, err error) {
 	if len(runs) == 1 {
 		completed, err = q.completeOne(ctx, on, runs[0])
@@ -104,7 +106,8 @@ func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD")
 
 // Judge returns the outcomes of those runs that were settled before. Either the answer was lost, or
 // the handler itself has committed the end of its job. A run with state Running is not settled yet.
-// The missing runs were taken away from the worker, and their results do not count.
+// The job of a run with state Gone is in no table: [Queue.Complete] may have completed it. The
+// missing runs were taken away from the worker, and their results do not count.
 func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []Settled, err error) {
 	ids, claims := Arrays(runs)
 	before, err = pgdriver.QueryAll(ctx, on, scanSettled, q.sql.verdict, ids, claims)

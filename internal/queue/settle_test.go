@@ -67,6 +67,30 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// In a queue of retention 0, Complete leaves no trace of a job at its first attempt.
+func TestCompleteWithRetentionZero(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `INSERT INTO jobs_queues (name, retention) VALUES ('default', '0')`)
+	s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"})
+	s.d.Exec(t, `UPDATE jobs SET attempt = 1 WHERE id = 4`) // a later attempt follows
+	var runs []Run
+	for _, j := range s.claim(s.demand(10, "a")) {
+		runs = append(runs, j.Run)
+	}
+	for _, part := range [][]Run{runs[:1], runs[1:4]} {
+		if done, err := s.Complete(t.Context(), s.d.DB, part); len(done) != len(part) || err != nil {
+			t.Fatalf("completed %v, %v", done, err)
+		}
+	}
+	other := Run{runs[4].ID, runs[4].Claim + 1} // of a job that runs under another claim
+	got, err := s.Judge(t.Context(), s.d.DB, append(runs[:4:4], other))
+	want := []Settled{{runs[0].ID, Gone}, {runs[1].ID, Gone}, {runs[2].ID, Gone}, {runs[3].ID, Completed}}
+	slices.SortFunc(got, func(a, b Settled) int { return int(a.ID - b.ID) })
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("told %v, %v, want %v", got, err, want)
+	}
+}
+
 // Only the run that holds a job can end it, alone or in a list.
 func TestOnlyOwnRunEnds(t *testing.T) {
 	s := newStage(t)

@@ -95,8 +95,14 @@ var jobMutants = []Mutant{
 		Name: "locked-is-lost", Jobs: true,
 		Mistake: "a run that a statement did not settle, and none before it, is another's: nobody reads whether its row was only locked",
 		Edits: []Edit{{"internal/queue/sql/verdict.sql", `,
-		(SELECT 'running' FROM {jobs} AS j WHERE j.id = d.id AND j.claim = d.claim)) AS state`, `) AS state`}},
+		(SELECT 'running' FROM {jobs} AS j WHERE j.id = d.id AND j.claim = d.claim),`, `,`}},
 		Test: Test{"./jobs", "TestLockedRowDelaysNoOtherJob"},
+	},
+	{
+		Name: "unrecorded-step", Jobs: true,
+		Mistake: "in a queue of retention 0, the history gets no job that completes, also not the job of a step",
+		Edits:   []Edit{{"internal/queue/sql/recorded.sql", ` OR meta->'flow_step' IS NOT NULL`, ``}},
+		Test:    Test{"./jobs/flow", "TestRetentionZero"},
 	},
 	{
 		Name: "no-adoption", Jobs: true,
