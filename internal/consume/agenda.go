@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/consume/arrival"
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
@@ -21,7 +22,7 @@ import (
 type agenda struct {
 	cfg     *Config
 	unit    *unit
-	awaited *awaited
+	awaited *arrival.Callers
 
 	progress    *progress.State // nil: it must be loaded
 	polled      *frontier.Value // the frontier's value up to which everything was read; nil: none
@@ -230,7 +231,7 @@ func (a *agenda) unready() bool {
 // isWaitedFor reports whether a caller waits for a position above the checkpoint and up to
 // upTo.
 func (a *agenda) isWaitedFor(upTo int64) bool {
-	return a.awaited.isWaitedFor(a.unit.consumerName, a.progress.Position, upTo)
+	return a.awaited.IsWaitedFor(a.unit.consumerName, a.progress.Position, upTo)
 }
 
 // ofEvents reports whether a read failed because of its events, as far as that is known.

@@ -84,7 +84,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	for intake.Err() == nil {
 		n := signals{c.w.frontier.Changed(), c.w.frontier.Back(), c.w.coord.Changed(), nil, nil}
 		if c.unit.isPart() {
-			n.barrier, n.callers = c.w.barriers.Changed(), c.w.awaited.joined(c.unit.consumerName)
+			n.barrier, n.callers = c.w.barriers.Changed(), c.w.awaited.Joined(c.unit.consumerName)
 		}
 		r, fatal := c.step(ctx, intake)
 		if fatal != nil {

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/consume/arrival"
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -31,10 +32,10 @@ func TestDeferredCommitConditions(t *testing.T) {
 		"a failing event":           {func(c *agenda, _ *work) { c.tally.Bisection.Until = 12 }, false},
 		"a poison event":            {func(c *agenda, _ *work) { c.poison = &poison{} }, false},
 		"parts that meet":           {func(c *agenda, _ *work) { arriveAtBarrier(&shared{}, c) }, false},
-		"a caller waits":            {func(c *agenda, _ *work) { c.awaited.wait("c", 12) }, false},
-		"another process waits":     {func(c *agenda, _ *work) { c.awaited.request("c", 11, func() int64 { return 10 }) }, false},
-		"a wait is for later":       {func(c *agenda, _ *work) { c.awaited.wait("c", 13) }, true},
-		"a wait is for earlier":     {func(c *agenda, _ *work) { c.awaited.wait("c", 10) }, true},
+		"a caller waits":            {func(c *agenda, _ *work) { c.awaited.Wait("c", 12) }, false},
+		"another process waits":     {func(c *agenda, _ *work) { c.awaited.Request("c", 11, func() int64 { return 10 }) }, false},
+		"a wait is for later":       {func(c *agenda, _ *work) { c.awaited.Wait("c", 13) }, true},
+		"a wait is for earlier":     {func(c *agenda, _ *work) { c.awaited.Wait("c", 10) }, true},
 		"for a moment":              {func(c *agenda, _ *work) { c.deferred = batch.Deferred{UpTo: 11, Since: time.Now()} }, true},
 		"for what many parts may": {func(c *agenda, _ *work) {
 			c.unit = c.unit.unit(partition.Cut(64)[0])
@@ -46,7 +47,7 @@ func TestDeferredCommitConditions(t *testing.T) {
 		}, false},
 	} {
 		unit := (&spec{consumerName: "c"}).unit(partition.Cut(2)[0])
-		loop := &agenda{unit: unit, awaited: newAwaited(), progress: &progress.State{Position: 10}}
+		loop := &agenda{unit: unit, awaited: arrival.NewCallers(), progress: &progress.State{Position: 10}}
 		w := &work{Page: reader.Page{}, advance: progress.Advance{To: 12}}
 		c.change(loop, w)
 		if got := loop.deferCommit(w); got != c.want {
@@ -66,11 +67,11 @@ func TestDeferredCommitConditions(t *testing.T) {
 func TestDeferredCommitIsDueWhenAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unit := (&spec{consumerName: "c"}).unit(partition.Cut(64)[0])
-		c := &consumerLoop{unit: unit, agenda: agenda{unit: unit, awaited: newAwaited(), progress: &progress.State{Position: 10}}}
+		c := &consumerLoop{unit: unit, agenda: agenda{unit: unit, awaited: arrival.NewCallers(), progress: &progress.State{Position: 10}}}
 		c.deferred = batch.Deferred{UpTo: 12, Since: time.Now()}
 		wait := func(position int64) (after time.Duration) {
-			began, n := time.Now(), signals{callers: c.awaited.joined("c")}
-			time.AfterFunc(time.Millisecond, func() { c.awaited.wait("c", position) })
+			began, n := time.Now(), signals{callers: c.awaited.Joined("c")}
+			time.AfterFunc(time.Millisecond, func() { c.awaited.Wait("c", position) })
 			c.rest(t.Context(), result{outcome: idle}, n)
 			return time.Since(began)
 		}

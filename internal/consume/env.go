@@ -5,6 +5,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/consume/arrival"
 	"github.com/pgfrontier/worker/internal/consume/partitions"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -31,6 +32,6 @@ type shared struct {
 	barriers   partitions.Barriers
 	ahead      *reader.Ahead
 	coord      *coord.Coordinator
-	awaited    *awaited
+	awaited    *arrival.Callers
 	compactNow *wakeup.Signal // wakes the compaction of the audit table
 }

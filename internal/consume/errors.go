@@ -2,8 +2,8 @@ package consume
 
 import (
 	"errors"
-	"fmt"
 
+	"github.com/pgfrontier/worker/internal/consume/arrival"
 	"github.com/pgfrontier/worker/internal/consume/batch"
 	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/refusal"
@@ -24,17 +24,15 @@ var (
 	ErrTransactionPooling  = refusal.ErrTransactionPooling
 	ErrPreparedStatements  = refusal.ErrPreparedStatements
 	ErrInvalidConfig       = refusal.ErrInvalidConfig
-	ErrDeadLettered        = errors.New("worker: the event is among the consumer's dead letters")
-	ErrNoConsumer          = errors.New("worker: there is no such consumer: check the name (ops.Operator.Consumers lists those that have run), or start a worker that has code for it before")
+	ErrDeadLettered        = arrival.ErrDeadLettered
+	ErrNoConsumer          = arrival.ErrNoConsumer
 )
 
 // errGoexit ends a worker after user code has ended one of its goroutines.
 var errGoexit = errors.New("worker: a handler or a key called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
 
-// errNoNotifier reports that events are appended and no notification arrives.
-func errNoNotifier(channel string) error {
-	return fmt.Errorf("worker: events are appended but nothing notifies channel %q: make the stores that append with storepostgres.WithNotifyChannel(%q), or name their channel by WithNotifyChannel", channel, channel)
-}
+// errNeverBegan ends the wait of a caller of a worker that never began.
+var errNeverBegan = errors.New("this worker ended before it could begin: the error of its Start says why")
 
 // explain adds the remedy to some errors of the database.
 func explain(err error) error { return runtime.Explain("worker", err) }

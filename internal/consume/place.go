@@ -20,8 +20,8 @@ type placer struct {
 	every time.Duration // between two reports of a wait
 }
 
-// first gives every consumer that has never run its first checkpoint. Consumers that
-// begin at the head wait for atHead.
+// first gives every consumer that has never run its first checkpoint. Consumers that begin
+// at the head wait for atHead.
 func (p *placer) first(ctx context.Context) error {
 	for _, u := range p.units {
 		after, atHead := u.start.Position()
@@ -41,8 +41,8 @@ func (p *placer) first(ctx context.Context) error {
 	return nil
 }
 
-// atHead places the consumers that begin at the head. It retries until they are placed
-// or ctx ends.
+// atHead places the consumers that begin at the head. It retries until they are placed or
+// ctx ends.
 func (p *placer) atHead(ctx context.Context) {
 	var waiting []*unit
 	for _, u := range p.units {

@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/consume/arrival"
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -82,7 +83,7 @@ func (w *Worker) assemble(t tables.Tables) {
 	w.placer = &placer{env: &w.env, every: w.cfg.StaleGapThreshold}
 	w.audit = &audit{env: &w.env, now: w.compactNow, leads: func() bool { return w.coord.Status().Leader }, keep: w.cfg.GapSkipRetention}
 	w.arrivals = &arrivals{env: &w.env, awaited: w.awaited, channel: w.waitChannel}
-	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrivals.read, ask: w.arrivals.ask}
+	w.waits = arrival.Waits{Callers: w.awaited, First: w.cfg.DispatcherInterval, Every: w.cfg.DispatcherInterval, Arrived: w.arrivals.read, Ask: w.arrivals.ask}
 	w.logReads = &logReads{env: &w.env, ages: newAges(), log: w.log}
 	w.progressWatch = &progressWatch{env: &w.env, now: wakeup.New(), poll: w.cfg.PollInterval, most: w.cfg.MaxPollInterval, ages: w.logReads.watch}
 	w.health.coordinated = func() time.Time { return w.coord.Status().LastTurn }

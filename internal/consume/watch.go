@@ -44,10 +44,10 @@ type progressWatch struct {
 	ages       func(ctx context.Context) error // reads the ages of waiting events
 }
 
-// run checks, for all consumers of the worker in one statement, whether another
-// worker or an operator has moved an idle consumer's progress. An operator's reset is an
-// example. Then it reads the ages of waiting events. It checks at once after now. By
-// itself it checks at growing pauses up to most, until it finds a move.
+// run checks, for all consumers of the worker in one statement, whether another worker or
+// an operator has moved an idle consumer's progress. An operator's reset is an example.
+// Then it reads the ages of waiting events. It checks at once after a signal of now. Else
+// it checks after growing pauses up to most, until it finds a move.
 func (w *progressWatch) run(ctx context.Context) {
 	for quiet := 1; ; quiet++ {
 		w.began.Set(time.Now())
@@ -138,8 +138,8 @@ func watchServer(ctx context.Context, e *env, every time.Duration) {
 	}
 }
 
-// isOtherIncarnation reports whether an incarnation is another one than the frontier's. It returns false
-// while the frontier knows none.
+// isOtherIncarnation reports whether an incarnation is another one than the frontier's. It
+// returns false while the frontier knows none.
 func (e *env) isOtherIncarnation(incarnation string) bool {
 	known := e.frontier.Value().Token
 	return known != "" && e.frontier.Err() == nil && incarnation != known

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/consume/arrival"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/runtime"
@@ -45,13 +46,13 @@ type Worker struct {
 	logReads      *logReads
 	audit         *audit
 	arrivals      *arrivals
-	waits         waits // of WaitFor
+	waits         arrival.Waits // of WaitFor
 }
 
 // New makes a Worker. It does no I/O: Start checks the arguments.
 func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Config) *Worker {
 	w := &Worker{
-		shared:    shared{id: uuid.New(), cfg: c, awaited: newAwaited(), compactNow: wakeup.New()},
+		shared:    shared{id: uuid.New(), cfg: c, awaited: arrival.NewCallers(), compactNow: wakeup.New()},
 		log:       eventStore,
 		consumers: consumers,
 		ended:     make(chan struct{}),
@@ -69,7 +70,8 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 	w.sweepNow = w.pool.SweepNow
 	w.listener = runtime.Listener{
 		Package: "worker", Of: "events", ConnString: c.NotifyConnectionString, Echo: "worker_echo_" + w.id.String(), Every: runtime.EchoEvery,
-		NoSender: errNoNotifier(c.NotifyChannel), Observers: w.observers, Exec: w.exec,
+		NoSender:  fmt.Errorf("worker: events are appended but nothing notifies channel %q: make the stores that append with storepostgres.WithNotifyChannel(%[1]q), or name their channel by WithNotifyChannel", c.NotifyChannel),
+		Observers: w.observers, Exec: w.exec,
 		Head: func() int64 { head, _ := w.frontier.Head(); return head },
 	}
 	w.life = runtime.Life{
@@ -120,7 +122,7 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 
 // WaitFor waits until a consumer has handled the event at a position, in any worker.
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
-	if err := checkWhole(consumer); err != nil {
+	if err := arrival.CheckWhole(consumer); err != nil {
 		return err
 	}
 	select {
@@ -135,7 +137,7 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	default:
 		return fmt.Errorf("worker: cannot wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, errNeverBegan)
 	}
-	return w.waits.until(ctx, consumer, position)
+	return w.waits.Until(ctx, consumer, position)
 }
 
 // isClosed reports whether c is closed. No value is sent on c.

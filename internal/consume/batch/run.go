@@ -1,5 +1,4 @@
-// Package batch calls a consumer with the events of a batch, and decides whose failure an
-// error is.
+// Package batch calls a consumer, and decides whose failure an error is.
 package batch
 
 import (

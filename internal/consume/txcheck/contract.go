@@ -1,4 +1,4 @@
-// Package txcheck finds out whether a handler has ended its transaction, and whether the log
+// Package txcheck finds out whether a handler ended its transaction, and whether the log
 // was reset.
 package txcheck
 

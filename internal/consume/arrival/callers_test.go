@@ -1,4 +1,4 @@
-package consume
+package arrival
 
 import (
 	"testing"
@@ -11,33 +11,33 @@ import (
 // of released callers.
 func TestAwaitedReleasesCallers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a := newAwaited()
+		a := NewCallers()
 		at := int64(0)
 		here, elsewhere := map[chan struct{}]int64{}, map[int64]bool{}
 		position := rapid.Int64Range(1, 20)
 		t.Repeat(map[string]func(*rapid.T){
 			"wait": func(t *rapid.T) {
 				p := position.Draw(t, "position") + at
-				there, _ := a.wait("c", p)
+				there, _ := a.Wait("c", p)
 				here[there] = p
 			},
 			"forget": func(*rapid.T) {
-				_, forget := a.wait("c", at+1)
+				_, forget := a.Wait("c", at+1)
 				forget()
 				forget()
 			},
 			"ask": func(t *rapid.T) {
 				p := position.Draw(t, "position") + at - 5
-				a.request("c", p, func() int64 { return at })
+				a.Request("c", p, func() int64 { return at })
 				elsewhere[p] = true
 			},
 			"advance": func(t *rapid.T) {
 				at += position.Draw(t, "by")
-				a.advanced("c", at)
-				a.advanced("another", at+100)
+				a.Advanced("c", at)
+				a.Advanced("another", at+100)
 			},
 			"again": func(*rapid.T) {
-				a.releaseAll()
+				a.ReleaseAll()
 				for there := range here {
 					<-there
 				}
@@ -57,7 +57,7 @@ func TestAwaitedReleasesCallers(t *testing.T) {
 						}
 					}
 				}
-				due, answered := a.takeReplies()["c"]
+				due, answered := a.TakeReplies()["c"]
 				for p := range elsewhere {
 					if p > at {
 						continue
@@ -75,7 +75,7 @@ func TestAwaitedReleasesCallers(t *testing.T) {
 				for p := range elsewhere {
 					among = among || after < p && p <= upTo
 				}
-				if a.isWaitedFor("c", after, upTo) != among {
+				if a.IsWaitedFor("c", after, upTo) != among {
 					t.Fatalf("waited for in (%d, %d]: %v, waiting are %v and %v", after, upTo, !among, here, elsewhere)
 				}
 				if len(a.waiters["c"]) != len(here) || len(a.requests["c"]) != len(elsewhere) || len(a.waiters) > 1 {

@@ -1,4 +1,4 @@
-package consume
+package arrival
 
 import (
 	"context"
@@ -17,47 +17,49 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
+// The exported errors are of callers. Package worker documents them.
 var (
-	errNeverBegan  = errors.New("this worker ended before it could begin: the error of its Start says why")
-	errNotPolled   = errors.New("the checkpoint was not read yet")
-	errOtherServer = errors.New("the server that answered is not the one that the worker reads: it was restarted just now, or several servers answer the connection string")
+	ErrDeadLettered = errors.New("worker: the event is among the consumer's dead letters")
+	ErrNoConsumer   = errors.New("worker: there is no such consumer: check the name (ops.Operator.Consumers lists those that have run), or start a worker that has code for it before")
+	errNotPolled    = errors.New("the checkpoint was not read yet")
+	errOtherServer  = errors.New("the server that answered is not the one that the worker reads: it was restarted just now, or several servers answer the connection string")
 )
 
-// partPoll is the shortest pause between two polls for parts of one consumer.
-const partPoll = 5 * time.Millisecond
+// PartPoll is the shortest pause between two polls for parts of one consumer.
+const PartPoll = 5 * time.Millisecond
 
-// checkWhole returns an error for the name of a part.
-func checkWhole(consumer string) error {
+// CheckWhole returns an error for the name of a part.
+func CheckWhole(consumer string) error {
 	if whole := partition.Consumer(consumer); whole != consumer {
 		return fmt.Errorf("%w: %s is a unit's name, which may be gone at any time: wait for %s", ErrNoConsumer, errtext.Value(consumer), errtext.Value(whole))
 	}
 	return nil
 }
 
-// waits are the settings and functions with which a Worker or a Waiter waits for consumers.
-type waits struct {
-	awaited *awaited // signals that a consumer has reached a position
-	// The polls of one caller have a pause of first between them. It doubles with each
-	// poll, up to every.
-	first, every time.Duration
+// Waits are the settings and functions with which a Worker or a Waiter waits for consumers.
+type Waits struct {
+	Callers *Callers // signals that a consumer has reached a position
+	// The polls of one caller have a pause of First between them. It doubles with each
+	// poll, up to Every.
+	First, Every time.Duration
 	reads        arrivalReads
-	// arrived reads how far a consumer is. Its error is final, unless isUnanswered.
-	arrived func(ctx context.Context, consumer string, position int64) (progress.Arrival, error)
-	ask     func(ctx context.Context, consumer string, position int64, split bool) // ask requests a notification from the workers that run the consumer; nil: no notification would be received
+	// Arrived reads how far a consumer is. Its error is final, unless isUnanswered.
+	Arrived func(ctx context.Context, consumer string, position int64) (progress.Arrival, error)
+	Ask     func(ctx context.Context, consumer string, position int64, split bool) // requests a notification from the workers that run the consumer; nil: no notification would be received
 }
 
-// until waits until a consumer has handled a position.
-func (w *waits) until(ctx context.Context, consumer string, position int64) error {
-	why, pause := errNotPolled, w.first
+// Until waits until a consumer has handled a position.
+func (w *Waits) Until(ctx context.Context, consumer string, position int64) error {
+	why, pause := errNotPolled, w.First
 	for ask := true; ; {
-		there, forget := w.awaited.wait(consumer, position)
+		there, forget := w.Callers.Wait(consumer, position)
 		handled, err := w.poll(ctx, consumer, position, ask, &why)
 		if ctx.Err() != nil {
 			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, why, context.Cause(ctx))
 		}
 		if !handled && err == nil {
 			if !ask {
-				backoff.Sleep(ctx, partPoll) // one part has reached the position, and others have not
+				backoff.Sleep(ctx, PartPoll) // one part has reached the position, and others have not
 			}
 			ask = w.pauseUntil(ctx, there, consumer, position, &pause, &why)
 		}
@@ -71,8 +73,8 @@ func (w *waits) until(ctx context.Context, consumer string, position int64) erro
 // poll reads whether a consumer has handled a position. If it has not, and ask is true,
 // poll requests a notification. A missing answer of the database is recorded in why, and is
 // no error.
-func (w *waits) poll(ctx context.Context, consumer string, position int64, ask bool, why *error) (handled bool, err error) {
-	now, err := w.arrived(ctx, consumer, position)
+func (w *Waits) poll(ctx context.Context, consumer string, position int64, ask bool, why *error) (handled bool, err error) {
+	now, err := w.Arrived(ctx, consumer, position)
 	switch {
 	case errors.Is(err, store.ErrIncarnation):
 		*why = errOtherServer
@@ -86,8 +88,8 @@ func (w *waits) poll(ctx context.Context, consumer string, position int64, ask b
 		return now.Handled, err
 	}
 	*why = now.Why()
-	if ask && w.ask != nil {
-		w.ask(ctx, consumer, position, now.Split && now.Position < position)
+	if ask && w.Ask != nil {
+		w.Ask(ctx, consumer, position, now.Split && now.Position < position)
 	}
 	return false, nil
 }
@@ -101,7 +103,7 @@ func isUnanswered(err error) bool {
 // pauseUntil waits for there. Meanwhile it polls the consumer's position with reads shared
 // by all callers that wait for that consumer. It reports true if the caller is to poll by
 // itself: the position is reached, the consumer is unknown, or the read failed.
-func (w *waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer string, position int64, pause *time.Duration, why *error) (again bool) {
+func (w *Waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer string, position int64, pause *time.Duration, why *error) (again bool) {
 	for {
 		timer := time.NewTimer(*pause)
 		select {
@@ -114,7 +116,7 @@ func (w *waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer 
 		case <-timer.C:
 		}
 		now, err := w.reads.at(ctx, consumer, *pause, w.readArrival)
-		*pause = min(2**pause, w.every)
+		*pause = min(2**pause, w.Every)
 		switch {
 		case ctx.Err() != nil:
 		case isUnanswered(err):
@@ -130,8 +132,8 @@ func (w *waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer 
 }
 
 // readArrival reads how far a consumer is.
-func (w *waits) readArrival(ctx context.Context, consumer string) (progress.Arrival, error) {
-	return w.arrived(ctx, consumer, math.MaxInt64)
+func (w *Waits) readArrival(ctx context.Context, consumer string) (progress.Arrival, error) {
+	return w.Arrived(ctx, consumer, math.MaxInt64)
 }
 
 // arrivalReads are the latest reads of how far consumers are. All callers that wait for one
@@ -173,9 +175,9 @@ func (l *arrivalReads) at(ctx context.Context, consumer string, interval time.Du
 	}
 }
 
-// checkArrival returns an error if a position will not be handled: its event is a dead
+// Check returns an error if a position will not be handled: its event is a dead
 // letter, or no worker has registered code for the consumer.
-func checkArrival(ctx context.Context, c *progress.Checkpoints, q store.Querier, a progress.Arrival, consumer string, position int64) error {
+func Check(ctx context.Context, c *progress.Checkpoints, q store.Querier, a progress.Arrival, consumer string, position int64) error {
 	switch {
 	case a.DeadLetter:
 		return fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, consumer, position)

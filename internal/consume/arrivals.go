@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/consume/arrival"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
@@ -19,13 +20,114 @@ import (
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
+
+// message is a notification between processes about a consumer. It is a request to report a
+// position, or the report that the position is reached.
+type message struct {
+	Consumer string `json:"consumer"`
+	Position int64  `json:"position"`
+	Reached  bool   `json:"reached,omitempty"`
+}
+
+// arrivals tells the callers of this process and of other processes how far consumers are.
+type arrivals struct {
+	*env
+	awaited *arrival.Callers
+	channel string // for requests and replies; empty: none are sent
+}
+
+// handle handles a notification of another process or of this one. An empty payload
+// follows each new connection: earlier notifications may be lost.
+func (r *arrivals) handle(payload string) {
+	var m message
+	switch err := json.Unmarshal([]byte(payload), &m); {
+	case payload == "":
+		r.awaited.ReleaseAll()
+	case err != nil: // a message of a later version
+	case m.Reached:
+		r.awaited.Reached(m.Consumer, m.Position)
+	default:
+		if u := r.unit(m.Consumer); u != nil {
+			r.awaited.Request(m.Consumer, m.Position, func() int64 { return r.reached(u.spec) })
+		}
+	}
+}
+
+// broadcast sends messages to the other processes. A process that misses a message polls.
+func (r *arrivals) broadcast(ctx context.Context, messages ...message) {
+	payloads := make([]string, len(messages))
+	for i, s := range messages {
+		text, _ := json.Marshal(s) // every message can be marshalled
+		payloads[i] = string(text)
+	}
+	err := r.onPooled(ctx, r.limits.quick, func(ctx context.Context, conn *pooled) error {
+		return changes.Send(ctx, conn, r.channel, payloads)
+	})
+	r.taskFailed(ctx, taskAnnounce, "", err)
+}
+
+// answer broadcasts the positions that other processes wait for.
+func (r *arrivals) answer(ctx context.Context) {
+	for {
+		select {
+		case <-r.awaited.ReplyDue:
+		case <-ctx.Done():
+			return
+		}
+		var messages []message
+		for consumer, at := range r.awaited.TakeReplies() {
+			messages = append(messages, message{consumer, at, true})
+		}
+		r.broadcast(ctx, messages...)
+	}
+}
+
+// ask asks the worker that runs a consumer for a notification at a position.
+func (r *arrivals) ask(ctx context.Context, consumer string, position int64, _ bool) {
+	if u := r.unit(consumer); r.channel != "" && !(u != nil && u.status.isAssigned()) {
+		r.broadcast(ctx, message{Consumer: consumer, Position: position})
+	}
+}
+
+// read reads how far a consumer is, in the incarnation that the worker reads. An
+// abandoned primary may be ahead of the promoted one.
+func (r *arrivals) read(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
+	err = r.onPooled(ctx, r.limits.quick, func(ctx context.Context, conn *pooled) (err error) {
+		var at string
+		a, at, err = r.checkpoints.Arrived(ctx, conn, consumer, position)
+		if err == nil && a.Unknown {
+			at, err = r.checkpoints.Incarnation(ctx, conn)
+		}
+		known := r.frontier.Value().Token
+		switch {
+		case err != nil:
+			return err
+		case known != "" && at != known: // at is empty on a server without a token, as after a crash
+			return store.ErrIncarnation
+		case a.Unknown && r.unit(consumer) != nil:
+			return nil
+		}
+		return arrival.Check(ctx, &r.checkpoints, conn, a, consumer, position)
+	})
+	return a, err
+}
+
+// announce releases the callers that wait for the position of the unit's consumer. position
+// is the unit's.
+func (s statements) announce(position int64) {
+	if s.unit.isPart() {
+		position = s.w.reached(s.unit.spec)
+	}
+	s.w.awaited.Advanced(s.unit.consumerName, position)
+}
 
 // Waiter waits for consumers in a process that runs none.
 type Waiter struct {
 	db    pgdriver.Pool
 	cfg   Config
-	waits waits
+	waits arrival.Waits
 	found atomic.Pointer[waiterTables] // nil: the tables were not resolved yet
 }
 
@@ -38,7 +140,7 @@ type waiterTables struct {
 // NewWaiter makes a Waiter. It does no I/O: WaitFor checks the arguments.
 func NewWaiter(db *sql.DB, c Config) *Waiter {
 	w := &Waiter{db: pgdriver.NewPool(db), cfg: c}
-	w.waits = waits{awaited: newAwaited(), first: partPoll, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.ask}
+	w.waits = arrival.Waits{Callers: arrival.NewCallers(), First: arrival.PartPoll, Every: w.cfg.DispatcherInterval, Arrived: w.arrived, Ask: w.ask}
 	return w
 }
 
@@ -51,10 +153,10 @@ func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) e
 	if err != nil {
 		return errtext.Of(fmt.Errorf("worker: %w: %w", ErrInvalidConfig, err))
 	}
-	if err := checkWhole(consumer); err != nil {
+	if err := arrival.CheckWhole(consumer); err != nil {
 		return err
 	}
-	return errtext.Of(explain(w.waits.until(ctx, consumer, position)))
+	return errtext.Of(explain(w.waits.Until(ctx, consumer, position)))
 }
 
 // arrived reads how far a consumer is.
@@ -68,7 +170,7 @@ func (w *Waiter) arrived(ctx context.Context, consumer string, position int64) (
 		if a, _, err = t.checkpoints.Arrived(ctx, q, consumer, position); err != nil {
 			return err
 		}
-		return checkArrival(ctx, &t.checkpoints, q, a, consumer, position)
+		return arrival.Check(ctx, &t.checkpoints, q, a, consumer, position)
 	})
 	return a, err
 }

@@ -1,4 +1,4 @@
-package consume
+package arrival
 
 import (
 	"context"
@@ -18,7 +18,7 @@ func TestWaitForPollsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers, interval = 500, 200 * time.Millisecond
 		var at, own, shared atomic.Int64
-		w := waits{awaited: newAwaited(), first: partPoll, every: interval, arrived: func(_ context.Context, _ string, position int64) (progress.Arrival, error) {
+		w := Waits{Callers: NewCallers(), First: PartPoll, Every: interval, Arrived: func(_ context.Context, _ string, position int64) (progress.Arrival, error) {
 			if position < 1000 {
 				own.Add(1)
 			} else {
@@ -28,7 +28,7 @@ func TestWaitForPollsBackOff(t *testing.T) {
 		}}
 		wait := func() (took time.Duration) {
 			began := time.Now()
-			if err := w.until(t.Context(), "c", 7); err != nil {
+			if err := w.Until(t.Context(), "c", 7); err != nil {
 				t.Error(err)
 			}
 			return time.Since(began)
