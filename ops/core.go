@@ -102,6 +102,36 @@ func (c *core) transact(ctx context.Context, dry *dryRun, do func(tx *sql.Tx) (i
 	return nil
 }
 
+// dryRun keeps the operations that would be recorded.
+type dryRun struct {
+	recorded []Operation
+	accept   func(recorded []Operation) error // nil: every change is rolled back
+}
+
+func (r *dryRun) add(operation Operation) { r.recorded = append(r.recorded, operation) }
+
+// judge wraps do. It calls accept with the recorded operations, and returns its error.
+func (r *dryRun) judge(do func(tx *sql.Tx) (int64, error)) func(tx *sql.Tx) (int64, error) {
+	return func(tx *sql.Tx) (int64, error) {
+		r.recorded = nil
+		id, err := do(tx)
+		if err == nil {
+			err = r.accept(r.recorded)
+		}
+		return id, err
+	}
+}
+
+// run calls do and rolls its changes back. If do fails, its operations are not kept.
+func (r *dryRun) run(tx *sql.Tx, do func(tx *sql.Tx) (int64, error)) error {
+	before := len(r.recorded)
+	if _, err := do(tx); err != nil {
+		r.recorded = r.recorded[:before]
+		return err
+	}
+	return tx.Rollback()
+}
+
 // record inserts an operation.
 func (c *core) record(ctx context.Context, tx *sql.Tx, op Operation, detail any) (id int64, err error) {
 	text, err := json.Marshal(detail)

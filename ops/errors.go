@@ -154,21 +154,6 @@ func commitError(operation int64, err error) error {
 	return fmt.Errorf("commit: %w", err)
 }
 
-// By names the operator of a change and the reason. Both are required.
-type By struct {
-	Operator string // a person, or a program; at most 200 bytes
-	Reason   string // at most 2,000 bytes
-}
-
-const (
-	maxOperator = 200 // bytes
-	maxReason   = 2_000
-)
-
-func (b By) check() error {
-	return errtext.Join(checkText("By.Operator", b.Operator, maxOperator), checkText("By.Reason", b.Reason, maxReason))
-}
-
 // checkUnit checks the name of a consumer or of a unit.
 func checkUnit(name string) error {
 	if consumer, slots, ok := partition.Parse(name); ok && slots != partition.All {

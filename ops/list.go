@@ -3,7 +3,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"time"
@@ -117,65 +116,6 @@ func (c *Consumer) revision(own int64) int64 {
 		rows = append(rows, revised{u.Name, u.Revision})
 	}
 	return revisionOf(rows)
-}
-
-// Kind is the kind of an operation.
-type Kind string
-
-const (
-	KindPause   Kind = "pause"
-	KindResume  Kind = "resume"
-	KindReset   Kind = "reset"
-	KindSkip    Kind = "skip"
-	KindRetry   Kind = "retry"   // dead letters
-	KindDiscard Kind = "discard" // a dead letter
-	KindReplay  Kind = "replay"  // an aggregate
-	KindRetire  Kind = "retire"
-	// A worker records KindScope when its build selects other types than the build before.
-	// KindReplayTypes delivers the events that were passed without the types.
-	KindScope       Kind = "scope"
-	KindReplayTypes Kind = "replay types"
-	// KindPartition fixes the number of partitions. A worker records KindSplit and KindMerge
-	// when it has replaced units of a consumer.
-	KindPartition Kind = "partition"
-	KindSplit     Kind = "split"
-	KindMerge     Kind = "merge"
-	KindRaise     Kind = "raise"     // a sequence that was below its table's ids
-	KindTerminate Kind = "terminate" // a session that held the consumers back
-	KindDrain     Kind = "drain"     // a worker
-	KindRepair    Kind = "repair"    // by a worker, which set back a checkpoint that a handler had committed
-)
-
-// These are operations on jobs and queues. KindPause and KindResume also apply to a queue or a
-// schedule, and KindRetire to a schedule. KindRetry and KindDiscard also apply to a job.
-// KindCancel and KindRetry also apply to runs of flows: their detail has the run.
-const (
-	KindCap       Kind = "cap"
-	KindRetention Kind = "retention"
-	KindCancel    Kind = "cancel"
-	KindRerun     Kind = "rerun" // a retry that ignores the refusals
-	// KindAcknowledge is on the failed jobs of a queue, which an operator has seen.
-	KindAcknowledge Kind = "acknowledge"
-)
-
-// Operation is a recorded operation on a consumer, or on jobs.
-type Operation struct {
-	ID       int64  // grows over all consumers, and over all jobs
-	Consumer string // or a unit of it; empty: of none, as of KindTerminate and KindDrain
-	Job      int64  // 0: not on one job
-	Queue    string // empty: not on one queue
-	Kind     Kind
-	Detail   json.RawMessage // an object, whose fields depend on Kind
-	By       By
-	At       time.Time // by the database's clock
-}
-
-// OperationFilter selects operations. The zero OperationFilter selects all operations.
-type OperationFilter struct {
-	Consumer string // for an Operator: operations on the consumer and its units; empty: all
-	Job      int64  // for a Jobs: operations on the job, and the retry that created it; 0: all
-	Queue    string // for a Jobs: AllQueues is operations on AllQueues only; empty: all
-	Before   int64  // only those with a lower ID; 0: all. For the next page, the last ID of this page
 }
 
 // Operations lists operations on consumers, the newest first. limit is 1 to 10,000.
