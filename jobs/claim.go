@@ -138,7 +138,7 @@ func (l *loop) failed(err error) {
 	l.failures++
 	l.pausedTo = time.Now().Add(backoff.Session(l.failures))
 	l.w.observers.Begin(about(observe.ConditionQueue, l.name), err)
-	l.w.observers.Notify(observe.QueueFailed{Queue: l.name, Err: err})
+	l.w.observers.Notify(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: l.name, Err: err})
 }
 
 // conditionOffset is how many parameters a claim has before the parameters of a condition.

@@ -72,7 +72,11 @@ func TestLockedRowDelaysNoOtherJob(t *testing.T) {
 	}
 	ended, inTx := s.add(task{}), s.add(other{})
 	reported := make(chan error, 100)
-	w := s.run(jobs.WithObserver(observe.On(func(f observe.SettleFailed) { reported <- f.Err })))
+	w := s.run(jobs.WithObserver(observe.On(func(f observe.StatementFailed) {
+		if f.Condition == observe.ConditionSettle {
+			reported <- f.Err
+		}
+	})))
 	s.until("both to run", func() bool { return w.Status().Queues[0].Running == 2 })
 	tx, txInTx := s.locker(ended), s.locker(inTx)
 	let()

@@ -39,7 +39,7 @@ func TestJobWhoseIDTheHistoryHas(t *testing.T) {
 				VALUES ('task', '{}', 'running', 1, $1::uuid, now(), now(), 1, now())`, uuid.NewString())
 		}
 	}
-	w := s.run(jobs.WithRescueDelay(100*time.Millisecond), jobs.WithObserver(observe.On(func(f observe.SettleFailed) { s.note("settle: %v", f.Err) }),
+	w := s.run(jobs.WithRescueDelay(100*time.Millisecond), jobs.WithObserver(observe.On(func(f observe.StatementFailed) { s.note("%s: %v", f.Condition, f.Err) }),
 		observe.On(func(f observe.TaskFailed) { s.note("%s: %v", f.Task, f.Err) }),
 		observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) })))
 	ends := func() (n int) {

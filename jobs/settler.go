@@ -101,7 +101,7 @@ func (s *settler) fails(err error) {
 	s.err = err
 	s.mu.Unlock()
 	s.w.observers.Begin(about(observe.ConditionSettle, ""), err)
-	s.w.observers.Notify(observe.SettleFailed{Err: err})
+	s.w.observers.Notify(observe.StatementFailed{Condition: observe.ConditionSettle, Err: err})
 }
 
 func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {

@@ -190,43 +190,30 @@ func (e FlowRunEnded) line() (string, []slog.Attr) {
 	return "run of a flow ended", []slog.Attr{slog.String("flow", e.Flow), slog.Int64("run", e.Run), slog.String("state", e.State), slog.Duration("took", e.Took)}
 }
 
-// QueueFailed reports that the jobs of a queue cannot be claimed or counted. The worker
-// retries.
-type QueueFailed struct {
-	Queue string
-	Err   error
-}
-
-func (QueueFailed) level() slog.Level { return slog.LevelError }
-func (e QueueFailed) line() (string, []slog.Attr) {
-	return "cannot claim jobs, retrying", []slog.Attr{slog.String("queue", e.Queue), failure(e.Err)}
-}
-
-// SettleFailed reports that the outcomes of jobs cannot be stored. It concerns all jobs, a
-// job whose row another transaction has locked, or a job that the database refuses. A
-// single job is set aside, and the others are stored. The worker keeps all outcomes and
-// retries.
-type SettleFailed struct{ Err error }
-
-func (SettleFailed) level() slog.Level { return slog.LevelError }
-func (e SettleFailed) line() (string, []slog.Attr) {
-	return "cannot store outcomes of jobs, retrying", []slog.Attr{failure(e.Err)}
-}
-
-// TableFailed reports that a statement on a table of jobs fails, or that the table refuses
-// to change a row. The worker retries. A row is reported once, and the others continue.
-type TableFailed struct {
-	Condition Condition // ConditionDatabase, ConditionClaim, ConditionHeartbeat, ConditionSettle or ConditionReset
-	Row       int64     // the id of the row that the table refuses to change; 0: not a single row
+// StatementFailed reports that statements on jobs fail, or that a table refuses to change a row.
+// The worker retries, and keeps the outcomes that it cannot store. A single job whose row is
+// locked or refused is reported once, and the others continue.
+type StatementFailed struct {
+	// Condition says which statements fail: ConditionQueue or ConditionSettle. For a table it is
+	// ConditionDatabase, ConditionClaim, ConditionHeartbeat, ConditionSettle or ConditionReset.
+	Condition Condition
+	Queue     string // of ConditionQueue
+	Row       int64  // the id of the row that a table refuses to change; 0: not a single row
 	Err       error
 }
 
-func (TableFailed) level() slog.Level { return slog.LevelError }
-func (e TableFailed) line() (string, []slog.Attr) {
-	if e.Row != 0 {
-		return "the table refuses to change a row", []slog.Attr{slog.String("condition", string(e.Condition)), slog.Int64("job", e.Row), failure(e.Err)}
+func (StatementFailed) level() slog.Level { return slog.LevelError }
+func (e StatementFailed) line() (message string, attrs []slog.Attr) {
+	attrs = []slog.Attr{slog.String("condition", string(e.Condition)), failure(e.Err)}
+	switch {
+	case e.Row != 0:
+		return "the table refuses to change a row", append(attrs, slog.Int64("job", e.Row))
+	case e.Condition == ConditionQueue:
+		return "cannot claim jobs, retrying", append(attrs, slog.String("queue", e.Queue))
+	case e.Condition == ConditionSettle:
+		return "cannot store outcomes of jobs, retrying", attrs
 	}
-	return "statement failed, retrying", []slog.Attr{slog.String("condition", string(e.Condition)), failure(e.Err)}
+	return "statement failed, retrying", attrs
 }
 
 // UnknownKinds reports due jobs in a queue of this worker for which this worker has no

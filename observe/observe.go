@@ -58,7 +58,7 @@ const (
 	ConditionNotify       Condition = "notify"       // NotifyFailed
 	ConditionCoordination Condition = "coordination" // CoordinationFailed
 	ConditionUnowned      Condition = "unowned"      // ConsumerUnowned
-	ConditionDatabase     Condition = "database"     // Retrying, TaskFailed, TableFailed: statements fail, or the database cannot be reached
+	ConditionDatabase     Condition = "database"     // Retrying, TaskFailed, StatementFailed: statements fail, or the database cannot be reached
 	ConditionBatch        Condition = "batch"        // Retrying: a handler failed, or PostgreSQL aborted its batch (a deadlock, a serialization failure)
 	ConditionKey          Condition = "key"          // Retrying: the partition key of a consumer panics
 	ConditionPaused       Condition = "paused"       // ConsumerPaused; an operator's resume ends it
@@ -67,11 +67,11 @@ const (
 	ConditionDoubts       Condition = "doubts"       // ConsumerWaiting: at WithMaxOpenRanges
 	ConditionScope        Condition = "scope"        // ConsumerWaiting: for a worker whose build selects more
 	ConditionStart        Condition = "start"        // ConsumerWaiting: to begin at the head of the log, for transactions that have drawn positions
-	ConditionQueue        Condition = "queue"        // QueueFailed
-	ConditionSettle       Condition = "settle"       // SettleFailed, TableFailed: the outcomes of jobs cannot be stored
-	ConditionClaim        Condition = "claim"        // TableFailed: jobs cannot be claimed
-	ConditionHeartbeat    Condition = "heartbeat"    // TableFailed: heartbeats of running jobs cannot be stored
-	ConditionReset        Condition = "reset"        // TableFailed: jobs of dead workers cannot be reset
+	ConditionQueue        Condition = "queue"        // StatementFailed: the jobs of a queue cannot be claimed or counted
+	ConditionSettle       Condition = "settle"       // StatementFailed: the outcomes of jobs cannot be stored
+	ConditionClaim        Condition = "claim"        // StatementFailed: jobs cannot be claimed
+	ConditionHeartbeat    Condition = "heartbeat"    // StatementFailed: heartbeats of running jobs cannot be stored
+	ConditionReset        Condition = "reset"        // StatementFailed: jobs of dead workers cannot be reset
 )
 
 // SkipState is the state of positions that a consumer has passed without an event.

@@ -34,7 +34,7 @@ var events = []observe.Event{
 	observe.DeadBatchEnded{}, observe.TransactionEnded{}, observe.Skipped{},
 	observe.BatchStarted{}, observe.BatchDone{}, observe.HandlerOverdue{}, observe.FrontierBlocked{}, observe.FrontierFailed{},
 	observe.JobsClaimed{}, observe.JobDone{}, observe.JobLost{}, observe.JobOverdue{}, observe.JobReturned{}, observe.JobsReset{}, observe.RowReset{},
-	observe.RowsHidden{}, observe.JobsExpired{}, observe.FlowRunEnded{}, observe.QueueFailed{}, observe.SettleFailed{}, observe.TableFailed{},
+	observe.RowsHidden{}, observe.JobsExpired{}, observe.FlowRunEnded{}, observe.StatementFailed{},
 	observe.UnknownKinds{}, observe.Ticked{}, observe.TickFailed{}, observe.ScheduleForeign{},
 }
 
@@ -157,6 +157,9 @@ func TestLog(t *testing.T) {
 	says(observe.WorkerStopped{Worker: observe.Worker{Kind: observe.KindJobs, ID: id}, Err: errors.New("boom\nat noon")}, "level=ERROR", "worker=jobs", id.String(), `error="boom; at noon"`)
 	says(observe.WorkerStopped{Drained: true}, "level=INFO", "drained")
 	says(observe.LeadershipChanged{Leader: true}, "gained leadership")
+	says(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: "q"}, "cannot claim jobs, retrying", "queue=q")
+	says(observe.StatementFailed{Condition: observe.ConditionSettle}, "cannot store outcomes of jobs, retrying")
+	says(observe.StatementFailed{Condition: observe.ConditionClaim, Row: 7}, "the table refuses to change a row", "job=7")
 	says(observe.JobDone{State: "failed", Failed: true, Err: errors.New("boom")}, "level=ERROR", "job failed", "boom")
 	says(observe.JobDone{State: "available", Failed: true, Err: errors.New("boom")}, "level=WARN", "tried again")
 	says(observe.JobDone{State: "available"}, "level=INFO", "did not complete")

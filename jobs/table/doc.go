@@ -113,7 +113,7 @@
 //
 // A CHECK, a policy, or a BEFORE UPDATE trigger that returns NULL, may refuse a claim, a reset or
 // a heartbeat of a row. Claims leave out such a row, for a second first and for a minute at most.
-// [observe.TableFailed] names the row, [Status] the reason. More than 1000 such rows block claims,
+// [observe.StatementFailed] names the row, [Status] the reason. More than 1000 such rows block claims,
 // and so does a row on which the order or a condition fails.
 //
 // [Handler].PreDequeue skips claims or adds a condition. Together with PreHandle and PostHandle it

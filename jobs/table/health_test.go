@@ -90,7 +90,7 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 		"Failed": {func(s *stage, o *table.WorkerOptions, hang func()) {
 			s.d.Exec(s.t, `ALTER TABLE example_jobs ADD CHECK (state <> 'processing' OR last_heartbeat_at <= started_at)`)
 			s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error { <-ctx.Done(); return ctx.Err() }
-			o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) {
+			o.Observers = []observe.Observer{observe.On(func(f observe.StatementFailed) {
 				if f.Condition == observe.ConditionHeartbeat {
 					hang()
 				}

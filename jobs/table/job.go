@@ -39,10 +39,10 @@ type Handler[R any] struct {
 	// or has failed: see [NonRetryable] and [RequeueAfter].
 	Handle func(ctx context.Context, j *Job[R]) error
 	// PreDequeue is called before rows are claimed. If dequeueable is false, nothing is claimed
-	// until the next Interval. An error, which is notified as [observe.TableFailed], and a panic
-	// have the same effect. The context ends when the worker is to stop. The claimed rows meet the
-	// condition c, if it has SQL. With a condition, one row is claimed at a time, so that PreHandle
-	// can lower what the next condition allows.
+	// until the next Interval. An error, which is notified as [observe.StatementFailed], and a
+	// panic have the same effect. The context ends when the worker is to stop. The claimed rows meet
+	// the condition c, if it has SQL. With a condition, one row is claimed at a time, so that
+	// PreHandle can lower what the next condition allows.
 	PreDequeue func(ctx context.Context) (dequeueable bool, c Condition, err error)
 	// PreHandle is called before Handle, for one job after the other, with the context of the job.
 	// The next claim waits for PreHandle, so it must return soon.

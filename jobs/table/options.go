@@ -225,7 +225,7 @@ type WorkerOptions struct {
 	MaximumRuntimePerJob time.Duration
 	// StartLimit is for how long Start retries while the database cannot be reached, 10ms to a
 	// year. With 0, the default, Start retries for ever. Each failed try is notified as
-	// [observe.TableFailed].
+	// [observe.StatementFailed].
 	StartLimit time.Duration
 	// NumTotalJobs ends the worker, as Stop does, once it has claimed this many jobs. With 0, the
 	// default, there is no bound.

@@ -181,7 +181,7 @@ func TestObserverThatExits(t *testing.T) {
 			observe.On(func(observe.JobDone) { runtime.Goexit() }),
 			observe.On(func(observe.RowsHidden) { runtime.Goexit() }),
 			observe.On(func(observe.RowReset) { runtime.Goexit() }),
-			observe.On(func(observe.TableFailed) { runtime.Goexit() }),
+			observe.On(func(observe.StatementFailed) { runtime.Goexit() }),
 			observe.On(func(observe.Recovered) { runtime.Goexit() }),
 			observe.On(func(observe.HookPanicked) { runtime.Goexit() }), observe.On(func(observe.JobDone) { s.note("done") }),
 			observe.On(func(p observe.HookPanicked) { s.note("%s: %s", p.Hook, p.Panic) })}
@@ -222,7 +222,7 @@ func TestHooksThatFail(t *testing.T) {
 	s.h.PreHandle = func(context.Context, *table.Job[example]) { panic("before") }
 	s.h.PostHandle = func(context.Context, *table.Job[example]) { runtime.Goexit() }
 	w := s.run(func(o *table.WorkerOptions) {
-		o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) { s.note("failed %s", f.Condition) }),
+		o.Observers = []observe.Observer{observe.On(func(f observe.StatementFailed) { s.note("failed %s", f.Condition) }),
 			observe.On(func(p observe.HookPanicked) { s.note("%s: %s", p.Hook, p.Panic) }),
 			observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) }),
 			observe.On(func(observe.JobDone) { panic("in the observer") })}

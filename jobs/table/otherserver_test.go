@@ -146,7 +146,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 			}
 			var reported atomic.Bool
 			w := p.worker(p.pool, func(o *table.WorkerOptions) {
-				o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) {
+				o.Observers = []observe.Observer{observe.On(func(f observe.StatementFailed) {
 					if f.Condition == observe.ConditionHeartbeat && strings.Contains(f.Err.Error(), "do several servers answer the connection string?") {
 						reported.Store(true)
 					}

@@ -60,8 +60,8 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	s := newStage(t)
 	id := s.add("")
 	db, back := s.d.OpenAway(t)
-	reported, over := make(chan observe.TableFailed, 100), make(chan observe.Recovered, 100)
-	observers := []observe.Observer{observe.On(func(f observe.TableFailed) { reported <- f }), observe.On(func(r observe.Recovered) { over <- r })}
+	reported, over := make(chan observe.StatementFailed, 100), make(chan observe.Recovered, 100)
+	observers := []observe.Observer{observe.On(func(f observe.StatementFailed) { reported <- f }), observe.On(func(r observe.Recovered) { over <- r })}
 	limited := s.worker(db, func(o *table.WorkerOptions) {
 		o.StartLimit, o.Observers = 10*time.Millisecond, observers
 	})

@@ -42,7 +42,7 @@ func (w *Worker) refuse(what observe.Condition, id int64, err error) error {
 	}
 	if !known {
 		w.observers.Begin(runtime.Subject{Condition: what}, err)
-		w.observers.Notify(observe.TableFailed{Condition: what, Row: id, Err: err})
+		w.observers.Notify(observe.StatementFailed{Condition: what, Row: id, Err: err})
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (w *Worker) outcome(what observe.Condition, err error) {
 	w.mu.Unlock()
 	if err != nil {
 		w.observers.Begin(runtime.Subject{Condition: what}, err)
-		w.observers.Notify(observe.TableFailed{Condition: what, Err: err})
+		w.observers.Notify(observe.StatementFailed{Condition: what, Err: err})
 	} else if left == nil {
 		w.observers.End(runtime.Subject{Condition: what})
 	}

@@ -80,7 +80,7 @@ func (s *stage) script(sql string) {
 
 // hears records what an Observer is notified of failures.
 func (s *stage) hears(o *table.WorkerOptions) {
-	o.Observers = []observe.Observer{observe.On(func(f observe.TableFailed) { s.note("failed %s %d", f.Condition, f.Row) }),
+	o.Observers = []observe.Observer{observe.On(func(f observe.StatementFailed) { s.note("failed %s %d", f.Condition, f.Row) }),
 		observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) })}
 }
 

@@ -85,8 +85,10 @@ func (r *Recorder) job(e observe.Event) {
 	case observe.JobsClaimed:
 		r.count(jobsClaimed, float64(e.Jobs), e.Queue)
 		r.record(context.Background(), jobsClaim, e.Took, e.Queue)
-	case observe.QueueFailed:
-		r.count(jobsUnclaimed, 1, e.Queue)
+	case observe.StatementFailed:
+		if e.Condition == observe.ConditionQueue {
+			r.count(jobsUnclaimed, 1, e.Queue)
+		}
 	case observe.JobDone:
 		r.count(jobsDone, 1, e.Queue, e.Kind, outcomeOf(e))
 		r.record(context.Background(), jobsDuration, e.Took, e.Queue, e.Kind)
@@ -121,7 +123,7 @@ func (r *Recorder) TableObserver(name string) observe.Observer {
 			r.record(context.Background(), tableDuration, e.Took, name)
 		case observe.JobLost:
 			r.count(tableLost, 1, name)
-		case observe.TableFailed:
+		case observe.StatementFailed:
 			r.count(tableFailures, 1, name, string(e.Condition))
 		}
 	}

@@ -61,7 +61,7 @@ func TestHooks(t *testing.T) {
 	o(observe.DeadLettered{DeadLetter: observe.DeadLetter{Consumer: "a#0-7ff"}})
 	o(observe.Woken{Source: observe.WakeupEvents})
 	o(observe.JobsClaimed{Queue: "q", Jobs: 3})
-	o(observe.QueueFailed{Queue: "q"})
+	o(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: "q"})
 	o(observe.FlowRunEnded{Flow: "f", State: string(jobs.StateFailed)})
 	h := observe.Job{Queue: "q", Kind: "k"}
 	o(observe.JobLost{Job: h})
