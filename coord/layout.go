@@ -180,12 +180,12 @@ func (l *layout) decide(alive []member) {
 func outrank(alive []member, consumer string, able []bool) {
 	var best *scope.Scope
 	for i, m := range alive {
-		if s, says := m.Scopes[consumer]; says && able[i] && (best == nil || s.Compare(*best) > 0) {
+		if s, has := m.Scopes[consumer]; has && able[i] && (best == nil || s.Compare(*best) > 0) {
 			best = &s
 		}
 	}
 	for i, m := range alive {
-		if s, says := m.Scopes[consumer]; says && able[i] {
+		if s, has := m.Scopes[consumer]; has && able[i] {
 			able[i] = s.Compare(*best) == 0
 		}
 	}

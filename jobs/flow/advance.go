@@ -312,10 +312,10 @@ type round struct {
 	out     []int64                         // steps that a sweep leaves out, sorted
 	refused func(id int64, err error) error // called for a step that the database refuses; nil: the refusal is an error
 
-	late   time.Time   // after this time, long lists are left to the next round
-	held   []movedStep // left, since others have locked their runs
-	more   []movedStep // left steps of long lists
-	looked time.Duration
+	late    time.Time     // after this time, long lists are left to the next round
+	held    []movedStep   // left, since others have locked their runs
+	more    []movedStep   // left steps of long lists
+	readFor time.Duration // how long the latest page took to read
 }
 
 func (s statements) round(on jobs.Querier) *round {

@@ -112,7 +112,7 @@ func (a *advancer) sweepPage(ctx context.Context, out []int64, after int64) (p s
 		}
 		p, err = r.sweepPage(ctx, conn, after)
 		ok = err == nil
-		a.took += r.looked
+		a.took += r.readFor
 		r.held = nil // the next sweep finds these steps
 		a.keep(r, nil)
 		return err
@@ -140,7 +140,7 @@ type swept struct {
 func (r *round) sweepPage(ctx context.Context, conn *sql.Conn, after int64) (p swept, err error) {
 	begin := time.Now()
 	left, err := r.page(ctx, conn, after)
-	r.looked = time.Since(begin)
+	r.readFor = time.Since(begin)
 	if err != nil {
 		return p, err
 	}

@@ -41,7 +41,7 @@ func (d *depth) sample(ctx context.Context, sample Sample) {
 		return
 	}
 	if d.read.IsZero() || time.Since(d.read) >= depthEvery {
-		d.look(ctx)
+		d.poll(ctx)
 	}
 	if sample(jobsReadUp, truth(d.err == nil)); d.err != nil {
 		return
@@ -61,7 +61,7 @@ func (d *depth) sample(ctx context.Context, sample Sample) {
 	sample(jobsUnadvanced, truth(d.unadvanced))
 }
 
-func (d *depth) look(ctx context.Context) {
+func (d *depth) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, depthLimit)
 	defer cancel()
 	d.err = d.ask(ctx)

@@ -34,7 +34,7 @@ func (r *Recorder) Observer() observe.Observer {
 			r.count(consumerRetries, 1, consumer, causeOf(e))
 		case observe.DeadLettered:
 			consumer, _ := split(e.Consumer)
-			r.count(lettersAdded, 1, consumer)
+			r.count(deadLettersAdded, 1, consumer)
 		case observe.Skipped:
 			consumer, _ := split(e.Consumer)
 			r.count(consumerSkipped, float64(e.Missing), consumer, string(e.State))

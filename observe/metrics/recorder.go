@@ -150,7 +150,7 @@ func (r *Recorder) came(unit string) {
 	}
 	r.here[consumer][unit] = true
 	for m, of := range map[*Metric][]string{
-		consumerEvents: {"false", "true"}, consumerBatches: {outcomeCommitted, outcomeFailed, outcomeOvertaken}, lettersAdded: {""},
+		consumerEvents: {"false", "true"}, consumerBatches: {outcomeCommitted, outcomeFailed, outcomeOvertaken}, deadLettersAdded: {""},
 		consumerRetries: {causeHandler, causeConflict, causeDatabase, causeKey},
 		consumerSkipped: {string(observe.SkipVoid), string(observe.SkipOpen), string(observe.SkipLate)},
 	} {

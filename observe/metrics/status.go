@@ -75,7 +75,7 @@ func sampleConsumer(c observe.ConsumerStatus, sample Sample) {
 		sample(consumerOldest, c.OldestAge.Seconds(), c.Consumer, c.Partition)
 	}
 	sample(consumerPaused, truth(c.Paused != nil), c.Consumer, c.Partition)
-	sample(lettersOpen, float64(c.DeadLetters), c.Consumer, c.Partition)
+	sample(deadLettersOpen, float64(c.DeadLetters), c.Consumer, c.Partition)
 	sample(openRanges, float64(c.OpenRanges), c.Consumer, c.Partition)
 }
 

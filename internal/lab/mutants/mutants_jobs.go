@@ -185,8 +185,8 @@ var jobMutants = []Mutant{
 	{
 		Name: "begun-again", Jobs: true,
 		Mistake: "a step that is told of enough good ends is enqueued; those that have begun need no more",
-		Edits: []Edit{{"jobs/flow/sql/advance.sql", `s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')`,
-			`s.id = ANY (ARRAY(SELECT id FROM told)) AND s.finished_at IS NULL`}},
+		Edits: []Edit{{"jobs/flow/sql/advance.sql", `s.id = ANY (ARRAY(SELECT id FROM counts)) AND s.state IN ('waiting', 'spread')`,
+			`s.id = ANY (ARRAY(SELECT id FROM counts)) AND s.finished_at IS NULL`}},
 		Faults: jobCalm,
 	},
 	{

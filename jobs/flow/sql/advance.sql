@@ -26,7 +26,7 @@ WITH {given}, seen AS MATERIALIZED (
 	FROM gone AS g
 	WHERE s.id = g.id AND s.id = ANY (ARRAY(SELECT id FROM gone)) AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id
 	RETURNING s.id, s.leaf, s.dependents, s.result, {effects}
-), told AS MATERIALIZED (
+), counts AS MATERIALIZED (
 	SELECT id, count(*) FILTER (WHERE ok)::int AS good, count(*) FILTER (WHERE NOT ok)::int AS bad, bool_or(blamed AND NOT ok) AS blamed
 	FROM (
 		SELECT ((e.id >> 30) << 30) | (d.n << 20) AS id, e.failed AS blamed, {meaning} AS ok
@@ -40,8 +40,8 @@ WITH {given}, seen AS MATERIALIZED (
 			WHEN s.may_fail - t.bad < 0 AND (s.blamed OR t.blamed OR s.need - t.good + s.may_fail - t.bad = 0) THEN 'skipped'
 			ELSE s.state END,
 		job_id = CASE WHEN s.need - t.good <= 0 AND s.list_id IS NULL THEN {next_job} ELSE s.job_id END
-	FROM told AS t
-	WHERE s.id = t.id AND s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')
+	FROM counts AS t
+	WHERE s.id = t.id AND s.id = ANY (ARRAY(SELECT id FROM counts)) AND s.state IN ('waiting', 'spread')
 	RETURNING s.id, s.name, s.state, s.spec, s.job_id
 ), {enqueue moved}, {concluded}
 SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM notified) >= 0 AND (SELECT count(*) FROM ends) >= 0
