@@ -53,55 +53,6 @@ func (a *ages) still(token string, safe, head int64, now time.Time) time.Duratio
 	return now.Sub(a.since)
 }
 
-// oldest is the oldest event above a consumer's position, as read at a time.
-type oldest struct {
-	store.Waiting
-	at time.Time
-}
-
-// age returns the age of the first event above a position, or nil if the age is unknown. If
-// the consumer has since handled the event that was read, age returns the age at the read.
-// No later age is known then.
-func (o *oldest) age(position int64, head *int64, now time.Time) *time.Duration {
-	var age time.Duration
-	switch {
-	case head != nil && position >= *head:
-	case o == nil:
-		return nil
-	case o.Position > position:
-		age = o.Age + now.Sub(o.at)
-	default:
-		age = o.Age
-	}
-	return &age
-}
-
-// behindAt returns the position up to which an assigned consumer has passed the log. It
-// reports whether that position is known and below the head.
-func (u *unitStatus) behindAt(head int64) (position int64, behind bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	position = u.passedTo()
-	return position, u.s.Assigned && u.known && position < head
-}
-
-// recordOldest records the oldest waiting event, unless another run of the consumer has
-// begun.
-func (u *unitStatus) recordOldest(o oldest) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !u.known {
-		return
-	}
-	u.oldest = &o
-	switch {
-	case o.Position <= u.passedTo(): // no event waits, or no event waits any more
-		u.waitingSince = time.Time{}
-	case u.waitingSince.IsZero():
-		u.waitingSince = o.at
-	}
-}
-
 // logReads reads the log without the frontier, for ages and for the statuses of units.
 type logReads struct {
 	*env

@@ -2,7 +2,6 @@ package consume
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -11,31 +10,11 @@ import (
 )
 
 const (
-	// voidsKept is the number of a consumer's newest audit rows that stay unchanged. After
-	// as many new rows of void positions, the older rows are merged with their neighbours.
-	voidsKept = 20
 	// compactChunk limits the rows that one statement reads.
 	compactChunk = 10_000
 	// compactApart is the pause after a failed compaction.
 	compactApart = 10 * time.Second
 )
-
-// voidRows counts the audit rows of void positions written since the last compaction.
-type voidRows struct {
-	n     atomic.Int64
-	after int64 // id of the last compacted audit row; owned by compact's goroutine
-}
-
-// count counts the void positions of a committed batch. It reports whether they are to be
-// compacted.
-func (v *voidRows) count(marks []progress.Mark) (full bool) {
-	for _, m := range marks {
-		if m.State == progress.Void && m.Seen == nil && v.n.Add(1) >= voidsKept {
-			full = true
-		}
-	}
-	return full
-}
 
 // audit keeps the audit table small.
 type audit struct {

@@ -9,12 +9,9 @@ import (
 	"net"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/consume/failure"
 	"github.com/pgfrontier/worker/internal/consume/lockwatch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/wakeup"
-	"github.com/pgfrontier/worker/store"
 )
 
 // limits are the time limits of all statements outside handlers. A connection may die
@@ -141,46 +138,6 @@ func (c *connections) give(conn *sql.Conn, ours, lent bool) error {
 	}
 }
 
-// statements runs the statements of one unit's loop within time limits, which grow while
-// the database fails.
-type statements struct {
-	w     *shared
-	unit  *unit
-	fails *failure.Tally
-}
-
-// quickLimit is the limit for taking a connection, and for a quick statement.
-func (s statements) quickLimit() time.Duration { return s.w.limits.after(s.fails.Disturbed) }
-
-// quickly runs a statement that touches a few rows.
-func (s statements) quickly(ctx context.Context, statement func(ctx context.Context) error) error {
-	return s.w.bounded(ctx, s.quickLimit(), statement)
-}
-
-// refusedByIncarnation returns store.ErrIncarnation if the guard was refused by another
-// incarnation than that of token.
-func (s statements) refusedByIncarnation(ctx context.Context, tx *sql.Tx, token string) (err error) {
-	var is string
-	err = s.quickly(ctx, into(&is, func(ctx context.Context) (string, error) { return s.w.checkpoints.Incarnation(ctx, tx) }))
-	if err == nil && is != token {
-		return store.ErrIncarnation
-	}
-	return err
-}
-
-// loadRow loads the row of the unit. If the unit was replaced, the state contains only the
-// incarnation.
-func (s statements) loadRow(ctx context.Context, q store.Querier) (p *progress.State, replaced bool, err error) {
-	p, err = s.w.checkpoints.Load(ctx, q, s.unit.name)
-	switch gone := (progress.NoCheckpointError{}); {
-	case err == nil && p.Split, s.unit.isPart() && errors.As(err, &gone):
-		p = &progress.State{}
-		p.Token, err = s.w.checkpoints.Incarnation(ctx, q)
-		return p, true, err
-	}
-	return p, false, err
-}
-
 // after returns the limit of a quick statement after a number of failures in a row. The
 // limit doubles with each failure, up to three times and up to read: a slow server is not a
 // dead one.
@@ -219,24 +176,6 @@ func rollback(tx *sql.Tx, end context.CancelCauseFunc, limit time.Duration) {
 	_ = tx.Rollback() // no effect after the commit
 }
 
-// inTransaction runs a short transaction on a connection of the loops' budget. quick limits
-// the wait for the connection, and limit the transaction.
-func (c *connections) inTransaction(ctx context.Context, quick, limit time.Duration, do func(ctx context.Context, tx *sql.Tx) error) (err error) {
-	conn, release, err := c.loopConn(ctx, quick)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = release(err != nil, false) }()
-	return c.bounded(ctx, limit, func(ctx context.Context) error {
-		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }() // no effect after the commit
-		return do(ctx, tx)
-	})
-}
-
 // sessionOf returns the pid of the server process behind conn, or 0 if it is unknown.
 // lib/pq does not expose the pid, and proxies return one of their own.
 func (c *connections) sessionOf(conn *sql.Conn) int64 {
@@ -263,4 +202,38 @@ func (c *connections) sessions(consumer string) lockwatch.Sessions {
 func (c *connections) pidOf(conn *sql.Conn) func() int64 {
 	pid := c.sessionOf(conn)
 	return func() int64 { return pid }
+}
+
+// reserve is the number of connections of a limited pool that the loops leave free. They
+// are for the frontier's session, the coordination's session and occasional statements.
+const reserve = 3
+
+// budget limits the number of connections that the loops hold at a time. So a heartbeat
+// never waits for a handler. A nil budget has no limit and belongs to an unlimited pool.
+type budget chan struct{}
+
+func newBudget(maxOpenConns int) budget {
+	if maxOpenConns <= 0 {
+		return nil
+	}
+	return make(budget, max(maxOpenConns-reserve, 1))
+}
+
+// take waits for a free connection of the budget, or until ctx ends.
+func (b budget) take(ctx context.Context) error {
+	if b == nil {
+		return nil
+	}
+	select {
+	case b <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b budget) release() {
+	if b != nil {
+		<-b
+	}
 }

@@ -89,6 +89,16 @@ func (h *health) heartbeat() ([]byte, error) {
 	return status, err
 }
 
+// isClosed reports whether c is closed. No value is sent on c.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // answers returns an error if the log cannot be read. An altered sequence counts as another
 // server's.
 func (h *health) answers(ctx context.Context) error {

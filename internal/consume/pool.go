@@ -138,40 +138,6 @@ func watchPool(ctx context.Context, e *env, heartbeat time.Duration) {
 	}
 }
 
-// reserve is the number of connections of a limited pool that the loops leave free. They
-// are for the frontier's session, the coordination's session and occasional statements.
-const reserve = 3
-
-// budget limits the number of connections that the loops hold at a time. So a heartbeat
-// never waits for a handler. A nil budget has no limit and belongs to an unlimited pool.
-type budget chan struct{}
-
-func newBudget(maxOpenConns int) budget {
-	if maxOpenConns <= 0 {
-		return nil
-	}
-	return make(budget, max(maxOpenConns-reserve, 1))
-}
-
-// take waits for a free connection of the budget, or until ctx ends.
-func (b budget) take(ctx context.Context) error {
-	if b == nil {
-		return nil
-	}
-	select {
-	case b <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (b budget) release() {
-	if b != nil {
-		<-b
-	}
-}
-
 // releaseFunc returns a connection to the pool. ours reports whether a statement of the
 // worker failed on the connection. lent reports whether a handler has used the connection.
 type releaseFunc func(ours, lent bool) error
@@ -221,4 +187,22 @@ func (c *connections) budgeted(ctx context.Context, b budget, limit time.Duratio
 		defer b.release()
 		return c.give(conn, ours, lent)
 	}, nil
+}
+
+// inTransaction runs a short transaction on a connection of the loops' budget. quick limits
+// the wait for the connection, and limit the transaction.
+func (c *connections) inTransaction(ctx context.Context, quick, limit time.Duration, do func(ctx context.Context, tx *sql.Tx) error) (err error) {
+	conn, release, err := c.loopConn(ctx, quick)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = release(err != nil, false) }()
+	return c.bounded(ctx, limit, func(ctx context.Context) error {
+		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // no effect after the commit
+		return do(ctx, tx)
+	})
 }

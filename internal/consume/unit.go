@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/internal/consume/partitions"
@@ -17,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -287,4 +289,48 @@ func (s *unitSet) reached(d *spec) int64 {
 		at = min(at, u.status.at())
 	}
 	return at
+}
+
+// reloadSignal tells a loop that another worker or an operator has moved its consumer's
+// progress.
+type reloadSignal struct {
+	revision atomic.Int64 // the revision that the loop knows; noRevision: none
+	c        chan struct{}
+}
+
+const noRevision = -1
+
+func newReloadSignal() *reloadSignal {
+	n := &reloadSignal{c: make(chan struct{}, 1)}
+	n.revision.Store(noRevision)
+	return n
+}
+
+// signal makes the loop load the progress again before its next wait.
+func (r *reloadSignal) signal() {
+	select {
+	case r.c <- struct{}{}:
+	default:
+	}
+}
+
+// voidsKept is the number of a consumer's newest audit rows that stay unchanged. After as
+// many new rows of void positions, the older rows are merged with their neighbours.
+const voidsKept = 20
+
+// voidRows counts the audit rows of void positions written since the last compaction.
+type voidRows struct {
+	n     atomic.Int64
+	after int64 // id of the last compacted audit row; owned by compact's goroutine
+}
+
+// count counts the void positions of a committed batch. It reports whether they are to be
+// compacted.
+func (v *voidRows) count(marks []progress.Mark) (full bool) {
+	for _, m := range marks {
+		if m.State == progress.Void && m.Seen == nil && v.n.Add(1) >= voidsKept {
+			full = true
+		}
+	}
+	return full
 }

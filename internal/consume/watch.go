@@ -3,7 +3,6 @@ package consume
 import (
 	"context"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -11,29 +10,6 @@ import (
 	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/store"
 )
-
-// reloadSignal tells a loop that another worker or an operator has moved its consumer's
-// progress.
-type reloadSignal struct {
-	revision atomic.Int64 // the revision that the loop knows; noRevision: none
-	c        chan struct{}
-}
-
-const noRevision = -1
-
-func newReloadSignal() *reloadSignal {
-	n := &reloadSignal{c: make(chan struct{}, 1)}
-	n.revision.Store(noRevision)
-	return n
-}
-
-// signal makes the loop load the progress again before its next wait.
-func (r *reloadSignal) signal() {
-	select {
-	case r.c <- struct{}{}:
-	default:
-	}
-}
 
 // progressWatch finds moves of idle consumers by other workers and operators.
 type progressWatch struct {

@@ -59,8 +59,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, c Conf
 		ready:     make(chan struct{}),
 	}
 	w.db, w.limits = pgdriver.NewPool(db), usualLimits
-	w.source = observe.Worker{Kind: observe.KindEvents, ID: w.id}
-	w.failed = w.taskFailed
+	w.source, w.failed = observe.Worker{Kind: observe.KindEvents, ID: w.id}, w.taskFailed
 	w.observers = runtime.NewObservers(w.source, w.cfg.Loggers, w.cfg.Observers)
 	w.startup = runtime.Start{
 		Package: "worker", DB: w.db, Least: minPool, Further: "one more for every consumer that is to run at the same time",
@@ -138,16 +137,6 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 		return fmt.Errorf("worker: cannot wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, errNeverBegan)
 	}
 	return w.waits.Until(ctx, consumer, position)
-}
-
-// isClosed reports whether c is closed. No value is sent on c.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // begin does all that comes before the loops and the background goroutines.
