@@ -55,13 +55,13 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 // and stores the new error. RetryDeadLetters returns [ErrNoDeadLetter] if there is no dead
 // letter at the position.
 func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
-	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withDeadLetter(ctx, tx, units, position) }
-	return o.changeUnits(ctx, onConsumer(KindRetry, consumer, by), nil, with, func(tx *sql.Tx, at locked) (any, error) {
-		l, err := o.deadLetter(ctx, tx, at.consumer, position)
+	with := func(c consumerTx, units []locked) ([]locked, error) { return c.withDeadLetter(ctx, units, position) }
+	return o.changeUnits(ctx, onConsumer(KindRetry, consumer, by), nil, with, func(c consumerTx, at locked) (any, error) {
+		l, err := c.deadLetter(ctx, at.consumer, position)
 		if err != nil {
 			return nil, err
 		}
-		n, err := exec(ctx, tx, "ask for a retry", `
+		n, err := exec(ctx, c.tx, "ask for a retry", `
 UPDATE `+o.t.DeadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE consumer_name = $1::text AND (order_type, order_id) = (
 	SELECT order_type, order_id FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint)`, at.consumer, position)
@@ -73,16 +73,16 @@ WHERE consumer_name = $1::text AND (order_type, order_id) = (
 // event. The operation's detail keeps the dead letter. DiscardDeadLetter returns
 // [ErrNoDeadLetter] if there is no dead letter at the position.
 func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, position int64, by By) error {
-	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withDeadLetter(ctx, tx, units, position) }
-	return o.changeUnits(ctx, onConsumer(KindDiscard, consumer, by), nil, with, func(tx *sql.Tx, at locked) (any, error) {
-		l, err := o.deadLetter(ctx, tx, at.consumer, position)
+	with := func(c consumerTx, units []locked) ([]locked, error) { return c.withDeadLetter(ctx, units, position) }
+	return o.changeUnits(ctx, onConsumer(KindDiscard, consumer, by), nil, with, func(c consumerTx, at locked) (any, error) {
+		l, err := c.deadLetter(ctx, at.consumer, position)
 		if err != nil {
 			return nil, err
 		}
-		if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+		if err := c.keepEffects(ctx, at, 0); err != nil {
 			return nil, err
 		}
-		_, err = exec(ctx, tx, "discard the dead letter", `
+		_, err = exec(ctx, c.tx, "discard the dead letter", `
 DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, at.consumer, position)
 		return l, err
 	})
@@ -100,10 +100,10 @@ type retryDetail struct {
 	DeadLetters int64 `json:"letters"` // of the aggregate or key
 }
 
-func (o *Operator) deadLetter(ctx context.Context, tx *sql.Tx, consumer string, position int64) (l deadLetter, err error) {
-	err = tx.QueryRowContext(ctx, `
+func (c consumerTx) deadLetter(ctx context.Context, consumer string, position int64) (l deadLetter, err error) {
+	err = c.tx.QueryRowContext(ctx, `
 SELECT global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts
-FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position).
+FROM `+c.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position).
 		Scan(&l.Position, &l.AggregateType, &l.AggregateID, &l.ID, &l.Type, pgdriver.OrZero(&l.Error), &l.Attempts)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

@@ -103,12 +103,12 @@ type whereDetail struct {
 // change is the statement for the consumer $1 and the positions $2.
 func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f DeadLetterFilter, limit int, by By, change string) (n int64, err error) {
 	var found map[string][]int64
-	choose := func(tx *sql.Tx, units []locked) (with []locked, err error) {
+	choose := func(c consumerTx, units []locked) (with []locked, err error) {
 		found, n = map[string][]int64{}, 0
 		var all []int64
 		for _, at := range units {
 			query, args := o.matchingSQL(at.consumer, f, limit)
-			positions, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[int64], query, args...)
+			positions, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Value[int64], query, args...)
 			if err != nil {
 				return nil, fmt.Errorf("select the dead letters: %w", err)
 			}
@@ -126,15 +126,15 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Dead
 		}
 		return with, nil
 	}
-	err = o.changeUnits(ctx, onConsumer(kind, consumer, by), errtext.Join(f.check(), checkLimit(limit)), choose, func(tx *sql.Tx, at locked) (any, error) {
+	err = o.changeUnits(ctx, onConsumer(kind, consumer, by), errtext.Join(f.check(), checkLimit(limit)), choose, func(c consumerTx, at locked) (any, error) {
 		positions := found[at.consumer]
 		if kind == KindDiscard {
-			if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+			if err := c.keepEffects(ctx, at, 0); err != nil {
 				return nil, err
 			}
 		}
 		list, _ := json.Marshal(positions) // of numbers it does not fail
-		rows, err := exec(ctx, tx, "change the dead letters", change, at.consumer, "{"+strings.Trim(string(list), "[]")+"}")
+		rows, err := exec(ctx, c.tx, "change the dead letters", change, at.consumer, "{"+strings.Trim(string(list), "[]")+"}")
 		n += rows
 		d := whereDetail{Filter: f, DeadLetters: rows}
 		if kind == KindDiscard {

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/delivered"
@@ -15,11 +14,11 @@ import (
 // unit's checkpoint, its positions in doubt and its dead letters. So call keepEffects before an
 // operation changes these. If the operation moves the unit forward, crossed is the position up to
 // which it crosses events. missed are positions that the unit has passed without their effects.
-func (o *Operator) keepEffects(ctx context.Context, tx *sql.Tx, at locked, crossed int64, missed ...int64) error {
-	pending, err := pgdriver.QueryAll(ctx, tx, pgdriver.Columns(func(r *store.Range) []any { return []any{&r.First, &r.Last} }), `
-SELECT gap_position, gap_end FROM `+o.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open'
+func (c consumerTx) keepEffects(ctx context.Context, at locked, crossed int64, missed ...int64) error {
+	pending, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *store.Range) []any { return []any{&r.First, &r.Last} }), `
+SELECT gap_position, gap_end FROM `+c.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open'
 UNION ALL
-SELECT global_position, global_position FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text`, at.consumer)
+SELECT global_position, global_position FROM `+c.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text`, at.consumer)
 	if err != nil {
 		return fmt.Errorf("read what is pending: %w", err)
 	}
@@ -29,8 +28,8 @@ SELECT global_position, global_position FROM `+o.t.DeadLetters.SQL()+` WHERE con
 	if crossed > at.position {
 		had = had.Cross(crossed)
 	}
-	_, err = exec(ctx, tx, "keep which effects it has had", `
-UPDATE `+o.t.Checkpoints.SQL()+` SET effects = $2::jsonb WHERE consumer_name = $1::text`, at.consumer, had.String())
+	_, err = exec(ctx, c.tx, "keep which effects it has had", `
+UPDATE `+c.t.Checkpoints.SQL()+` SET effects = $2::jsonb WHERE consumer_name = $1::text`, at.consumer, had.String())
 	return err
 }
 

@@ -71,6 +71,8 @@ type sequenced struct{ tables.Tables }
 
 func (s sequenced) PositionColumn() (table, column string) { return s.Events.SQL(), positionColumn }
 
+func (o *Operator) in(tx *sql.Tx) consumerTx { return consumerTx{tx, o.t, o.sql, o.revision} }
+
 // onConsumer returns a change of a consumer, or of a unit.
 func onConsumer(kind Kind, name string, by By) *verb {
 	return &verb{Operation{Consumer: name, Kind: kind, By: by}, "consumer " + errtext.Value(name)}
@@ -78,17 +80,18 @@ func onConsumer(kind Kind, name string, by By) *verb {
 
 // changeUnits changes the units of a consumer, or one unit. choose returns the units to change. do
 // checks and changes one unit, and returns the detail of its record.
-func (o *Operator) changeUnits(ctx context.Context, v *verb, invalid error, choose func(tx *sql.Tx, units []locked) ([]locked, error), do func(tx *sql.Tx, at locked) (detail any, err error)) error {
+func (o *Operator) changeUnits(ctx context.Context, v *verb, invalid error, choose func(c consumerTx, units []locked) ([]locked, error), do func(c consumerTx, at locked) (detail any, err error)) error {
 	return o.change(ctx, v, errtext.Join(checkUnit(v.Consumer), invalid), func(tx *sql.Tx) (id int64, err error) {
-		units, err := o.lock(ctx, tx, v.Consumer)
+		c := o.in(tx)
+		units, err := c.lock(ctx, v.Consumer)
 		if err == nil {
-			units, err = choose(tx, units)
+			units, err = choose(c, units)
 		}
 		if err != nil {
 			return 0, err
 		}
 		for _, at := range units {
-			detail, err := do(tx, at)
+			detail, err := do(c, at)
 			if err != nil {
 				return 0, err
 			}

@@ -23,15 +23,16 @@ func (o *Operator) Partition(ctx context.Context, consumer string, n int, by By)
 	}
 	v := onConsumer(KindPartition, consumer, by)
 	return o.change(ctx, v, errtext.Join(checkConsumer(consumer), invalid), func(tx *sql.Tx) (int64, error) {
-		_, _, err := o.lockOwn(ctx, tx, consumer)
+		c := o.in(tx)
+		_, _, err := c.lockOwn(ctx, consumer)
 		if err == nil {
-			err = o.checkRevision(ctx, tx, consumer)
+			err = c.checkRevision(ctx, consumer)
 		}
 		if err != nil {
 			return 0, err
 		}
 		d := partitionDetail{Partitions: n}
-		err = tx.QueryRowContext(ctx, `
+		err = c.tx.QueryRowContext(ctx, `
 UPDATE `+o.t.Checkpoints.SQL()+` AS c SET partitions = nullif($2::int, 0) FROM `+o.t.Checkpoints.SQL()+` AS before
 WHERE c.consumer_name = $1::text AND before.consumer_name = $1::text RETURNING coalesce(before.partitions, 0)`, consumer, n).Scan(&d.Before)
 		if err != nil {

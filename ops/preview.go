@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -79,17 +78,17 @@ func (o *Operator) IfRevision(revision int64) *Operator {
 }
 
 // checkRevision checks the revision of a consumer whose rows are locked.
-func (o *Operator) checkRevision(ctx context.Context, tx *sql.Tx, name string) error {
-	if o.revision == nil {
+func (c consumerTx) checkRevision(ctx context.Context, name string) error {
+	if c.revision == nil {
 		return nil
 	}
-	rows, err := pgdriver.QueryAll(ctx, tx, pgdriver.Columns(func(r *revised) []any { return []any{&r.name, &r.revision} }), `
-SELECT consumer_name, revision FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text OR `+unitsOf+` ORDER BY consumer_name COLLATE "C"`, name)
+	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *revised) []any { return []any{&r.name, &r.revision} }), `
+SELECT consumer_name, revision FROM `+c.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text OR `+unitsOf+` ORDER BY consumer_name COLLATE "C"`, name)
 	if err != nil {
 		return fmt.Errorf("read its revision: %w", err)
 	}
-	if now := revisionOf(rows); now != *o.revision {
-		return &MovedError{Decided: *o.revision, Revision: now}
+	if now := revisionOf(rows); now != *c.revision {
+		return &MovedError{Decided: *c.revision, Revision: now}
 	}
 	return nil
 }

@@ -28,8 +28,8 @@ import (
 // Replay does not know which types a consumer names: events of other types become dead letters.
 func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregateID string, by By) error {
 	invalid := errtext.Join(checkText("aggregateType", aggregateType, maxAggregate), checkText("aggregateID", aggregateID, maxAggregate))
-	of := func(tx *sql.Tx, units []locked) ([]locked, error) {
-		if err := o.refuseOwnKey(ctx, tx, units[0]); err != nil {
+	of := func(c consumerTx, units []locked) ([]locked, error) {
+		if err := c.refuseOwnKey(ctx, units[0]); err != nil {
 			return nil, err
 		}
 		units, err := unitOf(units, event{AggregateID: aggregateID})
@@ -42,13 +42,13 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 		}
 		return units, nil
 	}
-	return o.changeUnits(ctx, onConsumer(KindReplay, consumer, by), invalid, of, func(tx *sql.Tx, at locked) (any, error) {
-		if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+	return o.changeUnits(ctx, onConsumer(KindReplay, consumer, by), invalid, of, func(c consumerTx, at locked) (any, error) {
+		if err := c.keepEffects(ctx, at, 0); err != nil {
 			return nil, err
 		}
 		d := replayDetail{AggregateType: aggregateType, AggregateID: aggregateID, To: at.position}
 		var err error
-		d.Events, err = exec(ctx, tx, "put the events among the dead letters", o.sql.replay,
+		d.Events, err = exec(ctx, c.tx, "put the events among the dead letters", o.sql.replay,
 			at.consumer, aggregateType, aggregateID, at.position)
 		if err == nil && d.Events == 0 {
 			err = errNoEvents
@@ -71,11 +71,11 @@ type replayDetail struct {
 
 // refuseOwnKey refuses a consumer that keeps events in order by its own key, as far as the
 // database knows.
-func (o *Operator) refuseOwnKey(ctx context.Context, tx *sql.Tx, at locked) error {
+func (c consumerTx) refuseOwnKey(ctx context.Context, at locked) error {
 	key := at.key
 	if key == "" {
-		err := tx.QueryRowContext(ctx, `
-SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+o.t.Nodes.SQL(), partition.Consumer(at.consumer)).Scan(&key)
+		err := c.tx.QueryRowContext(ctx, `
+SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+c.t.Nodes.SQL(), partition.Consumer(at.consumer)).Scan(&key)
 		if err != nil {
 			return fmt.Errorf("read its key: %w", err)
 		}
@@ -116,18 +116,18 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: %s is a unit: name the consumer", ErrInvalid, errtext.Value(name)))
 	}
 	missed := map[string][]int64{} // positions, by unit
-	choose := func(tx *sql.Tx, units []locked) ([]locked, error) {
-		err := o.refuseOwnKey(ctx, tx, units[0])
+	choose := func(c consumerTx, units []locked) ([]locked, error) {
+		err := c.refuseOwnKey(ctx, units[0])
 		if err == nil {
-			err = o.checkSelected(ctx, tx, name, types)
+			err = c.checkSelected(ctx, name, types)
 		}
 		if err != nil {
 			return nil, err
 		}
-		steps, err := o.steps(ctx, tx, name)
+		steps, err := c.steps(ctx, name)
 		for _, at := range units {
 			if err == nil {
-				missed[at.consumer], err = o.missed(ctx, tx, at, types, steps)
+				missed[at.consumer], err = c.missed(ctx, at, types, steps)
 			}
 		}
 		units = slices.DeleteFunc(units, func(at locked) bool { return len(missed[at.consumer]) == 0 })
@@ -136,8 +136,8 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 		}
 		return units, err
 	}
-	return o.changeUnits(ctx, onConsumer(KindReplayTypes, name, by), invalid, choose, func(tx *sql.Tx, at locked) (any, error) {
-		return o.giveTypes(ctx, tx, at, types, missed[at.consumer])
+	return o.changeUnits(ctx, onConsumer(KindReplayTypes, name, by), invalid, choose, func(c consumerTx, at locked) (any, error) {
+		return c.giveTypes(ctx, at, types, missed[at.consumer])
 	})
 }
 
@@ -152,9 +152,9 @@ type typesDetail struct {
 }
 
 // checkSelected refuses types that the consumer's code does not select.
-func (o *Operator) checkSelected(ctx context.Context, tx *sql.Tx, name string, types []string) error {
-	rows, err := pgdriver.QueryAll(ctx, tx, pgdriver.Value[string], `
-SELECT coalesce(scope::text, '') FROM `+o.t.Checkpoints.SQL()+` WHERE split_at IS NULL AND (consumer_name = $1::text OR `+unitsOf+`)`, name)
+func (c consumerTx) checkSelected(ctx context.Context, name string, types []string) error {
+	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Value[string], `
+SELECT coalesce(scope::text, '') FROM `+c.t.Checkpoints.SQL()+` WHERE split_at IS NULL AND (consumer_name = $1::text OR `+unitsOf+`)`, name)
 	if err != nil {
 		return fmt.Errorf("read what its code selects: %w", err)
 	}
@@ -176,10 +176,10 @@ SELECT coalesce(scope::text, '') FROM `+o.t.Checkpoints.SQL()+` WHERE split_at I
 }
 
 // steps reads the operations since the consumer's start that decided which events were delivered.
-func (o *Operator) steps(ctx context.Context, tx *sql.Tx, name string) (steps []scope.Step, err error) {
+func (c consumerTx) steps(ctx context.Context, name string) (steps []scope.Step, err error) {
 	type row struct{ unit, kind, detail string }
-	rows, err := pgdriver.QueryAll(ctx, tx, pgdriver.Columns(func(r *row) []any { return []any{&r.unit, &r.kind, &r.detail} }), `
-SELECT consumer_name, operation, detail::text FROM `+o.t.Operations.SQL()+`
+	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *row) []any { return []any{&r.unit, &r.kind, &r.detail} }), `
+SELECT consumer_name, operation, detail::text FROM `+c.t.Operations.SQL()+`
 WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'reset', 'repair', 'replay types', 'retire') ORDER BY id`, name)
 	if err != nil {
 		return nil, fmt.Errorf("read what was done to it: %w", err)
@@ -212,13 +212,13 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'rese
 }
 
 // missed returns the positions of the events of types that a unit has passed without selecting them.
-func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []string, steps []scope.Step) (positions []int64, err error) {
+func (c consumerTx) missed(ctx context.Context, at locked, types []string, steps []scope.Step) (positions []int64, err error) {
 	named, err := json.Marshal(types)
 	if err != nil || len(steps) == 0 {
 		return nil, err
 	}
 	_, slots, _ := partition.Parse(at.consumer)
-	_, err = pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (_ struct{}, err error) {
+	_, err = pgdriver.QueryAll(ctx, c.tx, func(rows *sql.Rows) (_ struct{}, err error) {
 		var e event
 		if err := rows.Scan(&e.Position, &e.AggregateType, &e.AggregateID); err != nil {
 			return struct{}{}, err
@@ -230,7 +230,7 @@ func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []st
 			err = fmt.Errorf("%w: it has passed more than %d events: give the types to a consumer of their own that begins with the first event; after a Reset these events would count as a replay", ErrInvalid, maxReplayed)
 		}
 		return struct{}{}, err
-	}, o.sql.missed, at.consumer, string(named), at.position)
+	}, c.sql.missed, at.consumer, string(named), at.position)
 	if err != nil {
 		return nil, fmt.Errorf("read the events of the types: %w", err)
 	}
@@ -238,16 +238,16 @@ func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []st
 }
 
 // giveTypes adds the aggregates of the missed events to the dead letters.
-func (o *Operator) giveTypes(ctx context.Context, tx *sql.Tx, at locked, types []string, missed []int64) (d typesDetail, err error) {
+func (c consumerTx) giveTypes(ctx context.Context, at locked, types []string, missed []int64) (d typesDetail, err error) {
 	d = typesDetail{Given: scope.Given{Types: types, To: at.position}, Missed: len(missed)}
 	positions, err := json.Marshal(missed)
 	if err != nil {
 		return d, err
 	}
-	if err := o.keepEffects(ctx, tx, at, 0, missed...); err != nil {
+	if err := c.keepEffects(ctx, at, 0, missed...); err != nil {
 		return d, err
 	}
-	d.Events, err = exec(ctx, tx, "put the events among the dead letters", o.sql.replayTypes,
+	d.Events, err = exec(ctx, c.tx, "put the events among the dead letters", c.sql.replayTypes,
 		at.consumer, string(positions), at.position)
 	return d, err
 }

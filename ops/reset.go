@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 
@@ -29,7 +28,7 @@ import (
 // Backwards, a split consumer resets all units above the position. Forwards, the position must
 // be above that of all units. consumer may also name one unit.
 func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) error {
-	moved := func(_ *sql.Tx, units []locked) ([]locked, error) {
+	moved := func(_ consumerTx, units []locked) ([]locked, error) {
 		if to < 0 {
 			return nil, fmt.Errorf("%w: position %d is below 0, which is the beginning", ErrInvalid, to)
 		}
@@ -41,23 +40,23 @@ func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) 
 		}
 		return units, nil
 	}
-	return o.changeUnits(ctx, onConsumer(KindReset, consumer, by), nil, moved, func(tx *sql.Tx, at locked) (detail any, err error) {
+	return o.changeUnits(ctx, onConsumer(KindReset, consumer, by), nil, moved, func(c consumerTx, at locked) (detail any, err error) {
 		switch {
 		case to < at.position:
-			detail, err = o.back(ctx, tx, at, to)
+			detail, err = c.back(ctx, at, to)
 		default:
-			detail, err = o.forward(ctx, tx, at, to)
+			detail, err = c.forward(ctx, at, to)
 		}
 		if err == nil {
-			err = o.move(ctx, tx, at.consumer, to)
+			err = c.move(ctx, at.consumer, to)
 		}
 		return detail, err
 	})
 }
 
-func (o *Operator) move(ctx context.Context, tx *sql.Tx, consumer string, to int64) error {
-	_, err := exec(ctx, tx, "move the checkpoint", `
-UPDATE `+o.t.Checkpoints.SQL()+` SET last_position = $2::bigint WHERE consumer_name = $1::text`, consumer, to)
+func (c consumerTx) move(ctx context.Context, consumer string, to int64) error {
+	_, err := exec(ctx, c.tx, "move the checkpoint", `
+UPDATE `+c.t.Checkpoints.SQL()+` SET last_position = $2::bigint WHERE consumer_name = $1::text`, consumer, to)
 	return err
 }
 
@@ -74,28 +73,28 @@ const maxCounted = 100_000
 
 // back deletes the records of positions above to. Of an open range that contains to, the lower
 // part stays.
-func (o *Operator) back(ctx context.Context, tx *sql.Tx, at locked, to int64) (d backDetail, err error) {
+func (c consumerTx) back(ctx context.Context, at locked, to int64) (d backDetail, err error) {
 	d = backDetail{From: at.position, To: to}
-	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+	if err := c.keepEffects(ctx, at, 0); err != nil {
 		return d, err
 	}
-	if err := tx.QueryRowContext(ctx, `
+	if err := c.tx.QueryRowContext(ctx, `
 SELECT count(*) FROM (
-	SELECT FROM `+o.t.Events.SQL()+` WHERE `+positionColumn+` > $1::bigint AND `+positionColumn+` <= $2::bigint LIMIT $3::int
+	SELECT FROM `+c.t.Events.SQL()+` WHERE `+positionColumn+` > $1::bigint AND `+positionColumn+` <= $2::bigint LIMIT $3::int
 ) AS again`, to, at.position, maxCounted).Scan(&d.Events); err != nil {
 		return d, fmt.Errorf("count the events in (%d, %d]: %w", to, at.position, err)
 	}
-	if d.OpenRanges, err = exec(ctx, tx, "forget the open ranges above the position", `
-DELETE FROM `+o.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`, at.consumer, to); err != nil {
+	if d.OpenRanges, err = exec(ctx, c.tx, "forget the open ranges above the position", `
+DELETE FROM `+c.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`, at.consumer, to); err != nil {
 		return d, err
 	}
-	if _, err = exec(ctx, tx, "cut the open range at the position", `
-UPDATE `+o.t.GapSkips.SQL()+` SET gap_end = $2::bigint, missing = $2::bigint - gap_position + 1
+	if _, err = exec(ctx, c.tx, "cut the open range at the position", `
+UPDATE `+c.t.GapSkips.SQL()+` SET gap_end = $2::bigint, missing = $2::bigint - gap_position + 1
 WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end > $2::bigint`, at.consumer, to); err != nil {
 		return d, err
 	}
-	d.DeadLetters, err = exec(ctx, tx, "delete the dead letters above the position", `
-DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position > $2::bigint`, at.consumer, to)
+	d.DeadLetters, err = exec(ctx, c.tx, "delete the dead letters above the position", `
+DELETE FROM `+c.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position > $2::bigint`, at.consumer, to)
 	return d, err
 }
 
@@ -109,37 +108,37 @@ type forwardDetail struct {
 
 // forward counts the positions between the checkpoint and to, and audits those without an event. The
 // settled position is read first: a settled position without an event in a later snapshot is void.
-func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64) (d forwardDetail, err error) {
+func (c consumerTx) forward(ctx context.Context, at locked, to int64) (d forwardDetail, err error) {
 	d = forwardDetail{From: at.position, To: to}
-	if d.Settled, err = frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled); err != nil {
+	if d.Settled, err = frontier.Settled(ctx, c.tx, sequenced{c.t}, c.t.Settled); err != nil {
 		return d, err
 	}
 	if to > d.Settled {
 		return d, &NotSettledError{To: to, Settled: d.Settled}
 	}
 	var first, last int64
-	if d.Events, first, last, err = o.cross(ctx, tx, at.position, to); err != nil {
+	if d.Events, first, last, err = c.cross(ctx, at.position, to); err != nil {
 		return d, err
 	}
-	if err := o.keepEffects(ctx, tx, at, to); err != nil {
+	if err := c.keepEffects(ctx, at, to); err != nil {
 		return d, err
 	}
 	if d.Void = to - at.position - d.Events; d.Void > 0 {
-		err = o.audit(ctx, tx, at.consumer, skipped{first, last, d.Void, "void", to})
+		err = c.audit(ctx, at.consumer, skipped{first, last, d.Void, "void", to})
 	}
 	return d, err
 }
 
 // cross returns how many positions in (from, to] have an event, and the first and the last
 // position without one.
-func (o *Operator) cross(ctx context.Context, tx *sql.Tx, from, to int64) (events, first, last int64, err error) {
+func (c consumerTx) cross(ctx context.Context, from, to int64) (events, first, last int64, err error) {
 	var highest int64 // with an event
-	err = tx.QueryRowContext(ctx, `
+	err = c.tx.QueryRowContext(ctx, `
 SELECT count(*), coalesce(min(previous + 1) FILTER (WHERE p > previous + 1), 0), coalesce(max(p - 1) FILTER (WHERE p > previous + 1), 0), coalesce(max(p), $1::bigint)
 FROM (
 	SELECT p, lag(p, 1, $1::bigint) OVER (ORDER BY p) AS previous
 	FROM (
-		SELECT `+positionColumn+`::bigint AS p FROM `+o.t.Events.SQL()+`
+		SELECT `+positionColumn+`::bigint AS p FROM `+c.t.Events.SQL()+`
 		WHERE `+positionColumn+` > $1::bigint AND `+positionColumn+` <= $2::bigint
 	) AS positions
 ) AS steps`, from, to).Scan(&events, &first, &last, &highest)
@@ -163,12 +162,12 @@ type skipped struct {
 }
 
 // audit records the skipped positions under the nil worker, since an operator is not a worker.
-func (o *Operator) audit(ctx context.Context, tx *sql.Tx, consumer string, s skipped) error {
-	_, err := exec(ctx, tx, "audit the positions without an event", `
-INSERT INTO `+o.t.GapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
+func (c consumerTx) audit(ctx context.Context, consumer string, s skipped) error {
+	_, err := exec(ctx, c.tx, "audit the positions without an event", `
+INSERT INTO `+c.t.GapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 	skip_to_position, highest_visible_position, first_seen_at, closed_at)
 SELECT $1::text, $2::uuid, $3::bigint, $4::bigint, $5::bigint, $6::text, $7::bigint,
-	greatest($7::bigint, (SELECT max(`+positionColumn+`) FROM `+o.t.Events.SQL()+`)),
+	greatest($7::bigint, (SELECT max(`+positionColumn+`) FROM `+c.t.Events.SQL()+`)),
 	clock_timestamp(), CASE WHEN $6::text <> 'open' THEN clock_timestamp() END`,
 		consumer, uuid.Nil.String(), s.first, s.last, s.missing, s.state, s.to)
 	return err

@@ -36,14 +36,15 @@ func (e *RegisteredError) Error() string {
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 	v := onConsumer(KindRetire, consumer, by)
 	return o.change(ctx, v, checkConsumer(consumer), func(tx *sql.Tx) (int64, error) {
-		units, err := o.lock(ctx, tx, consumer)
+		c := o.in(tx)
+		units, err := c.lock(ctx, consumer)
 		if err == nil {
-			err = o.unregistered(ctx, tx, consumer)
+			err = c.unregistered(ctx, consumer)
 		}
 		if err != nil {
 			return 0, err
 		}
-		detail, err := o.remove(ctx, tx, consumer, furthest(units))
+		detail, err := c.remove(ctx, consumer, furthest(units))
 		if err != nil {
 			return 0, err
 		}
@@ -54,10 +55,10 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 // unregistered returns a *RegisteredError if workers have code for the consumer. The error
 // names the worker with the latest heartbeat. A worker of another library does not report its
 // code. It counts as having code, since it might start the consumer again.
-func (o *Operator) unregistered(ctx context.Context, tx *sql.Tx, consumer string) error {
-	e := RegisteredError{table: o.t.Nodes.SQL()}
-	err := tx.QueryRowContext(ctx, `
-SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+pgdriver.Time(`heartbeat_at`)+` FROM `+o.t.Nodes.SQL()+`
+func (c consumerTx) unregistered(ctx context.Context, consumer string) error {
+	e := RegisteredError{table: c.t.Nodes.SQL()}
+	err := c.tx.QueryRowContext(ctx, `
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+pgdriver.Time(`heartbeat_at`)+` FROM `+c.t.Nodes.SQL()+`
 WHERE coalesce($1::text = ANY (consumers), true) AND heartbeat_at > clock_timestamp() - interval '1 day'
 ORDER BY heartbeat_at DESC LIMIT 1`, consumer).Scan(&e.Worker, &e.Host, &e.PID, &e.Heartbeat)
 	switch {
@@ -77,20 +78,20 @@ type retireDetail struct {
 }
 
 // remove deletes the rows of the consumer, and of all its present and former units.
-func (o *Operator) remove(ctx context.Context, tx *sql.Tx, consumer string, position int64) (d retireDetail, err error) {
+func (c consumerTx) remove(ctx context.Context, consumer string, position int64) (d retireDetail, err error) {
 	d.Position = position
 	const its = ` WHERE consumer_name = $1::text OR ` + unitsOf
 	for _, s := range []struct {
 		what, query string
 		rows        *int64
 	}{
-		{"forget that dead workers had code for it", `UPDATE ` + o.t.Nodes.SQL() + ` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, new(int64)},
-		{"delete its assignment", `DELETE FROM ` + o.t.Assignments.SQL() + its, new(int64)},
-		{"delete its rows of the audit", `DELETE FROM ` + o.t.GapSkips.SQL() + its, &d.Audit},
-		{"delete its dead letters", `DELETE FROM ` + o.t.DeadLetters.SQL() + its, &d.DeadLetters},
-		{"delete its checkpoint", `DELETE FROM ` + o.t.Checkpoints.SQL() + its, new(int64)},
+		{"forget that dead workers had code for it", `UPDATE ` + c.t.Nodes.SQL() + ` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, new(int64)},
+		{"delete its assignment", `DELETE FROM ` + c.t.Assignments.SQL() + its, new(int64)},
+		{"delete its rows of the audit", `DELETE FROM ` + c.t.GapSkips.SQL() + its, &d.Audit},
+		{"delete its dead letters", `DELETE FROM ` + c.t.DeadLetters.SQL() + its, &d.DeadLetters},
+		{"delete its checkpoint", `DELETE FROM ` + c.t.Checkpoints.SQL() + its, new(int64)},
 	} {
-		if *s.rows, err = exec(ctx, tx, s.what, s.query, consumer); err != nil {
+		if *s.rows, err = exec(ctx, c.tx, s.what, s.query, consumer); err != nil {
 			return d, err
 		}
 	}

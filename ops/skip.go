@@ -25,24 +25,24 @@ import (
 //
 // If a consumer is split by its own key, consumer must name the unit.
 func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int64, by By) error {
-	stuck := func(tx *sql.Tx, units []locked) ([]locked, error) {
+	stuck := func(c consumerTx, units []locked) ([]locked, error) {
 		if len(units) == 1 || position < 1 {
 			return units[:1], nil
 		}
-		e, err := o.eventAfter(ctx, tx, position-1)
+		e, err := c.eventAfter(ctx, position-1)
 		if err != nil {
 			return nil, err
 		}
 		return unitOf(units, e)
 	}
-	return o.changeUnits(ctx, onConsumer(KindSkip, consumer, by), nil, stuck, func(tx *sql.Tx, at locked) (detail any, err error) {
+	return o.changeUnits(ctx, onConsumer(KindSkip, consumer, by), nil, stuck, func(c consumerTx, at locked) (detail any, err error) {
 		if position > at.position {
-			detail, err = o.skipNext(ctx, tx, at, position)
+			detail, err = c.skipNext(ctx, at, position)
 		} else {
-			detail, err = o.skipLate(ctx, tx, at, position)
+			detail, err = c.skipLate(ctx, at, position)
 		}
 		if err == nil && at.paused == nil {
-			err = o.refuseNotStuck(ctx, tx, at.consumer, position)
+			err = c.refuseNotStuck(ctx, at.consumer, position)
 		}
 		return detail, err
 	})
@@ -51,10 +51,10 @@ func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int6
 // refuseNotStuck refuses a position if the unit's worker reports that the unit is not stuck
 // there. A worker with a condition but without a position does not know where the unit is
 // stuck. Earlier builds do not report it.
-func (o *Operator) refuseNotStuck(ctx context.Context, tx *sql.Tx, unit string, position int64) error {
+func (c consumerTx) refuseNotStuck(ctx context.Context, unit string, position int64) error {
 	e := NotStuckError{Position: position}
 	var age int64
-	err := tx.QueryRowContext(ctx, o.sql.notStuck, unit, position).Scan(&e.Worker, &e.Stuck, &age)
+	err := c.tx.QueryRowContext(ctx, c.sql.notStuck, unit, position).Scan(&e.Worker, &e.Stuck, &age)
 	switch {
 	case noRows(err):
 		return nil
@@ -82,69 +82,69 @@ type skipDetail struct {
 	Open int64 `json:"open"` // positions below the event that are in doubt
 }
 
-func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
+func (c consumerTx) skipNext(ctx context.Context, at locked, position int64) (d skipDetail, err error) {
 	d.From = at.position
 	// The settled position is read first: a settled position without an event in a later
 	// snapshot is void.
-	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
+	settled, err := frontier.Settled(ctx, c.tx, sequenced{c.t}, c.t.Settled)
 	if err != nil {
 		return d, err
 	}
-	next, err := o.eventAfter(ctx, tx, at.position)
+	next, err := c.eventAfter(ctx, at.position)
 	if err != nil {
 		return d, err
 	}
 	if d.event = next; next.Position != position {
-		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
+		return d, c.notNext(ctx, at, NotNextError{Position: position})
 	}
-	if err := o.keepEffects(ctx, tx, at, position); err != nil {
+	if err := c.keepEffects(ctx, at, position); err != nil {
 		return d, err
 	}
 	void := max(min(position-1, settled), at.position)
 	if d.Void = void - at.position; d.Void > 0 {
-		if err := o.audit(ctx, tx, at.consumer, skipped{at.position + 1, void, d.Void, "void", position}); err != nil {
+		if err := c.audit(ctx, at.consumer, skipped{at.position + 1, void, d.Void, "void", position}); err != nil {
 			return d, err
 		}
 	}
 	if d.Open = position - 1 - void; d.Open > 0 {
-		if err := o.audit(ctx, tx, at.consumer, skipped{void + 1, position - 1, d.Open, "open", position}); err != nil {
+		if err := c.audit(ctx, at.consumer, skipped{void + 1, position - 1, d.Open, "open", position}); err != nil {
 			return d, err
 		}
 	}
-	return d, o.move(ctx, tx, at.consumer, position)
+	return d, c.move(ctx, at.consumer, position)
 }
 
 // skipLate splits the open range around the position. The position closes as if its event had
 // been delivered.
-func (o *Operator) skipLate(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
+func (c consumerTx) skipLate(ctx context.Context, at locked, position int64) (d skipDetail, err error) {
 	d.From, d.Late = at.position, true
 	if position < 1 { // no event is there, and the statement's position - 1 might not be a bigint
-		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
+		return d, c.notNext(ctx, at, NotNextError{Position: position})
 	}
-	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+	if err := c.keepEffects(ctx, at, 0); err != nil {
 		return d, err
 	}
-	parts, err := exec(ctx, tx, "split the open range", o.sql.skipLate, at.consumer, position, uuid.Nil.String())
+	parts, err := exec(ctx, c.tx, "split the open range", c.sql.skipLate, at.consumer, position, uuid.Nil.String())
 	switch {
 	case err != nil:
 		return d, err
 	case parts == 0:
-		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
+		return d, c.notNext(ctx, at, NotNextError{Position: position})
 	}
-	if d.event, err = o.eventAfter(ctx, tx, position-1); err != nil {
+	if d.event, err = c.eventAfter(ctx, position-1); err != nil {
 		return d, err
 	}
 	if d.Position != position {
-		return d, o.notNext(ctx, tx, at, NotNextError{Position: position, InDoubt: true})
+		return d, c.notNext(ctx, at, NotNextError{Position: position, InDoubt: true})
 	}
 	return d, nil
 }
 
 // notNext completes e with the event that the consumer handles next. Late events come first.
-func (o *Operator) notNext(ctx context.Context, tx *sql.Tx, at locked, e NotNextError) error {
-	next, err := o.firstLate(ctx, tx, at.consumer)
+func (c consumerTx) notNext(ctx context.Context, at locked, e NotNextError) error {
+	next, err := c.firstLate(ctx, at.consumer)
 	if err == nil && next.Position == 0 {
-		next, err = o.eventAfter(ctx, tx, at.position)
+		next, err = c.eventAfter(ctx, at.position)
 	}
 	if err != nil {
 		return err
@@ -157,18 +157,18 @@ func (o *Operator) notNext(ctx context.Context, tx *sql.Tx, at locked, e NotNext
 const eventColumns = `e.` + positionColumn + `, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type`
 
 // eventAfter returns the first visible event above a position, or the zero event.
-func (o *Operator) eventAfter(ctx context.Context, tx *sql.Tx, position int64) (event, error) {
-	return scanEvent(tx.QueryRowContext(ctx, `
-SELECT `+eventColumns+` FROM `+o.t.Events.SQL()+` AS e
+func (c consumerTx) eventAfter(ctx context.Context, position int64) (event, error) {
+	return scanEvent(c.tx.QueryRowContext(ctx, `
+SELECT `+eventColumns+` FROM `+c.t.Events.SQL()+` AS e
 WHERE e.`+positionColumn+` > $1::bigint ORDER BY e.`+positionColumn+` LIMIT 1`, position))
 }
 
 // firstLate returns the first visible event in the consumer's open ranges.
-func (o *Operator) firstLate(ctx context.Context, tx *sql.Tx, consumer string) (event, error) {
-	return scanEvent(tx.QueryRowContext(ctx, `
+func (c consumerTx) firstLate(ctx context.Context, consumer string) (event, error) {
+	return scanEvent(c.tx.QueryRowContext(ctx, `
 SELECT `+eventColumns+`
-FROM `+o.t.GapSkips.SQL()+` AS s CROSS JOIN LATERAL (
-	SELECT * FROM `+o.t.Events.SQL()+`
+FROM `+c.t.GapSkips.SQL()+` AS s CROSS JOIN LATERAL (
+	SELECT * FROM `+c.t.Events.SQL()+`
 	WHERE `+positionColumn+` BETWEEN s.gap_position AND s.gap_end ORDER BY `+positionColumn+` LIMIT 1
 ) AS e
 WHERE s.consumer_name = $1::text AND s.state = 'open'

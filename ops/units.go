@@ -36,17 +36,17 @@ const unitsOf = `left(consumer_name, length($1::text) + 1) = $1::text || '#'`
 // do not change.
 //
 // lock refuses a consumer that has another revision than the one of IfRevision.
-func (o *Operator) lock(ctx context.Context, tx *sql.Tx, name string) ([]locked, error) {
-	units, err := o.lockUnits(ctx, tx, name)
+func (c consumerTx) lock(ctx context.Context, name string) ([]locked, error) {
+	units, err := c.lockUnits(ctx, name)
 	if err == nil {
-		err = o.checkRevision(ctx, tx, name)
+		err = c.checkRevision(ctx, name)
 	}
 	return units, err
 }
 
-func (o *Operator) lockUnits(ctx context.Context, tx *sql.Tx, name string) ([]locked, error) {
+func (c consumerTx) lockUnits(ctx context.Context, name string) ([]locked, error) {
 	consumer := partition.Consumer(name)
-	own, split, err := o.lockOwn(ctx, tx, consumer)
+	own, split, err := c.lockOwn(ctx, consumer)
 	switch {
 	case err != nil:
 		return nil, err
@@ -59,7 +59,7 @@ func (o *Operator) lockUnits(ctx context.Context, tx *sql.Tx, name string) ([]lo
 	if name != consumer {
 		which = `consumer_name = $1::text`
 	}
-	units, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (at locked, err error) {
+	units, err := pgdriver.QueryAll(ctx, c.tx, func(rows *sql.Rows) (at locked, err error) {
 		var had string
 		to := append([]any{&at.consumer, &at.position}, pauseInto(&at.paused)...)
 		if err = rows.Scan(append(to, &at.key, &had)...); err != nil {
@@ -68,7 +68,7 @@ func (o *Operator) lockUnits(ctx context.Context, tx *sql.Tx, name string) ([]lo
 		return at, at.parseEffects(had)
 	}, `
 SELECT consumer_name, last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, partition_key, effects::text
-FROM `+o.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE`, name)
+FROM `+c.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE`, name)
 	switch {
 	case err != nil:
 		return nil, waitError(ctx, err)
@@ -79,13 +79,13 @@ FROM `+o.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY con
 }
 
 // lockOwn waits for the consumer's own row. split reports whether the consumer is split.
-func (o *Operator) lockOwn(ctx context.Context, tx *sql.Tx, consumer string) (at locked, split bool, err error) {
+func (c consumerTx) lockOwn(ctx context.Context, consumer string) (at locked, split bool, err error) {
 	at.consumer = consumer
 	var limit, had string
 	to := append([]any{&at.position}, pauseInto(&at.paused)...)
-	err = tx.QueryRowContext(ctx, `
+	err = c.tx.QueryRowContext(ctx, `
 SELECT last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, split_at IS NOT NULL, effects::text, set_config('idle_in_transaction_session_timeout', $2::text, true) || set_config('lock_timeout', '0', true)
-FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(append(to, &split, &had, &limit)...)
+FROM `+c.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(append(to, &split, &had, &limit)...)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return at, false, errNoCheckpoint
@@ -128,9 +128,9 @@ func unitOf(units []locked, e event) ([]locked, error) {
 }
 
 // withDeadLetter returns the unit that has a dead letter at a position.
-func (o *Operator) withDeadLetter(ctx context.Context, tx *sql.Tx, units []locked, position int64) ([]locked, error) {
+func (c consumerTx) withDeadLetter(ctx context.Context, units []locked, position int64) ([]locked, error) {
 	for i, u := range units {
-		_, err := o.deadLetter(ctx, tx, u.consumer, position)
+		_, err := c.deadLetter(ctx, u.consumer, position)
 		if err == nil {
 			return units[i : i+1], nil
 		} else if !errors.Is(err, ErrNoDeadLetter) {

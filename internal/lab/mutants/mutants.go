@@ -117,19 +117,19 @@ var handledMutants = []Mutant{
 		Edits: []Edit{
 			{"ops/skip.go", `	// The settled position is read first: a settled position without an event in a later
 	// snapshot is void.
-	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
+	settled, err := frontier.Settled(ctx, c.tx, sequenced{c.t}, c.t.Settled)
 	if err != nil {
 		return d, err
 	}
-	next, err := o.eventAfter(ctx, tx, at.position)
+	next, err := c.eventAfter(ctx, at.position)
 	if err != nil {
 		return d, err
 	}
-`, `	next, err := o.eventAfter(ctx, tx, at.position)
+`, `	next, err := c.eventAfter(ctx, at.position)
 	if err != nil {
 		return d, err
 	}
-	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
+	settled, err := frontier.Settled(ctx, c.tx, sequenced{c.t}, c.t.Settled)
 	if err != nil {
 		return d, err
 	}

@@ -10,7 +10,7 @@ var effectsMutants = []Mutant{
 		Name:    "reset-forgets-effects",
 		Mistake: "a reset sets the position back: what lies above was not handled",
 		Edits: []Edit{{"ops/reset.go", `	d = backDetail{From: at.position, To: to}
-	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+	if err := c.keepEffects(ctx, at, 0); err != nil {
 		return d, err
 	}
 `, `	d = backDetail{From: at.position, To: to}
