@@ -21,7 +21,8 @@ import (
 // join opens a session and registers, as Run does.
 func join(t *testing.T, cfg Config) *session {
 	t.Helper()
-	s, err := New(cfg).open(context.Background())
+	c := New(cfg)
+	s, err := c.session(c.alive.Open(context.Background()))
 	if err != nil {
 		t.Fatal(err)
 	}
