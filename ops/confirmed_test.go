@@ -21,7 +21,7 @@ func TestConfirmed(t *testing.T) {
 			SELECT 'c', global_position, aggregate_type, aggregate_id, event_id, event_type, 'boom', 1 FROM events WHERE global_position = $1`, p+1)
 	}
 	discard := func(o *ops.Operator) error {
-		_, err := o.DiscardWhere(t.Context(), "c", ops.DeadLetterFilter{Error: "boom"}, 10, by)
+		_, err := o.DiscardDeadLettersWhere(t.Context(), "c", ops.DeadLetterFilter{Error: "boom"}, 10, by)
 		return err
 	}
 	shown, err := s.Preview(discard)

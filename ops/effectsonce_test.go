@@ -136,7 +136,7 @@ var steps = []struct {
 		return err
 	}},
 	{"discard all", func(p *effectsPlay, a, b int) error {
-		_, err := p.DiscardWhere(p.t.Context(), p.unit(b), ops.DeadLetterFilter{}, 1+a%5, by)
+		_, err := p.DiscardDeadLettersWhere(p.t.Context(), p.unit(b), ops.DeadLetterFilter{}, 1+a%5, by)
 		return err
 	}},
 	{"replay", (*effectsPlay).replay},

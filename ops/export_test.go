@@ -17,7 +17,7 @@ var (
 )
 
 // ListSQL returns the statement of List, to test its plan.
-func (o *Jobs) ListSQL(f Filter, limit int) (query string, args []any) { return o.listSQL(f, limit) }
+func (o *Jobs) ListSQL(f JobFilter, limit int) (query string, args []any) { return o.listSQL(f, limit) }
 
 // OperationsSQL returns the statement of Operations.
 func (o *Jobs) OperationsSQL(f OperationFilter, limit int) (query string, args []any) {
@@ -58,5 +58,5 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 // RetryManySQL returns the statement of RetryDeadLettersWhere.
 func (o *Operator) RetryManySQL() string { return o.sql.retryMany }
 
-// DiscardManySQL returns the statement of DiscardWhere.
+// DiscardManySQL returns the statement of DiscardDeadLettersWhere.
 func (o *Operator) DiscardManySQL() string { return o.sql.discardMany }

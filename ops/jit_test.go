@@ -60,7 +60,7 @@ func TestStatementsRunWithoutJIT(t *testing.T) {
 	o := operator(t, db)
 	for name, call := range map[string]func(ctx context.Context) error{
 		"queues":    func(ctx context.Context) error { _, err := jobs.Queues(ctx); return err },
-		"jobs":      func(ctx context.Context) error { _, err := jobs.List(ctx, ops.Filter{}, 10); return err },
+		"jobs":      func(ctx context.Context) error { _, err := jobs.List(ctx, ops.JobFilter{}, 10); return err },
 		"attempts":  func(ctx context.Context) error { _, err := jobs.Attempts(ctx, 1); return err },
 		"schedules": func(ctx context.Context) error { _, err := jobs.Schedules(ctx); return err },
 		"changes": func(ctx context.Context) error {

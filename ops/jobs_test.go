@@ -75,7 +75,7 @@ var everyJobs = map[string]jobsOperation{
 		return err
 	}},
 	"cancel all": {ops.KindCancel, jobs.StateAvailable, func(ctx context.Context, o *ops.Jobs, id int64, _ string, by ops.By) error {
-		_, err := o.CancelAll(ctx, ops.Filter{After: max(id-1, 0), Before: max(id+1, 1)}, 10, by)
+		_, err := o.CancelAll(ctx, ops.JobFilter{After: max(id-1, 0), Before: max(id+1, 1)}, 10, by)
 		return err
 	}},
 }
@@ -235,7 +235,7 @@ func TestJobsDrivers(t *testing.T) {
 			if err != nil || len(queues) != 2 || *queues[1].Retention != ops.Forever || queues[1].Running < 1 {
 				t.Errorf("%+v, %v", queues, err)
 			}
-			all, err := o.List(t.Context(), ops.Filter{Queue: "slow", Kind: "mail", After: 1}, 100)
+			all, err := o.List(t.Context(), ops.JobFilter{Queue: "slow", Kind: "mail", After: 1}, 100)
 			if err != nil || len(all) < 5 || string(all[0].Args) != `{"to": 7}` || all[0].Worker.String()[:8] != "12345678" {
 				t.Errorf("%+v, %v", all, err)
 			}
@@ -314,7 +314,7 @@ func TestJobsOperationsWait(t *testing.T) {
 		says(t, do(ctx), name, "allow more time")
 		cancel()
 	}
-	if all, err := s.CancelAll(t.Context(), ops.Filter{Queue: "slow"}, 10, by); err != nil || len(all.Cancelled) != 0 {
+	if all, err := s.CancelAll(t.Context(), ops.JobFilter{Queue: "slow"}, 10, by); err != nil || len(all.Cancelled) != 0 {
 		t.Errorf("what somebody else holds is not passed over: %+v, %v", all, err)
 	}
 	end(t, other.Rollback)

@@ -37,7 +37,7 @@ func TestAcknowledge(t *testing.T) {
 	state := func(when string, want ...bool) {
 		t.Helper()
 		left := ops.Count(1) // in the other queue
-		for i, j := range s.list(t, ops.Filter{States: []jobs.State{jobs.StateFailed}, Queue: "slow"}, 10) {
+		for i, j := range s.list(t, ops.JobFilter{States: []jobs.State{jobs.StateFailed}, Queue: "slow"}, 10) {
 			if is := j.AcknowledgedAt != nil; is != want[i] {
 				t.Errorf("%s: job %d is acknowledged: %v", when, j.ID, is)
 			}

@@ -118,7 +118,7 @@ const maxJobs = 10_000
 // until it returns none. The filter must not be empty.
 //
 // All cancellations are one operation. The operation's detail has the filter and the IDs.
-func (o *Jobs) CancelAll(ctx context.Context, f Filter, limit int, by By) (all CancelledJobs, err error) {
+func (o *Jobs) CancelAll(ctx context.Context, f JobFilter, limit int, by By) (all CancelledJobs, err error) {
 	invalid := errtext.Join(f.check(unfinishedStates...), checkLimit(limit))
 	if invalid == nil && f.empty() {
 		invalid = fmt.Errorf("%w: the filter is empty, which is every job: name states, a kind, a queue or IDs", ErrInvalid)
@@ -161,7 +161,7 @@ type cancelAllDetail struct {
 }
 
 // lockJobs locks jobs in a state, the newest first. It skips locked rows.
-func (o *Jobs) lockJobs(ctx context.Context, tx *sql.Tx, f Filter, state jobs.State, limit int) ([]int64, error) {
+func (o *Jobs) lockJobs(ctx context.Context, tx *sql.Tx, f JobFilter, state jobs.State, limit int) ([]int64, error) {
 	var p pgdriver.Parameters
 	where := f.where(&p, state)
 	if state == jobs.StateRunning {

@@ -139,7 +139,7 @@ func TestFlowRuns(t *testing.T) {
 // its preview names the run.
 func (s jobsSite) expectStepRefused(t *testing.T, run int64) {
 	t.Helper()
-	all, err := s.List(t.Context(), ops.Filter{Kind: "first", States: []jobs.State{jobs.StateCancelled}}, 10)
+	all, err := s.List(t.Context(), ops.JobFilter{Kind: "first", States: []jobs.State{jobs.StateCancelled}}, 10)
 	if err != nil || len(all) != 1 {
 		t.Fatalf("the steps are %+v, %v", all, err)
 	}

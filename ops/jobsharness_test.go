@@ -113,7 +113,7 @@ func (s jobsSite) queue(t testing.TB, name string) ops.Queue {
 	return ops.Queue{}
 }
 
-func (s jobsSite) list(t testing.TB, f ops.Filter, limit int) []ops.Job {
+func (s jobsSite) list(t testing.TB, f ops.JobFilter, limit int) []ops.Job {
 	t.Helper()
 	all, err := s.List(t.Context(), f, limit)
 	if err != nil {

@@ -44,8 +44,8 @@ type Job struct {
 	Result         json.RawMessage
 }
 
-// Filter selects jobs. The zero Filter selects all jobs.
-type Filter struct {
+// JobFilter selects jobs. The zero JobFilter selects all jobs.
+type JobFilter struct {
 	States []jobs.State // empty: all
 	Kind   string       // empty: all
 	Queue  string       // empty: all
@@ -55,13 +55,13 @@ type Filter struct {
 	After, Before int64
 }
 
-func (f Filter) empty() bool {
+func (f JobFilter) empty() bool {
 	return len(f.States) == 0 && f.Kind == "" && f.Queue == "" && f.After == 0 && f.Before == 0
 }
 
-func (f Filter) has(s jobs.State) bool { return len(f.States) == 0 || slices.Contains(f.States, s) }
+func (f JobFilter) has(s jobs.State) bool { return len(f.States) == 0 || slices.Contains(f.States, s) }
 
-func (f Filter) check(states ...jobs.State) (err error) {
+func (f JobFilter) check(states ...jobs.State) (err error) {
 	var all []error
 	for _, s := range f.States {
 		if !slices.Contains(states, s) {
@@ -91,7 +91,7 @@ func checkLimit(limit int) error {
 
 // where returns the conditions of the filter for state, or for all states if state is empty. The
 // state is part of the text, since the predicates of indexes contain it.
-func (f Filter) where(p *pgdriver.Parameters, state jobs.State) string {
+func (f JobFilter) where(p *pgdriver.Parameters, state jobs.State) string {
 	where := `true`
 	if state != "" {
 		where = `state = '` + string(state) + `'`
@@ -118,13 +118,13 @@ const (
 // List lists finished and unfinished jobs, the newest first, from one snapshot. limit is 1 to
 // 10,000. List reads little more than it returns. Exception: for a kind or a queue with few
 // jobs, List scans all jobs that match the states and IDs.
-func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
+func (o *Jobs) List(ctx context.Context, f JobFilter, limit int) ([]Job, error) {
 	invalid := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit))
 	query, args := o.listSQL(f, limit)
 	return read(ctx, &o.core, "list the jobs", invalid, scanJob, query, args...)
 }
 
-func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
+func (o *Jobs) listSQL(f JobFilter, limit int) (query string, args []any) {
 	var p pgdriver.Parameters
 	most := p.Add("bigint", limit)
 	part := func(columns, table string, state jobs.State) string {

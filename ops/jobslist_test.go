@@ -22,14 +22,14 @@ func TestListShowsJobs(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	s.Exec(t, `INSERT INTO jobs (kind) VALUES ('bare')`)
-	bare := s.list(t, ops.Filter{}, 10)[0]
+	bare := s.list(t, ops.JobFilter{}, 10)[0]
 	if bare.ID == 0 || bare.Kind != "bare" || bare.Queue != "default" || bare.State != jobs.StateAvailable || bare.Priority != 5 || string(bare.Args) != `{}` || bare.RunAt.IsZero() || bare.CreatedAt.IsZero() ||
 		bare.GoodUntil != nil || bare.Meta != nil || bare.UniqueKey != "" || bare.Worker != uuid.Nil || bare.StartedAt != nil || bare.CancelAt != nil || bare.FinishedAt != nil || bare.Code+bare.Error != "" || bare.Result != nil {
 		t.Errorf("the bare one is %+v", bare)
 	}
 	id := s.add(t, jobs.StateRunning)
 	s.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome, code, error) VALUES ($1, 1, 'error', 'E1', 'first'), ($1, 2, 'lost', 'WORKER_LOST', NULL), ($1, 3, 'error', 'E3', 'third'), ($1, 4, 'snoozed', NULL, NULL)`, id)
-	j := s.list(t, ops.Filter{}, 10)[0]
+	j := s.list(t, ops.JobFilter{}, 10)[0]
 	if j.ID != id || j.State != jobs.StateRunning || j.Attempt != 4 || j.Failures != 2 || j.Resets != 1 || j.MaxAttempts != 6 || j.MaxResets != 3 || j.Priority != 3 || string(j.Meta) != `{"by": "me"}` ||
 		j.UniqueKey == "" || j.GoodUntil == nil || j.StartedAt == nil || j.Worker.String()[:8] != "12345678" || j.Code != "E3" || j.Error != "third" || j.FinishedAt != nil {
 		t.Errorf("the running one is %+v", j)
@@ -39,11 +39,11 @@ func TestListShowsJobs(t *testing.T) {
 		t.Errorf("its attempts are %+v, %v", attempts, err)
 	}
 	s.Exec(t, `UPDATE jobs SET run_at = 'infinity', good_until = 'infinity' WHERE id = $1`, id)
-	if j := s.list(t, ops.Filter{}, 10)[0]; !j.RunAt.IsZero() || j.GoodUntil != nil {
+	if j := s.list(t, ops.JobFilter{}, 10)[0]; !j.RunAt.IsZero() || j.GoodUntil != nil {
 		t.Errorf("of one that is never due, and never over: %v, %v", j.RunAt, j.GoodUntil)
 	}
 	id = s.add(t, jobs.StateFailed)
-	j = s.list(t, ops.Filter{}, 10)[0]
+	j = s.list(t, ops.JobFilter{}, 10)[0]
 	if j.ID != id || j.State != jobs.StateFailed || j.Code != "E7" || j.Error != "boom" || string(j.Result) != `{"n": 1}` || j.FinishedAt == nil || time.Since(*j.FinishedAt) > time.Hour {
 		t.Errorf("the failed one is %+v", j)
 	}
@@ -58,12 +58,12 @@ func TestListFilters(t *testing.T) {
 		id := value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ($1, $2) RETURNING id`, fmt.Sprint("k", i%3), fmt.Sprint("q", i%2))
 		s.put(t, id, all[i%len(all)])
 	}
-	stored := s.list(t, ops.Filter{}, 100)
+	stored := s.list(t, ops.JobFilter{}, 100)
 	if len(stored) != 40 || !slices.IsSortedFunc(stored, func(a, b ops.Job) int { return int(b.ID - a.ID) }) {
 		t.Fatalf("%d jobs", len(stored))
 	}
 	for _, states := range [][]jobs.State{nil, {jobs.StateFailed}, {jobs.StateRunning, jobs.StateRunning}, {jobs.StateCompleted, jobs.StateAvailable}, all} {
-		for _, f := range []ops.Filter{{}, {Kind: "k1"}, {Queue: "q1"}, {Kind: "k2", Queue: "q0"}, {After: 10, Before: 31}, {After: 39}, {Kind: "none"}} {
+		for _, f := range []ops.JobFilter{{}, {Kind: "k1"}, {Queue: "q1"}, {Kind: "k2", Queue: "q0"}, {After: 10, Before: 31}, {After: 39}, {Kind: "none"}} {
 			f.States = states
 			var want, got []int64
 			for _, j := range stored {
@@ -86,7 +86,7 @@ func TestListFilters(t *testing.T) {
 			}
 		}
 	}
-	for name, f := range map[string]ops.Filter{
+	for name, f := range map[string]ops.JobFilter{
 		`the state "done" is not one of ["available"`: {States: []jobs.State{"done"}},
 		`no job is in queue "*"`:                      {Queue: "*"},
 		"the kind":                                    {Kind: "\x00"},
@@ -99,7 +99,7 @@ func TestListFilters(t *testing.T) {
 		says(t, err, "ops: list the jobs: ", name)
 	}
 	for _, limit := range []int{0, 10_001} {
-		_, err := s.List(t.Context(), ops.Filter{}, limit)
+		_, err := s.List(t.Context(), ops.JobFilter{}, limit)
 		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
 		_, err = s.Operations(t.Context(), ops.OperationFilter{}, limit)
 		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
@@ -161,21 +161,21 @@ func TestPlansOfLists(t *testing.T) {
 			s.Exec(t, `ANALYZE jobs, jobs_history`)
 		}
 		for name, c := range map[string]struct {
-			f    ops.Filter
+			f    ops.JobFilter
 			most float64
 			rare bool
 		}{
-			"all":               {ops.Filter{}, 250, true},
-			"a page":            {ops.Filter{Before: 50_000}, 250, true},
-			"ids":               {ops.Filter{After: 500, Before: 700}, 450, true},
-			"available":         {ops.Filter{States: []jobs.State{jobs.StateAvailable}}, 250, false},
-			"running":           {ops.Filter{States: []jobs.State{jobs.StateRunning}}, 500, true},
-			"failed":            {ops.Filter{States: []jobs.State{jobs.StateFailed}}, 1000, true},
-			"expired":           {ops.Filter{States: []jobs.State{jobs.StateExpired}}, 1000, true},
-			"completed":         {ops.Filter{States: []jobs.State{jobs.StateCompleted}}, 500, false},
-			"a queue":           {ops.Filter{Queue: "q1"}, 1500, false},
-			"failed of a queue": {ops.Filter{Queue: "q1", States: []jobs.State{jobs.StateFailed}}, 250, true},
-			"a kind":            {ops.Filter{Kind: "k1"}, 2000, false},
+			"all":               {ops.JobFilter{}, 250, true},
+			"a page":            {ops.JobFilter{Before: 50_000}, 250, true},
+			"ids":               {ops.JobFilter{After: 500, Before: 700}, 450, true},
+			"available":         {ops.JobFilter{States: []jobs.State{jobs.StateAvailable}}, 250, false},
+			"running":           {ops.JobFilter{States: []jobs.State{jobs.StateRunning}}, 500, true},
+			"failed":            {ops.JobFilter{States: []jobs.State{jobs.StateFailed}}, 1000, true},
+			"expired":           {ops.JobFilter{States: []jobs.State{jobs.StateExpired}}, 1000, true},
+			"completed":         {ops.JobFilter{States: []jobs.State{jobs.StateCompleted}}, 500, false},
+			"a queue":           {ops.JobFilter{Queue: "q1"}, 1500, false},
+			"failed of a queue": {ops.JobFilter{Queue: "q1", States: []jobs.State{jobs.StateFailed}}, 250, true},
+			"a kind":            {ops.JobFilter{Kind: "k1"}, 2000, false},
 		} {
 			if !c.rare && statistics == "of empty tables" {
 				continue

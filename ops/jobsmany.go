@@ -31,7 +31,7 @@ type RetriedJobs struct {
 //
 // All retries are one transaction. Each job has its own operation, as after Retry. One more
 // operation records the states, the kind, the queue, and the number of jobs.
-func (o *Jobs) RetryAll(ctx context.Context, f Filter, limit int, by By) (all RetriedJobs, err error) {
+func (o *Jobs) RetryAll(ctx context.Context, f JobFilter, limit int, by By) (all RetriedJobs, err error) {
 	refused := `EXISTS (SELECT FROM ` + o.t.Operations.SQL() + ` AS p WHERE p.job_id = j.id AND p.detail->>'new_job' IS NOT NULL)
 	OR EXISTS (SELECT FROM ` + o.runsOfSteps() + `)`
 	as := []int64{}
@@ -54,7 +54,7 @@ func (o *Jobs) RetryAll(ctx context.Context, f Filter, limit int, by By) (all Re
 // discard all jobs of the filter, call DiscardAll until it returns none.
 //
 // All deletions are one transaction, recorded as that of RetryAll.
-func (o *Jobs) DiscardAll(ctx context.Context, f Filter, limit int, by By) (ids []int64, err error) {
+func (o *Jobs) DiscardAll(ctx context.Context, f JobFilter, limit int, by By) (ids []int64, err error) {
 	awaited := `EXISTS (SELECT FROM ` + o.t.FlowSteps.SQL() + ` AS s WHERE s.job_id = j.id AND s.state = 'enqueued')`
 	return o.changeMany(ctx, KindDiscard, f, finishedStates, awaited, limit, by, func(tx *sql.Tx, id int64) (string, any, error) {
 		d, err := o.discard(ctx, tx, id)
@@ -64,7 +64,7 @@ func (o *Jobs) DiscardAll(ctx context.Context, f Filter, limit int, by By) (ids 
 
 // changeMany applies do to finished jobs, and records each change. refused is an SQL condition
 // for the jobs j that do would refuse.
-func (o *Jobs) changeMany(ctx context.Context, kind Kind, f Filter, allowed []jobs.State, refused string, limit int, by By, do func(tx *sql.Tx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
+func (o *Jobs) changeMany(ctx context.Context, kind Kind, f JobFilter, allowed []jobs.State, refused string, limit int, by By, do func(tx *sql.Tx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
 	invalid := f.check(allowed...)
 	switch {
 	case limit < 1 || limit > maxMany:
@@ -110,7 +110,7 @@ type manyDetail struct {
 }
 
 // finishedJobs returns the newest jobs of the history that match the filter and not refused.
-func (o *Jobs) finishedJobs(ctx context.Context, tx *sql.Tx, f Filter, refused string, limit int) ([]int64, error) {
+func (o *Jobs) finishedJobs(ctx context.Context, tx *sql.Tx, f JobFilter, refused string, limit int) ([]int64, error) {
 	var p pgdriver.Parameters
 	most := p.Add("bigint", limit)
 	var parts []string

@@ -17,13 +17,13 @@ func TestRetryAll(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
-	for _, f := range []ops.Filter{{}, {States: []jobs.State{jobs.StateCompleted}}, {States: []jobs.State{jobs.StateRunning}}, {Queue: ops.AllQueues}, {Queue: "slow", After: -1}} {
+	for _, f := range []ops.JobFilter{{}, {States: []jobs.State{jobs.StateCompleted}}, {States: []jobs.State{jobs.StateRunning}}, {Queue: ops.AllQueues}, {Queue: "slow", After: -1}} {
 		if _, err := s.RetryAll(ctx, f, 10, by); !errors.Is(err, ops.ErrInvalid) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
 	for _, limit := range []int{0, 1_001} {
-		_, err := s.RetryAll(ctx, ops.Filter{Queue: "slow"}, limit, by)
+		_, err := s.RetryAll(ctx, ops.JobFilter{Queue: "slow"}, limit, by)
 		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 1000", limit))
 	}
 	if n := s.traces(t); n != 0 {
@@ -39,9 +39,9 @@ func TestRetryAll(t *testing.T) {
 	if _, err := s.Retry(ctx, failed[1], by); err != nil {
 		t.Fatal(err)
 	}
-	mail := ops.Filter{Kind: "mail", Queue: "slow"}
+	mail := ops.JobFilter{Kind: "mail", Queue: "slow"}
 	before := value[int64](t, s, `SELECT count(*) FROM jobs`)
-	retry := func(f ops.Filter, limit int, want ...int64) {
+	retry := func(f ops.JobFilter, limit int, want ...int64) {
 		t.Helper()
 		all, err := s.RetryAll(ctx, f, limit, by)
 		if err != nil || !slices.Equal(all.Jobs, want) || len(all.As) != len(want) || all.Jobs == nil || all.As == nil {
@@ -84,7 +84,7 @@ func TestRetryAllAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if _, err := s.RetryAll(t.Context(), ops.Filter{Queue: "slow"}, 30, by); err != nil {
+			if _, err := s.RetryAll(t.Context(), ops.JobFilter{Queue: "slow"}, 30, by); err != nil {
 				t.Error(err)
 			}
 		})
@@ -110,7 +110,7 @@ func TestRetryAllSkipsStepsOfFlows(t *testing.T) {
 	step := value[int64](t, s, `SELECT id FROM jobs WHERE kind = 'first' AND id <> $1`, other)
 	s.put(t, other, jobs.StateFailed)
 	s.put(t, step, jobs.StateFailed)
-	first := ops.Filter{Kind: "first"}
+	first := ops.JobFilter{Kind: "first"}
 	if ids, err := s.DiscardAll(ctx, first, 1, by); err != nil || !slices.Equal(ids, []int64{other}) {
 		t.Errorf("discarded %v, %v; want %d", ids, err, other)
 	}
@@ -131,7 +131,7 @@ func TestDiscardAll(t *testing.T) {
 	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
-	if _, err := s.DiscardAll(ctx, ops.Filter{}, 10, by); !errors.Is(err, ops.ErrInvalid) {
+	if _, err := s.DiscardAll(ctx, ops.JobFilter{}, 10, by); !errors.Is(err, ops.ErrInvalid) {
 		t.Errorf("all jobs: %v", err)
 	}
 	var ids []int64
@@ -141,16 +141,16 @@ func TestDiscardAll(t *testing.T) {
 	}
 	done, waits := s.add(t, jobs.StateCompleted), s.add(t, jobs.StateAvailable)
 	preview, err := s.Preview(func(o *ops.Jobs) error {
-		_, err := o.DiscardAll(ctx, ops.Filter{Queue: "slow"}, 2, by)
+		_, err := o.DiscardAll(ctx, ops.JobFilter{Queue: "slow"}, 2, by)
 		return err
 	})
 	if err != nil || len(preview) != 3 || preview[0].Job != ids[2] || preview[1].Job != ids[1] || preview[2].Job != 0 || s.is(t, ids[2]) != jobs.StateFailed {
 		t.Errorf("the preview: %+v, %v", preview, err)
 	}
-	if got, err := s.DiscardAll(ctx, ops.Filter{Queue: "slow"}, 2, by); err != nil || !slices.Equal(got, []int64{ids[2], ids[1]}) {
+	if got, err := s.DiscardAll(ctx, ops.JobFilter{Queue: "slow"}, 2, by); err != nil || !slices.Equal(got, []int64{ids[2], ids[1]}) {
 		t.Errorf("discarded %v, %v", got, err)
 	}
-	if got, err := s.DiscardAll(ctx, ops.Filter{States: []jobs.State{jobs.StateFailed, jobs.StateCompleted}}, 10, by); err != nil || !slices.Equal(got, []int64{done, ids[0]}) {
+	if got, err := s.DiscardAll(ctx, ops.JobFilter{States: []jobs.State{jobs.StateFailed, jobs.StateCompleted}}, 10, by); err != nil || !slices.Equal(got, []int64{done, ids[0]}) {
 		t.Errorf("discarded %v, %v", got, err)
 	}
 	if n := value[int](t, s, `SELECT (SELECT count(*) FROM jobs_history) + (SELECT count(*) FROM jobs_logs)`); n != 0 || s.is(t, waits) != jobs.StateAvailable {

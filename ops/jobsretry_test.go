@@ -94,26 +94,26 @@ func TestCancelAll(t *testing.T) {
 	other := value[int64](t, s, `INSERT INTO jobs (kind) VALUES ('k') RETURNING id`)
 	done := s.add(t, jobs.StateCompleted)
 	ctx := t.Context()
-	for _, f := range []ops.Filter{{}, {States: []jobs.State{jobs.StateFailed}}, {Queue: ops.AllQueues}, {Queue: "slow", Before: -1}, {Kind: " "}} {
+	for _, f := range []ops.JobFilter{{}, {States: []jobs.State{jobs.StateFailed}}, {Queue: ops.AllQueues}, {Queue: "slow", Before: -1}, {Kind: " "}} {
 		if _, err := s.CancelAll(ctx, f, 10, by); !errors.Is(err, ops.ErrInvalid) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
 	for _, limit := range []int{0, 10_001} {
-		_, err := s.CancelAll(ctx, ops.Filter{Queue: "slow"}, limit, by)
+		_, err := s.CancelAll(ctx, ops.JobFilter{Queue: "slow"}, limit, by)
 		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
 	}
 	// Of each two jobs, the first is available and the second runs.
 	for _, step := range []struct {
-		f                ops.Filter
+		f                ops.JobFilter
 		limit            int
 		cancelled, asked []int64
 	}{
-		{ops.Filter{Queue: "slow", States: []jobs.State{jobs.StateAvailable, jobs.StateRunning}, Before: ids[2]}, 10, ids[:1], ids[1:2]},
-		{ops.Filter{Kind: "mail", After: ids[5]}, 2, ids[6:7], ids[7:8]},
-		{ops.Filter{Queue: "slow"}, 2, nil, []int64{ids[5], ids[3]}},
-		{ops.Filter{Queue: "slow"}, 10, []int64{ids[4], ids[2]}, nil},
-		{ops.Filter{Queue: "slow"}, 10, nil, nil},
+		{ops.JobFilter{Queue: "slow", States: []jobs.State{jobs.StateAvailable, jobs.StateRunning}, Before: ids[2]}, 10, ids[:1], ids[1:2]},
+		{ops.JobFilter{Kind: "mail", After: ids[5]}, 2, ids[6:7], ids[7:8]},
+		{ops.JobFilter{Queue: "slow"}, 2, nil, []int64{ids[5], ids[3]}},
+		{ops.JobFilter{Queue: "slow"}, 10, []int64{ids[4], ids[2]}, nil},
+		{ops.JobFilter{Queue: "slow"}, 10, nil, nil},
 	} {
 		all, err := s.CancelAll(ctx, step.f, step.limit, by)
 		if err != nil || !slices.Equal(all.Cancelled, step.cancelled) || !slices.Equal(all.Asked, step.asked) {

@@ -104,7 +104,7 @@ func TestOperationsBindClaims(t *testing.T) {
 	if q := s.queue(t, "q"); q.Running != 6 || q.Due != 14 {
 		t.Errorf("the queue is %+v", q)
 	}
-	all, err := s.CancelAll(ctx, ops.Filter{Queue: "q"}, 8, by)
+	all, err := s.CancelAll(ctx, ops.JobFilter{Queue: "q"}, 8, by)
 	if err != nil || len(all.Asked) != 6 || len(all.Cancelled) != 2 {
 		t.Fatalf("cancelled %+v, %v", all, err)
 	}
@@ -185,7 +185,7 @@ func TestOperatorsAmongWorkers(t *testing.T) {
 						discarded.Add(1)
 					}
 				case 4:
-					_, err = s.CancelAll(ctx, ops.Filter{Kind: "k", After: id}, 2, by)
+					_, err = s.CancelAll(ctx, ops.JobFilter{Kind: "k", After: id}, 2, by)
 				default:
 					if err = s.PauseQueue(ctx, "q", by); err == nil {
 						err = s.ResumeQueue(ctx, "q", by)
@@ -231,7 +231,7 @@ func ExampleJobs_Retry() {
 
 	o, err := ops.NewJobs(d.DB)
 	check(err)
-	failed, err := o.List(ctx, ops.Filter{States: []jobs.State{jobs.StateFailed}, Queue: "mail"}, 100)
+	failed, err := o.List(ctx, ops.JobFilter{States: []jobs.State{jobs.StateFailed}, Queue: "mail"}, 100)
 	check(err)
 	for _, j := range failed {
 		fmt.Printf("%s %s failed %d times: %s\n", j.Kind, j.Args, j.Failures, j.Error)

@@ -142,7 +142,7 @@ func TestPreviewMatchesChange(t *testing.T) {
 			case "retry where":
 				n, err = o.RetryDeadLettersWhere(ctx, consumer, f, limit, by)
 			case "discard where":
-				n, err = o.DiscardWhere(ctx, consumer, f, limit, by)
+				n, err = o.DiscardDeadLettersWhere(ctx, consumer, f, limit, by)
 			case "partition":
 				err = o.Partition(ctx, consumer, limit-1, by)
 			case "retire":
@@ -269,7 +269,7 @@ func TestPreviewOfJobsMatchesChange(t *testing.T) {
 			case "cancel":
 				_, err = o.Cancel(ctx, id, by)
 			case "cancel all":
-				_, err = o.CancelAll(ctx, ops.Filter{Kind: "mail"}, 2, by)
+				_, err = o.CancelAll(ctx, ops.JobFilter{Kind: "mail"}, 2, by)
 			case "retry":
 				_, err = o.Retry(ctx, id, by)
 			case "rerun":

@@ -224,7 +224,7 @@ func TestWorkers(t *testing.T) {
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	if w := all[0]; w.ID != b || w.HeartbeatAge > -time.Minute || w.HeartbeatTimeout != 0 || w.Leader || w.Status != nil || w.Able != nil || w.Consumers != nil || w.Wishes != nil || w.Host+w.Build != "" || w.PID != 0 {
+	if w := all[0]; w.ID != b || w.HeartbeatAge > -time.Minute || w.HeartbeatTimeout != 0 || w.Leader || w.Status != nil || w.Able != nil || w.Consumers != nil || w.Demands != nil || w.Host+w.Build != "" || w.PID != 0 {
 		t.Errorf("the bare one: %+v", w)
 	}
 	if w := all[1]; w.ID != a || w.HeartbeatTimeout != 90*time.Second || w.HeartbeatAge < time.Minute || w.HeartbeatAge > time.Hour || !w.Leader || string(w.Status) != `{"Leader": true}` || fmt.Sprint(w.Able, len(w.Able)) != "[c d e] 2" ||
@@ -275,8 +275,8 @@ func TestPartitionDemandOfWorkers(t *testing.T) {
 		}
 		var said []string
 		for _, w := range all {
-			text := fmt.Sprint(w.Wishes)
-			if w.Wishes == nil {
+			text := fmt.Sprint(w.Demands)
+			if w.Demands == nil {
 				text = "nil"
 			}
 			said = append(said, text)
@@ -464,17 +464,17 @@ func TestManyDeadLetters(t *testing.T) {
 	if op := s.last(t, &d); op.Kind != ops.KindRetry || d.Letters != 2 || d.Filter.EventType != "Paid" || d.Filter.After != 2 {
 		t.Errorf("recorded %+v, %+v", op, d)
 	}
-	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{Error: "boom"}, 1, by); err != nil || n != 1 {
+	if n, err = s.DiscardDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{Error: "boom"}, 1, by); err != nil || n != 1 {
 		t.Errorf("discarded %d, %v", n, err)
 	}
-	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{After: 2}, 10, by); err != nil || n != 4 || s.deadLetters(t) != "2 b false; " {
+	if n, err = s.DiscardDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{After: 2}, 10, by); err != nil || n != 4 || s.deadLetters(t) != "2 b false; " {
 		t.Errorf("discarded %d, %v: %s", n, err, s.deadLetters(t))
 	}
 	if op := s.last(t, &d); op.Kind != ops.KindDiscard || d.Letters != 4 || fmt.Sprint(d.Positions) != "[3 4 5 6]" {
 		t.Errorf("recorded %+v, %+v", op, d)
 	}
 	s.expectProgress(t, 9, 3)
-	if n, err = s.DiscardWhere(ctx, "c", ops.DeadLetterFilter{After: 2}, 10, by); n != 0 || !errors.Is(err, ops.ErrNoDeadLetter) {
+	if n, err = s.DiscardDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{After: 2}, 10, by); n != 0 || !errors.Is(err, ops.ErrNoDeadLetter) {
 		t.Errorf("discarded %d, %v", n, err)
 	}
 	s.expectProgress(t, 9, 3)
@@ -500,7 +500,7 @@ func TestManyDeadLetters(t *testing.T) {
 	split.Exec(t, `UPDATE consumer_dead_letters SET global_position = 2 WHERE global_position = 7`)
 	split.deadLetter(t, 3, low, 1)
 	split.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#000-7ff' WHERE consumer_name = 'c'`)
-	if n, err = split.DiscardWhere(ctx, "c", ops.DeadLetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.1 8:5.1" {
+	if n, err = split.DiscardDeadLettersWhere(ctx, "c", ops.DeadLetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.1 8:5.1" {
 		t.Errorf("discarded %d, %v: %s", n, err, split.stands(t))
 	}
 	if all, err := split.FilterDeadLetters(ctx, "c", ops.DeadLetterFilter{}, false, 10); err != nil || len(all) != 2 || all[0].Position != 3 || all[1].Position != 6 {
@@ -641,7 +641,7 @@ func TestListsWithFarTimes(t *testing.T) {
 		"Event":            func() (any, error) { return s.Event(ctx, 2) },
 		"Next":             func() (any, error) { return s.Next(ctx, "c") },
 		"Pause":            func() (any, error) { return nil, refused(ops.ErrPaused, s.Pause(ctx, "c", by)) },
-		"List":             func() (any, error) { return j.List(ctx, ops.Filter{}, 100) },
+		"List":             func() (any, error) { return j.List(ctx, ops.JobFilter{}, 100) },
 		"Attempts":         func() (any, error) { return j.Attempts(ctx, id) },
 		"jobs' Operations": func() (any, error) { return j.Operations(ctx, ops.OperationFilter{}, 10) },
 		"Queues":           func() (any, error) { return j.Queues(ctx) },

@@ -138,8 +138,8 @@ func TestReplayKeepsOrder(t *testing.T) {
 	}
 }
 
-// DiscardWhere does not discard events that wait for a replay.
-func TestDiscardWhereKeepsReplayedEvents(t *testing.T) {
+// DiscardDeadLettersWhere does not discard events that wait for a replay.
+func TestDiscardDeadLettersWhereKeepsReplayedEvents(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
@@ -147,7 +147,7 @@ func TestDiscardWhereKeepsReplayedEvents(t *testing.T) {
 	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := s.DiscardWhere(t.Context(), "c", ops.DeadLetterFilter{AggregateType: "Order"}, 10, by); !errors.Is(err, ops.ErrNoDeadLetter) {
+	if n, err := s.DiscardDeadLettersWhere(t.Context(), "c", ops.DeadLetterFilter{AggregateType: "Order"}, 10, by); !errors.Is(err, ops.ErrNoDeadLetter) {
 		t.Errorf("discarded %d, %v", n, err)
 	}
 	if all, err := s.FilterDeadLetters(t.Context(), "c", ops.DeadLetterFilter{}, false, 10); err != nil || len(all) != 3 || !all[0].Replay {
@@ -263,7 +263,7 @@ func TestSkippedEventIsNotMarkedReplay(t *testing.T) {
 		},
 		"discarded by a filter": func(t *testing.T, s site) error {
 			s.deadLetter(t, 2, "a", 1)
-			_, err := s.DiscardWhere(t.Context(), "c", ops.DeadLetterFilter{}, 10, by)
+			_, err := s.DiscardDeadLettersWhere(t.Context(), "c", ops.DeadLetterFilter{}, 10, by)
 			return err
 		},
 		"skipped late": func(t *testing.T, s site) error {

@@ -150,7 +150,10 @@ func TestOperationsChangeOneConsumerOnly(t *testing.T) {
 		func() error { return s.RetryDeadLetters(ctx, "c_1", 1, by) },
 		func() error { return s.DiscardDeadLetter(ctx, "c_1", 1, by) },
 		func() error { _, err := s.RetryDeadLettersWhere(ctx, "c_1", ops.DeadLetterFilter{}, 1, by); return err },
-		func() error { _, err := s.DiscardWhere(ctx, "c_1", ops.DeadLetterFilter{}, 1, by); return err },
+		func() error {
+			_, err := s.DiscardDeadLettersWhere(ctx, "c_1", ops.DeadLetterFilter{}, 1, by)
+			return err
+		},
 		func() error { return s.SkipEvent(ctx, "c_1", 2, by) },
 		func() error { return s.Replay(ctx, "c_1", "Order", low, by) },
 		func() error { return s.Reset(ctx, "c_1", 8, by) },

@@ -33,9 +33,9 @@ type Worker struct {
 	// Leader reports whether the worker was the leader at its last heartbeat.
 	Leader bool
 	Able   []string // consumers or kinds of jobs for which it has code; nil: not reported, as by another library
-	// Wishes is the partition demand of the worker's code, by consumer. Consumers with a demand
+	// Demands is the partition demand of the worker's code, by consumer. Consumers with a demand
 	// of one partition are left out. It is nil for a build without partition support.
-	Wishes map[string]Wish
+	Demands map[string]Demand
 	// Scopes is the selection of the worker's code, by consumer. A consumer is missing if the
 	// worker does not report its selection.
 	Scopes    map[string]Scope
@@ -43,8 +43,8 @@ type Worker struct {
 	Status    json.RawMessage // its Worker.Status at its last heartbeat; nil: none
 }
 
-// Wish is the partition demand of a worker's code for a consumer.
-type Wish struct {
+// Demand is the partition demand of a worker's code for a consumer.
+type Demand struct {
 	Count int
 	Key   string // name of the key; empty: the aggregate's id
 }
@@ -61,16 +61,16 @@ type Scope struct {
 // stored any text.
 func (w *Worker) details(text string) {
 	var details map[string]struct {
-		Wish
+		Demand
 		Scope *Scope
 	}
 	if json.Unmarshal([]byte(text), &details) != nil || details == nil {
 		return
 	}
-	w.Wishes, w.Scopes = map[string]Wish{}, map[string]Scope{}
+	w.Demands, w.Scopes = map[string]Demand{}, map[string]Scope{}
 	for name, d := range details {
-		if d.Wish != (Wish{Count: 1}) {
-			w.Wishes[name] = d.Wish
+		if d.Demand != (Demand{Count: 1}) {
+			w.Demands[name] = d.Demand
 		}
 		if d.Scope != nil {
 			w.Scopes[name] = *d.Scope

@@ -81,7 +81,7 @@ func (a *app) jobsShowVerb() *cobra.Command {
 				return err
 			}
 			return a.readJobs(ctx, func(ctx context.Context, o *ops.Jobs) (object, func() string, error) {
-				all, err := o.List(ctx, ops.Filter{After: id - 1, Before: id + 1}, 1)
+				all, err := o.List(ctx, ops.JobFilter{After: id - 1, Before: id + 1}, 1)
 				if err == nil && len(all) == 0 {
 					err = refuse("job %d: there is no such job: a finished job is deleted when its retention is over", id)
 				}
@@ -163,7 +163,7 @@ func attemptObject(at jobs.Attempt) object {
 }
 
 func (a *app) jobsListVerb() *cobra.Command {
-	var f ops.Filter
+	var f ops.JobFilter
 	var limit int
 	c := &cobra.Command{
 		Use: "list", Short: "list jobs, the newest first", Args: cobra.NoArgs,
@@ -201,7 +201,7 @@ var jobStates = []jobs.State{jobs.StateAvailable, jobs.StateRunning, jobs.StateC
 
 // filteredJobs gives a verb the flags of a filter for jobs. What it returns completes the
 // filter once the flags are read.
-func filteredJobs(c *cobra.Command, f *ops.Filter) (states func() error) {
+func filteredJobs(c *cobra.Command, f *ops.JobFilter) (states func() error) {
 	c.Flags().SortFlags = false
 	given := c.Flags().StringSlice("state", nil, "only those in these states: "+strings.Join(listed(jobStates, func(s jobs.State) string { return string(s) }), ", "))
 	c.Flags().StringVar(&f.Kind, "kind", "", "only those of this kind")

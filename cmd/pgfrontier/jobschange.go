@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) jobsRetryVerb() *cobra.Command {
-	var f ops.Filter
+	var f ops.JobFilter
 	var again bool
 	var limit int
 	c := a.changes(&cobra.Command{
@@ -70,7 +70,7 @@ name no state, and passes over what would be refused.`,
 const mostShown = 100
 
 // oneOrFiltered refuses an ID beside filters, and neither of both.
-func oneOrFiltered(args []string, f ops.Filter) error {
+func oneOrFiltered(args []string, f ops.JobFilter) error {
 	filters := f.Kind != "" || f.Queue != "" || len(f.States) > 0
 	if len(args) == 1 && filters {
 		return usage("an ID is one job: leave the filters out")
@@ -83,7 +83,7 @@ func oneOrFiltered(args []string, f ops.Filter) error {
 
 // changedJobs shows how many finished jobs were changed. After the preview, the filter takes none
 // that has ended since.
-func changedJobs(f *ops.Filter, ids []int64, limit int) object {
+func changedJobs(f *ops.JobFilter, ids []int64, limit int) object {
 	if len(ids) > 0 {
 		f.After, f.Before = slices.Min(ids)-1, slices.Max(ids)+1
 	}
@@ -91,7 +91,7 @@ func changedJobs(f *ops.Filter, ids []int64, limit int) object {
 }
 
 func (a *app) jobsCancelVerb() *cobra.Command {
-	var f ops.Filter
+	var f ops.JobFilter
 	var all bool
 	var limit int
 	c := a.changes(&cobra.Command{
@@ -142,7 +142,7 @@ func (a *app) jobsCancelVerb() *cobra.Command {
 func itself(id int64) int64 { return id }
 
 func (a *app) jobsDiscardVerb() *cobra.Command {
-	var f ops.Filter
+	var f ops.JobFilter
 	var limit int
 	const final = "Its arguments, result and runs are deleted."
 	c := a.changes(&cobra.Command{

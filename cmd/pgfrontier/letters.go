@@ -168,7 +168,7 @@ func (a *app) lettersDiscardVerb() *cobra.Command {
 		func(ctx context.Context, o *ops.Operator, consumer string, position int64, by ops.By) error {
 			return o.DiscardDeadLetter(ctx, consumer, position, by)
 		}, func(ctx context.Context, o *ops.Operator, consumer string, f ops.DeadLetterFilter, limit int, by ops.By) (int64, error) {
-			return o.DiscardWhere(ctx, consumer, f, limit, by)
+			return o.DiscardDeadLettersWhere(ctx, consumer, f, limit, by)
 		})
 }
 

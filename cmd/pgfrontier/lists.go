@@ -141,11 +141,11 @@ func drainRequested(w ops.Worker) any {
 
 // wishesObject is null of a worker that says nothing of partitions.
 func wishesObject(w ops.Worker) any {
-	if w.Wishes == nil {
+	if w.Demands == nil {
 		return nil
 	}
 	all := object{}
-	for name, wish := range w.Wishes {
+	for name, wish := range w.Demands {
 		all[name] = object{"partitions": wish.Count, "key": wish.Key}
 	}
 	return all

@@ -186,7 +186,7 @@ func TestDeployment(t *testing.T) {
 		t.Errorf("to a session that only reads:\n%s", got)
 	}
 	reported := func(pid int, types ...string) ops.Worker {
-		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Able: []string{"c"}, Wishes: map[string]ops.Wish{}, Scopes: map[string]ops.Scope{"c": {Types: types}}}
+		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Able: []string{"c"}, Demands: map[string]ops.Demand{}, Scopes: map[string]ops.Scope{"c": {Types: types}}}
 	}
 	all, err := alarms.Find(t.Context(), d.DB, store.Names{}, []ops.Consumer{{Name: "c"}}, []ops.Worker{reported(7, "Order"), reported(8, "Order", "Invoice")}, place)
 	const differ = "consumer c: the builds select different events: h/8 may run it, selecting Invoice, Order; h/7 waits, selecting Order\n"

@@ -117,10 +117,10 @@ func groupsOf(consumer string, live []ops.Worker, place func(ops.Worker) string)
 			continue
 		}
 		var demand partition.Demand
-		if w.Wishes != nil {
+		if w.Demands != nil {
 			demand = partition.Single
 		}
-		if shown, ok := w.Wishes[consumer]; ok && shown.Count > 0 {
+		if shown, ok := w.Demands[consumer]; ok && shown.Count > 0 {
 			demand = partition.Demand(shown)
 		}
 		i := slices.IndexFunc(groups, func(g group) bool { return g.demand == demand })

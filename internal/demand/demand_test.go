@@ -13,13 +13,13 @@ import (
 // of returns a worker that has code for "c". Its build has no partition support if number is
 // 0.
 func of(pid, number int, key string) ops.Worker {
-	w := ops.Worker{PID: pid, Able: []string{"b", "c"}, Wishes: map[string]ops.Wish{"b": {Count: 7}}}
+	w := ops.Worker{PID: pid, Able: []string{"b", "c"}, Demands: map[string]ops.Demand{"b": {Count: 7}}}
 	switch number {
 	case 0:
-		w.Wishes = nil
+		w.Demands = nil
 	case 1:
 	default:
-		w.Wishes["c"] = ops.Wish{Count: number, Key: key}
+		w.Demands["c"] = ops.Demand{Count: number, Key: key}
 	}
 	return w
 }
@@ -90,24 +90,24 @@ func TestDisagreementMatchesTheRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := ops.Consumer{Name: "c", Units: make([]ops.Unit, rapid.IntRange(0, 3).Draw(t, "units")), Fixed: rapid.SampledFrom([]int{0, 0, 1, 4}).Draw(t, "fixed")}
 		var live []ops.Worker
-		var demands []ops.Wish
+		var demands []ops.Demand
 		old := 0
 		for pid := range rapid.IntRange(0, 4).Draw(t, "workers") {
 			w := of(pid, rapid.IntRange(0, 3).Draw(t, "number"), rapid.SampledFrom([]string{"", "k"}).Draw(t, "key"))
-			if live = append(live, w); w.Wishes == nil {
+			if live = append(live, w); w.Demands == nil {
 				old++
 				continue
 			}
-			demand := w.Wishes["c"]
+			demand := w.Demands["c"]
 			if demand.Count == 0 {
-				demand = ops.Wish{Count: 1}
+				demand = ops.Demand{Count: 1}
 			}
 			demands = append(demands, demand)
 		}
-		differ := func(of func(ops.Wish) any) bool {
-			return slices.ContainsFunc(demands, func(w ops.Wish) bool { return of(w) != of(demands[0]) })
+		differ := func(of func(ops.Demand) any) bool {
+			return slices.ContainsFunc(demands, func(w ops.Demand) bool { return of(w) != of(demands[0]) })
 		}
-		counts, keys := differ(func(w ops.Wish) any { return w.Count }), differ(func(w ops.Wish) any { return w.Key })
+		counts, keys := differ(func(w ops.Demand) any { return w.Count }), differ(func(w ops.Demand) any { return w.Key })
 		split, many := len(c.Units) > 0, len(demands) > 0 && demands[0].Count > 1
 		var want bool
 		switch {

@@ -304,7 +304,7 @@ func (d *deployment) operate(db *sql.DB) {
 	value[int64](d)(o.Rerun(ctx, id, by))
 	d.check(o.Discard(ctx, id, by))
 	d.Exec(d.t, `UPDATE infra.work SET state = 'running', claim = 1, claimed_by = gen_random_uuid() WHERE id = $1`, as)
-	value[ops.CancelledJobs](d)(o.CancelAll(ctx, ops.Filter{Kind: "op"}, 10, by))
+	value[ops.CancelledJobs](d)(o.CancelAll(ctx, ops.JobFilter{Kind: "op"}, 10, by))
 	d.Exec(d.t, `INSERT INTO infra.work_schedules (name, hash) VALUES ('o', '')`)
 	d.check(o.PauseSchedule(ctx, "o", by), o.ResumeSchedule(ctx, "o", by), o.RemoveSchedule(ctx, "o", by))
 	run := d.startedRun()
@@ -327,7 +327,7 @@ func (d *deployment) startedRun() int64 {
 func (d *deployment) read(o *ops.Jobs) {
 	d.t.Helper()
 	ctx := d.t.Context()
-	value[[]ops.Job](d)(o.List(ctx, ops.Filter{Kind: "op", After: 1, Before: 1 << 40}, 10))
+	value[[]ops.Job](d)(o.List(ctx, ops.JobFilter{Kind: "op", After: 1, Before: 1 << 40}, 10))
 	value[[]jobs.Attempt](d)(o.Attempts(ctx, 1))
 	value[[]ops.Queue](d)(o.Queues(ctx))
 	value[[]ops.ScheduleInfo](d)(o.Schedules(ctx))

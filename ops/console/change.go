@@ -44,7 +44,7 @@ type change struct {
 	From     string                `json:",omitempty"` // the step at which a run continues; empty: the steps that failed
 	All      bool                  `json:",omitempty"` // dead letters that Filter takes
 	Filter   *ops.DeadLetterFilter `json:",omitempty"`
-	Jobs     *ops.Filter           `json:",omitempty"` // finished jobs, if the change is of many
+	Jobs     *ops.JobFilter        `json:",omitempty"` // finished jobs, if the change is of many
 	Through  string                `json:",omitempty"` // when the last job failed that the preview of an acknowledgement has shown
 	Older    string                `json:"-"`
 	Reason   string
@@ -72,7 +72,7 @@ func changeOf(r *http.Request) (a change, err error) {
 	}
 	switch {
 	case a.All && a.On == OnJob:
-		a.Jobs = &ops.Filter{Kind: q.Get("job_kind"), Queue: q.Get("queue"), After: q.int("after"), Before: q.int("before")}
+		a.Jobs = &ops.JobFilter{Kind: q.Get("job_kind"), Queue: q.Get("queue"), After: q.int("after"), Before: q.int("before")}
 		if state := q.Get("state"); state != "" {
 			a.Jobs.States = []jobs.State{jobs.State(state)}
 		}
@@ -439,7 +439,7 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err
 		return o.RetryDeadLetters(ctx, a.Name, a.Position, by)
 	case ops.KindDiscard:
 		if a.All {
-			_, err = o.DiscardWhere(ctx, a.Name, *a.Filter, maxLetters, by)
+			_, err = o.DiscardDeadLettersWhere(ctx, a.Name, *a.Filter, maxLetters, by)
 			return err
 		}
 		return o.DiscardDeadLetter(ctx, a.Name, a.Position, by)

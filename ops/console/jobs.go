@@ -49,7 +49,7 @@ func (c *Console) queues(ctx context.Context, q query, _ Grant) (any, error) {
 
 // jobsPage are jobs by a filter.
 type jobsPage struct {
-	Filter ops.Filter
+	Filter ops.JobFilter
 	State  jobs.State   `json:"-"`
 	States []jobs.State `json:"-"` // to choose from
 	Jobs   []ops.Job
@@ -70,7 +70,7 @@ func (p jobsPage) Acknowledges() bool { return p.State == jobs.StateFailed && p.
 func (p jobsPage) Queues() string { return cmp.Or(p.Filter.Queue, ops.AllQueues) }
 
 func (c *Console) list(ctx context.Context, q query, g Grant) (any, error) {
-	p := jobsPage{Filter: ops.Filter{Kind: q.Get("kind"), Queue: q.Get("queue"), Before: q.int("before")}, State: jobs.State(q.Get("state")), States: jobStates}
+	p := jobsPage{Filter: ops.JobFilter{Kind: q.Get("kind"), Queue: q.Get("queue"), Before: q.int("before")}, State: jobs.State(q.Get("state")), States: jobStates}
 	if p.State != "" {
 		p.Filter.States = []jobs.State{p.State}
 	}
@@ -123,7 +123,7 @@ func (c *Console) job(ctx context.Context, q query, g Grant) (any, error) {
 
 func (c *Console) findJob(ctx context.Context, id int64) (ops.Job, error) {
 	if id > 0 {
-		all, err := c.jobs.List(ctx, ops.Filter{After: id - 1, Before: id + 1}, 1)
+		all, err := c.jobs.List(ctx, ops.JobFilter{After: id - 1, Before: id + 1}, 1)
 		if err != nil || len(all) > 0 {
 			return append(all, ops.Job{})[0], err
 		}
