@@ -59,15 +59,19 @@ type Job struct {
 	Bounded  bool // it has a GoodUntil
 }
 
+// Claimer claims jobs, starts prefetched jobs, and reads what waits.
+type Claimer struct{ sql claimSQL }
+
+type claimSQL struct {
+	claim                                         map[Caps]string // by the locked caps
+	inFlight, start, late, lock, room, peek, want string
+}
+
 // Claim claims due jobs. It skips jobs that other transactions have locked. A worker without a
 // row in the table of workers claims none. A paused queue yields none. A queue with a cap
 // yields none unless the transaction has locked the cap, according to d.Caps.
-func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, error) {
+func (q *Claimer) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, error) {
 	lanes, err := list(d.Lanes)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: claim: %w", err)
-	}
-	kinds, err := list(d.Kinds)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: claim: %w", err)
 	}
@@ -77,7 +81,7 @@ func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, e
 		condition = " AND (" + d.Condition + ")"
 	}
 	statement = strings.Replace(statement, "{condition}", condition, 1)
-	args := append([]any{d.Worker.String(), d.Claim, d.Queue, lanes, kinds, d.Limit, d.Start}, d.Args...)
+	args := append([]any{d.Worker.String(), d.Claim, d.Queue, lanes, names(d.Kinds), d.Limit, d.Start}, d.Args...)
 	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, statement, args...)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: claim jobs of queue %q: %w", d.Queue, err)
@@ -87,12 +91,8 @@ func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, e
 
 // InFlight returns the jobs of a queue that run for a worker according to the database. They
 // include the jobs of a claim whose answer was lost.
-func (q *Queue) InFlight(ctx context.Context, on store.Querier, worker uuid.UUID, queue string) ([]Job, error) {
-	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, q.sql.inFlight, worker.String(), queue)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: read the jobs in flight of queue %q: %w", queue, err)
-	}
-	return jobs, nil
+func (q *Claimer) InFlight(ctx context.Context, on store.Querier, worker uuid.UUID, queue string) ([]Job, error) {
+	return read(ctx, on, fmt.Sprintf("read the jobs in flight of queue %q", queue), scanJob, q.sql.inFlight, worker.String(), queue)
 }
 
 var scanJob = pgdriver.Columns(func(j *Job) []any {
@@ -101,21 +101,14 @@ var scanJob = pgdriver.Columns(func(j *Job) []any {
 
 // Start starts prefetched jobs, and returns the jobs that may run. It does not start jobs that
 // were cancelled, have expired, were lost, or are locked.
-func (q *Queue) Start(ctx context.Context, on store.Querier, runs []Run) (started []int64, err error) {
-	started, err = q.ids(ctx, on, q.sql.start, runs)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: start: %w", err)
-	}
-	return started, nil
+func (q *Claimer) Start(ctx context.Context, on store.Querier, runs []Run) (started []int64, err error) {
+	ids, claims := Arrays(runs)
+	return read(ctx, on, "start", scanID, q.sql.start, ids, claims)
 }
 
 // Late returns the jobs that are past their GoodUntil.
-func (q *Queue) Late(ctx context.Context, on store.Querier, ids []int64) (late []int64, err error) {
-	late, err = pgdriver.QueryAll(ctx, on, scanID, q.sql.late, pgdriver.Array(ids))
-	if err != nil {
-		return nil, fmt.Errorf("jobs: select late jobs: %w", err)
-	}
-	return late, nil
+func (q *Claimer) Late(ctx context.Context, on store.Querier, ids []int64) (late []int64, err error) {
+	return read(ctx, on, "select late jobs", scanID, q.sql.late, pgdriver.Array(ids))
 }
 
 // Peek is the state of a queue for an idle worker.
@@ -128,17 +121,13 @@ type Peek struct {
 
 // Peek reads when the next job is due in lanes of a queue, for a worker with these kinds. It
 // reads no later than ahead from now.
-func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []Lane, kinds []string, ahead time.Duration) (p Peek, err error) {
+func (q *Claimer) Peek(ctx context.Context, on store.Querier, queue string, all []Lane, kinds []string, ahead time.Duration) (p Peek, err error) {
 	lanes, err := list(all)
 	if err != nil {
 		return p, fmt.Errorf("jobs: peek: %w", err)
 	}
-	given, err := list(kinds)
-	if err != nil {
-		return p, fmt.Errorf("jobs: peek: %w", err)
-	}
 	var due sql.NullInt64
-	if err = on.QueryRowContext(ctx, q.sql.peek, queue, lanes, given, ahead.Microseconds()).Scan(&due, &p.Capped, &p.Paused); err != nil {
+	if err = on.QueryRowContext(ctx, q.sql.peek, queue, lanes, names(kinds), ahead.Microseconds()).Scan(&due, &p.Capped, &p.Paused); err != nil {
 		return p, fmt.Errorf("jobs: read what is due in queue %q: %w", queue, err)
 	}
 	p.Due, p.None = time.Duration(due.Int64)*time.Microsecond, !due.Valid
@@ -148,17 +137,14 @@ func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []
 // Room locks the caps of a queue and of all queues until the end of tx. It returns how many jobs the
 // caps still permit, at most limit, and which caps it has locked. The count follows in a separate
 // statement, since the snapshot of the lock may be older than the last holder's claims.
-func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit int) (room int, locked Caps, err error) {
+func (q *Claimer) Room(ctx context.Context, tx store.Querier, queue string, limit int) (room int, locked Caps, err error) {
 	type limitOf struct {
-		queue string
-		most  int64
+		queue, idle string
+		most        int64
 	}
-	caps, err := pgdriver.QueryAll(ctx, tx, func(r *sql.Rows) (l limitOf, err error) {
-		var idle string
-		return l, r.Scan(&l.queue, &l.most, &idle)
-	}, q.sql.lock, queue)
+	caps, err := read(ctx, tx, fmt.Sprintf("lock the caps of queue %q", queue), pgdriver.Columns(func(l *limitOf) []any { return []any{&l.queue, &l.most, &l.idle} }), q.sql.lock, queue)
 	if err != nil {
-		return 0, locked, fmt.Errorf("jobs: lock the caps of queue %q: %w", queue, err)
+		return 0, locked, err
 	}
 	if len(caps) == 0 {
 		return limit, locked, nil
@@ -172,16 +158,13 @@ func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit 
 		}
 	}
 	var n int64
-	if err := tx.QueryRowContext(ctx, q.sql.room, queue, own, all).Scan(&n); err != nil {
-		return 0, locked, fmt.Errorf("jobs: count the running jobs of queue %q: %w", queue, err)
+	if err := readRow(ctx, tx, fmt.Sprintf("count the running jobs of queue %q", queue), q.sql.room, []any{queue, own, all}, &n); err != nil {
+		return 0, locked, err
 	}
 	return int(min(n, int64(limit))), Caps{Own: own.Valid, All: all.Valid}, nil
 }
 
 // Want makes enqueuing transactions notify of new jobs of a queue for the next half minute.
-func (q *Queue) Want(ctx context.Context, on store.Querier, queue string) error {
-	if _, err := on.ExecContext(ctx, q.sql.want, queue); err != nil {
-		return fmt.Errorf("jobs: request notifications of new jobs of queue %q: %w", queue, err)
-	}
-	return nil
+func (q *Claimer) Want(ctx context.Context, on store.Querier, queue string) error {
+	return exec(ctx, on, fmt.Sprintf("request notifications of new jobs of queue %q", queue), q.sql.want, queue)
 }

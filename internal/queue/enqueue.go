@@ -37,9 +37,14 @@ type nullArgs struct {
 	Null bool `json:"null_args,omitempty"`
 }
 
+// Enqueuer enqueues jobs.
+type Enqueuer struct{ sql enqueueSQL }
+
+type enqueueSQL struct{ enqueue, enqueueAlike, enqueueOnce, emit, keys, once string }
+
 // Enqueue inserts jobs and returns their ids, in order. The id is 0 for a job whose unique key
 // is taken. The COMMIT notifies the workers that wait for jobs of these queues.
-func (q *Queue) Enqueue(ctx context.Context, on store.Querier, jobs []NewJob) (ids []int64, err error) {
+func (q *Enqueuer) Enqueue(ctx context.Context, on store.Querier, jobs []NewJob) (ids []int64, err error) {
 	if alike(jobs) {
 		return q.enqueueAlike(ctx, on, jobs)
 	}
@@ -64,7 +69,7 @@ func alike(jobs []NewJob) bool {
 
 func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
-func (q *Queue) enqueueAlike(ctx context.Context, on store.Querier, jobs []NewJob) (ids []int64, err error) {
+func (q *Enqueuer) enqueueAlike(ctx context.Context, on store.Querier, jobs []NewJob) (ids []int64, err error) {
 	args := make([]json.RawMessage, len(jobs))
 	for i, j := range jobs {
 		if args[i] = j.Args; j.Args == nil {
@@ -80,13 +85,10 @@ func (q *Queue) enqueueAlike(ctx context.Context, on store.Querier, jobs []NewJo
 	if j.MaxResets != nil {
 		resets = *j.MaxResets
 	}
-	ids, err = pgdriver.QueryAll(ctx, on, scanID, q.sql.enqueueAlike, j.Kind, cmp.Or(j.Queue, "default"), cmp.Or(j.Priority, 5), timeOf(j.At), j.Delay,
+	ids, err = read(ctx, on, "enqueue", scanID, q.sql.enqueueAlike, j.Kind, cmp.Or(j.Queue, "default"), cmp.Or(j.Priority, 5), timeOf(j.At), j.Delay,
 		timeOf(j.GoodUntil), textOf(j.Meta), sql.NullInt64{Int64: int64(j.MaxAttempts), Valid: j.MaxAttempts > 0}, given, resets)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: enqueue: %w", err)
-	}
 	slices.Sort(ids)
-	return ids, nil
+	return ids, err
 }
 
 func timeOf(t *time.Time) sql.NullTime {
@@ -108,7 +110,7 @@ type Once struct {
 }
 
 // EnqueueOnce inserts a job unless one was inserted under the key before, and returns its id, or 0.
-func (q *Queue) EnqueueOnce(ctx context.Context, on store.Querier, job NewJob, once Once) (id int64, err error) {
+func (q *Enqueuer) EnqueueOnce(ctx context.Context, on store.Querier, job NewJob, once Once) (id int64, err error) {
 	ids, err := q.enqueue(ctx, on, q.sql.enqueueOnce, []NewJob{job}, once.Key, once.Hash,
 		sql.NullInt64{Int64: once.For.Microseconds(), Valid: once.For > 0})
 	if err != nil {
@@ -119,7 +121,7 @@ func (q *Queue) EnqueueOnce(ctx context.Context, on store.Querier, job NewJob, o
 
 // Emit inserts a job unless the emitter has already inserted it in its n-th call for the event
 // at position. It returns the job's id, or 0.
-func (q *Queue) Emit(ctx context.Context, on store.Querier, job NewJob, emitter string, position int64, n int) (id int64, err error) {
+func (q *Enqueuer) Emit(ctx context.Context, on store.Querier, job NewJob, emitter string, position int64, n int) (id int64, err error) {
 	ids, err := q.enqueue(ctx, on, q.sql.emit, []NewJob{job}, emitter, position, n)
 	if err != nil {
 		return 0, err
@@ -127,7 +129,7 @@ func (q *Queue) Emit(ctx context.Context, on store.Querier, job NewJob, emitter 
 	return ids[0], nil
 }
 
-func (q *Queue) enqueue(ctx context.Context, on store.Querier, statement string, jobs []NewJob, more ...any) (ids []int64, err error) {
+func (q *Enqueuer) enqueue(ctx context.Context, on store.Querier, statement string, jobs []NewJob, more ...any) (ids []int64, err error) {
 	jobs = slices.Clone(jobs)
 	for i := range jobs {
 		jobs[i].Null = string(jobs[i].Args) == "null"
@@ -138,9 +140,9 @@ func (q *Queue) enqueue(ctx context.Context, on store.Querier, statement string,
 	}
 	ids = make([]int64, len(jobs))
 	type placed struct{ n, id int64 }
-	all, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(p *placed) []any { return []any{&p.n, &p.id} }), statement, append([]any{given}, more...)...)
+	all, err := read(ctx, on, "enqueue", pgdriver.Columns(func(p *placed) []any { return []any{&p.n, &p.id} }), statement, append([]any{given}, more...)...)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: enqueue: %w", err)
+		return nil, err
 	}
 	for _, p := range all {
 		ids[p.n-1] = p.id
@@ -149,47 +151,25 @@ func (q *Queue) enqueue(ctx context.Context, on store.Querier, statement string,
 }
 
 // Owners returns the ids of the unfinished jobs that hold unique keys.
-func (q *Queue) Owners(ctx context.Context, on store.Querier, keys []string) (owners map[string]int64, err error) {
-	given, err := list(keys)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: read unique keys: %w", err)
+func (q *Enqueuer) Owners(ctx context.Context, on store.Querier, keys []string) (owners map[string]int64, err error) {
+	type owner struct {
+		key string
+		id  int64
 	}
-	owners = map[string]int64{}
-	_, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (none struct{}, err error) {
-		var key string
-		var id int64
-		err = r.Scan(&key, &id)
-		owners[key] = id
-		return none, err
-	}, q.sql.keys, given)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: read unique keys: %w", err)
+	all, err := read(ctx, on, "read unique keys", pgdriver.Columns(func(o *owner) []any { return []any{&o.key, &o.id} }), q.sql.keys, names(keys))
+	owners = make(map[string]int64, len(all))
+	for _, o := range all {
+		owners[o.key] = o.id
 	}
-	return owners, nil
+	return owners, err
 }
 
 // OnceOwner returns the id and the hash of the job that was enqueued under a key. The id is 0
 // if there is none.
-func (q *Queue) OnceOwner(ctx context.Context, on store.Querier, key string) (id int64, hash string, err error) {
+func (q *Enqueuer) OnceOwner(ctx context.Context, on store.Querier, key string) (id int64, hash string, err error) {
 	err = on.QueryRowContext(ctx, q.sql.once, key).Scan(&id, &hash)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return 0, "", fmt.Errorf("jobs: read a key: %w", err)
 	}
 	return id, hash, nil
-}
-
-// Await requests a notification at the end of a job, and reports whether the job is unfinished.
-func (q *Queue) Await(ctx context.Context, on store.Querier, id int64) (unfinished bool, err error) {
-	if err = on.QueryRowContext(ctx, q.sql.await, id).Scan(&unfinished); err != nil {
-		return false, fmt.Errorf("jobs: await job %d: %w", id, err)
-	}
-	return unfinished, nil
-}
-
-// Log stores a JSON entry in the log of a run.
-func (q *Queue) Log(ctx context.Context, on store.Querier, id int64, attempt int, entry json.RawMessage) error {
-	if _, err := on.ExecContext(ctx, q.sql.log, id, attempt, string(entry)); err != nil {
-		return fmt.Errorf("jobs: log of job %d: %w", id, err)
-	}
-	return nil
 }

@@ -39,8 +39,13 @@ type Attempt struct {
 	Error     string
 }
 
+// Reader reads jobs and their logs, for which it also writes.
+type Reader struct{ sql readSQL }
+
+type readSQL struct{ find, attempts, counts, logs, await, log string }
+
 // Find returns a job. It returns sql.ErrNoRows if there is none.
-func (q *Queue) Find(ctx context.Context, on store.Querier, id int64) (f Found, err error) {
+func (q *Reader) Find(ctx context.Context, on store.Querier, id int64) (f Found, err error) {
 	err = on.QueryRowContext(ctx, q.sql.find, id).Scan(&f.ID, &f.Kind, &f.Queue, &f.Priority, pgdriver.UTC(&f.RunAt), pgdriver.UTCOrNil(&f.GoodUntil), &f.State, pgdriver.RawJSON(&f.Args), pgdriver.RawJSON(&f.Meta), pgdriver.UTC(&f.CreatedAt),
 		&f.Attempt, &f.Failures, &f.Resets, &f.Most, pgdriver.UTCOrNil(&f.StartedAt), &f.Worker, pgdriver.UTCOrNil(&f.FinishedAt), &f.Code, &f.Error, pgdriver.RawJSON(&f.Result))
 	if err != nil {
@@ -63,12 +68,8 @@ type Tally struct {
 }
 
 // Counts counts the unfinished jobs of each queue, up to a bound.
-func (q *Queue) Counts(ctx context.Context, on store.Querier) ([]Tally, error) {
-	all, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(t *Tally) []any { return []any{&t.Queue, &t.State, &t.Jobs, &t.More} }), q.sql.counts)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: count: %w", err)
-	}
-	return all, nil
+func (q *Reader) Counts(ctx context.Context, on store.Querier) ([]Tally, error) {
+	return read(ctx, on, "count", pgdriver.Columns(func(t *Tally) []any { return []any{&t.Queue, &t.State, &t.Jobs, &t.More} }), q.sql.counts)
 }
 
 // LogEntry is an entry in the log of a run.
@@ -79,10 +80,17 @@ type LogEntry struct {
 }
 
 // Logs returns the log of the runs of a job.
-func (q *Queue) Logs(ctx context.Context, on store.Querier, id int64) ([]LogEntry, error) {
-	all, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(l *LogEntry) []any { return []any{&l.Attempt, pgdriver.UTC(&l.At), pgdriver.RawJSON(&l.Entry)} }), q.sql.logs, id)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: read the log of job %d: %w", id, err)
-	}
-	return all, nil
+func (q *Reader) Logs(ctx context.Context, on store.Querier, id int64) ([]LogEntry, error) {
+	return read(ctx, on, fmt.Sprintf("read the log of job %d", id), pgdriver.Columns(func(l *LogEntry) []any { return []any{&l.Attempt, pgdriver.UTC(&l.At), pgdriver.RawJSON(&l.Entry)} }), q.sql.logs, id)
+}
+
+// Await requests a notification at the end of a job, and reports whether the job is unfinished.
+func (q *Reader) Await(ctx context.Context, on store.Querier, id int64) (unfinished bool, err error) {
+	err = readRow(ctx, on, fmt.Sprintf("await job %d", id), q.sql.await, []any{id}, &unfinished)
+	return unfinished, err
+}
+
+// Log stores a JSON entry in the log of a run.
+func (q *Reader) Log(ctx context.Context, on store.Querier, id int64, attempt int, entry json.RawMessage) error {
+	return exec(ctx, on, fmt.Sprintf("log of job %d", id), q.sql.log, id, attempt, string(entry))
 }

@@ -2,23 +2,62 @@ package queue
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
-	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
 // Queue is the tables of jobs. Its statements run on connections or in transactions of the callers.
 type Queue struct {
+	Enqueuer
+	Claimer
+	Settler
+	Reader
+	Operator
+	Leader
+
 	tables tables.Jobs
-	sql    statements
 }
 
-// New returns a Queue.
-func New(t tables.Jobs) *Queue { return &Queue{t, newStatements(t)} }
+// New returns a Queue. Its statements take lists as text, of JSON or of arrays.
+func New(t tables.Jobs) *Queue {
+	newJobs, ends := ChannelsSQL(t)
+	values := sqltext.Names(t, sqltext.Values{
+		"sequence": ident.Literal(t.Jobs.SQL()), "new_jobs": newJobs, "ends": ends, "most_attempts": strconv.Itoa(maxAttempts),
+		"timeout": liveness.TimeoutSQL("o", "interval '30 seconds'"), "open": "{open}", "limit": "{limit}", "ids": "{ids}", "condition": "{condition}",
+	})
+	r := func(name string) string { return texts.Statement(name, values) }
+	claim := func(open string) string { return strings.ReplaceAll(r("claim"), "{open}", texts.Fill(open, values)) }
+	return &Queue{
+		tables: t,
+		Enqueuer: Enqueuer{enqueueSQL{
+			enqueue: r("enqueue"), enqueueAlike: r("enqueue_alike"), enqueueOnce: r("enqueue_once"), emit: r("emit"), keys: r("keys"), once: r("once_owner"),
+		}},
+		Claimer: Claimer{claimSQL{
+			claim: map[Caps]string{
+				{}: claim(`{uncapped name IN ($3::text, '*')}`), {Own: true}: claim(`{uncapped name = '*'}`),
+				{All: true}: claim(`{uncapped name = $3::text}`), {Own: true, All: true}: claim(`true`),
+			},
+			inFlight: r("in_flight"), start: r("start"), late: r("late"), lock: r("lock"), room: r("room"), peek: r("peek"), want: r("want"),
+		}},
+		Settler: Settler{settleSQL{complete: r("complete"), completeOne: r("complete_one"), settle: r("settle"), verdict: r("verdict")}},
+		Reader:  Reader{readSQL{find: r("find"), attempts: r("attempts_of"), counts: r("counts"), logs: r("logs_of"), await: r("await"), log: r("log")}},
+		Operator: Operator{t, operateSQL{
+			cancel: r("cancel"), cancelAll: r("cancel_all"), askAll: r("ask_all"), makeDue: r("make_due"), reenqueue: r("reenqueue"),
+		}},
+		Leader: Leader{t, leadSQL{
+			lost: r("lost"), reset: r("reset"), claimers: r("claimers"), unknown: r("unknown"), unserved: r("unserved"), unadvanced: r("unadvanced"),
+			expirable: r("expirable"), expire: r("expire"), retained: r("retained"), retainable: r("retainable"), remove: r("remove"),
+			forgettable: r("forgettable"), forget: r("forget"),
+		}},
+	}
+}
 
 // Channels returns the names of two channels. newJobs carries the queue of each new job. ends
 // carries the id of each ended job that a process awaits.
@@ -33,37 +72,3 @@ func (q *Queue) Channels(ctx context.Context, on store.Querier) (newJobs, ends s
 	}
 	return newJobs, ends, nil
 }
-
-// Run names a run of a job. It is the fence: a statement must name the run to end it.
-type Run struct {
-	ID    int64 `json:"id"`
-	Claim int64 `json:"claim"`
-}
-
-// list returns a list as text, which every driver accepts in every exec mode.
-func list[T any](all []T) (string, error) {
-	if all == nil {
-		all = []T{}
-	}
-	b, err := json.Marshal(all)
-	return string(b), err
-}
-
-func (q *Queue) ids(ctx context.Context, on store.Querier, statement string, runs []Run) ([]int64, error) {
-	ids, claims := Arrays(runs)
-	return pgdriver.QueryAll(ctx, on, scanID, statement, ids, claims)
-}
-
-// Arrays returns the ids and the claims of runs as arrays in text form.
-func Arrays(runs []Run) (ids, claims string) {
-	a, b := []byte{'{'}, []byte{'{'}
-	for i, r := range runs {
-		if i > 0 {
-			a, b = append(a, ','), append(b, ',')
-		}
-		a, b = strconv.AppendInt(a, r.ID, 10), strconv.AppendInt(b, r.Claim, 10)
-	}
-	return string(append(a, '}')), string(append(b, '}'))
-}
-
-var scanID = pgdriver.Value[int64]

@@ -331,31 +331,31 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	claim := strings.NewReplacer("{limit}", "10", "{condition}", "").Replace(s.sql.claim[Caps{}])
+	claim := strings.NewReplacer("{limit}", "10", "{condition}", "").Replace(s.Claimer.sql.claim[Caps{}])
 	for name, p := range map[string]struct{ types, statement, args string }{
 		"claim":       {"text, bigint, text, text, text, bigint, bigint", claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
-		"start":       {"text, text", s.sql.start, `'{1}', '{1}'`},
-		"complete":    {"text, text", s.sql.complete, `'{1}', '{1}'`},
-		"completeOne": {"bigint, bigint", s.sql.completeOne, `1, 1`},
-		"verdict":     {"text, text", s.sql.verdict, `'{1}', '{1}'`},
-		"settle":      {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
-		"late":        {"text", s.sql.late, `'{1}'`},
-		"look":        {"text, text", s.sql.inFlight, `'` + s.me.String() + `', 'q1'`},
-		"cancel":      {"bigint", s.sql.cancel, `7`},
-		"due":         {"text, text, text, bigint", s.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
+		"start":       {"text, text", s.Claimer.sql.start, `'{1}', '{1}'`},
+		"complete":    {"text, text", s.Settler.sql.complete, `'{1}', '{1}'`},
+		"completeOne": {"bigint, bigint", s.Settler.sql.completeOne, `1, 1`},
+		"verdict":     {"text, text", s.Settler.sql.verdict, `'{1}', '{1}'`},
+		"settle":      {"text", s.Settler.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
+		"late":        {"text", s.Claimer.sql.late, `'{1}'`},
+		"look":        {"text, text", s.Claimer.sql.inFlight, `'` + s.me.String() + `', 'q1'`},
+		"cancel":      {"bigint", s.Operator.sql.cancel, `7`},
+		"due":         {"text, text, text, bigint", s.Claimer.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
 		"above":       {"text, bigint, text, text, text, bigint, bigint", claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
-		"unknown":     {"text, text", s.sql.unknown, `'q1', '["k1"]'`},
-		"unserved":    {"", s.sql.unserved, ""},
-		"expirable":   {"text", strings.ReplaceAll(s.sql.expirable, "{limit}", "896"), `'{7}'`},
-		"expire":      {"text", s.sql.expire, `'{1,2,3}'`},
-		"lost":        {"uuid, text", deadSQL + strings.NewReplacer("{limit}", "896", "{ids}", "$2").Replace(s.sql.lost), `'` + s.me.String() + `', '{7}'`},
-		"reset":       {"uuid, text", deadSQL + strings.ReplaceAll(s.sql.reset, "{ids}", "$2"), `'` + s.me.String() + `', '{1,2,3}'`},
-		"claimers":    {"", s.sql.claimers, ""},
-		"forgettable": {"text", strings.ReplaceAll(s.sql.forgettable, "{limit}", "896"), `'["1"]'`},
-		"forget":      {"text", s.sql.forget, `'["1","2"]'`},
-		"retained":    {"", s.sql.retained, ""},
-		"retainable":  {"bigint, text, text, bigint, text", strings.NewReplacer("{limit}", "896", "{ids}", "$5").Replace(s.sql.retainable), `1000000, 'q1', '2020-01-01', 7, '{7}'`},
-		"remove":      {"text", s.sql.remove, `'{1,2}'`},
+		"unknown":     {"text, text", s.Leader.sql.unknown, `'q1', '["k1"]'`},
+		"unserved":    {"", s.Leader.sql.unserved, ""},
+		"expirable":   {"text", strings.ReplaceAll(s.Leader.sql.expirable, "{limit}", "896"), `'{7}'`},
+		"expire":      {"text", s.Leader.sql.expire, `'{1,2,3}'`},
+		"lost":        {"uuid, text", deadSQL + strings.NewReplacer("{limit}", "896", "{ids}", "$2").Replace(s.Leader.sql.lost), `'` + s.me.String() + `', '{7}'`},
+		"reset":       {"uuid, text", deadSQL + strings.ReplaceAll(s.Leader.sql.reset, "{ids}", "$2"), `'` + s.me.String() + `', '{1,2,3}'`},
+		"claimers":    {"", s.Leader.sql.claimers, ""},
+		"forgettable": {"text", strings.ReplaceAll(s.Leader.sql.forgettable, "{limit}", "896"), `'["1"]'`},
+		"forget":      {"text", s.Leader.sql.forget, `'["1","2"]'`},
+		"retained":    {"", s.Leader.sql.retained, ""},
+		"retainable":  {"bigint, text, text, bigint, text", strings.NewReplacer("{limit}", "896", "{ids}", "$5").Replace(s.Leader.sql.retainable), `1000000, 'q1', '2020-01-01', 7, '{7}'`},
+		"remove":      {"text", s.Leader.sql.remove, `'{1,2}'`},
 	} {
 		all := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
 		if cost := pgtest.Cost(t, all); cost > 100_000 { // jit_above_cost

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -54,36 +53,41 @@ type Settled struct {
 	State State
 }
 
+// Settler ends runs.
+type Settler struct{ sql settleSQL }
+
+type settleSQL struct{ complete, completeOne, settle, verdict string }
+
 // Complete completes jobs without a result and without a log. It returns the ids of the completed
 // jobs. The other jobs were locked, or ran under another claim: see [Queue.Judge]. Within a
 // transaction, the jobs are complete when it commits. In a queue of retention 0, most of the jobs
 // get no row in the history, and Judge returns Gone for their runs.
-func (q *Queue) Complete(ctx context.Context, on store.Querier, runs []Run) (completed []int64, err error) {
+func (q *Settler) Complete(ctx context.Context, on store.Querier, runs []Run) (completed []int64, err error) {
 	if len(runs) == 1 {
-		completed, err = q.completeOne(ctx, on, runs[0])
-	} else {
-		completed, err = q.ids(ctx, on, q.sql.complete, runs)
+		return q.completeOne(ctx, on, runs[0])
 	}
-	if err != nil {
-		return nil, fmt.Errorf("jobs: complete: %w", err)
-	}
-	return completed, nil
+	ids, claims := Arrays(runs)
+	return read(ctx, on, "complete", scanID, q.sql.complete, ids, claims)
 }
 
-func (q *Queue) completeOne(ctx context.Context, on store.Querier, r Run) (completed []int64, err error) {
+func (q *Settler) completeOne(ctx context.Context, on store.Querier, r Run) (completed []int64, err error) {
 	result, err := on.ExecContext(ctx, q.sql.completeOne, r.ID, r.Claim)
-	if err != nil {
-		return nil, err
+	var n int64
+	if err == nil {
+		n, err = result.RowsAffected()
 	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return nil, err
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("jobs: complete: %w", err)
+	case n == 0:
+		return nil, nil
 	}
 	return []int64{r.ID}, nil
 }
 
 // Settle ends runs, and returns the jobs with their states. The other jobs were locked, or ran
 // under another claim: see [Queue.Judge].
-func (q *Queue) Settle(ctx context.Context, on store.Querier, ends []End) ([]Settled, error) {
+func (q *Settler) Settle(ctx context.Context, on store.Querier, ends []End) ([]Settled, error) {
 	ends = slices.Clone(ends)
 	for i := range ends {
 		ends[i].Code, ends[i].Error = printable(ends[i].Code), printable(ends[i].Error)
@@ -92,11 +96,7 @@ func (q *Queue) Settle(ctx context.Context, on store.Querier, ends []End) ([]Set
 	if err != nil {
 		return nil, fmt.Errorf("jobs: settle: %w", err)
 	}
-	settled, err := pgdriver.QueryAll(ctx, on, scanSettled, q.sql.settle, given)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: settle: %w", err)
-	}
-	return settled, nil
+	return read(ctx, on, "settle", scanSettled, q.sql.settle, given)
 }
 
 var scanSettled = pgdriver.Columns(func(s *Settled) []any { return []any{&s.ID, &s.State} })
@@ -108,30 +108,7 @@ func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD")
 // the handler itself has committed the end of its job. A run with state Running is not settled yet.
 // The job of a run with state Gone is in no table: [Queue.Complete] may have completed it. The
 // missing runs were taken away from the worker, and their results do not count.
-func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []Settled, err error) {
+func (q *Settler) Judge(ctx context.Context, on store.Querier, runs []Run) (before []Settled, err error) {
 	ids, claims := Arrays(runs)
-	before, err = pgdriver.QueryAll(ctx, on, scanSettled, q.sql.verdict, ids, claims)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: read the outcomes of jobs: %w", err)
-	}
-	return before, nil
-}
-
-// ExplainDuplicate adds the remedy to the error of a job that cannot end since the history already has its id.
-func (q *Queue) ExplainDuplicate(id int64, err error) error {
-	if pgdriver.SQLState(err) != pgdriver.UniqueViolation {
-		return err
-	}
-	return fmt.Errorf("%s already has a job with this id; other jobs are not affected: raise the sequence of %s (pgfrontier sequences --raise), and delete the earlier job or give it another id (UPDATE %s SET id = -id WHERE id = %d): %w",
-		q.tables.History, q.tables.Jobs, q.tables.History.SQL(), id, errtext.Of(err))
-}
-
-// Cancel ends a job that does not run, and asks a running job to end. It returns the state of
-// the job before, or "" if there is no unfinished job with the id.
-func (q *Queue) Cancel(ctx context.Context, on store.Querier, id int64) (was State, err error) {
-	err = on.QueryRowContext(ctx, q.sql.cancel, id).Scan(&was)
-	if err != nil {
-		return "", fmt.Errorf("jobs: cancel job %d: %w", id, q.ExplainDuplicate(id, err))
-	}
-	return was, nil
+	return read(ctx, on, "read the outcomes of jobs", scanSettled, q.sql.verdict, ids, claims)
 }

@@ -1,33 +1,24 @@
 package queue
 
 import (
+	"context"
+	"database/sql"
 	"embed"
+	"encoding/json"
+	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
-	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 //go:embed sql/*.sql
 var files embed.FS
 
 var texts = sqltext.Parse(files)
-
-// statements is the SQL of a Queue. Lists are passed as text, of JSON or of arrays.
-type statements struct {
-	enqueue, enqueueAlike, enqueueOnce, emit, keys, once, await, log string
-	find, attempts, counts, logs                                     string
-	claim                                                            map[Caps]string // by the locked caps
-	inFlight, start, late, lock, room, peek                          string
-	complete, completeOne, settle, verdict, cancel                   string
-	want, unknown, unserved, unadvanced, claimers, expire, retained  string
-	retainable, remove, forgettable, forget, expirable               string
-	cancelAll, askAll, makeDue, reenqueue                            string
-	lost, reset                                                      string // both follow the CTE dead
-}
 
 // maxAttempts bounds the stored attempts of a job, since a job may snooze for ever.
 const maxAttempts = 1000
@@ -37,31 +28,6 @@ const maxAttempts = 1000
 func ChannelsSQL(t tables.Jobs) (newJobs, ends string) {
 	oid := `to_regclass(` + ident.Literal(t.Jobs.SQL()) + `)::oid::text`
 	return `'worker_jobs_' || ` + oid, `'worker_jobs_ends_' || ` + oid
-}
-
-func newStatements(t tables.Jobs) statements {
-	newJobs, ends := ChannelsSQL(t)
-	values := sqltext.Names(t, sqltext.Values{
-		"sequence": ident.Literal(t.Jobs.SQL()), "new_jobs": newJobs, "ends": ends, "most_attempts": strconv.Itoa(maxAttempts),
-		"timeout": liveness.TimeoutSQL("o", "interval '30 seconds'"), "open": "{open}", "limit": "{limit}", "ids": "{ids}", "condition": "{condition}",
-	})
-	r := func(name string) string { return texts.Statement(name, values) }
-	claim := func(open string) string { return strings.ReplaceAll(r("claim"), "{open}", texts.Fill(open, values)) }
-	return statements{
-		enqueue: r("enqueue"), enqueueAlike: r("enqueue_alike"), enqueueOnce: r("enqueue_once"), emit: r("emit"),
-		keys: r("keys"), once: r("once_owner"), await: r("await"), log: r("log"),
-		find: r("find"), attempts: r("attempts_of"), counts: r("counts"), logs: r("logs_of"),
-		claim: map[Caps]string{
-			{}: claim(`{uncapped name IN ($3::text, '*')}`), {Own: true}: claim(`{uncapped name = '*'}`),
-			{All: true}: claim(`{uncapped name = $3::text}`), {Own: true, All: true}: claim(`true`),
-		},
-		inFlight: r("in_flight"), start: r("start"), late: r("late"), lock: r("lock"), room: r("room"), peek: r("peek"),
-		complete: r("complete"), completeOne: r("complete_one"), settle: r("settle"), verdict: r("verdict"), cancel: r("cancel"),
-		want: r("want"), unknown: r("unknown"), unserved: r("unserved"), unadvanced: r("unadvanced"), claimers: r("claimers"), expire: r("expire"), retained: r("retained"),
-		retainable: r("retainable"), remove: r("remove"), forgettable: r("forgettable"), forget: r("forget"), expirable: r("expirable"),
-		cancelAll: r("cancel_all"), askAll: r("ask_all"), makeDue: r("make_due"), reenqueue: r("reenqueue"),
-		lost: r("lost"), reset: r("reset"),
-	}
 }
 
 // orphansSQL returns the statement with the tables of consumers, or without them if there are none.
@@ -77,3 +43,63 @@ func orphansSQL(t tables.Jobs, events *tables.Tables) string {
 func raiseSQL(t tables.Jobs, events tables.Tables) string {
 	return texts.Statement("raise", sqltext.Names(t, sqltext.Names(events, nil)))
 }
+
+// Run names a run of a job. It is the fence: a statement must name the run to end it.
+type Run struct {
+	ID    int64 `json:"id"`
+	Claim int64 `json:"claim"`
+}
+
+// list returns a list as text, which every driver accepts in every exec mode.
+func list[T any](all []T) (string, error) {
+	if all == nil {
+		all = []T{}
+	}
+	b, err := json.Marshal(all)
+	return string(b), err
+}
+
+// read returns the rows of a statement. what names the statement in its error.
+func read[T any](ctx context.Context, on store.Querier, what string, scan func(*sql.Rows) (T, error), statement string, args ...any) ([]T, error) {
+	all, err := pgdriver.QueryAll(ctx, on, scan, statement, args...)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: %s: %w", what, err)
+	}
+	return all, nil
+}
+
+// readRow reads the row of a statement. what names the statement in its error.
+func readRow(ctx context.Context, on store.Querier, what, statement string, args []any, into ...any) error {
+	if err := on.QueryRowContext(ctx, statement, args...).Scan(into...); err != nil {
+		return fmt.Errorf("jobs: %s: %w", what, err)
+	}
+	return nil
+}
+
+// exec executes a statement. what names the statement in its error.
+func exec(ctx context.Context, on store.Querier, what, statement string, args ...any) error {
+	if _, err := on.ExecContext(ctx, statement, args...); err != nil {
+		return fmt.Errorf("jobs: %s: %w", what, err)
+	}
+	return nil
+}
+
+// Arrays returns the ids and the claims of runs as arrays in text form.
+func Arrays(runs []Run) (ids, claims string) {
+	a, b := []byte{'{'}, []byte{'{'}
+	for i, r := range runs {
+		if i > 0 {
+			a, b = append(a, ','), append(b, ',')
+		}
+		a, b = strconv.AppendInt(a, r.ID, 10), strconv.AppendInt(b, r.Claim, 10)
+	}
+	return string(append(a, '}')), string(append(b, '}'))
+}
+
+// names returns a list of names as JSON.
+func names(all []string) string {
+	text, _ := list(all) // each string has a JSON form
+	return text
+}
+
+var scanID = pgdriver.Value[int64]
