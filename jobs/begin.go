@@ -120,7 +120,7 @@ func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, er
 
 // unclaim releases a job that has not started.
 func (l *loop) unclaim(r *run) {
-	l.w.settling(r)
+	l.w.settler.settling(r)
 	l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released}})
 }
 

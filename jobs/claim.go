@@ -58,7 +58,7 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition ClaimFi
 	begin := time.Now()
 	l.low = condition.Condition != "" || !begin.Before(l.lanes.lowDue)
 	d := queue.Demand{
-		Worker: l.w.id, Claim: rand.Int64N(1<<63-1) + 1, Queue: l.name, Kinds: l.w.kinds,
+		Worker: l.w.source.ID, Claim: rand.Int64N(1<<63-1) + 1, Queue: l.name, Kinds: l.w.kinds,
 		Limit: want, Start: slots, Condition: condition.Condition, Args: condition.Args,
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
@@ -187,7 +187,7 @@ func (l *loop) newRun(j queue.Job) *run {
 	if most == 0 {
 		most = h.maxAttempts
 	}
-	return &run{Run: jobrun.Run{Claim: j.Run}, w: l.w, loop: l, handler: h, row: j, header: headerOf(j, l.name, most)}
+	return &run{Run: jobrun.Run{Claim: j.Run}, env: l.w.env, loop: l, handler: h, row: j, header: headerOf(j, l.name, most)}
 }
 
 func (l *loop) showPrefetched() {

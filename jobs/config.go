@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/jobflow"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/observe"
@@ -72,17 +72,8 @@ func defaults() config {
 	return config{
 		pollInterval: time.Second, heartbeat: 5 * time.Second, heartbeatTimeout: 30 * time.Second,
 		leader: LeaderStrategyAdvisory, rescueDelay: 5 * time.Second, retention: 7 * 24 * time.Hour,
-		hostname: hostname(),
+		hostname: jobrun.Hostname(),
 	}
-}
-
-// hostname returns $HOSTNAME or, without one, the name that the system gives.
-func hostname() string {
-	if h := os.Getenv("HOSTNAME"); h != "" {
-		return h
-	}
-	h, _ := os.Hostname() // the name only informs people
-	return h
 }
 
 // Option is an option of [NewWorker].
@@ -271,25 +262,12 @@ const day = 24 * time.Hour
 
 // validate returns an error that lists every option out of range.
 func (c config) validate() error {
-	var all []error
+	all := c.checkQueues()
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	between := func(option string, d, low, high time.Duration, orZero bool) {
 		if (d < low || d > high) && !(orZero && d == 0) {
 			fail("%s: %v is out of range, allowed is %v to %v", option, d, low, high)
 		}
-	}
-	seen := map[string]bool{}
-	for _, q := range c.queues {
-		if err := checkQueue("WithQueue", q.name); err != nil {
-			all = append(all, err)
-		}
-		if q.concurrency < 1 || q.concurrency > maxConcurrency {
-			fail("WithQueue %s: a concurrency of %d is out of range, allowed is 1 to %d", errtext.Value(q.name), q.concurrency, maxConcurrency)
-		}
-		if seen[q.name] {
-			fail("WithQueue %s is given twice", errtext.Value(q.name))
-		}
-		seen[q.name] = true
 	}
 	if c.concurrency < 0 {
 		fail("WithConcurrency: %d is out of range, it takes 0 for no bound, or more", c.concurrency)
@@ -307,9 +285,7 @@ func (c config) validate() error {
 	if c.stopAfterJobs < 0 {
 		fail("WithStopAfterJobs: %d is out of range, it takes 0 for no bound, or more", c.stopAfterJobs)
 	}
-	if err := ident.CheckHost("WithHostname", c.hostname); err != nil {
-		all = append(all, err)
-	}
+	all = append(all, ident.CheckHost("WithHostname", c.hostname))
 	between("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false)
 	between("WithMaxPollInterval", c.maxPollInterval, c.pollInterval, day, true)
 	between("WithHeartbeatInterval", c.heartbeat, 10*time.Millisecond, time.Hour, false)
@@ -327,10 +303,26 @@ func (c config) validate() error {
 			fail("WithNotifyConnectionString: %w", err)
 		}
 	}
-	if _, _, err := c.tables(); err != nil {
-		all = append(all, err)
+	_, _, err := c.tables()
+	return errtext.Join(append(all, err)...)
+}
+
+// checkQueues returns the errors of the WithQueue options.
+func (c config) checkQueues() (all []error) {
+	seen := map[string]bool{}
+	for _, q := range c.queues {
+		if err := checkQueue("WithQueue", q.name); err != nil {
+			all = append(all, err)
+		}
+		if q.concurrency < 1 || q.concurrency > maxConcurrency {
+			all = append(all, fmt.Errorf("WithQueue %s: a concurrency of %d is out of range, allowed is 1 to %d", errtext.Value(q.name), q.concurrency, maxConcurrency))
+		}
+		if seen[q.name] {
+			all = append(all, fmt.Errorf("WithQueue %s is given twice", errtext.Value(q.name)))
+		}
+		seen[q.name] = true
 	}
-	return errtext.Join(all...)
+	return all
 }
 
 // tables returns the names of the tables of jobs, and of those of consumers.

@@ -15,47 +15,70 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
+// calls calls the handlers of a worker, and decides how each run has ended.
+type calls struct {
+	*reports
+	settler    *settler
+	handling   context.Context // of all handlers
+	running    context.Context // of all other goroutines
+	middleware []Middleware
+	after      func(ctx context.Context, job Header, err error) // AfterHandle; nil: none
+	grace      time.Duration                                    // how long a handler may run after its context has ended
+	txs        chan struct{}                                    // bounds the transactions of handlers; nil: no bound
+}
+
+func newCalls(w *Worker) *calls {
+	s := &calls{
+		reports: &w.reports, settler: w.settler, handling: w.handling, running: w.running,
+		middleware: w.cfg.middleware, after: w.cfg.hooks.AfterHandle, grace: w.grace,
+	}
+	if n := w.db.Stats().MaxOpenConnections; n > 0 {
+		s.txs = make(chan struct{}, max(n-reserve, 1))
+	}
+	return s
+}
+
 // execute calls a handler with the jobs of one call, and settles them. It holds a slot for each job
 // until the handler has returned.
-func (w *Worker) execute(runs []*run) {
+func (s *calls) execute(runs []*run) {
 	defer runs[0].loop.release(len(runs))
-	w.attemptAll(runs)
+	s.attemptAll(runs)
 }
 
 // attemptAll is attempt, but settles every job even if the goroutine ends early.
-func (w *Worker) attemptAll(runs []*run) {
+func (s *calls) attemptAll(runs []*run) {
 	returned := false
 	defer func() {
 		if !returned {
-			w.settleStranded(runs)
+			s.settleStranded(runs)
 		}
 	}()
-	w.attempt(runs, 0)
+	s.attempt(runs, 0)
 	returned = true
 }
 
 // settleStranded settles the runs that attempt left unsettled. The user's code has ended the
 // goroutine at a point where the worker expects none of it.
-func (w *Worker) settleStranded(runs []*run) {
+func (s *calls) settleStranded(runs []*run) {
 	for _, r := range runs {
 		if r.Phase() != jobrun.Running {
 			continue
 		}
 		err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
-		w.afterHandle(r, err)
-		w.settling(r)
-		w.settler.add(&ending{outcome: outcome{run: r, err: err}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Erred,
+		s.afterHandle(r, err)
+		s.settler.settling(r)
+		s.settler.add(&ending{outcome: outcome{run: r, err: err}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Erred,
 			Counts: true, Most: r.handler.maxAttempts, Code: CodePanic, Error: errtext.Storable(err), Delay: microseconds(defaultRetry(r.row.Failures+1, err))}})
 	}
 }
 
 // call is one call of a handler.
 type call struct {
-	w    *Worker
-	h    *handler
-	runs []*run
-	jobs []any // arguments of the handler
-	try  int   // number of retries after PostgreSQL aborted the transaction for a conflict
+	calls *calls
+	h     *handler
+	runs  []*run
+	jobs  []any // arguments of the handler
+	try   int   // number of retries after PostgreSQL aborted the transaction for a conflict
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -63,33 +86,33 @@ type call struct {
 }
 
 // attempt calls the handler, and settles the jobs.
-func (w *Worker) attempt(runs []*run, try int) {
-	c := &call{w: w, h: runs[0].handler, try: try}
+func (s *calls) attempt(runs []*run, try int) {
+	c := &call{calls: s, h: runs[0].handler, try: try}
 	c.decode(runs)
 	if len(c.runs) == 0 {
 		return
 	}
 	if c.h.tx {
 		var err error
-		if c.tx, err = w.takeTx(w.handling); err != nil {
-			w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
+		if c.tx, err = s.takeTx(s.handling); err != nil {
+			s.settle(each(c.runs, outcome{err: err, kind: unstarted}))
 			return
 		}
 		defer c.tx.close()
 	}
-	c.ctx, c.cancel = jobrun.Bounded(w.handling, c.h.timeout, ErrTimeout)
+	c.ctx, c.cancel = jobrun.Bounded(s.handling, c.h.timeout, ErrTimeout)
 	defer c.cancel(nil)
 	if len(c.runs) == 1 { // the context of a batch does not end with one of its jobs
 		c.runs[0].Begin(c.cancel)
 	}
 	if err := c.begin(); err != nil {
-		w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
+		s.settle(each(c.runs, outcome{err: err, kind: unstarted}))
 		return
 	}
 	if len(c.runs) == 0 { // all jobs are late
 		return
 	}
-	handling := jobrun.Call{Grace: w.grace, Goexit: coded(CodePanic, false, errGoexit, "%v", errGoexit), Finish: c.finish, GiveUp: c.giveUp, Late: c.late}
+	handling := jobrun.Call{Grace: s.grace, Goexit: coded(CodePanic, false, errGoexit, "%v", errGoexit), Finish: c.finish, GiveUp: c.giveUp, Late: c.late}
 	handling.Do(c.ctx, c.invoke)
 }
 
@@ -99,7 +122,7 @@ func (c *call) begin() error {
 	if c.tx == nil {
 		return nil
 	}
-	defer time.AfterFunc(c.w.limit, func() { c.cancel(errSilent) }).Stop()
+	defer time.AfterFunc(c.calls.limit, func() { c.cancel(errSilent) }).Stop()
 	if err := c.tx.begin(c.ctx); err != nil {
 		return err
 	}
@@ -112,7 +135,7 @@ func (c *call) begin() error {
 	if len(bounded) == 0 || c.try > 0 {
 		return nil
 	}
-	late, err := c.w.queue.Late(c.ctx, c.tx.tx, bounded)
+	late, err := c.calls.queue.Late(c.ctx, c.tx.tx, bounded)
 	if err != nil {
 		return err
 	}
@@ -120,7 +143,7 @@ func (c *call) begin() error {
 	c.runs, c.jobs = nil, nil
 	for i, r := range runs {
 		if slices.Contains(late, r.row.ID) {
-			c.w.settle([]outcome{{run: r, err: errLate, kind: unstarted}})
+			c.calls.settle([]outcome{{run: r, err: errLate, kind: unstarted}})
 		} else {
 			c.runs, c.jobs = append(c.runs, r), append(c.jobs, jobs[i])
 		}
@@ -142,7 +165,7 @@ func (c *call) decode(runs []*run) {
 		})
 		if err != nil {
 			err = coded(CodeArgs, true, err, "the arguments are no %s: %v", r.row.Kind, err)
-			c.w.settle([]outcome{{run: r, err: err}})
+			c.calls.settle([]outcome{{run: r, err: err}})
 			continue
 		}
 		c.runs, c.jobs = append(c.runs, r), append(c.jobs, job)
@@ -152,7 +175,7 @@ func (c *call) decode(runs []*run) {
 // invoke calls the handler.
 func (c *call) invoke() error {
 	return recovered(func() error {
-		return c.w.wrapped(c.ctx, c.runs, func(ctx context.Context) error {
+		return c.calls.wrapped(c.ctx, c.runs, func(ctx context.Context) error {
 			return c.h.call(ctx, c.tx.handle(), c.jobs)
 		})
 	})
@@ -161,14 +184,14 @@ func (c *call) invoke() error {
 // giveUp settles the jobs of a handler that ignores the end of its context.
 func (c *call) giveUp(cause error) {
 	for _, r := range c.runs {
-		c.w.inFlight.GiveUp(r)
-		c.w.observers.Notify(observe.JobOverdue{Job: observe.Job(r.header)})
+		c.calls.inFlight.GiveUp(r)
+		c.calls.observers.Notify(observe.JobOverdue{Job: observe.Job(r.header)})
 	}
 	err := fmt.Errorf("%w: %w", ErrHandlerOverdue, cause)
 	if errors.Is(cause, ErrTimeout) {
 		err = c.timeout(err)
 	}
-	c.w.settle(each(c.runs, outcome{err: err, cause: cause}))
+	c.calls.settle(each(c.runs, outcome{err: err, cause: cause}))
 	c.runs[0].loop.wake()
 }
 
@@ -181,9 +204,9 @@ func (c *call) timeout(err error) error {
 func (c *call) late(err error) {
 	c.tx.rollback()
 	for _, r := range c.runs {
-		c.w.inFlight.Returned(r)
-		if c.w.running.Err() == nil {
-			c.w.observers.Notify(observe.JobReturned{Job: observe.Job(r.header), Err: errtext.Of(err), Took: time.Since(r.Since())})
+		c.calls.inFlight.Returned(r)
+		if c.calls.running.Err() == nil {
+			c.calls.observers.Notify(observe.JobReturned{Job: observe.Job(r.header), Err: errtext.Of(err), Took: time.Since(r.Since())})
 		}
 	}
 }
@@ -218,7 +241,7 @@ func (c *call) settleAll(err error) {
 			all[i].kind = completedByTx
 		}
 	}
-	c.w.settle(all)
+	c.calls.settle(all)
 }
 
 // splits reports whether the batch is to be split to find the job that causes err. A verdict is the
@@ -234,7 +257,7 @@ func (c *call) split(keep func(own error) bool) {
 	for _, r := range c.runs {
 		_, _, own, settled := r.reported()
 		if settled && (keep == nil || keep(own)) {
-			c.w.settle([]outcome{{run: r, err: own}})
+			c.calls.settle([]outcome{{run: r, err: own}})
 		} else {
 			rest = append(rest, r)
 		}
@@ -242,7 +265,7 @@ func (c *call) split(keep func(own error) bool) {
 	for half := len(rest) / 2; len(rest) > 0; half = len(rest) {
 		if half > 0 {
 			part := rest[:half]
-			runtime.Aside(func() { c.w.attemptAll(part) })
+			runtime.Aside(func() { c.calls.attemptAll(part) })
 		}
 		rest = rest[half:]
 	}
@@ -255,7 +278,7 @@ const conflicts = 3
 // finishTx ends the transaction of the handler. If the handler has returned nil, finishTx completes
 // the jobs and commits. Otherwise it rolls back.
 func (c *call) finishTx(err error) {
-	silence := time.AfterFunc(c.w.limit, func() { c.cancel(errSilent) })
+	silence := time.AfterFunc(c.calls.limit, func() { c.cancel(errSilent) })
 	defer silence.Stop()
 	if _, _, own, settled := c.runs[0].reported(); settled && err == nil && !c.h.many {
 		err = own
@@ -266,7 +289,9 @@ func (c *call) finishTx(err error) {
 			done = append(done, completion{r, result})
 		}
 	}
-	end, err := c.tx.end(c.ctx, err, func(ctx context.Context) error { return c.w.completeIn(ctx, c.w.planned(c.tx.conn, c.tx.tx), done) })
+	end, err := c.tx.end(c.ctx, err, func(ctx context.Context) error {
+		return c.calls.completeIn(ctx, c.calls.planned(c.tx.conn, c.tx.tx), done)
+	})
 	switch {
 	case end == txCommitted, end == txDoubtful:
 		kind := completed
@@ -279,16 +304,16 @@ func (c *call) finishTx(err error) {
 				all[i] = outcome{run: r, err: own}
 			}
 		}
-		c.w.settle(all)
+		c.calls.settle(all)
 	case pgdriver.IsConflict(err) && c.try < conflicts && jobrun.CauseOf(c.ctx) == nil:
 		c.tx.close()
-		c.w.attempt(c.runs, c.try+1)
+		c.calls.attempt(c.runs, c.try+1)
 	case end == txLost && jobrun.CauseOf(c.ctx) == nil, errors.Is(jobrun.CauseOf(c.ctx), errSilent):
-		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected, answered: c.w.answersNow()}))
+		c.calls.settle(each(c.runs, outcome{err: err, kind: disconnected, answered: c.calls.answersNow()}))
 	case errors.Is(err, ErrTxEnded): // what the batch has written may have been committed
 		c.settleAll(err)
 	case errors.Is(err, errRowLocked): // the handler has returned nil: its outcome is no failure
-		c.w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
+		c.calls.settle(each(c.runs, outcome{err: err, kind: unstarted}))
 	case c.splits(err):
 		c.tx.close()
 		c.split(func(own error) bool { return own != nil })

@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -48,7 +47,7 @@ func (e EnqueueParams) stepJob() (queue.NewJob, error) {
 func (w *Worker) extensionWorker() jobflow.Worker {
 	return jobflow.Worker{
 		Tables: w.tables, Retention: w.cfg.retention, Limit: w.limit,
-		On: w.on, Wake: w.pollQueues, Failed: w.taskFailed,
+		On: w.on, Wake: func() { w.loops.poll() }, Failed: w.taskFailed,
 		RunEnded: func(r jobflow.EndedRun) {
 			w.observers.Notify(observe.FlowRunEnded{Run: r.Run, Flow: r.Flow, State: r.State, Took: time.Duration(r.Took) * time.Microsecond})
 		},
@@ -62,22 +61,4 @@ func (w *Worker) prepareExtensions(ctx context.Context, conn *sql.Conn) error {
 		}
 	}
 	return nil
-}
-
-// notifyExtensions notifies the extensions that a job has finished.
-func (w *Worker) notifyExtensions(state queue.State, meta json.RawMessage) {
-	if len(meta) == 0 || !State(state).Finished() {
-		return
-	}
-	for _, c := range w.cfg.extensions {
-		c.Ended(meta)
-	}
-}
-
-// pollQueues makes every queue poll for new jobs.
-func (w *Worker) pollQueues() {
-	for _, l := range w.loops {
-		l.newJobs.Store(true)
-		l.wake()
-	}
 }

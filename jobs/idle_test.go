@@ -15,7 +15,7 @@ func TestSlowPeekDelaysNoPoll(t *testing.T) {
 		time.Millisecond: 10 * time.Millisecond,
 		time.Second:      poll,
 	} {
-		l := &loop{w: &Worker{observers: &runtime.Observers{}}, polls: jobrun.Polls{First: poll, Longest: poll}, peekedAt: time.Now().Add(time.Minute), peekTook: took}
+		l := &loop{w: &Worker{env: &env{observers: &runtime.Observers{}}}, polls: jobrun.Polls{First: poll, Longest: poll}, peekedAt: time.Now().Add(time.Minute), peekTook: took}
 		l.idle(t.Context(), 0)
 		if got := l.pollAt.Sub(l.peekedAt); got != want {
 			t.Errorf("after a peek of %v the next is due in %v, want %v", took, got, want)

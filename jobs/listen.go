@@ -1,9 +1,6 @@
 package jobs
 
-import (
-	"context"
-	"database/sql"
-)
+import "context"
 
 // echoAgain is after how many checks the worker sends another echo on a connection that has
 // received one. The pool may have moved to another server.
@@ -30,15 +27,5 @@ func (w *Worker) listen(ctx context.Context) error {
 				l.wake()
 			}
 		},
-	})
-}
-
-// exec executes a statement of the worker's own.
-func (w *Worker) exec(ctx context.Context, query string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, w.limit)
-	defer cancel()
-	return w.on(ctx, func(conn *sql.Conn) error {
-		_, err := conn.ExecContext(ctx, query, args...)
-		return err
 	})
 }

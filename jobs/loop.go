@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -72,6 +73,30 @@ func newLoop(w *Worker, q queueConfig) *loop {
 	return l
 }
 
+// loops are the loops of all queues.
+type loops []*loop
+
+func (all loops) wake() {
+	for _, l := range all {
+		l.wake()
+	}
+}
+
+// requestPolls makes every queue poll soon.
+func (all loops) requestPolls() {
+	for _, l := range all {
+		l.requestPoll()
+	}
+}
+
+// poll makes every queue poll for new jobs.
+func (all loops) poll() {
+	for _, l := range all {
+		l.newJobs.Store(true)
+		l.wake()
+	}
+}
+
 // wake wakes the loop.
 func (l *loop) wake() { jobrun.Wake(l.woken) }
 
@@ -139,7 +164,7 @@ func (l *loop) run(ctx, intake context.Context) {
 		l.w.Stop() // after WithStopAfterJobs
 	}
 	l.giveBack()
-	for l.hasInFlight() && ctx.Err() == nil {
+	for l.w.inFlight.Busy(l.has) && ctx.Err() == nil {
 		if l.reconcileDue(time.Now()) {
 			l.reconcile(ctx)
 			l.giveBack() // jobs that reconcile has adopted
@@ -266,37 +291,40 @@ func (l *loop) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// hasInFlight reports whether handlers of this queue run that were not given up.
-func (l *loop) hasInFlight() bool {
-	for _, r := range l.inFlight() {
-		if r.Phase() != jobrun.Settling {
-			return true
-		}
-	}
-	return false
-}
+// has reports whether a run is of this queue.
+func (l *loop) has(r *run) bool { return r.loop == l }
 
 // inFlight returns the runs of this queue.
 func (l *loop) inFlight() map[queue.Run]*run {
 	mine := map[queue.Run]*run{}
 	for _, r := range l.w.inFlight.All() {
-		if r.loop == l {
+		if l.has(r) {
 			mine[r.Claim] = r
 		}
 	}
 	return mine
 }
 
-// overdue counts the runs of this queue that were given up and whose handlers have not returned.
-// since is when the first of them got its slot.
-func (l *loop) overdue() (n int, since time.Time) {
-	for _, r := range l.w.inFlight.Overdue() {
-		if r.loop != l {
-			continue
-		}
-		if n++; n == 1 {
-			since = r.Since()
-		}
+// mostLooping bounds the connections that the loops of all queues use at once: a worker of a
+// thousand queues would open as many when it starts.
+const mostLooping = 32
+
+// on is [env.on] for the statements of a loop, which take turns.
+func (l *loop) on(ctx context.Context, f func(conn *sql.Conn) error) error {
+	select {
+	case l.w.looping <- struct{}{}:
+		defer func() { <-l.w.looping }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return n, since
+	return l.w.on(ctx, f)
+}
+
+// onLoop is [loop.on] for statements with an answer.
+func onLoop[T any](ctx context.Context, l *loop, f func(conn *sql.Conn) (T, error)) (answer T, err error) {
+	err = l.on(ctx, func(conn *sql.Conn) (err error) {
+		answer, err = f(conn)
+		return err
+	})
+	return answer, err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/serial"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -34,7 +35,12 @@ const (
 // leader removes old rows, and checks for queues, flows and keys that no worker serves. Correctness
 // does not depend on there being one leader only.
 type maintenance struct {
-	w     *Worker
+	*env
+	events    tables.Tables // of package worker
+	interval  time.Duration // between two rounds
+	retention time.Duration // of finished jobs; 0: for ever
+	rescuer   *rescuer
+
 	turn  watchdog.Iteration
 	at    time.Time // when the next round is due
 	pass  pass
@@ -50,12 +56,13 @@ type maintenance struct {
 }
 
 func newMaintenance(w *Worker) *maintenance {
-	return &maintenance{w: w, expires: chunks[int64]{what: refusedJob}, retains: chunks[int64]{what: refusedJob}, forgets: chunks[string]{what: refusedKey}}
+	return &maintenance{env: w.env, events: w.events, interval: w.maintenanceInterval, retention: w.cfg.retention, rescuer: w.rescuer,
+		expires: chunks[int64]{what: refusedJob}, retains: chunks[int64]{what: refusedJob}, forgets: chunks[string]{what: refusedKey}}
 }
 
 // refusedKey describes a key of Once that the database refuses to remove.
-func refusedKey(w *Worker, key string, err error) error {
-	return fmt.Errorf("key %s: the database refuses to remove it from %s, and others go on: mend what refuses it, such as a trigger or a foreign key: %w", errtext.Value(key), w.tables.Once, errtext.Of(err))
+func refusedKey(e *env, key string, err error) error {
+	return fmt.Errorf("key %s: the database refuses to remove it from %s, and others go on: mend what refuses it, such as a trigger or a foreign key: %w", errtext.Value(key), e.tables.Once, errtext.Of(err))
 }
 
 // run does maintenance until ctx ends.
@@ -63,15 +70,15 @@ func (c *maintenance) run(ctx context.Context) {
 	for backoff.Sleep(ctx, maintenanceTick) {
 		now := time.Now()
 		if c.token.Swap(false) {
-			c.task(ctx, "keep the token", c.w.ensureToken)
+			c.task(ctx, "keep the token", c.ensureToken)
 		}
-		if !c.w.coord.Status().Leader {
+		if !c.rescuer.coord.Status().Leader {
 			c.pass, c.at = pass{}, time.Time{} // a worker that becomes leader again starts a round at once
 			continue
 		}
 		// The rescuer may have seen a loss of leadership that was shorter than a tick.
-		if cleared := c.w.rescuer.cleared.Swap(false); cleared || now.After(c.at) {
-			c.at = now.Add(c.w.maintenanceInterval)
+		if cleared := c.rescuer.cleared.Swap(false); cleared || now.After(c.at) {
+			c.at = now.Add(c.interval)
 			c.begin(ctx)
 		}
 		c.cleanUp(ctx)
@@ -79,20 +86,20 @@ func (c *maintenance) run(ctx context.Context) {
 }
 
 func (c *maintenance) task(ctx context.Context, name string, f func(ctx context.Context, conn *sql.Conn) error) {
-	c.w.task(ctx, &c.turn, name, f)
+	c.env.task(ctx, &c.turn, name, f)
 }
 
 // begin does the short tasks of a round. If no pass is under way, begin starts a pass over old
 // rows.
 func (c *maintenance) begin(ctx context.Context) {
 	c.task(ctx, "find jobs of workers that are gone", func(ctx context.Context, conn *sql.Conn) error {
-		ids, err := c.w.queue.Claimers(ctx, c.w.planned(conn, conn))
-		c.w.rescuer.suspect(ids)
+		ids, err := c.queue.Claimers(ctx, c.planned(conn, conn))
+		c.rescuer.suspect(ids)
 		return err
 	})
-	c.task(ctx, "keep the token", c.w.ensureToken)
+	c.task(ctx, "keep the token", c.ensureToken)
 	c.task(ctx, "compare the sequence of jobs", func(ctx context.Context, conn *sql.Conn) error {
-		c.w.checkSequence(ctx, conn)
+		c.checkSequence(ctx, conn)
 		return nil
 	})
 	c.task(ctx, "find queues without a worker", c.checkUnserved)
@@ -100,7 +107,7 @@ func (c *maintenance) begin(ctx context.Context) {
 	c.task(ctx, orphansTask, c.checkOrphans)
 	if !c.pass.underWay() {
 		c.task(ctx, "find finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
-			c.pass.queues, err = c.w.queue.Retained(ctx, c.w.planned(conn, conn))
+			c.pass.queues, err = c.queue.Retained(ctx, c.planned(conn, conn))
 			return err
 		})
 		c.pass.expire, c.pass.forget, c.pass.notes = true, true, true
@@ -129,12 +136,12 @@ func (s *sighted) now(names []string) (report []string) {
 
 // checkUnserved reports each queue that has due jobs and no worker. Each queue is reported once.
 func (c *maintenance) checkUnserved(ctx context.Context, conn *sql.Conn) error {
-	queues, err := c.w.queue.Unserved(ctx, c.w.planned(conn, conn))
+	queues, err := c.queue.Unserved(ctx, c.planned(conn, conn))
 	if err != nil {
 		return err
 	}
 	for _, name := range c.unserved.now(queues) {
-		c.w.taskFailed("find queues without a worker", fmt.Errorf("queue %s has jobs that are due, and no worker serves it: start one that has it, by WithQueue", errtext.Value(name)))
+		c.taskFailed("find queues without a worker", fmt.Errorf("queue %s has jobs that are due, and no worker serves it: start one that has it, by WithQueue", errtext.Value(name)))
 	}
 	return nil
 }
@@ -142,12 +149,12 @@ func (c *maintenance) checkUnserved(ctx context.Context, conn *sql.Conn) error {
 // checkOrphans reports each consumer whose keys of EnqueueFor no worker removes. Each consumer is
 // reported once.
 func (c *maintenance) checkOrphans(ctx context.Context, conn *sql.Conn) error {
-	emitters, err := c.w.queue.Orphans(ctx, c.w.planned(conn, conn), c.w.events)
+	emitters, err := c.queue.Orphans(ctx, c.planned(conn, conn), c.events)
 	if err != nil {
 		return err
 	}
 	for _, name := range c.orphans.now(emitters) {
-		c.w.taskFailed(orphansTask, fmt.Errorf("the rows of consumer %s in %s, written by EnqueueFor, are not removed, since %s has no such consumer: if its checkpoints are in another table, name that with WithNames; if it is retired, and no other goes on for it by EmitAs, its rows may be deleted", errtext.Value(name), c.w.tables.Emitted, c.w.events.Checkpoints))
+		c.taskFailed(orphansTask, fmt.Errorf("the rows of consumer %s in %s, written by EnqueueFor, are not removed, since %s has no such consumer: if its checkpoints are in another table, name that with WithNames; if it is retired, and no other goes on for it by EmitAs, its rows may be deleted", errtext.Value(name), c.tables.Emitted, c.events.Checkpoints))
 	}
 	return nil
 }
@@ -155,7 +162,7 @@ func (c *maintenance) checkOrphans(ctx context.Context, conn *sql.Conn) error {
 // checkUnadvanced reports unfinished flow runs that no worker advances. The condition is reported
 // once.
 func (c *maintenance) checkUnadvanced(ctx context.Context, conn *sql.Conn) error {
-	unadvanced, err := c.w.queue.Unadvanced(ctx, c.w.planned(conn, conn))
+	unadvanced, err := c.queue.Unadvanced(ctx, c.planned(conn, conn))
 	switch {
 	case err != nil:
 		return err
@@ -172,19 +179,19 @@ func (c *maintenance) checkUnadvanced(ctx context.Context, conn *sql.Conn) error
 // checkSequence reports a sequence that will repeat IDs of earlier jobs. A job with a repeated ID
 // runs, but its outcome cannot be stored. If the check itself fails, the worker starts all the
 // same.
-func (w *Worker) checkSequence(ctx context.Context, conn *sql.Conn) {
-	found, err := serial.Find(ctx, conn, serial.Enqueued(w.tables))
+func (e *env) checkSequence(ctx context.Context, conn *sql.Conn) {
+	found, err := serial.Find(ctx, conn, serial.Enqueued(e.tables))
 	if err == nil && len(found) > 0 {
 		err = fmt.Errorf("ids of jobs come again: %v: raise it (pgfrontier sequences --raise, or RaiseSequences of ops.Jobs)", found[0])
 	}
-	w.taskFailed("compare the sequence of jobs", err)
+	e.taskFailed("compare the sequence of jobs", err)
 }
 
 // ensureToken inserts the token of the table if it is missing, such as after a server crash. A free
 // lock proves that a worker is dead only while the token is there.
-func (w *Worker) ensureToken(ctx context.Context, conn *sql.Conn) error {
+func (e *env) ensureToken(ctx context.Context, conn *sql.Conn) error {
 	return pgdriver.Repeated(func() error {
-		_, err := conn.ExecContext(ctx, incarnation.InsertTokenOnce(w.tables.Token), uuid.NewString())
+		_, err := conn.ExecContext(ctx, incarnation.InsertTokenOnce(e.tables.Token), uuid.NewString())
 		return err
 	})
 }
@@ -236,15 +243,15 @@ func (c *maintenance) slice(ctx context.Context, name string, step func(ctx cont
 
 func (c *maintenance) expireSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	expired := 0
-	n, err := c.expires.take(ctx, c.w, expireTask, func(out []int64, most int) ([]int64, error) {
-		return c.w.queue.Expirable(ctx, c.w.planned(conn, conn), out, most)
+	n, err := c.expires.take(ctx, c.env, expireTask, func(out []int64, most int) ([]int64, error) {
+		return c.queue.Expirable(ctx, c.planned(conn, conn), out, most)
 	}, func(jobs []int64) (int, error) {
-		ids, err := c.w.queue.Expire(ctx, c.w.planned(conn, conn), jobs)
+		ids, err := c.queue.Expire(ctx, c.planned(conn, conn), jobs)
 		expired += len(ids)
 		return len(ids), err
 	})
 	if expired > 0 {
-		c.w.observers.Notify(observe.JobsExpired{Jobs: expired})
+		c.observers.Notify(observe.JobsExpired{Jobs: expired})
 	}
 	return n > 0, err
 }
@@ -262,12 +269,12 @@ const (
 func (c *maintenance) retainSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	p := &c.pass
 	last := p.after
-	n, err := c.retains.take(ctx, c.w, retainTask, func(out []int64, most int) (ids []int64, err error) {
-		ids, last, err = c.w.queue.Retainable(ctx, c.w.planned(conn, conn), p.queues[0], c.w.cfg.retention, p.after, out, most)
+	n, err := c.retains.take(ctx, c.env, retainTask, func(out []int64, most int) (ids []int64, err error) {
+		ids, last, err = c.queue.Retainable(ctx, c.planned(conn, conn), p.queues[0], c.retention, p.after, out, most)
 		return ids, err
-	}, func(jobs []int64) (int, error) { return c.w.queue.Remove(ctx, c.w.planned(conn, conn), jobs) })
+	}, func(jobs []int64) (int, error) { return c.queue.Remove(ctx, c.planned(conn, conn), jobs) })
 	if pgdriver.FaultOf(err) != pgdriver.FaultServer { // no job of this queue can be removed
-		c.w.taskFailed(retainTask, err)
+		c.taskFailed(retainTask, err)
 		n, last, err = 0, p.after, nil
 	}
 	if err != nil {
@@ -282,17 +289,17 @@ func (c *maintenance) retainSome(ctx context.Context, conn *sql.Conn) (more bool
 
 // raiseSome removes keys of EnqueueFor.
 func (c *maintenance) raiseSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
-	there, err := c.w.queue.HasEvents(ctx, c.w.planned(conn, conn), c.w.events)
+	there, err := c.queue.HasEvents(ctx, c.planned(conn, conn), c.events)
 	if !there || err != nil {
 		return false, err
 	}
-	n, err := c.w.queue.Raise(ctx, c.w.planned(conn, conn), c.w.events)
+	n, err := c.queue.Raise(ctx, c.planned(conn, conn), c.events)
 	return n > 0, err
 }
 
 func (c *maintenance) forgetSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
-	n, err := c.forgets.take(ctx, c.w, forgetTask, func(out []string, most int) ([]string, error) {
-		return c.w.queue.Forgettable(ctx, c.w.planned(conn, conn), out, most)
-	}, func(keys []string) (int, error) { return c.w.queue.Forget(ctx, c.w.planned(conn, conn), keys) })
+	n, err := c.forgets.take(ctx, c.env, forgetTask, func(out []string, most int) ([]string, error) {
+		return c.queue.Forgettable(ctx, c.planned(conn, conn), out, most)
+	}, func(keys []string) (int, error) { return c.queue.Forget(ctx, c.planned(conn, conn), keys) })
 	return n > 0, err
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // wrapped calls f through the middleware. If the middleware returns nil, the error of f stands.
-func (w *Worker) wrapped(ctx context.Context, runs []*run, f func(context.Context) error) error {
-	if len(w.cfg.middleware) == 0 {
+func (s *calls) wrapped(ctx context.Context, runs []*run, f func(context.Context) error) error {
+	if len(s.middleware) == 0 {
 		return f(ctx)
 	}
 	headers := make([]Header, len(runs))
@@ -24,8 +24,8 @@ func (w *Worker) wrapped(ctx context.Context, runs []*run, f func(context.Contex
 			return failed
 		})
 	}
-	for i := len(w.cfg.middleware) - 1; i >= 0; i-- {
-		m, inner := w.cfg.middleware[i], next
+	for i := len(s.middleware) - 1; i >= 0; i-- {
+		m, inner := s.middleware[i], next
 		next = func(ctx context.Context) error { return m(ctx, headers, inner) }
 	}
 	err := next(ctx)

@@ -53,7 +53,7 @@ func TestNextPoll(t *testing.T) {
 // By default the pause does not grow.
 func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 	t.Parallel()
-	w := &Worker{observers: &runtime.Observers{}, cfg: defaults()}
+	w := &Worker{env: &env{observers: &runtime.Observers{}}, cfg: defaults()}
 	w.slots = newSlots(0, 0, func() {})
 	p := newLoop(w, queueConfig{"q", 1}).polls
 	for range 20 {
@@ -68,7 +68,7 @@ func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 func TestNoNotifyRequestInThePauseAfterAFailure(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	l := &loop{w: &Worker{observers: &runtime.Observers{}, cfg: config{notify: "x"}}, wantAt: now.Add(-time.Hour), pausedTo: now.Add(time.Second)}
+	l := &loop{w: &Worker{env: &env{observers: &runtime.Observers{}}, cfg: config{notify: "x"}}, wantAt: now.Add(-time.Hour), pausedTo: now.Add(time.Second)}
 	if l.wantDue(now) || !l.nextWant().Equal(l.pausedTo) || !l.wantDue(l.pausedTo) {
 		t.Errorf("it asks in %v, want a second", l.nextWant().Sub(now))
 	}
@@ -81,7 +81,7 @@ func TestNoNotifyRequestInThePauseAfterAFailure(t *testing.T) {
 // were already down do not postpone the next poll for ever.
 func TestEventsThatEndALongPause(t *testing.T) {
 	t.Parallel()
-	w := &Worker{observers: &runtime.Observers{}, cfg: config{notify: "x"}}
+	w := &Worker{env: &env{observers: &runtime.Observers{}}, cfg: config{notify: "x"}}
 	now := time.Now()
 	l := &loop{w: w, woken: make(chan struct{}, 1)}
 	rest := func() {

@@ -53,7 +53,7 @@ func (l *loop) reconcile(ctx context.Context) {
 	defer cancel()
 	begin := time.Now()
 	rows, err := onLoop(ctx, l, func(conn *sql.Conn) ([]queue.Job, error) {
-		return l.w.queue.InFlight(ctx, l.w.planned(conn, conn), l.w.id, l.name)
+		return l.w.queue.InFlight(ctx, l.w.planned(conn, conn), l.w.source.ID, l.name)
 	})
 	l.failed(err)
 	if err != nil {

@@ -24,7 +24,7 @@ func TestReconcilePause(t *testing.T) {
 		{100 * time.Millisecond, lost, beat},
 		{2 * time.Second, lost, beat},
 	} {
-		l := &loop{w: &Worker{observers: &runtime.Observers{}, cfg: config{heartbeat: beat}}, doubt: c.doubt}
+		l := &loop{w: &Worker{env: &env{observers: &runtime.Observers{}}, cfg: config{heartbeat: beat}}, doubt: c.doubt}
 		if got := l.reconcilePause(c.took); got != c.want {
 			t.Errorf("after a reconciliation of %v, a claim lost: %t, the next is due in %v, want %v", c.took, !c.doubt.IsZero(), got, c.want)
 		}

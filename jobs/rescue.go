@@ -11,10 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/batch"
-	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -26,7 +25,12 @@ const rescueTick = 250 * time.Millisecond
 // there being one leader only. It runs nothing else: a less urgent task could wait for a connection
 // and delay the reset.
 type rescuer struct {
-	w      *Worker
+	*env
+	coord    *coord.Coordinator
+	delay    time.Duration // WithRescueDelay
+	interval time.Duration // of maintenance
+	back     func()        // called when jobs were released
+
 	turn   watchdog.Iteration
 	chunks chunks[int64]
 
@@ -38,7 +42,8 @@ type rescuer struct {
 }
 
 func newRescuer(w *Worker) *rescuer {
-	return &rescuer{w: w, chunks: chunks[int64]{what: refusedJob}, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{}}
+	return &rescuer{env: w.env, delay: w.cfg.rescueDelay, interval: w.maintenanceInterval, back: func() { w.loops.requestPolls() },
+		chunks: chunks[int64]{what: refusedJob}, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{}}
 }
 
 // see records which workers seem dead. rows are the workers with a row, alive those that show that
@@ -85,7 +90,7 @@ func (r *rescuer) due(now time.Time) (ids []uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, since := range r.dead {
-		if now.Sub(since) >= r.w.cfg.rescueDelay && now.Sub(r.clean[id]) >= min(r.w.maintenanceInterval, r.clean[id].Sub(since)) {
+		if now.Sub(since) >= r.delay && now.Sub(r.clean[id]) >= min(r.interval, r.clean[id].Sub(since)) {
 			ids = append(ids, id)
 		}
 	}
@@ -99,7 +104,7 @@ func (r *rescuer) took(ids []uuid.UUID, now time.Time) {
 		r.clean[id] = now
 	}
 	for id, at := range r.clean {
-		if now.Sub(at) > 10*r.w.maintenanceInterval { // the row of the worker was removed long ago
+		if now.Sub(at) > 10*r.interval { // the row of the worker was removed long ago
 			delete(r.dead, id)
 			delete(r.clean, id)
 		}
@@ -117,25 +122,13 @@ func (r *rescuer) forget() {
 // run resets jobs until ctx ends.
 func (r *rescuer) run(ctx context.Context) {
 	for backoff.Sleep(ctx, rescueTick) {
-		if !r.w.coord.Status().Leader {
+		if !r.coord.Status().Leader {
 			r.forget() // another worker may have led meanwhile
 			continue
 		}
 		if ids := r.due(time.Now()); len(ids) > 0 {
-			r.w.task(ctx, &r.turn, resetTask, func(ctx context.Context, conn *sql.Conn) error { return r.reset(ctx, conn, ids) })
+			r.task(ctx, &r.turn, resetTask, func(ctx context.Context, conn *sql.Conn) error { return r.reset(ctx, conn, ids) })
 		}
-	}
-}
-
-// task runs the statements of a loop of the leader, and notifies an error as [observe.TaskFailed].
-func (w *Worker) task(ctx context.Context, t *watchdog.Iteration, name string, f func(ctx context.Context, conn *sql.Conn) error) {
-	t.Begin()
-	defer t.End()
-	bounded, cancel := context.WithTimeout(ctx, w.limit)
-	defer cancel()
-	err := w.on(bounded, func(conn *sql.Conn) error { return f(bounded, conn) })
-	if ctx.Err() == nil {
-		w.taskFailed(name, err)
 	}
 }
 
@@ -145,19 +138,19 @@ func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) er
 	total := observe.JobsReset{Workers: ids}
 	defer func() {
 		if total.Back+total.Ended > 0 {
-			r.w.requestPolls()
-			r.w.observers.Notify(total)
+			r.back()
+			r.observers.Notify(total)
 		}
 	}()
 	for {
-		with, args, err := r.w.coord.DeadSQL(ids, r.w.cfg.rescueDelay)
+		with, args, err := r.coord.DeadSQL(ids, r.delay)
 		if err != nil {
 			return err
 		}
-		n, err := r.chunks.take(ctx, r.w, resetTask, func(out []int64, most int) ([]int64, error) {
-			return r.w.queue.Lost(ctx, r.w.planned(conn, conn), out, most, with, args...)
+		n, err := r.chunks.take(ctx, r.env, resetTask, func(out []int64, most int) ([]int64, error) {
+			return r.queue.Lost(ctx, r.planned(conn, conn), out, most, with, args...)
 		}, func(jobs []int64) (int, error) {
-			back, ended, err := r.w.queue.Reset(ctx, r.w.planned(conn, conn), jobs, with, args...)
+			back, ended, err := r.queue.Reset(ctx, r.planned(conn, conn), jobs, with, args...)
 			total.Back, total.Ended = total.Back+back, total.Ended+ended
 			return back + ended, err
 		})
@@ -179,14 +172,14 @@ const mostTaken = 1000
 
 // chunks are the rows that a task of the leader processes in chunks.
 type chunks[K cmp.Ordered] struct {
-	what    func(w *Worker, id K, err error) error // names a refused row and the remedy
+	what    func(e *env, id K, err error) error // names a refused row and the remedy
 	pace    batch.Pace
 	refused batch.Refused[K]
 }
 
 // take finds a chunk of rows and processes it. It returns how many rows were processed. Rows that
 // the database refuses are reported, and left out of the next calls for a while.
-func (s *chunks[K]) take(ctx context.Context, w *Worker, task string, find func(out []K, most int) ([]K, error), take func(ids []K) (int, error)) (taken int, err error) {
+func (s *chunks[K]) take(ctx context.Context, e *env, task string, find func(out []K, most int) ([]K, error), take func(ids []K) (int, error)) (taken int, err error) {
 	begin, most := time.Now(), s.pace.Most(mostTaken)
 	out := s.refused.Begin(begin)
 	s.refused.Partly(nil)
@@ -203,20 +196,20 @@ func (s *chunks[K]) take(ctx context.Context, w *Worker, task string, find func(
 		taken += n
 		return err
 	}, func(id K, err error) error {
-		err = s.what(w, id, err)
+		err = s.what(e, id, err)
 		if _, ok := s.refused.Add(id, err, time.Now()); !ok {
 			return fmt.Errorf("more than %d rows are refused, the last one: %w", batch.MostRefused, err)
 		}
 		refused = append(refused, err)
 		return nil
 	})
-	s.pace.Took(len(ids), time.Since(begin), w.limit, err)
+	s.pace.Took(len(ids), time.Since(begin), e.limit, err)
 	switch len(refused) {
 	case 0:
 	case 1:
-		w.taskFailed(task, refused[0])
+		e.taskFailed(task, refused[0])
 	default:
-		w.taskFailed(task, fmt.Errorf("%w (and %d more rows)", refused[0], len(refused)-1))
+		e.taskFailed(task, fmt.Errorf("%w (and %d more rows)", refused[0], len(refused)-1))
 	}
 	if err == nil && taken == 0 && len(refused) > 0 {
 		return len(refused), nil // there may be more rows behind the refused ones
@@ -225,17 +218,6 @@ func (s *chunks[K]) take(ctx context.Context, w *Worker, task string, find func(
 }
 
 // refusedJob describes a job that the database refuses to change.
-func refusedJob(w *Worker, id int64, err error) error {
-	return fmt.Errorf("job %d: %w", id, w.refusal(id, err))
-}
-
-// refusal returns why the database refuses to change a job, and the remedy.
-func (w *Worker) refusal(id int64, err error) error {
-	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
-		return w.queue.ExplainDuplicate(id, err)
-	}
-	if pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
-		return fmt.Errorf("another transaction has locked it, and others go on: %w", errtext.Of(err))
-	}
-	return fmt.Errorf("the database refuses it, and others go on: mend what refuses it, such as a constraint or a trigger of %s or %s: %w", w.tables.Jobs, w.tables.History, errtext.Of(err))
+func refusedJob(e *env, id int64, err error) error {
+	return fmt.Errorf("job %d: %w", id, e.refusal(id, err))
 }

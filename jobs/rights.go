@@ -14,8 +14,8 @@ import (
 // statements run for the first time after weeks, and would then fail for ever. Under row-level
 // security, other statements would find no row and return no error: a paused queue would not seem
 // paused. The tables of consumers are checked only if they exist.
-func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs, events tables.Tables) error {
-	needs := append(rights.JobsWorker(t, w.cfg.leader == LeaderStrategyLease), rights.JobsEmitters(events)...)
+func checkRights(ctx context.Context, conn *sql.Conn, lease bool, t tables.Jobs, events tables.Tables) error {
+	needs := append(rights.JobsWorker(t, lease), rights.JobsEmitters(events)...)
 	if err := rights.Check(ctx, conn, "", needs); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 // run is a job that this worker has claimed.
 type run struct {
 	jobrun.Run
-	w       *Worker
+	env     *env
 	loop    *loop
 	handler *handler
 	row     queue.Job
@@ -68,7 +68,7 @@ func (r *run) log(ctx context.Context, entry json.RawMessage) error {
 		return nil
 	}
 	r.logged.Store(true)
-	return r.w.queue.Log(ctx, r.w.db, r.row.ID, r.row.Attempt, entry)
+	return r.env.queue.Log(ctx, r.env.db, r.row.ID, r.row.Attempt, entry)
 }
 
 // errCompletes refuses a second completion of the job.
@@ -86,7 +86,7 @@ func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 	if r.dryRun != nil {
 		return r.dryRun.completeIn(ctx, tx)
 	}
-	err := r.w.completeIn(ctx, tx, []completion{{r, result}})
+	err := r.env.completeIn(ctx, tx, []completion{{r, result}})
 	if err == nil {
 		r.inTx.Store(true)
 	}
@@ -106,10 +106,10 @@ var errRowLocked = errors.New("another transaction has locked the job's row, suc
 // completeIn completes runs in a transaction. It waits for locked rows for half of the time that a
 // statement may take, and then returns errRowLocked. It returns ErrClaimLost if another worker has
 // one of the jobs.
-func (w *Worker) completeIn(ctx context.Context, tx Querier, all []completion) error {
-	left, late := slices.Clone(all), time.Now().Add(w.limit/2)
+func (e *env) completeIn(ctx context.Context, tx Querier, all []completion) error {
+	left, late := slices.Clone(all), time.Now().Add(e.limit/2)
 	for tries := 1; ; tries++ {
-		if err := w.completeOnce(ctx, tx, &left); err != nil || len(left) == 0 {
+		if err := e.completeOnce(ctx, tx, &left); err != nil || len(left) == 0 {
 			return err
 		}
 		if time.Now().After(late) {
@@ -122,7 +122,7 @@ func (w *Worker) completeIn(ctx context.Context, tx Querier, all []completion) e
 }
 
 // completeOnce completes the runs whose rows are not locked. The others stay in left.
-func (w *Worker) completeOnce(ctx context.Context, tx Querier, left *[]completion) error {
+func (e *env) completeOnce(ctx context.Context, tx Querier, left *[]completion) error {
 	var bare []queue.Run
 	var ends []queue.End
 	for _, c := range *left {
@@ -134,7 +134,7 @@ func (w *Worker) completeOnce(ctx context.Context, tx Querier, left *[]completio
 	}
 	done := make(map[int64]bool, len(*left))
 	if len(bare) > 0 {
-		ids, err := w.queue.Complete(ctx, tx, bare)
+		ids, err := e.queue.Complete(ctx, tx, bare)
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (w *Worker) completeOnce(ctx context.Context, tx Querier, left *[]completio
 		}
 	}
 	if len(ends) > 0 {
-		settled, err := w.queue.Settle(ctx, tx, ends)
+		settled, err := e.queue.Settle(ctx, tx, ends)
 		if err != nil {
 			return err
 		}
@@ -152,11 +152,11 @@ func (w *Worker) completeOnce(ctx context.Context, tx Querier, left *[]completio
 		}
 	}
 	*left = slices.DeleteFunc(*left, func(c completion) bool { return done[c.run.row.ID] })
-	return w.stillRun(ctx, tx, *left)
+	return e.stillRun(ctx, tx, *left)
 }
 
 // stillRun returns ErrClaimLost if one of the jobs does not belong to this worker any more.
-func (w *Worker) stillRun(ctx context.Context, tx Querier, all []completion) error {
+func (e *env) stillRun(ctx context.Context, tx Querier, all []completion) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (w *Worker) stillRun(ctx context.Context, tx Querier, all []completion) err
 	for i, c := range all {
 		runs[i] = c.run.row.Run
 	}
-	judged, err := w.queue.Judge(ctx, tx, runs)
+	judged, err := e.queue.Judge(ctx, tx, runs)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 // thousand goroutines would spend most of their time on growing their stacks. So a list of calls
 // begins with few goroutines. If these do not keep up, each waiting call gets its own.
 type runners struct {
-	w *Worker
+	execute func(runs []*run) // runs a call
 
 	mu       sync.Mutex
 	waiting  [][]*run
@@ -67,7 +67,7 @@ func (c *runners) runner() {
 		runs := c.waiting[0]
 		c.waiting = c.waiting[1:]
 		c.mu.Unlock()
-		c.w.execute(runs)
+		c.execute(runs)
 		c.mu.Lock()
 		c.finished++
 		c.mu.Unlock()

@@ -3,11 +3,13 @@ package jobs
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
@@ -68,34 +70,28 @@ func (e *ending) size() int {
 const unstartedDelay = time.Second
 
 // settle gives outcomes to the settler.
-func (w *Worker) settle(all []outcome) {
+func (s *calls) settle(all []outcome) {
 	for _, o := range all {
 		r := o.run
 		o.cause = cmp.Or(o.cause, r.Ended()) // what ends the run during the hook is not the cause
-		w.afterHandle(r, o.err)
+		s.afterHandle(r, o.err)
 		e := &ending{outcome: o, took: time.Since(r.Since()), mayBeDone: o.kind == doubtful}
 		if o.kind == completed {
 			r.Settle()
-			w.settled(e, queue.Completed)
+			s.settled(e, queue.Completed)
 			continue
 		}
-		w.settling(r)
+		s.settler.settling(r)
 		e.decide()
-		w.settler.add(e)
+		s.settler.add(e)
 	}
-}
-
-// settling begins to settle a run, whose ending the settler gets next. A stop waits for the ending.
-func (w *Worker) settling(r *run) {
-	w.settler.Expect()
-	r.Settle()
 }
 
 // afterHandle calls the hook AfterHandle. Every path that ends a run calls it once, for each call
 // of BeforeHandle.
-func (w *Worker) afterHandle(r *run, err error) {
-	if after := w.cfg.hooks.AfterHandle; after != nil {
-		w.observers.Call("AfterHandle", func() { after(w.handling, r.header, err) })
+func (s *calls) afterHandle(r *run, err error) {
+	if s.after != nil {
+		s.observers.Call("AfterHandle", func() { s.after(s.handling, r.header, err) })
 	}
 }
 
@@ -124,36 +120,53 @@ func released(r *run, why string) queue.End {
 	return queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Error: why, Delay: microseconds(unstartedDelay)}
 }
 
+// reports ends runs in this worker: nothing is left to store.
+type reports struct {
+	*env
+	inFlight   jobrun.InFlight[*run]
+	extensions []jobflow.Extension
+}
+
 // settled records that the outcome of a job is stored.
-func (w *Worker) settled(e *ending, state queue.State) {
+func (p *reports) settled(e *ending, state queue.State) {
 	r := e.run
-	w.inFlight.Drop(r)
+	p.inFlight.Drop(r)
 	r.loop.count(state, e.end.Counts)
-	w.notifyExtensions(state, r.row.Meta)
-	w.observers.Notify(observe.JobDone{Job: observe.Job(r.header), State: string(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.Since().Sub(r.row.RunAt)})
+	p.notifyExtensions(state, r.row.Meta)
+	p.observers.Notify(observe.JobDone{Job: observe.Job(r.header), State: string(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.Since().Sub(r.row.RunAt)})
 }
 
 // settledBefore records an outcome that an earlier statement has stored. If the COMMIT of the
 // handler's transaction has completed the job, the later decision is void.
-func (w *Worker) settledBefore(e *ending, state queue.State) {
+func (p *reports) settledBefore(e *ending, state queue.State) {
 	if state == queue.Completed {
 		e.err, e.end.Counts = nil, false
 	}
-	w.settled(e, state)
+	p.settled(e, state)
 }
 
 // lost records that another worker has the job of a run.
-func (w *Worker) lost(r *run) {
-	w.inFlight.Drop(r)
+func (p *reports) lost(r *run) {
+	p.inFlight.Drop(r)
 	r.loop.countLost()
-	w.observers.Notify(observe.JobLost{Job: observe.Job(r.header)})
+	p.observers.Notify(observe.JobLost{Job: observe.Job(r.header)})
+}
+
+// notifyExtensions notifies the extensions that a job has finished.
+func (p *reports) notifyExtensions(state queue.State, meta json.RawMessage) {
+	if len(meta) == 0 || !State(state).Finished() {
+		return
+	}
+	for _, c := range p.extensions {
+		c.Ended(meta)
+	}
 }
 
 // answersNow reports whether the database answers on another connection.
-func (w *Worker) answersNow() bool {
-	ctx, cancel := context.WithTimeout(w.running, leaveTimeout)
+func (s *calls) answersNow() bool {
+	ctx, cancel := context.WithTimeout(s.running, leaveTimeout)
 	defer cancel()
-	return pgdriver.Answers(ctx, w.db.DB) == nil
+	return pgdriver.Answers(ctx, s.db.DB) == nil
 }
 
 // ErrUnsettled reports that the database did not answer when the worker stopped. The outcomes of

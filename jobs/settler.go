@@ -18,7 +18,7 @@ import (
 // settler stores the outcomes of jobs.
 type settler struct {
 	*jobrun.Settler[*ending]
-	w    *Worker
+	*reports
 	turn watchdog.Iteration
 
 	mu  sync.Mutex
@@ -26,10 +26,16 @@ type settler struct {
 }
 
 func newSettler(w *Worker) *settler {
-	s := &settler{Settler: jobrun.NewSettler[*ending](), w: w}
-	s.Store, s.Report, s.Room = s.storeBounded, s.report, w.wakeLoops
+	s := &settler{Settler: jobrun.NewSettler[*ending](), reports: &w.reports}
+	s.Store, s.Report, s.Room = s.storeBounded, s.report, func() { w.loops.wake() }
 	s.LockedRow, s.Gather, s.Turn = errRowLocked, jobrun.Gather, &s.turn
 	return s
+}
+
+// settling begins to settle a run, whose ending the settler gets next. A stop waits for the ending.
+func (s *settler) settling(r *run) {
+	s.Expect()
+	r.Settle()
 }
 
 func (s *settler) add(e *ending) { s.Add(e, e.size()) }
@@ -42,7 +48,7 @@ func (s *settler) status() (waits int, err error) {
 }
 
 // run stores outcomes until ctx ends.
-func (s *settler) run(ctx context.Context) { s.Run(ctx, s.w.limit) }
+func (s *settler) run(ctx context.Context) { s.Run(ctx, s.limit) }
 
 // report notifies observers of the result of a statement.
 func (s *settler) report(batch []*ending, err error) {
@@ -86,7 +92,7 @@ func (s *settler) stored() {
 	s.err = err
 	s.mu.Unlock()
 	if stuck == 0 {
-		s.w.observers.End(about(observe.ConditionSettle, ""))
+		s.observers.End(about(observe.ConditionSettle, ""))
 	}
 }
 
@@ -100,14 +106,14 @@ func (s *settler) fails(err error) {
 	s.mu.Lock()
 	s.err = err
 	s.mu.Unlock()
-	s.w.observers.Begin(about(observe.ConditionSettle, ""), err)
-	s.w.observers.Notify(observe.StatementFailed{Condition: observe.ConditionSettle, Err: err})
+	s.observers.Begin(about(observe.ConditionSettle, ""), err)
+	s.observers.Notify(observe.StatementFailed{Condition: observe.ConditionSettle, Err: err})
 }
 
 func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
-	ctx, cancel := context.WithTimeout(ctx, s.w.limit)
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
-	return s.w.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, s.w.planned(conn, conn), batch) })
+	return s.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, s.planned(conn, conn), batch) })
 }
 
 // store settles jobs. It may be repeated with the same jobs. If a job is not concluded, its row was
@@ -131,7 +137,7 @@ func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error 
 	if err := s.complete(ctx, on, bare); err != nil {
 		return err
 	}
-	if err := s.storeOthers(ctx, on, others); err != nil || len(later) == 0 {
+	if err := s.each(ctx, on, others, func(part []*ending) error { return s.settle(ctx, on, part) }); err != nil || len(later) == 0 {
 		return err
 	}
 	return s.store(ctx, on, later)
@@ -139,7 +145,7 @@ func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error 
 
 func (s *settler) complete(ctx context.Context, on Querier, all []*ending) error {
 	return s.each(ctx, on, all, func(part []*ending) error {
-		ids, err := s.w.queue.Complete(ctx, on, runsOf(part))
+		ids, err := s.queue.Complete(ctx, on, runsOf(part))
 		states := make(map[int64]queue.State, len(ids))
 		for _, id := range ids {
 			states[id] = queue.Completed
@@ -155,17 +161,13 @@ func (s *settler) complete(ctx context.Context, on Querier, all []*ending) error
 	})
 }
 
-// storeOthers settles the jobs that are not completed, and those that have a result or a log.
-func (s *settler) storeOthers(ctx context.Context, on Querier, all []*ending) error {
-	return s.each(ctx, on, all, func(part []*ending) error { return s.settle(ctx, on, part) })
-}
-
+// settle settles the jobs that are not completed, and those that have a result or a log.
 func (s *settler) settle(ctx context.Context, on Querier, part []*ending) error {
 	ends := make([]queue.End, len(part))
 	for i, e := range part {
 		ends[i] = e.end
 	}
-	settled, err := s.w.queue.Settle(ctx, on, ends)
+	settled, err := s.queue.Settle(ctx, on, ends)
 	if err != nil {
 		return err
 	}
@@ -198,7 +200,7 @@ func (s *settler) each(ctx context.Context, on Querier, all []*ending, f func(pa
 				return err
 			}
 		}
-		e.Why = s.w.refusal(e.run.row.ID, err)
+		e.Why = s.refusal(e.run.row.ID, err)
 		return nil
 	})
 }
@@ -216,7 +218,7 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 	}
 	before := map[int64]queue.State{}
 	if len(missing) > 0 {
-		settled, err := s.w.queue.Judge(ctx, on, runsOf(missing))
+		settled, err := s.queue.Judge(ctx, on, runsOf(missing))
 		if err != nil {
 			return err
 		}
@@ -229,14 +231,14 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 		e.Concluded = before[id] != queue.Running
 		switch state, ok := states[id]; {
 		case ok:
-			s.w.settled(e, state)
+			s.settled(e, state)
 		case !e.Concluded:
 		case before[id] == queue.Gone && (e.mayBeDone || e.run.inTx.Load()):
-			s.w.settledBefore(e, queue.Completed)
+			s.settledBefore(e, queue.Completed)
 		case before[id] != "" && before[id] != queue.Gone:
-			s.w.settledBefore(e, before[id])
+			s.settledBefore(e, before[id])
 		default:
-			s.w.lost(e.run)
+			s.lost(e.run)
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ const reserve = 3
 
 // prepare runs all checks before anything starts, and makes the parts of the worker.
 func (w *Worker) prepare(ctx context.Context) error {
-	if err := w.startup.Validate(w.validate()...); err != nil {
+	if err := w.startup.Validate(validate(w.handlers, w.cfg)...); err != nil {
 		return err
 	}
 	return w.startup.Check(ctx, w.check)
@@ -31,17 +31,15 @@ func (w *Worker) check(ctx context.Context, _ pgdriver.Pooling, _ bool) error {
 	if err := w.checkDatabase(ctx); err != nil {
 		return err
 	}
-	if n := w.db.Stats().MaxOpenConnections; n > 0 {
-		w.txs = make(chan struct{}, max(n-reserve, 1))
-	}
 	w.looping = make(chan struct{}, mostLooping)
 	w.kinds = w.handlers.kinds()
-	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, w.wakeLoops)
-	w.runners.w = w
+	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, func() { w.loops.wake() })
 	w.settler = newSettler(w)
+	w.runners.execute = newCalls(w).execute
 	w.rescuer = newRescuer(w)
 	w.maintenance = newMaintenance(w)
 	w.coord = coord.New(w.coordination())
+	w.rescuer.coord = w.coord
 	for _, q := range w.cfg.served() {
 		if len(w.kinds) > 0 { // else there is no kind to claim
 			w.loops = append(w.loops, newLoop(w, q))
@@ -52,12 +50,12 @@ func (w *Worker) check(ctx context.Context, _ pgdriver.Pooling, _ bool) error {
 }
 
 // validate returns the errors of the arguments of NewWorker.
-func (w *Worker) validate() []error {
-	all := append([]error{}, w.handlers.errs...)
-	if len(w.handlers.of)+len(w.handlers.errs)+len(w.cfg.extensions) == 0 {
+func validate(handlers *Handlers, c config) []error {
+	all := append([]error{}, handlers.errs...)
+	if len(handlers.of)+len(handlers.errs)+len(c.extensions) == 0 {
 		all = append(all, errNoHandlers)
 	}
-	return append(all, w.cfg.validate())
+	return append(all, c.validate())
 }
 
 // checkDatabase resolves every table once, on one connection. A search path that a handler leaves
@@ -72,7 +70,7 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	if err := w.checkRights(ctx, conn, t, events); err != nil {
+	if err := checkRights(ctx, conn, w.cfg.leader == LeaderStrategyLease, t, events); err != nil {
 		return err
 	}
 	if err := migrations.CheckJobs(ctx, conn, &migrations.Config{Names: w.cfg.names}); err != nil {
@@ -100,21 +98,21 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 // worker that claims a job runs it.
 func (w *Worker) coordination() coord.Config {
 	c := coord.Config{
-		DB: w.db.DB, ID: w.id, Units: w.kinds, Column: "kinds",
+		DB: w.db.DB, ID: w.source.ID, Units: w.kinds, Column: "kinds",
 		Nodes: w.tables.Workers, Stopped: w.tables.Stopped, Leader: w.tables.Leader, Changes: w.tables.Changes, Token: w.tables.Token,
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
 		Lease: w.cfg.leader == LeaderStrategyLease, Hostname: w.cfg.hostname,
-		Status:      w.heartbeatStatus,
+		Status:      func() ([]byte, error) { return w.Status().MarshalJSON() },
 		Incarnation: runtime.StartedSQL + `::text`, FailedOver: w.failover.Beat,
 		OnMembers: w.rescuer.see, OnDrain: w.life.Stop.Drain,
 		OnLeader: func(leads bool) {
-			w.observers.Notify(observe.LeadershipChanged{Worker: w.source(), Leader: leads})
+			w.observers.Notify(observe.LeadershipChanged{Worker: w.source, Leader: leads})
 		},
 		OnFailure: func(err error) {
 			w.failover.Forget()
 			err = errtext.Of(err)
 			w.observers.Begin(about(observe.ConditionCoordination, ""), err)
-			w.observers.Notify(observe.CoordinationFailed{Worker: w.source(), Err: err})
+			w.observers.Notify(observe.CoordinationFailed{Worker: w.source, Err: err})
 		},
 		OnBack: func() {
 			w.maintenance.token.Store(true)
@@ -123,21 +121,4 @@ func (w *Worker) coordination() coord.Config {
 		OnTaskFailed: w.taskFailed,
 	}
 	return c
-}
-
-// heartbeatStatus returns the status that a heartbeat stores in the table of workers.
-func (w *Worker) heartbeatStatus() ([]byte, error) { return w.Status().MarshalJSON() }
-
-// requestPolls makes every queue poll soon.
-func (w *Worker) requestPolls() {
-	for _, l := range w.loops {
-		l.requestPoll()
-	}
-}
-
-// wakeLoops wakes the loops of all queues.
-func (w *Worker) wakeLoops() {
-	for _, l := range w.loops {
-		l.wake()
-	}
 }

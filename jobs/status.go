@@ -1,9 +1,7 @@
 package jobs
 
 import (
-	"cmp"
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -85,7 +83,7 @@ func (w *Worker) Status() Status {
 	s.NotifyError = w.listener.Err()
 	for i, l := range w.loops {
 		s.Queues[i] = l.status()
-		s.Queues[i].Overdue, s.Queues[i].OverdueSince = l.overdue()
+		s.Queues[i].Overdue, s.Queues[i].OverdueSince = w.inFlight.OverdueOf(l.has)
 	}
 	return s
 }
@@ -102,14 +100,8 @@ type RunningJob struct {
 // any time, also from a handler.
 func (w *Worker) Running() []RunningJob {
 	var all []RunningJob
-	for _, r := range w.inFlight.Called() {
-		all = append(all, RunningJob{Header: r.header, Since: r.Since()})
+	for _, r := range w.inFlight.Holding() {
+		all = append(all, RunningJob{Header: r.header, Since: r.Since(), Overdue: r.GaveUp()})
 	}
-	for _, r := range w.inFlight.Overdue() {
-		all = append(all, RunningJob{Header: r.header, Since: r.Since(), Overdue: true})
-	}
-	slices.SortFunc(all, func(a, b RunningJob) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
-	})
 	return all
 }

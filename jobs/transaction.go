@@ -24,20 +24,20 @@ type transaction struct {
 
 // takeTx takes a connection for a handler's transaction. It waits for its turn, so that the worker
 // keeps the connections of reserve. A job that waits here does not run yet.
-func (w *Worker) takeTx(ctx context.Context) (*transaction, error) {
+func (s *calls) takeTx(ctx context.Context) (*transaction, error) {
 	t := &transaction{free: func() {}}
-	if w.txs != nil {
+	if s.txs != nil {
 		select {
-		case w.txs <- struct{}{}:
-			t.free = func() { <-w.txs }
+		case s.txs <- struct{}{}:
+			t.free = func() { <-s.txs }
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.limit)
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
-	defer time.AfterFunc(w.limit/2, w.pool.SweepNow.Send).Stop()
-	conn, err := w.db.Conn(ctx)
+	defer time.AfterFunc(s.limit/2, s.pool.SweepNow.Send).Stop()
+	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		t.free()
 		return nil, fmt.Errorf("take a connection: %w", err)

@@ -14,7 +14,6 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/internal/watchdog"
@@ -33,32 +32,27 @@ const (
 
 // Worker runs jobs. It starts once.
 type Worker struct {
-	id                  uuid.UUID
-	db                  pgdriver.Pool
+	*env
+	reports
 	handlers            *Handlers
 	cfg                 config
 	grace               time.Duration
 	maintenanceInterval time.Duration // interval of maintenance
-	limit               time.Duration // bounds a statement of the worker's own
 	hangsAfter          time.Duration // bounds a turn of a loop, for Live
 
 	life    runtime.Life
 	startup runtime.Start
 	state   atomic.Value // observe.State
-	pool    *runtime.Pool
 
 	// prepare sets these fields. Functions other than Start may read them once ready is closed.
 	ready          chan struct{}
-	queue          *queue.Queue
-	tables         tables.Jobs
 	events         tables.Tables // of package worker
 	kinds          []string
 	jobsChannel    string // notification channel of new jobs
 	changesChannel string // notification channel of operations
 	coord          *coord.Coordinator
-	loops          []*loop
+	loops          loops
 	slots          *slots
-	txs            chan struct{} // bounds the transactions of handlers; nil: no bound
 	looping        chan struct{} // bounds the statements of the loops
 	settler        *settler
 	rescuer        *rescuer
@@ -66,20 +60,19 @@ type Worker struct {
 	listener       runtime.Listener
 
 	// handling is the context of all handlers. It ends when a stop has reached WithShutdownTimeout.
-	handling  context.Context
-	running   context.Context // context of all other goroutines; ends before Start returns
-	inFlight  jobrun.InFlight[*run]
-	runners   runners
-	failover  runtime.Failover
-	observers *runtime.Observers
+	handling context.Context
+	running  context.Context // context of all other goroutines; ends before Start returns
+	runners  runners
+	failover runtime.Failover
 }
 
 // NewWorker makes a worker. Start checks the arguments and runs the worker. handlers must not
 // change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
+	e := &env{source: observe.Worker{Kind: observe.KindJobs, ID: uuid.New()}, db: pgdriver.NewPool(db), limit: statementLimit}
 	w := &Worker{
-		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: watchdog.Limit, maintenanceInterval: maintenanceEvery,
-		inFlight: jobrun.InFlight[*run]{Lost: ErrClaimLost}, ready: make(chan struct{}),
+		env: e, handlers: handlers, cfg: defaults(), grace: grace, hangsAfter: watchdog.Limit, maintenanceInterval: maintenanceEvery,
+		ready: make(chan struct{}),
 	}
 	if handlers == nil {
 		w.handlers = NewHandlers()
@@ -94,7 +87,8 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 		Grace: func() time.Duration { return leaveTimeout }, Entered: func(s observe.State) { w.state.Store(s) },
 	}
 	w.state.Store(observe.StateNew)
-	w.observers = runtime.NewObservers(w.source(), w.cfg.loggers, w.cfg.observers)
+	w.reports = reports{env: e, inFlight: jobrun.InFlight[*run]{Lost: ErrClaimLost}, extensions: w.cfg.extensions}
+	w.observers = runtime.NewObservers(w.source, w.cfg.loggers, w.cfg.observers)
 	w.startup = runtime.Start{
 		Package: "jobs", DB: w.db, Least: reserve + 1, Further: "one more for every job of RegisterTx that is to run at the same time",
 		Locks: w.cfg.leader == LeaderStrategyAdvisory, Limit: w.cfg.startLimit, Option: "WithStartLimit", Observers: w.observers,
@@ -102,14 +96,14 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w.pool = runtime.NewPool(w.db, ErrPoolClosed, w.observers)
 	w.failover.CloseFor = w.cfg.heartbeatTimeout
 	w.listener = runtime.Listener{
-		Package: "jobs", Of: "jobs", ConnString: w.cfg.notify, Echo: "jobs_echo_" + w.id.String(), Every: runtime.EchoEvery, EchoAgain: echoAgain,
-		Observers: w.observers, Exec: w.exec, Down: w.wakeLoops,
+		Package: "jobs", Of: "jobs", ConnString: w.cfg.notify, Echo: "jobs_echo_" + w.source.ID.String(), Every: runtime.EchoEvery, EchoAgain: echoAgain,
+		Observers: w.observers, Exec: w.exec, Down: func() { w.loops.wake() },
 	}
 	return w
 }
 
 // ID returns the ID of this worker in the tables.
-func (w *Worker) ID() uuid.UUID { return w.id }
+func (w *Worker) ID() uuid.UUID { return w.source.ID }
 
 // Stop asks the worker to stop claiming, to wait for the jobs in flight and to end. It returns at
 // once, and Start waits. Stop may be called at any time, any number of times, also from a handler.
@@ -155,7 +149,7 @@ func (w *Worker) begin(p *runtime.Phases) error {
 // work starts all goroutines. It returns when the loops have ended and the outcomes of their jobs
 // are stored.
 func (w *Worker) work(p *runtime.Phases) error {
-	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
+	w.observers.Notify(observe.WorkerStarted{Worker: w.source})
 	member, leave := context.WithCancel(p.Running) // of those that share the jobs
 	defer leave()
 	p.Background.Run(func() error {
@@ -224,11 +218,5 @@ func (w *Worker) leave(p *runtime.Phases, err error) {
 	ctx, cancel := context.WithTimeout(p.Beyond, leaveTimeout)
 	defer cancel()
 	w.taskFailed("leave", w.coord.Leave(ctx, err != nil))
-	w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err, Drained: w.life.Drained()})
-}
-
-func (w *Worker) taskFailed(task string, err error) {
-	if err != nil {
-		w.observers.Notify(observe.TaskFailed{Worker: w.source(), Task: task, Err: errtext.Of(err)})
-	}
+	w.observers.Notify(observe.WorkerStopped{Worker: w.source, Err: err, Drained: w.life.Drained()})
 }

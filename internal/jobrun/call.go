@@ -3,6 +3,7 @@ package jobrun
 
 import (
 	"context"
+	"os"
 	"sync/atomic"
 	"time"
 )
@@ -75,4 +76,13 @@ func Wake(c chan<- struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
+}
+
+// Hostname returns $HOSTNAME or, without one, the name that the system gives.
+func Hostname() string {
+	if h := os.Getenv("HOSTNAME"); h != "" {
+		return h
+	}
+	h, _ := os.Hostname() // the name only informs people
+	return h
 }

@@ -1,6 +1,7 @@
 package jobrun
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -179,6 +180,37 @@ func (h *InFlight[R]) Called() []R {
 	defer h.mu.Unlock()
 	all := slices.Collect(maps.Values(h.runs))
 	return slices.DeleteFunc(all, func(r R) bool { return r.base().Phase() != Running || h.overdue[r] })
+}
+
+// Holding returns the runs that hold slots, the longest first. The handlers of those that GaveUp
+// ignore the end of their contexts.
+func (h *InFlight[R]) Holding() []R {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := slices.Collect(maps.Keys(h.overdue))
+	for _, r := range h.runs {
+		if r.base().Phase() == Running && !h.overdue[r] {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b R) int {
+		return cmp.Or(a.base().Since().Compare(b.base().Since()), cmp.Compare(a.base().Claim.ID, b.base().Claim.ID))
+	})
+	return all
+}
+
+// Busy reports whether one of the runs that of selects is not settling.
+func (h *InFlight[R]) Busy(of func(R) bool) bool {
+	return slices.ContainsFunc(h.All(), func(r R) bool { return of(r) && r.base().Phase() != Settling })
+}
+
+// OverdueOf counts the runs of Overdue that of selects. since is when the first of them got its slot.
+func (h *InFlight[R]) OverdueOf(of func(R) bool) (n int, since time.Time) {
+	all := slices.DeleteFunc(h.Overdue(), func(r R) bool { return !of(r) })
+	if len(all) > 0 {
+		since = all[0].base().Since()
+	}
+	return len(all), since
 }
 
 // Overdue returns the runs that were given up and whose handlers have not returned. The first that

@@ -51,8 +51,9 @@ func TestInFlightSlots(t *testing.T) {
 	check := func(what string, called int, overdue ...*run) {
 		t.Helper()
 		got := set.Overdue()
-		if len(set.Called()) != called || len(got) != len(overdue) {
-			t.Fatalf("%s: %d run, and %d are overdue", what, len(set.Called()), len(got))
+		n, since := set.OverdueOf(func(*run) bool { return true })
+		if len(set.Holding()) != called+len(overdue) || len(got) != len(overdue) || n != len(got) || n > 0 && !since.Equal(got[0].Since()) {
+			t.Fatalf("%s: %d hold slots, and %d are overdue, %d since %v", what, len(set.Holding()), len(got), n, since)
 		}
 		for i, r := range overdue {
 			if got[i] != r {
@@ -61,6 +62,9 @@ func TestInFlightSlots(t *testing.T) {
 		}
 	}
 	check("at first", 3)
+	if got := set.Holding(); got[0] != early || got[2] != first || !set.Busy(func(r *run) bool { return r == first }) || set.Busy(func(*run) bool { return false }) {
+		t.Errorf("the longest is %d", got[0].Claim.ID)
+	}
 	set.GiveUp(first)
 	set.GiveUp(second)
 	check("given up", 1, second, first)

@@ -67,28 +67,35 @@ var jobMutants = []Mutant{
 	{
 		Name: "unchecked-completion", Jobs: true,
 		Mistake: "CompleteTx checks for errors of its statement, and not for how many jobs that has completed",
-		Edits: []Edit{{"jobs/run.go", `	return w.stillRun(ctx, tx, *left)`, `	*left = nil
+		Edits: []Edit{{"jobs/run.go", `	return e.stillRun(ctx, tx, *left)`, `	*left = nil
 	return nil`}},
 		Faults: jobCalm + ",stall=6",
 	},
 	{
 		Name: "no-verdict", Jobs: true,
 		Mistake: "what a statement did not find to settle is another's; nobody reads whether the one before has settled it",
-		Edits:   []Edit{{"jobs/settler.go", `settled, err := s.w.queue.Judge(ctx, on, runsOf(missing))`, `settled, err := []queue.Settled(nil), ctx.Err()`}},
+		Edits:   []Edit{{"jobs/settler.go", `settled, err := s.queue.Judge(ctx, on, runsOf(missing))`, `settled, err := []queue.Settled(nil), ctx.Err()`}},
 		Faults:  jobCalm + ",cut=6",
 	},
 	{
 		Name: "rescue-after-maintenance", Jobs: true,
 		Mistake: "a leader does one thing after the other: the jobs of the dead wait for what it removes",
-		Edits: []Edit{{"jobs/rescue.go", `		if ids := r.due(time.Now()); len(ids) > 0 {`, `		for r.w.maintenance.turn.Lasts() > 0 && backoff.Sleep(ctx, rescueTick) {
+		Edits: []Edit{
+			{"jobs/rescue.go", `	chunks chunks[int64]
+`, `	other  *maintenance
+	chunks chunks[int64]
+`},
+			{"jobs/start.go", `	w.rescuer.coord = w.coord`, `	w.rescuer.coord, w.rescuer.other = w.coord, w.maintenance`},
+			{"jobs/rescue.go", `		if ids := r.due(time.Now()); len(ids) > 0 {`, `		for r.other.turn.Lasts() > 0 && backoff.Sleep(ctx, rescueTick) {
 		}
-		if ids := r.due(time.Now()); len(ids) > 0 {`}},
+		if ids := r.due(time.Now()); len(ids) > 0 {`},
+		},
 		Test: Test{"./jobs", "TestMaintenanceDelaysNoRescue"},
 	},
 	{
 		Name: "verdict-as-asked", Jobs: true,
 		Mistake: "what was settled before, its answer lost, was settled as it was asked for",
-		Edits:   []Edit{{"jobs/settler.go", `s.w.settledBefore(e, before[id])`, `s.w.settled(e, e.end.To)`}},
+		Edits:   []Edit{{"jobs/settler.go", `s.settledBefore(e, before[id])`, `s.settled(e, e.end.To)`}},
 		Test:    Test{"./jobs", "TestCompleteTx"},
 	},
 	{
