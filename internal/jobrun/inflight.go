@@ -174,14 +174,6 @@ func (h *InFlight[R]) Returned(r R) {
 	delete(h.overdue, r)
 }
 
-// Called returns the runs that hold slots, without those whose handlers were given up.
-func (h *InFlight[R]) Called() []R {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := slices.Collect(maps.Values(h.runs))
-	return slices.DeleteFunc(all, func(r R) bool { return r.base().Phase() != Running || h.overdue[r] })
-}
-
 // Holding returns the runs that hold slots, the longest first. The handlers of those that GaveUp
 // ignore the end of their contexts.
 func (h *InFlight[R]) Holding() []R {

@@ -46,10 +46,8 @@ func (w *Worker) Ready(ctx context.Context, _ time.Duration) []error { return w.
 func (w *Worker) reasons() []error {
 	lost, since := w.overdue()
 	all := []error{runtime.LostSlots(lost, w.opts.NumHandlers, "", since)}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	for _, what := range []observe.Condition{observe.ConditionClaim, observe.ConditionHeartbeat, observe.ConditionSettle, observe.ConditionReset} {
-		if err := w.errs[what]; err != nil {
+		if err := w.failing(what); err != nil {
 			all = append(all, fmt.Errorf("%w; it is tried again", err))
 		}
 	}

@@ -16,56 +16,63 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// heartbeat writes the heartbeats of the jobs in flight until ctx ends. It has a connection of its
-// own, since handlers may have taken all others.
-func (w *Worker) heartbeat(ctx context.Context) {
+// heart writes the heartbeats. It has a connection of its own, since handlers may have taken all
+// others.
+type heart struct {
+	*env
+	failover *runtime.Failover
+	conn     *sql.Conn // nil: lost
+}
+
+// run writes the heartbeats of the jobs in flight until ctx ends.
+func (h *heart) run(ctx context.Context) {
 	defer func() {
-		if w.heartbeatConn != nil {
-			_ = w.heartbeatConn.Close()
+		if h.conn != nil {
+			_ = h.conn.Close()
 		}
 	}()
-	pause := w.opts.HeartbeatInterval
+	pause := h.opts.HeartbeatInterval
 	for failures := 0; backoff.Sleep(ctx, pause); {
-		before := w.inFlight.All()
-		w.turns.beats.Begin()
-		err := w.beat(ctx, before, w.beatLimit(failures))
+		before := h.inFlight.All()
+		h.turns.beats.Begin()
+		err := h.beat(ctx, before, h.limitAfter(failures))
 		if ctx.Err() != nil {
 			return
 		}
-		w.outcome(observe.ConditionHeartbeat, err)
-		w.turns.beats.End()
-		pause = w.opts.HeartbeatInterval
+		h.outcome(observe.ConditionHeartbeat, err)
+		h.turns.beats.End()
+		pause = h.opts.HeartbeatInterval
 		if failures++; err != nil {
-			w.failover.Forget()
+			h.failover.Forget()
 			pause = min(pause, backoff.Session(failures))
 			continue
 		}
 		failures = 0
 		if len(before) > 0 {
-			w.change(func(s *Status) { s.LastHeartbeat = time.Now() })
+			h.change(func(s *Status) { s.LastHeartbeat = time.Now() })
 		}
 	}
 }
 
-// beatLimit bounds the statements of a heartbeat. A statement without an answer is given up before
+// limitAfter bounds the statements of a heartbeat. A statement without an answer is given up before
 // the jobs seem lost. After each failure the bound doubles, for a slow server.
-func (w *Worker) beatLimit(failures int) time.Duration {
-	limit := w.store.settings.stalled / 3
-	for ; failures > 0 && limit < w.limit; failures-- {
+func (h *heart) limitAfter(failures int) time.Duration {
+	limit := h.store.settings.stalled / 3
+	for ; failures > 0 && limit < h.limit; failures-- {
 		limit *= 2
 	}
-	return min(limit, w.limit)
+	return min(limit, h.limit)
 }
 
-// connectHeartbeat makes sure that the heartbeats have a connection. A login may take long.
+// connect makes sure that the heartbeats have a connection. A login may take long.
 // Handlers may also have taken all connections.
-func (w *Worker) connectHeartbeat(ctx context.Context) (err error) {
-	if w.heartbeatConn != nil {
+func (h *heart) connect(ctx context.Context) (err error) {
+	if h.conn != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.limit)
+	ctx, cancel := context.WithTimeout(ctx, h.limit)
 	defer cancel()
-	w.heartbeatConn, err = w.store.db.Conn(ctx)
+	h.conn, err = h.store.db.Conn(ctx)
 	return err
 }
 
@@ -75,20 +82,20 @@ func (w *Worker) connectHeartbeat(ctx context.Context) (err error) {
 //
 // If a heartbeat does not find a claim, the claim may be on another server, to which the pool
 // leads.
-func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) error {
-	if err := w.connectHeartbeat(ctx); err != nil {
+func (h *heart) beat(ctx context.Context, before []*run, limit time.Duration) error {
+	if err := h.connect(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	seen := map[claim]bool{}
-	server, err := w.writeBeat(ctx, before, seen)
+	server, err := h.write(ctx, before, seen)
 	if err != nil {
-		if pgdriver.IsGone(w.heartbeatConn) {
-			w.pool.SweepNow.Send()
+		if pgdriver.IsGone(h.conn) {
+			h.pool.SweepNow.Send()
 		}
-		pgdriver.Discard(w.heartbeatConn)
-		w.heartbeatConn = nil
+		pgdriver.Discard(h.conn)
+		h.conn = nil
 		return err
 	}
 	for _, r := range before {
@@ -97,42 +104,42 @@ func (w *Worker) beat(ctx context.Context, before []*run, limit time.Duration) e
 			r.server, r.missed = server, time.Time{}
 		}
 		switch {
-		case r.Phase() == jobrun.Settling || !w.inFlight.Has(r):
+		case r.Phase() == jobrun.Settling || !h.inFlight.Has(r):
 		case is && canceled:
 			r.End(ErrCanceled)
-		case !is && !r.byTx.Load() && r.isLost(server, w.store.settings.stalled): // the handler may have committed its CompleteTx
+		case !is && !r.byTx.Load() && r.isLost(server, h.store.settings.stalled): // the handler may have committed its CompleteTx
 			r.End(ErrClaimLost)
 		}
 	}
 	return nil
 }
 
-// writeBeat writes the heartbeats of before, records the answer in seen, and returns the server. If
-// the pool leads to another server, writeBeat writes nothing.
-func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bool) (server string, err error) {
-	if server, err = runtime.Server(ctx, w.heartbeatConn); err == nil && (w.failover.Beat(server) || w.failover.HasDiffered()) {
+// write writes the heartbeats of before, records the answer in seen, and returns the server. If
+// the pool leads to another server, write writes nothing.
+func (h *heart) write(ctx context.Context, before []*run, seen map[claim]bool) (server string, err error) {
+	if server, err = runtime.Server(ctx, h.conn); err == nil && (h.failover.Beat(server) || h.failover.HasDiffered()) {
 		err = runtime.ErrFailover
 	}
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("jobs/table: %w", err)
-	case len(before) == 0 && w.Status().HeartbeatError == nil:
+	case len(before) == 0 && h.failure(observe.ConditionHeartbeat) == nil:
 		return server, nil
 	}
-	out := pgdriver.Array(w.begin(observe.ConditionHeartbeat))
+	out := pgdriver.Array(h.begin(observe.ConditionHeartbeat))
 	return server, batch.Each(before, func(runs []*run) error {
-		return w.beatOn(ctx, w.store.db.Plans.On(w.heartbeatConn, w.heartbeatConn), runs, out, seen)
+		return h.beatOn(ctx, h.store.db.Plans.On(h.conn, h.conn), runs, out, seen)
 	}, func(r *run, err error) error {
-		if err := w.refuse(observe.ConditionHeartbeat, r.Claim.ID, err); err != nil {
+		if err := h.refuse(observe.ConditionHeartbeat, r.Claim.ID, err); err != nil {
 			return err
 		}
-		return w.beatOn(ctx, w.store.db.Plans.On(w.heartbeatConn, w.heartbeatConn), []*run{r}, pgdriver.Array([]int64{r.Claim.ID}), seen)
+		return h.beatOn(ctx, h.store.db.Plans.On(h.conn, h.conn), []*run{r}, pgdriver.Array([]int64{r.Claim.ID}), seen)
 	})
 }
 
 // beatOn writes the heartbeats of runs. It records in seen the runs that still have their rows, and
 // whether they were cancelled. It writes nothing into the rows of out.
-func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run, out string, seen map[claim]bool) error {
+func (h *heart) beatOn(ctx context.Context, on store.Querier, runs []*run, out string, seen map[claim]bool) error {
 	claims := make([]claim, len(runs))
 	for i, r := range runs {
 		claims[i] = r.Claim
@@ -142,17 +149,14 @@ func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run, out 
 		claim
 		canceled, unchanged bool
 	}
-	rows, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.ID, &r.Claim, &r.canceled, &r.unchanged)
-		return r, err
-	}, w.sql.beat, ids, numbers, w.host, out)
+	rows, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(r *row) []any { return []any{&r.ID, &r.Claim, &r.canceled, &r.unchanged} }), h.sql.beat, ids, numbers, h.host, out)
 	if err != nil {
-		return fmt.Errorf("jobs/table: write the heartbeats of rows of %s: %w", w.store.settings.table, err)
+		return fmt.Errorf("jobs/table: write the heartbeats of rows of %s: %w", h.store.settings.table, err)
 	}
 	for _, r := range rows {
 		seen[r.claim] = r.canceled
 		if r.unchanged {
-			if err := w.refuse(observe.ConditionHeartbeat, r.ID, errUnchanged); err != nil {
+			if err := h.refuse(observe.ConditionHeartbeat, r.ID, errUnchanged); err != nil {
 				return err
 			}
 		}

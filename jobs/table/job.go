@@ -69,7 +69,7 @@ func (j *Job[R]) Log(ctx context.Context, entry any) (number int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	err = j.run.logged(ctx, j.run.w.sql.log, &number, text)
+	err = j.run.logged(ctx, j.run.env.sql.log, &number, text)
 	return number, err
 }
 
@@ -80,7 +80,7 @@ func (j *Job[R]) UpdateLog(ctx context.Context, number int, entry any) error {
 		return err
 	}
 	var entries int
-	if err := j.run.logged(ctx, j.run.w.sql.relog, &entries, text, number); err != nil {
+	if err := j.run.logged(ctx, j.run.env.sql.relog, &entries, text, number); err != nil {
 		return err
 	}
 	if number < 1 || number > entries {
@@ -118,10 +118,10 @@ func (r *run) entry(entry any) (text string, err error) {
 
 // logged runs a statement about the log of the run. The statement may wait for the row.
 func (r *run) logged(ctx context.Context, statement string, into *int, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, r.w.limit)
+	ctx, cancel := context.WithTimeout(ctx, r.env.limit)
 	defer cancel()
-	args = append([]any{r.Claim.ID, r.Claim.Claim, r.w.host}, args...)
-	err := pgdriver.Repeated(func() error { return r.w.store.db.QueryRowContext(ctx, statement, args...).Scan(into) })
+	args = append([]any{r.Claim.ID, r.Claim.Claim, r.env.host}, args...)
+	err := pgdriver.Repeated(func() error { return r.env.store.db.QueryRowContext(ctx, statement, args...).Scan(into) })
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("jobs/table: log of job %d: %w", r.header.ID, ErrClaimLost)
@@ -137,7 +137,7 @@ var errHeld = errors.New("another transaction holds the row: end it first")
 // completeIn completes the job in a transaction of the handler's own.
 func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 	r.byTx.Store(true)
-	settled, err := r.w.settleOn(ctx, tx, []end{{claim: r.Claim, To: StateCompleted}})
+	settled, err := r.env.settleOn(ctx, tx, []end{{claim: r.Claim, To: StateCompleted}})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,8 @@ import (
 
 // loop claims jobs and starts them. One goroutine runs it, so the claims of a worker never overlap.
 type loop struct {
-	w *Worker
+	*claims
+	stop func() // stops the worker
 	pace
 	failures  int
 	doubtTo   time.Time       // until then, a claim with a lost answer may be committed
@@ -69,7 +70,7 @@ func (p pace) ended(now time.Time) pace {
 }
 
 func newLoop(w *Worker) *loop {
-	return &loop{w: w, pace: pace{handlers: w.opts.NumHandlers, claimable: true, polls: jobrun.Polls{First: w.opts.Interval, Longest: w.opts.MaxInterval}}}
+	return &loop{claims: &claims{w.calls, w.handler.read}, stop: w.Stop, pace: pace{handlers: w.opts.NumHandlers, claimable: true, polls: jobrun.Polls{First: w.opts.Interval, Longest: w.opts.MaxInterval}}}
 }
 
 // run claims until intake has ended or NumTotalJobs are claimed. Then it waits until no handler
@@ -77,7 +78,7 @@ func newLoop(w *Worker) *loop {
 // still runs.
 func (l *loop) run(ctx, intake context.Context) error {
 	for intake.Err() == nil && l.left(1) > 0 {
-		free, _ := l.w.free()
+		free, _ := l.free()
 		at, never := l.next(free)
 		if now := time.Now(); !never && !at.After(now) {
 			l.claim(ctx, intake, free)
@@ -86,8 +87,8 @@ func (l *loop) run(ctx, intake context.Context) error {
 		}
 		l.releaseOrphans(ctx)
 	}
-	l.w.Stop() // after NumTotalJobs
-	for l.w.running() && ctx.Err() == nil {
+	l.stop() // after NumTotalJobs
+	for l.inFlight.Busy(func(*run) bool { return true }) && ctx.Err() == nil {
 		l.sleep(ctx, 0, true)
 	}
 	if l.asked == nil {
@@ -103,25 +104,25 @@ func (l *loop) run(ctx, intake context.Context) error {
 
 // left bounds a number of jobs by the jobs that may still be claimed.
 func (l *loop) left(n int) int {
-	if l.w.opts.NumTotalJobs == 0 {
+	if l.opts.NumTotalJobs == 0 {
 		return n
 	}
-	_, claimed := l.w.free()
-	return min(n, l.w.opts.NumTotalJobs-int(claimed))
+	_, claimed := l.free()
+	return min(n, l.opts.NumTotalJobs-int(claimed))
 }
 
 // sleep waits for a time or for a free slot. A free slot causes a claim if the hook may have
 // skipped claims because of the running jobs.
 func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
-	if never || time.Now().Before(l.doubtTo) && d > l.w.opts.HeartbeatInterval {
-		d = l.w.opts.HeartbeatInterval
+	if never || time.Now().Before(l.doubtTo) && d > l.opts.HeartbeatInterval {
+		d = l.opts.HeartbeatInterval
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-l.w.wake:
-		l.claimable = l.claimable || l.w.handler.preDequeue != nil
+	case <-l.wake:
+		l.claimable = l.claimable || l.handler.preDequeue != nil
 		l.pace = l.ended(time.Now())
 	case <-ctx.Done():
 	}
@@ -129,8 +130,8 @@ func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
 
 // claim claims jobs for free slots, and starts them, unless intake ends before.
 func (l *loop) claim(ctx, intake context.Context, free int) {
-	l.w.turns.claims.Begin()
-	defer l.w.turns.claims.End()
+	l.turns.claims.Begin()
+	defer l.turns.claims.End()
 	condition, ok := l.preDequeue(intake)
 	if !ok || intake.Err() != nil {
 		l.rest(1)
@@ -142,24 +143,24 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 	}
 	begin := time.Now()
 	found, ready := 0, []*run(nil)
-	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
+	err := l.on(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
 		var runs []*run
-		on := l.w.store.db.Plans.On(conn, conn)
-		runs, found, err = l.w.claimOn(ctx, on, condition, limit)
+		on := l.store.db.Plans.On(conn, conn)
+		runs, found, err = l.claimOn(ctx, on, condition, limit)
 		l.claimed = time.Now()
 		l.took = l.claimed.Sub(begin)
 		if err != nil {
-			l.doubtTo = l.claimed.Add(l.w.store.settings.stalled)
+			l.doubtTo = l.claimed.Add(l.store.settings.stalled)
 		}
-		l.w.reportClaimed(len(runs), l.took)
+		l.reportClaimed(len(runs), l.took)
 		var unread error
-		ready, unread = l.w.open(ctx, on, runs)
+		ready, unread = l.open(ctx, on, runs)
 		return errtext.Join(err, unread)
 	})
 	for _, r := range ready {
-		l.w.start(r)
+		l.start(r)
 	}
-	l.w.outcome(observe.ConditionClaim, err)
+	l.outcome(observe.ConditionClaim, err)
 	if err != nil {
 		l.failures++
 		l.pausedTo = time.Now().Add(backoff.Session(l.failures))
@@ -177,7 +178,7 @@ func (l *loop) rest(found int) {
 
 // preDequeue calls the user's hook. A hook that ignores the end of its context is given up.
 func (l *loop) preDequeue(intake context.Context) (c Condition, ok bool) {
-	hook := l.w.handler.preDequeue
+	hook := l.handler.preDequeue
 	if hook == nil {
 		return c, true
 	}
@@ -190,22 +191,22 @@ func (l *loop) preDequeue(intake context.Context) (c Condition, ok bool) {
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
-		answered = l.w.observers.Call("PreDequeue", func() { answer.ok, answer.c, answer.err = hook(intake) })
+		answered = l.observers.Call("PreDequeue", func() { answer.ok, answer.c, answer.err = hook(intake) })
 	}()
-	if !l.w.await(intake, "PreDequeue", returned) {
+	if !l.await(intake, "PreDequeue", returned) {
 		l.asked = returned
 		return c, false
 	}
 	if answer.err != nil && intake.Err() == nil {
-		l.w.outcome(observe.ConditionClaim, answer.err)
+		l.outcome(observe.ConditionClaim, answer.err)
 	}
 	return answer.c, answered && answer.ok && answer.err == nil
 }
 
 // await waits for a hook that blocks claims, and reports a hook that takes long. It reports false
 // if the hook runs on for long after the end of its context.
-func (w *Worker) await(ctx context.Context, hook string, returned <-chan struct{}) bool {
-	late := time.NewTimer(w.grace)
+func (c *calls) await(ctx context.Context, hook string, returned <-chan struct{}) bool {
+	late := time.NewTimer(c.grace)
 	defer late.Stop()
 	for over, end := false, ctx.Done(); ; {
 		select {
@@ -213,12 +214,12 @@ func (w *Worker) await(ctx context.Context, hook string, returned <-chan struct{
 			return true
 		case <-end:
 			over, end = true, nil
-			late.Reset(w.grace)
+			late.Reset(c.grace)
 		case <-late.C:
 			if over {
 				return false
 			}
-			w.outcome(observe.ConditionClaim, fmt.Errorf("jobs/table: no jobs are claimed: %s has not returned for %v", hook, w.grace))
+			c.outcome(observe.ConditionClaim, fmt.Errorf("jobs/table: no jobs are claimed: %s has not returned for %v", hook, c.grace))
 		}
 	}
 }
@@ -230,16 +231,16 @@ func (l *loop) releaseOrphans(ctx context.Context) {
 	if !now.Before(l.doubtTo) || now.Before(l.orphansAt) {
 		return
 	}
-	l.orphansAt = now.Add(l.w.opts.HeartbeatInterval)
-	l.w.turns.claims.Begin()
-	defer l.w.turns.claims.End()
+	l.orphansAt = now.Add(l.opts.HeartbeatInterval)
+	l.turns.claims.Begin()
+	defer l.turns.claims.End()
 	var mine []claim
-	for _, r := range l.w.inFlight.All() {
+	for _, r := range l.inFlight.All() {
 		mine = append(mine, r.Claim)
 	}
 	ids, _ := queue.Arrays(mine)
-	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		_, err := l.w.store.db.Plans.On(conn, conn).ExecContext(ctx, l.w.sql.releaseOrphans, ids, l.w.host)
+	err := l.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		_, err := l.store.db.Plans.On(conn, conn).ExecContext(ctx, l.sql.releaseOrphans, ids, l.host)
 		return err
 	})
 	if err != nil { // if the next claim fails too, it reports the error

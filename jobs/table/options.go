@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -250,31 +250,11 @@ type WorkerOptions struct {
 // withDefaults returns the options with defaults applied. stalled is the StalledMaxAge of the
 // store.
 func (o WorkerOptions) withDefaults(stalled time.Duration) WorkerOptions {
-	if o.NumHandlers == 0 {
-		o.NumHandlers = 10
-	}
-	if o.Interval == 0 {
-		o.Interval = time.Second
-	}
-	if o.MaxInterval == 0 {
-		o.MaxInterval = o.Interval
-	}
-	if o.HeartbeatInterval == 0 {
-		o.HeartbeatInterval = min(stalled/5, 5*time.Second)
-	}
-	if o.WorkerHostname == "" {
-		o.WorkerHostname = hostname()
-	}
+	o.NumHandlers, o.Interval = cmp.Or(o.NumHandlers, 10), cmp.Or(o.Interval, time.Second)
+	o.MaxInterval = cmp.Or(o.MaxInterval, o.Interval)
+	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, min(stalled/5, 5*time.Second))
+	o.WorkerHostname = cmp.Or(o.WorkerHostname, jobrun.Hostname())
 	return o
-}
-
-// hostname returns $HOSTNAME or, without one, the name that the system gives.
-func hostname() string {
-	if h := os.Getenv("HOSTNAME"); h != "" {
-		return h
-	}
-	h, _ := os.Hostname() // the name only informs people
-	return h
 }
 
 // check returns an error that lists every option out of range.
@@ -302,10 +282,7 @@ func (o WorkerOptions) check(stalled time.Duration) error {
 	between("StartLimit", o.StartLimit, 10*time.Millisecond, 365*day, true)
 	between("MaxActiveTime", o.MaxActiveTime, time.Millisecond, 365*day, true)
 	between("ShutdownTimeout", o.ShutdownTimeout, 10*time.Millisecond, 365*day, true)
-	if err := ident.CheckHost("WorkerHostname", o.WorkerHostname); err != nil {
-		all = append(all, err)
-	}
-	return errtext.Join(all...)
+	return errtext.Join(append(all, ident.CheckHost("WorkerHostname", o.WorkerHostname))...)
 }
 
 var errNoHandle = errors.New("the Handle of the Handler is nil: give the function that runs a job")

@@ -46,14 +46,17 @@ func (w watch) see(all []silence, now time.Time, long time.Duration) (due []sile
 	return due
 }
 
-// resetStalled resets the jobs of lost workers until ctx ends. Every worker runs it. It passes over
+// resetter resets the jobs of lost workers.
+type resetter struct{ *env }
+
+// run resets the jobs of lost workers until ctx ends. Every worker runs it. It passes over
 // rows that another worker is about to reset.
-func (w *Worker) resetStalled(ctx context.Context) {
+func (r resetter) run(ctx context.Context) {
 	known := watch{}
-	for tick := w.store.settings.stalled / 4; backoff.Sleep(ctx, tick); {
-		w.turns.resets.Begin()
-		err := w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			return w.resetOn(ctx, w.store.db.Plans.On(conn, conn), known)
+	for tick := r.store.settings.stalled / 4; backoff.Sleep(ctx, tick); {
+		r.turns.resets.Begin()
+		err := r.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			return r.round(ctx, r.store.db.Plans.On(conn, conn), known)
 		})
 		if ctx.Err() != nil {
 			return
@@ -61,58 +64,52 @@ func (w *Worker) resetStalled(ctx context.Context) {
 		if err != nil {
 			clear(known) // heartbeats may have failed too
 		}
-		w.outcome(observe.ConditionReset, err)
-		w.turns.resets.End()
+		r.outcome(observe.ConditionReset, err)
+		r.turns.resets.End()
 	}
 }
 
-// resetOn does one round. The database decides how old heartbeats are, and decides again in the
+// round does one round. The database decides how old heartbeats are, and decides again in the
 // statement that resets.
-func (w *Worker) resetOn(ctx context.Context, conn store.Querier, known watch) error {
-	silent, err := pgdriver.QueryAll(ctx, conn, func(rows *sql.Rows) (s silence, err error) {
-		err = rows.Scan(&s.id, &s.heartbeat)
-		return s, err
-	}, w.sql.stalled)
+func (r resetter) round(ctx context.Context, conn store.Querier, known watch) error {
+	silent, err := pgdriver.QueryAll(ctx, conn, pgdriver.Columns(func(s *silence) []any { return []any{&s.id, &s.heartbeat} }), r.sql.stalled)
 	if err != nil {
-		return fmt.Errorf("jobs/table: find stalled rows of %s: %w", w.store.settings.table, err)
+		return fmt.Errorf("jobs/table: find stalled rows of %s: %w", r.store.settings.table, err)
 	}
-	due := known.see(silent, time.Now(), w.store.settings.stalled/2)
-	out := w.begin(observe.ConditionReset)
+	due := known.see(silent, time.Now(), r.store.settings.stalled/2)
+	out := r.begin(observe.ConditionReset)
 	if len(due) < len(silent) {
-		w.partly(observe.ConditionReset, nil)
+		r.partly(observe.ConditionReset, nil)
 	}
 	due = slices.DeleteFunc(due, func(s silence) bool { return slices.Contains(out, s.id) })
 	if len(due) == 0 {
 		return nil
 	}
-	return batch.Each(due, func(due []silence) error { return w.resetRows(ctx, conn, due) },
-		func(one silence, err error) error { return w.refuse(observe.ConditionReset, one.id, err) })
+	return batch.Each(due, func(due []silence) error { return r.reset(ctx, conn, due) },
+		func(one silence, err error) error { return r.refuse(observe.ConditionReset, one.id, err) })
 }
 
-// resetRows resets the rows that are still silent.
-func (w *Worker) resetRows(ctx context.Context, conn store.Querier, due []silence) error {
+// reset resets the rows that are still silent.
+func (r resetter) reset(ctx context.Context, conn store.Querier, due []silence) error {
 	ids, heartbeats := silences(due)
 	type row struct {
 		id    int64
 		state State
 		age   int64 // in microseconds
 	}
-	rows, err := pgdriver.QueryAll(ctx, conn, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.id, &r.state, &r.age)
-		return r, err
-	}, w.sql.reset, ids, heartbeats)
+	rows, err := pgdriver.QueryAll(ctx, conn, pgdriver.Columns(func(one *row) []any { return []any{&one.id, &one.state, &one.age} }), r.sql.reset, ids, heartbeats)
 	if err != nil {
-		return fmt.Errorf("jobs/table: reset stalled rows of %s: %w", w.store.settings.table, err)
+		return fmt.Errorf("jobs/table: reset stalled rows of %s: %w", r.store.settings.table, err)
 	}
-	for _, r := range rows {
-		if r.state == "" {
-			if err := w.refuse(observe.ConditionReset, r.id, errUnchanged); err != nil {
+	for _, one := range rows {
+		if one.state == "" {
+			if err := r.refuse(observe.ConditionReset, one.id, errUnchanged); err != nil {
 				return err
 			}
 			continue
 		}
-		w.change(func(s *Status) { s.Reset++ })
-		w.observers.Notify(observe.RowReset{ID: r.id, State: string(r.state), Age: time.Duration(r.age) * time.Microsecond})
+		r.change(func(s *Status) { s.Reset++ })
+		r.observers.Notify(observe.RowReset{ID: one.id, State: string(one.state), Age: time.Duration(one.age) * time.Microsecond})
 	}
 	return nil
 }

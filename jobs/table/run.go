@@ -15,7 +15,7 @@ type claim = queue.Run
 // run is a job that this worker has claimed.
 type run struct {
 	jobrun.Run
-	w      *Worker
+	env    *env
 	header Header
 	job    any         // a *Job of the handler; nil before it is read
 	server string      // start time of the server with the claim; only heartbeats change it
@@ -36,13 +36,5 @@ func (r *run) isLost(server string, while time.Duration) bool {
 // overdue counts the runs that were given up and whose handlers have not returned. since is when
 // the first of them got its slot. A Scan that was given up does not count.
 func (w *Worker) overdue() (n int, since time.Time) {
-	for _, r := range w.inFlight.Overdue() {
-		if r.Since().IsZero() {
-			continue
-		}
-		if n++; n == 1 {
-			since = r.Since()
-		}
-	}
-	return n, since
+	return w.inFlight.OverdueOf(func(r *run) bool { return !r.Since().IsZero() })
 }

@@ -19,7 +19,7 @@ import (
 // settler stores the outcomes of jobs.
 type settler struct {
 	*jobrun.Settler[*ending]
-	w *Worker
+	*env
 }
 
 // ending is an outcome that is not stored yet.
@@ -41,32 +41,32 @@ func (e *ending) size() int {
 	return rest + len(*e.end.Message)
 }
 
-func newSettler(w *Worker) *settler {
-	s := &settler{jobrun.NewSettler[*ending](), w}
-	s.LockedRow, s.Turn = errHeld, &w.turns.settles
+func newSettler(e *env) *settler {
+	s := &settler{jobrun.NewSettler[*ending](), e}
+	s.LockedRow, s.Turn = errHeld, &e.turns.settles
 	s.Store = func(ctx context.Context, all []*ending) error {
-		return w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			w.begin(observe.ConditionSettle) // a settle leaves out no rows
-			on := w.store.db.Plans.On(conn, conn)
+		return s.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			s.begin(observe.ConditionSettle) // a settle leaves out no rows
+			on := s.env.store.db.Plans.On(conn, conn)
 			return batch.Each(all, func(part []*ending) error { return s.store(ctx, on, part) },
 				func(e *ending, err error) error { return s.refused(ctx, on, e, err) })
 		})
 	}
-	s.Report = func(_ []*ending, err error) { w.outcome(observe.ConditionSettle, err) }
+	s.Report = func(_ []*ending, err error) { s.outcome(observe.ConditionSettle, err) }
 	return s
 }
 
 func (s *settler) add(e *ending) {
 	s.Add(e, e.size())
-	jobrun.Wake(s.w.wake) // its handler has ended
+	jobrun.Wake(s.wake) // its handler has ended
 }
 
 // run stores outcomes until ctx ends.
-func (s *settler) run(ctx context.Context) { s.Run(ctx, s.w.limit) }
+func (s *settler) run(ctx context.Context) { s.Run(ctx, s.limit) }
 
 // settleOn stores outcomes. It returns the current state of each job, "" for a locked row. Jobs
 // that are missing in the result are lost.
-func (w *Worker) settleOn(ctx context.Context, on store.Querier, ends []end) (map[claim]State, error) {
+func (e *env) settleOn(ctx context.Context, on store.Querier, ends []end) (map[claim]State, error) {
 	list, err := json.Marshal(ends)
 	if err != nil {
 		return nil, fmt.Errorf("jobs/table: store what became of jobs: %w", err)
@@ -75,10 +75,7 @@ func (w *Worker) settleOn(ctx context.Context, on store.Querier, ends []end) (ma
 		claim
 		state State
 	}
-	rows, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.ID, &r.Claim, &r.state)
-		return r, err
-	}, w.sql.settle, string(list), w.host)
+	rows, err := pgdriver.QueryAll(ctx, on, pgdriver.Columns(func(r *row) []any { return []any{&r.ID, &r.Claim, &r.state} }), e.sql.settle, string(list), e.host)
 	if err != nil {
 		return nil, fmt.Errorf("jobs/table: store what became of jobs: %w", err)
 	}
@@ -95,7 +92,7 @@ func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) 
 	for i, e := range batch {
 		ends[i] = e.end
 	}
-	settled, err := s.w.settleOn(ctx, on, ends)
+	settled, err := s.settleOn(ctx, on, ends)
 	if err != nil {
 		return err
 	}
@@ -127,14 +124,14 @@ func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err 
 	}
 	e.err = fmt.Errorf("PostgreSQL refuses to store that the job is %s: %w", e.end.To, errtext.Of(err))
 	e.end = end{claim: e.run.Claim, To: StateFailed, Message: text(e.err)}
-	settled, err := s.w.settleOn(ctx, on, []end{e.end})
+	settled, err := s.settleOn(ctx, on, []end{e.end})
 	state, is := settled[e.run.Claim]
 	if state == unchanged {
 		err = errUnchanged
 	}
 	switch {
 	case pgdriver.FaultOf(err) != pgdriver.FaultServer || state == unchanged:
-		_ = s.w.refuse(observe.ConditionSettle, e.run.Claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // a full list of refused rows does not block settling
+		_ = s.refuse(observe.ConditionSettle, e.run.Claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // a full list of refused rows does not block settling
 		s.lost(e)
 	case err != nil:
 		return err
@@ -154,7 +151,7 @@ func (s *settler) settled(e *ending, state State) {
 	} else if e.err == nil {
 		e.err = errEndedElsewhere
 	}
-	s.w.change(func(st *Status) {
+	s.change(func(st *Status) {
 		switch state {
 		case StateCompleted:
 			st.Completed++
@@ -162,21 +159,21 @@ func (s *settler) settled(e *ending, state State) {
 			st.Failed++
 		}
 	})
-	s.w.observers.Notify(observe.JobDone{Job: e.run.header.job(), State: string(state), Failed: state == StateErrored || state == StateFailed, Err: e.err, Took: e.took})
+	s.observers.Notify(observe.JobDone{Job: e.run.header.job(), State: string(state), Failed: state == StateErrored || state == StateFailed, Err: e.err, Took: e.took})
 	e.stored()
 }
 
 // lost records that another worker has the job of a run.
 func (s *settler) lost(e *ending) {
 	s.leave(e)
-	s.w.change(func(st *Status) { st.Lost++ })
-	s.w.observers.Notify(observe.JobLost{Job: e.run.header.job()})
+	s.change(func(st *Status) { st.Lost++ })
+	s.observers.Notify(observe.JobLost{Job: e.run.header.job()})
 	e.stored()
 }
 
 func (s *settler) leave(e *ending) {
 	e.Concluded = true
-	s.w.inFlight.Drop(e.run)
+	s.inFlight.Drop(e.run)
 }
 
 // finish waits until every outcome is stored, or returns ErrUnsettled.
@@ -185,7 +182,5 @@ func (s *settler) finish(ctx context.Context) error {
 	if left == 0 {
 		return nil
 	}
-	s.w.mu.Lock()
-	defer s.w.mu.Unlock()
-	return fmt.Errorf("%w: %d jobs: %w", ErrUnsettled, left, errtext.Of(cmp.Or(s.w.errs[observe.ConditionSettle], errHeld)))
+	return fmt.Errorf("%w: %d jobs: %w", ErrUnsettled, left, errtext.Of(cmp.Or(s.failing(observe.ConditionSettle), errHeld)))
 }

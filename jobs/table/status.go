@@ -1,9 +1,7 @@
 package table
 
 import (
-	"cmp"
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -51,24 +49,17 @@ func (s Status) MarshalJSON() ([]byte, error) {
 
 // Status returns a snapshot of the worker. It may be called at any time.
 func (w *Worker) Status() Status {
-	w.mu.Lock()
+	w.counts.mu.Lock()
 	s := w.status
+	s.Running = w.taken
+	w.counts.mu.Unlock()
 	s.ClaimError, s.HeartbeatError = w.failure(observe.ConditionClaim), w.failure(observe.ConditionHeartbeat)
 	s.SettleError, s.ResetError = w.failure(observe.ConditionSettle), w.failure(observe.ConditionReset)
-	s.Running = w.taken
-	w.mu.Unlock()
 	s.State = w.state.Load().(observe.State)
 	s.NumHandlers = w.opts.NumHandlers
 	s.Unsettled = w.settler.Unsettled()
 	s.Overdue, s.OverdueSince = w.overdue()
 	return s
-}
-
-// change changes the status.
-func (w *Worker) change(f func(s *Status)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	f(&w.status)
 }
 
 // RunningJob is a job that holds a slot of this worker: its PreHandle or its handler runs.
@@ -82,16 +73,10 @@ type RunningJob struct {
 // any time, also from a handler.
 func (w *Worker) Running() []RunningJob {
 	var all []RunningJob
-	for _, r := range w.inFlight.Called() {
-		all = append(all, RunningJob{Header: r.header, Since: r.Since()})
-	}
-	for _, r := range w.inFlight.Overdue() {
+	for _, r := range w.inFlight.Holding() {
 		if since := r.Since(); !since.IsZero() { // else its Scan was given up
-			all = append(all, RunningJob{Header: r.header, Since: since, Overdue: true})
+			all = append(all, RunningJob{Header: r.header, Since: since, Overdue: r.GaveUp()})
 		}
 	}
-	slices.SortFunc(all, func(a, b RunningJob) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
-	})
 	return all
 }

@@ -2,16 +2,13 @@ package table
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -34,38 +31,19 @@ const (
 
 // Worker runs the jobs of a Store. It starts once.
 type Worker struct {
-	id      uuid.UUID
-	store   *rows
+	*env
 	handler handler
-	opts    WorkerOptions
-	bad     error  // error of the options
-	host    string // value of worker_hostname: the name of the machine and the ID
-	grace   time.Duration
-	limit   time.Duration // bounds a statement of the worker's own
+	bad     error         // error of the options
 	hangs   time.Duration // bounds a turn of a loop, for Live
 
 	life     runtime.Life
 	prepared bool // enter has succeeded
-	pool     *runtime.Pool
 	startup  runtime.Start
-	state    atomic.Value  // observe.State
-	wake     chan struct{} // wakes the loop
-
-	sql           statements
-	heartbeatConn *sql.Conn // connection of the heartbeats
-	failover      runtime.Failover
-	handling      context.Context // context of all handlers; a stop ends it after ShutdownTimeout
-	alive         context.Context // context of all other goroutines; ends before Start returns
-	inFlight      jobrun.InFlight[*run]
-	settler       *settler
-	turns         turns
-	observers     *runtime.Observers
-
-	mu      sync.Mutex // guards the fields below
-	taken   int        // slots taken
-	status  Status
-	errs    map[observe.Condition]error // errors of whole statements, by their purpose
-	refused map[observe.Condition]*batch.Refused[int64]
+	state    atomic.Value // observe.State
+	failover runtime.Failover
+	settler  *settler
+	calls    *calls
+	heart    *heart
 }
 
 // handler is a Handler without the type of its records. Jobs are pointers to Job.
@@ -100,25 +78,27 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 		bad = errNoHandle
 	}
 	o = o.withDefaults(rows.settings.stalled)
-	w := &Worker{
-		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: watchdog.Limit,
-		wake:     make(chan struct{}, 1),
-		inFlight: jobrun.InFlight[*run]{Lost: ErrClaimLost}, errs: map[observe.Condition]error{},
-		refused: map[observe.Condition]*batch.Refused[int64]{observe.ConditionDatabase: {}, observe.ConditionClaim: {}, observe.ConditionHeartbeat: {}, observe.ConditionSettle: {}, observe.ConditionReset: {}},
+	e := &env{
+		source: observe.Worker{Kind: observe.KindTable, ID: uuid.New()}, store: rows, opts: o, grace: grace, limit: statementLimit,
+		counts: counts{slots: o.NumHandlers, wake: make(chan struct{}, 1)}, inFlight: jobrun.InFlight[*run]{Lost: ErrClaimLost},
 	}
+	w := &Worker{env: e, handler: made, bad: bad, hangs: watchdog.Limit}
 	var loggers []observe.Observer
 	if o.Logger != nil {
 		loggers = append(loggers, observe.Log(o.Logger))
 	}
-	w.observers = runtime.NewObservers(w.source(), loggers, o.Observers)
+	e.observers = runtime.NewObservers(e.source, loggers, o.Observers)
 	w.startup = runtime.Start{
 		Package: "jobs/table", DB: rows.db, Least: ownConnections, Further: "more for handlers that use it", Limit: o.StartLimit, Option: "StartLimit",
 		Observers: w.observers, Failed: func(err error) { w.outcome(observe.ConditionDatabase, err) },
 	}
-	w.pool = runtime.NewPool(rows.db, ErrPoolClosed, w.observers)
+	e.pool = runtime.NewPool(rows.db, ErrPoolClosed, e.observers)
+	e.conditions = newConditions(rows.settings.table.Table, e.pool, e.observers)
 	w.failover.CloseFor = rows.settings.stalled
-	w.host = o.WorkerHostname + "/" + w.id.String()
-	w.settler = newSettler(w)
+	e.host = o.WorkerHostname + "/" + e.source.ID.String()
+	w.settler = newSettler(e)
+	w.calls = &calls{env: e, handler: made, settler: w.settler}
+	w.heart = &heart{env: e, failover: &w.failover}
 	w.life = runtime.Life{
 		Package: "jobs/table", Goexit: errGoroutine, Again: ErrAlreadyStarted, Stopping: errStopping, Most: o.MaxActiveTime, DrainFor: o.ShutdownTimeout,
 		Grace: func() time.Duration { return leaveTimeout }, Entered: func(s observe.State) { w.state.Store(s) },
@@ -128,7 +108,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 }
 
 // ID returns the ID of this worker. worker_hostname ends with this ID.
-func (w *Worker) ID() uuid.UUID { return w.id }
+func (w *Worker) ID() uuid.UUID { return w.source.ID }
 
 // Stop asks the worker to stop claiming, to wait for the jobs in flight and to end. It returns at
 // once, and Start waits. Stop may be called at any time, any number of times, also from a handler.
@@ -154,7 +134,7 @@ func (w *Worker) Start(ctx context.Context) error {
 
 // enter checks everything.
 func (w *Worker) enter(p *runtime.Phases) error {
-	w.handling, w.alive = p.Handling, p.Running
+	w.calls.handling, w.calls.alive = p.Handling, p.Running
 	err := w.startup.Reach(p.Intake, w.prepare)
 	if w.prepared = err == nil; w.prepared {
 		w.outcome(observe.ConditionDatabase, nil)
@@ -165,18 +145,15 @@ func (w *Worker) enter(p *runtime.Phases) error {
 // leave reports the end.
 func (w *Worker) leave(_ *runtime.Phases, err error) {
 	if w.prepared {
-		w.observers.Notify(observe.WorkerStopped{Worker: w.source(), Err: err})
+		w.observers.Notify(observe.WorkerStopped{Worker: w.source, Err: err})
 	}
 }
-
-// source names this worker in events.
-func (w *Worker) source() observe.Worker { return observe.Worker{Kind: observe.KindTable, ID: w.id} }
 
 // work starts all goroutines. It returns when the jobs in flight have ended and their outcomes are
 // stored.
 func (w *Worker) work(p *runtime.Phases) error {
-	w.observers.Notify(observe.WorkerStarted{Worker: w.source()})
-	for _, run := range []func(context.Context){w.heartbeat, w.settler.run, w.resetStalled, w.pool.Sweep} {
+	w.observers.Notify(observe.WorkerStarted{Worker: w.source})
+	for _, run := range []func(context.Context){w.heart.run, w.settler.run, resetter{w.env}.run, w.pool.Sweep} {
 		p.Background.Run(func() error { run(p.Running); return nil })
 	}
 	p.Background.Run(func() error {
@@ -239,38 +216,8 @@ func (w *Worker) check(ctx context.Context, _ pgdriver.Pooling, _ bool) error {
 		_ = conn.Close()
 		return err
 	}
-	w.heartbeatConn = conn
+	w.heart.conn = conn
 	return nil
-}
-
-// on runs statements of the worker's own on a connection of the pool.
-func (w *Worker) on(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, w.limit)
-	defer cancel()
-	return w.pool.On(ctx, w.limit, func(conn *sql.Conn) error { return f(ctx, conn) })
-}
-
-// take takes slots for n claimed jobs.
-func (w *Worker) take(n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.taken += n
-	w.status.Claimed += int64(n)
-}
-
-// give returns a slot.
-func (w *Worker) give() {
-	w.mu.Lock()
-	w.taken--
-	w.mu.Unlock()
-	jobrun.Wake(w.wake)
-}
-
-// free returns how many slots are free, and how many jobs were claimed so far.
-func (w *Worker) free() (free int, claimed int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.opts.NumHandlers - w.taken, w.status.Claimed
 }
 
 // awaitCalls waits until no goroutine holds a slot. Handlers that were given up do not count, nor
