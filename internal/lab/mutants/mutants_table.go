@@ -29,13 +29,13 @@ var tableMutants = []Mutant{
 	{
 		Name:    "table-reset-at-once",
 		Mistake: "a heartbeat that is older than StalledMaxAge shows that its worker is lost",
-		Edits:   []Edit{{"jobs/table/reset.go", `due := known.see(silent, time.Now(), w.store.settings.stalled/2)`, `due := silent`}},
+		Edits:   []Edit{{"jobs/table/reset.go", `due := known.see(silent, time.Now(), r.store.settings.stalled/2)`, `due := silent`}},
 		Test:    Test{"./jobs/table", "TestOldHeartbeatsOfTheLiving"},
 	},
 	{
 		Name:    "table-claim-forgotten",
 		Mistake: "a claim that was not answered has not happened",
-		Edits: []Edit{{"jobs/table/loop.go", `			l.doubtTo = l.claimed.Add(l.w.store.settings.stalled)
+		Edits: []Edit{{"jobs/table/loop.go", `			l.doubtTo = l.claimed.Add(l.store.settings.stalled)
 `, ``}},
 		Test: Test{"./jobs/table", "TestLostAnswerOfAClaim"},
 	},
