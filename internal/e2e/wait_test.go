@@ -77,7 +77,7 @@ func TestWaitForAConsumerThatIsNot(t *testing.T) {
 	if n := len(w.Status().Consumers); n != 1 {
 		t.Errorf("the status shows %d consumers: who waits makes none", n)
 	}
-	d.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers) VALUES (gen_random_uuid(), clock_timestamp(), '{new}')`)
+	d.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_timeout, consumers) VALUES (gen_random_uuid(), '1 day', '{new}')`)
 	awaitLook(t, w, "new", 1, "no worker has run it yet")
 }
 

@@ -93,9 +93,11 @@ func TestWaiterAsksPartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := worker.NewWaiter(d.DB, worker.WithDispatcherInterval(10*time.Millisecond))
+	patience := 100 * time.Millisecond
 	await(t, "a wait for the consumer that is not in partitions", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
+		patience *= 2 // for a slow machine
 		return strings.Contains(w.WaitFor(ctx, "whole", 7).Error(), "it is at position 6")
 	})
 	waited := make(chan error, 1)
