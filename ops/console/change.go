@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -27,9 +26,6 @@ const changePath = "change"
 
 // changes are all kinds of changes that a form may ask for.
 var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
-
-// errOther refuses a change that would record something else than its preview has shown.
-var errOther = errors.New("it would do something else now than what was shown")
 
 // change is a change that a form requests.
 type change struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/pgfrontier/worker/internal/alarms"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -31,15 +30,6 @@ func goneOf(all []ops.StoppedWorker, name func(id [16]byte) string) (rows []gone
 		rows = append(rows, gone{w, words})
 	}
 	return rows
-}
-
-// stoppedOf leaves the workers that stopped out for a role whose rights are of before there was
-// their table.
-func stoppedOf(all []ops.StoppedWorker, err error) ([]ops.StoppedWorker, error) {
-	if pgdriver.SQLState(err) == insufficientPrivilege {
-		return nil, nil
-	}
-	return all, err
 }
 
 // jobWorkersPage are the workers of jobs.

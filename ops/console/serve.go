@@ -1,0 +1,103 @@
+package console
+
+import (
+	"cmp"
+	"database/sql"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+// New makes a Console. It does not touch the database. If db is nil or a name of
+// Options.Names is not valid, every page says so.
+func New(db *sql.DB, o Options) *Console {
+	c := &Console{o: o, db: db}
+	if c.consumers, c.broken = ops.New(db, ops.WithNames(o.Names)); c.broken == nil {
+		c.jobs, c.broken = ops.NewJobs(db, ops.WithNames(o.Names))
+	}
+	c.live.look = c.lookCloser
+	guard := http.NewCrossOriginProtection()
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.fail(w, r, Grant{}, &refusal{http.StatusForbidden, "Another site has sent this form: nothing was changed. Open the console itself and send it from there."})
+	}))
+	c.guarded = guard.Handler(http.HandlerFunc(c.serve))
+	return c
+}
+
+// Close ends all live updates and waits for them. Pages are still served, without updates. Call
+// it when the server shuts down, see [http.Server.RegisterOnShutdown].
+func (c *Console) Close() { c.live.close() }
+
+// policy lets a page load from the console only, and execute nothing inline.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP answers a request whose path is below that of the console: strip the prefix.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for name, value := range map[string]string{
+		"Content-Security-Policy":      policy,
+		"X-Content-Type-Options":       "nosniff",
+		"X-Frame-Options":              "DENY",
+		"Referrer-Policy":              "same-origin", // with less, a form's Origin would be null
+		"Cross-Origin-Opener-Policy":   "same-origin",
+		"Cross-Origin-Resource-Policy": "same-origin",
+		"Cache-Control":                "no-store",
+		"Vary":                         "Accept",
+	} {
+		w.Header().Set(name, value)
+	}
+	c.guarded.ServeHTTP(w, r)
+}
+
+func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
+	if beside(w, r) {
+		return
+	}
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	if asset(w, r, name) {
+		return
+	}
+	grant := Grant{Level: Read}
+	if c.o.Access != nil {
+		grant = c.o.Access(r)
+	}
+	method := cmp.Or(map[string]string{changePath: http.MethodPost}[name], http.MethodGet)
+	v, known := views[name]
+	switch {
+	case grant.Level <= None:
+		c.fail(w, r, grant, &refusal{http.StatusForbidden, "You have no access to this console. Log in to the application, or ask who runs it."})
+	case !known && !slices.Contains([]string{changePath, livePath, operationsCSV, jobsOperationsCSV}, name):
+		c.fail(w, r, grant, &refusal{http.StatusNotFound, "There is no such page."})
+	case r.Method != method && (r.Method != http.MethodHead || method != http.MethodGet):
+		w.Header().Set("Allow", method)
+		c.fail(w, r, grant, &refusal{http.StatusMethodNotAllowed, "This page does not take " + r.Method + " requests."})
+	case c.broken != nil:
+		c.fail(w, r, grant, c.broken)
+	case name == changePath:
+		c.change(w, r, grant)
+	case name == livePath:
+		c.stream(w, r, grant)
+	case name == operationsCSV:
+		c.downloadOperations(w, r, grant)
+	case name == jobsOperationsCSV:
+		c.downloadJobsOperations(w, r, grant)
+	default:
+		c.view(w, r, grant, name, v)
+	}
+}
+
+// beside redirects a request for "/pgfrontier", which routers other than that of net/http let
+// through, to "/pgfrontier/": from there the relative links lead on.
+func beside(w http.ResponseWriter, r *http.Request) bool {
+	asked, err := url.ParseRequestURI(r.RequestURI)
+	if r.URL.Path != "" || err != nil || strings.HasSuffix(asked.Path, "/") {
+		return false
+	}
+	to := url.URL{Path: "./" + path.Base(asked.Path) + "/", RawQuery: asked.RawQuery}
+	w.Header().Set("Location", to.String())
+	w.WriteHeader(http.StatusTemporaryRedirect)
+	return true
+}
