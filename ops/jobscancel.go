@@ -109,9 +109,6 @@ type CancelledJobs struct {
 	Asked     []int64 // their runs were asked to end
 }
 
-// maxJobs is the largest limit of List and CancelAll.
-const maxJobs = 10_000
-
 // CancelAll cancels up to limit unfinished jobs, as Cancel cancels one. Running jobs come
 // first, then the newest. limit is 1 to 10,000. Jobs whose rows are locked are skipped, and so
 // are runs that were asked to end before. To cancel all jobs of the filter, call CancelAll

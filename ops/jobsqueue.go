@@ -22,10 +22,6 @@ type settings struct {
 	retention *time.Duration
 }
 
-// microsSQL is a retention in microseconds. An infinite retention, or one longer than Forever,
-// becomes Forever. The CASE is necessary since least ignores NULL.
-const microsSQL = `CASE WHEN retention IS NOT NULL THEN least(extract(epoch FROM retention) * 1000000, 9223372036854775)::bigint END`
-
 // retentionInto is a destination of the column microsSQL. NULL is nil.
 func retentionInto(to **time.Duration) sql.Scanner {
 	return pgdriver.Destination(func(column any) error {

@@ -11,8 +11,6 @@ import (
 // Count is a number of jobs, up to 10,000. A higher Count means more than 10,000.
 type Count int
 
-const maxCountedJobs = 10_000
-
 // String returns the number, or "more than 10000".
 func (c Count) String() string {
 	if c > maxCountedJobs {

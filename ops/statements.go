@@ -61,3 +61,12 @@ func newJobsStatements(t tables.Jobs) jobsStatements {
 	r := func(name string) string { return texts.Statement(name, values) }
 	return jobsStatements{list: r("list"), queues: r("queues"), workers: r("jobs_workers"), acknowledge: r("acknowledge")}
 }
+
+// maxJobs is the largest limit of List and CancelAll.
+const maxJobs = 10_000
+
+// microsSQL is a retention in microseconds. An infinite retention, or one longer than Forever,
+// becomes Forever. The CASE is necessary since least ignores NULL.
+const microsSQL = `CASE WHEN retention IS NOT NULL THEN least(extract(epoch FROM retention) * 1000000, 9223372036854775)::bigint END`
+
+const maxCountedJobs = 10_000
