@@ -76,13 +76,10 @@ func (q *Settler) completeOne(ctx context.Context, on store.Querier, r Run) (com
 	if err == nil {
 		n, err = result.RowsAffected()
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("jobs: complete: %w", err)
-	case n == 0:
-		return nil, nil
 	}
-	return []int64{r.ID}, nil
+	return []int64{r.ID}[:n], nil
 }
 
 // Settle ends runs, and returns the jobs with their states. The other jobs were locked, or ran
