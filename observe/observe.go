@@ -16,9 +16,7 @@
 // [On] makes an Observer of a function that takes one type.
 package observe
 
-import (
-	"log/slog"
-)
+import "log/slog"
 
 // Event is one of the structs of this package. Later versions may add some.
 type Event interface {

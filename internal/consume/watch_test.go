@@ -1,8 +1,6 @@
 package consume
 
-import (
-	"testing"
-)
+import "testing"
 
 // A consumer is loaded again if another worker or an operator has moved it. That includes a
 // move just after its loop has loaded it, while the revision was being read.

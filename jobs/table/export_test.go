@@ -1,8 +1,6 @@
 package table
 
-import (
-	"time"
-)
+import "time"
 
 // SetGrace sets how long a handler may run after its context has ended.
 func SetGrace(w *Worker, d time.Duration) { w.grace = d }

@@ -1,8 +1,6 @@
 package console
 
-import (
-	"github.com/pgfrontier/worker/ops"
-)
+import "github.com/pgfrontier/worker/ops"
 
 // Level is what an operator may see and change. Each level includes the lower levels.
 type Level int

@@ -1,8 +1,6 @@
 package oracle
 
-import (
-	"github.com/pgfrontier/worker/sim/history"
-)
+import "github.com/pgfrontier/worker/sim/history"
 
 // The states of a run of jobs, in the order in which they are printed.
 const (
