@@ -191,29 +191,30 @@ func (e FlowRunEnded) line() (string, []slog.Attr) {
 }
 
 // StatementFailed reports that statements on jobs fail, or that a table refuses to change a row.
-// The worker retries, and keeps the outcomes that it cannot store. A single job whose row is
-// locked or refused is reported once, and the others continue.
+// The worker retries, and keeps the outcomes that it cannot store. A refused job is reported once,
+// a job whose row stays locked about once a second. The other jobs continue.
 type StatementFailed struct {
 	// Condition says which statements fail: ConditionQueue or ConditionSettle. For a table it is
 	// ConditionDatabase, ConditionClaim, ConditionHeartbeat, ConditionSettle or ConditionReset.
 	Condition Condition
 	Queue     string // of ConditionQueue
-	Row       int64  // the id of the row that a table refuses to change; 0: not a single row
+	Table     string // of a worker of package jobs/table, as its options name it; empty: of package jobs
+	Row       int64  // the id of the row that Table refuses to change; 0: not a single row
 	Err       error
 }
 
 func (StatementFailed) level() slog.Level { return slog.LevelError }
 func (e StatementFailed) line() (message string, attrs []slog.Attr) {
-	attrs = []slog.Attr{slog.String("condition", string(e.Condition)), failure(e.Err)}
+	condition := slog.String("condition", string(e.Condition))
 	switch {
 	case e.Row != 0:
-		return "the table refuses to change a row", append(attrs, slog.Int64("job", e.Row))
+		return "the table refuses to change a row", []slog.Attr{condition, slog.String("table", e.Table), slog.Int64("job", e.Row), failure(e.Err)}
+	case e.Table != "":
+		return "statement failed, retrying", []slog.Attr{condition, slog.String("table", e.Table), failure(e.Err)}
 	case e.Condition == ConditionQueue:
-		return "cannot claim jobs, retrying", append(attrs, slog.String("queue", e.Queue))
-	case e.Condition == ConditionSettle:
-		return "cannot store outcomes of jobs, retrying", attrs
+		return "cannot claim jobs, retrying", []slog.Attr{condition, slog.String("queue", e.Queue), failure(e.Err)}
 	}
-	return "statement failed, retrying", attrs
+	return "cannot store outcomes of jobs, retrying", []slog.Attr{condition, failure(e.Err)}
 }
 
 // UnknownKinds reports due jobs in a queue of this worker for which this worker has no

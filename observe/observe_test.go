@@ -160,6 +160,7 @@ func TestLog(t *testing.T) {
 	says(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: "q"}, "cannot claim jobs, retrying", "queue=q")
 	says(observe.StatementFailed{Condition: observe.ConditionSettle}, "cannot store outcomes of jobs, retrying")
 	says(observe.StatementFailed{Condition: observe.ConditionClaim, Row: 7}, "the table refuses to change a row", "job=7")
+	says(observe.StatementFailed{Condition: observe.ConditionSettle, Table: "app.work"}, "statement failed, retrying", "table=app.work")
 	says(observe.JobDone{State: "failed", Failed: true, Err: errors.New("boom")}, "level=ERROR", "job failed", "boom")
 	says(observe.JobDone{State: "available", Failed: true, Err: errors.New("boom")}, "level=WARN", "tried again")
 	says(observe.JobDone{State: "available"}, "level=INFO", "did not complete")

@@ -63,7 +63,7 @@ func (c *conditions) refuse(what observe.Condition, id int64, err error) error {
 	}
 	if !known {
 		c.observers.Begin(runtime.Subject{Condition: what}, err)
-		c.observers.Notify(observe.StatementFailed{Condition: what, Row: id, Err: err})
+		c.observers.Notify(observe.StatementFailed{Condition: what, Table: c.table.String(), Row: id, Err: err})
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (c *conditions) outcome(what observe.Condition, err error) {
 	c.mu.Unlock()
 	if err != nil {
 		c.observers.Begin(runtime.Subject{Condition: what}, err)
-		c.observers.Notify(observe.StatementFailed{Condition: what, Err: err})
+		c.observers.Notify(observe.StatementFailed{Condition: what, Table: c.table.String(), Err: err})
 	} else if c.failure(what) == nil {
 		c.observers.End(runtime.Subject{Condition: what})
 	}

@@ -80,8 +80,15 @@ func (s *stage) script(sql string) {
 
 // hears records what an Observer is notified of failures.
 func (s *stage) hears(o *table.WorkerOptions) {
-	o.Observers = []observe.Observer{observe.On(func(f observe.StatementFailed) { s.note("failed %s %d", f.Condition, f.Row) }),
-		observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) })}
+	o.Observers = []observe.Observer{
+		observe.On(func(f observe.StatementFailed) {
+			s.note("failed %s %d", f.Condition, f.Row)
+			if !strings.HasSuffix(f.Table, "example_jobs") {
+				s.t.Errorf("the table is %q", f.Table)
+			}
+		}),
+		observe.On(func(r observe.Recovered) { s.note("recovered %s", r.Condition) }),
+	}
 }
 
 // Rows that the table refuses to have in processing do not delay other rows, however many of them
