@@ -9,7 +9,7 @@
 // A transaction that draws from a sequence takes a RowExclusiveLock on it before the draw
 // (PostgreSQL, sequence.c, lock_and_open_sequence). It holds the lock until it ends, prepared
 // or not. pg_locks shows the lock. A commit makes the transaction visible before it releases
-// the locks (xact.c). Hence three statements, in transactions of their own, in this order:
+// the locks (xact.c). Hence three statements, each in a transaction of its own, in this order:
 //
 //  1. tail: read the positions after safe. The highest is h. A run without gaps is safe at
 //     once.
@@ -54,8 +54,8 @@
 //
 // # Incarnation
 //
-// Crash recovery, promotion and a restored backup can issue positions again. The statements
-// return the incarnation of the server (package incarnation). When the incarnation changes or
+// Crash recovery, promotion and a restored backup can issue positions again. Every statement
+// returns the incarnation of the server (package incarnation). When the incarnation changes or
 // the connection fails, the frontier forgets everything in memory. A Value carries its
 // incarnation as Token and is valid in that incarnation only. A reader of rows under a Value
 // proves that the rows come from the same incarnation. A frontier starts from a durable row of

@@ -248,7 +248,7 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 
 // Step replaces Run in a test: it executes the next statement, even if the statement is not due,
 // after a wakeup if Wake was called. The first Step only opens a session, and so does the first
-// Step after an error. Close ends the session.
+// Step after an error. Close ends the session. Do not call it beside Run.
 func (f *Frontier) Step(ctx context.Context) error {
 	if f.stepped == nil {
 		s, err := f.open(ctx)
@@ -267,7 +267,7 @@ func (f *Frontier) Step(ctx context.Context) error {
 	return err
 }
 
-// Close ends the session of Step, if there is one.
+// Close ends the session of Step, if there is one. It does not end Run.
 func (f *Frontier) Close() {
 	if f.stepped != nil {
 		f.stepped.close()

@@ -18,7 +18,7 @@ var (
 	ErrRowSecurity = errors.New("row-level security hides rows of the log")
 )
 
-// Errors of a database on which the frontier cannot work at all.
+// The other errors that a SetupError has as its Err.
 var (
 	errServerVersion   = errors.New("the server is too old")
 	errTableNotFound   = errors.New("a table is missing")

@@ -60,6 +60,7 @@ func (r *run) clearReported() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result, r.own, r.settled, r.byTx = nil, nil, false, false
+	r.inTx.Store(false)
 }
 
 func (r *run) log(ctx context.Context, entry json.RawMessage) error {

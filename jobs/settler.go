@@ -208,7 +208,8 @@ func (s *settler) each(ctx context.Context, on Querier, all []*ending, f func(pa
 // conclude records which outcomes are stored. A job may be missing in states for three reasons. An
 // earlier statement has stored its outcome, and the answer was lost. Another worker has the job. Or
 // the row of the job is locked. If no table has a job that may be done, the job counts as completed:
-// a queue of retention 0 keeps nothing of it.
+// a queue of retention 0 keeps nothing of it. After an outage this may also report a run as completed
+// that was lost, if another worker has completed the job since.
 func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, states map[int64]queue.State) error {
 	var missing []*ending
 	for _, e := range batch {

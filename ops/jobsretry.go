@@ -23,8 +23,9 @@ import (
 // history. The operation's detail has the new ID; Operations finds the operation by both IDs.
 //
 // Retry refuses jobs whose effects would happen twice. It refuses a completed job with a
-// [StateError], and so a job that was retried before. It also refuses the finished job of a step, since the flow's run would not notice the new job. Use RetryFlowRun
-// instead. Rerun refuses none of these.
+// [StateError], and so a job that was retried before. It also refuses the finished job of a step,
+// since the flow's run would not notice the new job. Use RetryFlowRun instead. Rerun refuses none of
+// these.
 func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRetry, id, by)
 }

@@ -268,7 +268,10 @@ func (a *app) onConsumer(ctx context.Context, c consumerChange) error {
 	if errors.Is(err, ops.ErrNotFound) {
 		bounded, cancel := a.bound(ctx)
 		defer cancel()
-		err = cmp.Or(known(bounded, o, c.name), err)
+		var unknown statusError
+		if k := known(bounded, o, c.name); errors.As(k, &unknown) {
+			err = k
+		}
 	}
 	return err
 }

@@ -53,7 +53,8 @@ func (a *ages) still(token string, safe, head int64, now time.Time) time.Duratio
 	return now.Sub(a.since)
 }
 
-// logReads reads the log without the frontier, for ages and for the statuses of units.
+// logReads reads the log on connections of the pool, for the ages of waiting events and for the
+// probe of readiness.
 type logReads struct {
 	*env
 	*ages

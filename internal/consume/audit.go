@@ -59,8 +59,7 @@ func (a *audit) compactUnit(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// retain deletes, on the leader, the audit rows that were closed longer than
-// keep ago.
+// retain deletes, on the leader, the audit rows that were closed longer ago than a.keep.
 func (a *audit) retain(ctx context.Context) {
 	if a.keep == 0 {
 		return

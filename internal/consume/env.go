@@ -20,7 +20,8 @@ import (
 )
 
 // env is what the parts of a worker share: the database and its log, the units, the frontier, and
-// the observers.
+// the observers. prepare sets checkpoints, bound, frontier, and the budgets of connections. Other
+// goroutines may read them once Worker.ready is closed.
 type env struct {
 	connections
 	unitSet
@@ -30,7 +31,8 @@ type env struct {
 	frontier    *frontier.Frontier
 }
 
-// shared is what the loops of a worker share.
+// shared is what the loops of a worker share. prepare sets ahead and coord, as it sets the
+// fields of env.
 type shared struct {
 	env
 	id         uuid.UUID

@@ -167,7 +167,7 @@ func (p *placer) find(ctx context.Context, u *unit) error {
 }
 
 // awaitValue waits until the frontier publishes a value that satisfies enough. It calls
-// waits each time that every has passed.
+// waits after each p.every.
 func (p *placer) awaitValue(ctx context.Context, enough func(*frontier.Value) bool, waits func()) (*frontier.Value, error) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()

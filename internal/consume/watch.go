@@ -22,8 +22,8 @@ type progressWatch struct {
 
 // run checks, for all consumers of the worker in one statement, whether another worker or
 // an operator has moved an idle consumer's progress. An operator's reset is an example.
-// Then it reads the ages of waiting events. It checks at once after a signal of now. Else
-// it checks after growing pauses up to most, until it finds a move.
+// Then it reads the ages of waiting events. It checks at once after a signal of now. Otherwise
+// the pauses grow from poll to most. A move resets them.
 func (w *progressWatch) run(ctx context.Context) {
 	for quiet := 1; ; quiet++ {
 		w.began.Set(time.Now())

@@ -8,7 +8,7 @@
 //	)
 //	err := scheduler.Start(ctx)
 //
-// Run a Scheduler in all processes that runs jobs, or in some of them. There is no leader: the
+// Run a Scheduler in all processes that run jobs, or in some of them. There is no leader: the
 // tables store the next ticks of schedules. A process advances a schedule by a statement that
 // compares the stored tick with the tick that the process has read. The same transaction enqueues
 // the job. So a tick is enqueued once, and no tick is lost with a process. All times are by the

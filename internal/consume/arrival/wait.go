@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// The exported errors are of callers. Package worker documents them.
+// Callers of WaitFor get the exported errors. Package worker documents them.
 var (
 	ErrDeadLettered = errors.New("worker: the event is among the consumer's dead letters")
 	ErrNoConsumer   = errors.New("worker: there is no such consumer: check the name (ops.Operator.Consumers lists those that have run), or start a worker that has code for it before")
