@@ -44,11 +44,11 @@ func (l *loop) peek(ctx context.Context, now bool) {
 	l.failed(err)
 	if err != nil {
 		l.polls.Quiet = 0
-		l.pollAt = l.peekedAt.Add(l.polls.First)
+		l.pollAt = l.lanes.nextPeek(false, l.peekedAt.Add(l.polls.First))
 		return
 	}
 	pause, polls := nextPoll(l.polls, p, low && !l.notifyDown, rand.Float64())
-	l.polls, l.pollAt = polls, l.peekedAt.Add(pause)
+	l.polls, l.pollAt = polls, l.lanes.nextPeek(low, l.peekedAt.Add(pause))
 	if low && (p.None || p.Due > 0) {
 		l.lanes.nothingDue(begin, l.peekedAt)
 	}

@@ -68,6 +68,15 @@ func (l *lanes) walkIsLow(now time.Time) bool {
 	return !now.Before(l.lowDue) || l.lowTook <= cheapLow
 }
 
+// nextPeek returns the time of the next peek: pollAt, or when a low walk is due if the last peek did
+// not begin at the bottom. Nothing notifies again of a released job below the floors.
+func (l *lanes) nextPeek(low bool, pollAt time.Time) time.Time {
+	if low {
+		return pollAt
+	}
+	return earlier(pollAt, l.lowDue)
+}
+
 // claimed records the result of a claim. The claim began at began and could take limit jobs. A low
 // claim that is full leaves jobs behind, so the floor of its last lane is lowered to the last job
 // that it took. The lanes before the last lane have no jobs left. picky reports that the claim had
@@ -130,4 +139,11 @@ func (l *lanes) recordEmpty(before int, began time.Time) {
 
 func (f floor) above(g floor) bool {
 	return g.id == 0 || f.at.After(g.at) || f.at.Equal(g.at) && f.id > g.id
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }

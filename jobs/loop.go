@@ -271,13 +271,6 @@ func (l *loop) rest(ctx context.Context) {
 	l.sleep(ctx, until.Sub(now))
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
 func (l *loop) sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
