@@ -55,12 +55,12 @@ func (r *run) reported() (result json.RawMessage, byTx bool, own error, settled 
 	return r.result, r.byTx, r.own, r.settled
 }
 
-// clearReported clears what the handler has reported, before another call.
+// clearReported clears what the handler has reported, before another call. inTx stays: the handler
+// may have committed.
 func (r *run) clearReported() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result, r.own, r.settled, r.byTx = nil, nil, false, false
-	r.inTx.Store(false)
 }
 
 func (r *run) log(ctx context.Context, entry json.RawMessage) error {
