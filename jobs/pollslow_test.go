@@ -3,10 +3,15 @@ package jobs_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/sim/network"
 )
 
 // wanted waits until a worker has requested notifications of new jobs, and sleeps.
@@ -81,4 +86,27 @@ func TestIdleWorkerRenewsItsNotifyRequest(t *testing.T) {
 		s.wanted()
 	}
 	s.ended(s.add(task{}))
+}
+
+// A worker that polls once an hour, and whose peeks are slow, finds jobs that become visible below
+// its floors. Their notification leads to a claim above the floors, which does not find the job. A
+// walk from the bottom follows.
+func TestJobsBelowTheFloorsWaitForNoPoll(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	config, err := pgx.ParseConfig(s.d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := network.New(rand.New(rand.NewPCG(1, 1)))
+	far.Carry(config)
+	far.Remove(40 * time.Millisecond)
+	db := stdlib.OpenDB(*config)
+	t.Cleanup(func() { _ = db.Close() })
+	s.runOn(db, jobs.WithNotifyConnectionString(s.d.URL), jobs.WithPollInterval(time.Hour))
+	s.wanted()
+	for n := range 3 {
+		s.ended(s.add(task{}, jobs.At(time.Now().Add(-time.Duration(n)*time.Minute)))) // due before the last one
+	}
 }
