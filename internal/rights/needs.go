@@ -52,30 +52,12 @@ func (u uses) needs() (all []Need) {
 // reports whether the leader has a lease; otherwise it has an advisory lock. rescales reports
 // whether the worker splits and merges consumers.
 func Worker(t tables.Tables, lease, rescales bool) []Need {
-	incarnation := " xmin" // tells whether a heartbeat is of the server's incarnation
-	if lease {
-		incarnation = ""
-	}
+	incarnation := incarnationOf(lease)
 	var born, split, moved string
 	if rescales {
 		born, split, moved = " revision partition_key paused_at paused_by paused_reason effects", " split_at", "consumer_name "
 	}
 	tables := []uses{
-		{
-			table:   t.Nodes,
-			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions draining drain_requested_at heartbeat_interval heartbeat_timeout created_at" + incarnation,
-			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout",
-			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions draining heartbeat_interval heartbeat_timeout",
-			deletes: true,
-		},
-		stopped(t.Stopped),
-		{
-			table:   t.Assignments,
-			reads:   "consumer_name worker_id partitions",
-			inserts: "consumer_name worker_id partitions",
-			writes:  "worker_id updated_at partitions",
-			deletes: true,
-		},
 		{
 			table:   t.Checkpoints,
 			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key effects scope scope_since ctid xmin xmax tableoid",
@@ -105,13 +87,44 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		},
 		{table: t.Token, reads: "only token database" + incarnation, inserts: "only token database", writes: "token database"},
 		{table: t.Settled, reads: "log settled", inserts: "log settled", writes: "settled updated_at"},
-		counted(t.Changes),
 		{table: t.Version, reads: "*"},
 	}
+	return append(needsOf(append(coordination(t, lease), tables...)), catalog()...)
+}
+
+// incarnationOf returns the column that tells whether a row is of the server's incarnation. A
+// worker with a lease does not read it.
+func incarnationOf(lease bool) string {
 	if lease {
-		tables = append(tables, leased(t.Leader))
+		return ""
 	}
-	return append(needsOf(tables), catalog()...)
+	return " xmin"
+}
+
+// coordination returns the uses of the tables of workers and assignments.
+func coordination(t tables.Tables, lease bool) []uses {
+	all := []uses{
+		{
+			table:   t.Nodes,
+			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions draining drain_requested_at heartbeat_interval heartbeat_timeout created_at" + incarnationOf(lease),
+			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout",
+			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions draining heartbeat_interval heartbeat_timeout",
+			deletes: true,
+		},
+		stopped(t.Stopped),
+		{
+			table:   t.Assignments,
+			reads:   "consumer_name worker_id partitions",
+			inserts: "consumer_name worker_id partitions",
+			writes:  "worker_id updated_at partitions",
+			deletes: true,
+		},
+		counted(t.Changes),
+	}
+	if lease {
+		all = append(all, leased(t.Leader))
+	}
+	return all
 }
 
 // stopped returns the uses of the table of stopped workers.
