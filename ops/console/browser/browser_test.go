@@ -80,46 +80,50 @@ func (b *tab) judge(t testing.TB, axe, page string, width int64) {
 func TestUpdate(t *testing.T) {
 	t.Parallel()
 	for _, prefix := range []string{"", "/a/b"} {
-		s := newSite(t, prefix)
-		s.furnish(t, "")
-		b := open(t)
-		b.run(t, chromedp.Navigate(s.base))
-		b.until(t, `document.documentElement.dataset.updates`)
-		evaluate[any](t, b, `window.loaded = "once"; document.querySelector('[data-key="totals_v1"] a').focus(); null`)
-		for _, change := range []struct{ statement, shown, order string }{
-			{`UPDATE worker_nodes SET status = status - 'FrontierError'`, `!document.querySelector(".wrong").innerText.includes("lost")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
-			{`UPDATE consumer_checkpoints SET last_position = 77 WHERE consumer_name = 'totals_v1'`,
-				`document.querySelector('[data-key="totals_v1"]').innerText.includes("77")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
-			{`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('audit_v1', 1)`,
-				`document.querySelector('[data-key="audit_v1"]')`, "audit_v1 mail_v1 shipping_v1 stopped_v1 totals_v1"},
-			{`DELETE FROM consumer_checkpoints WHERE consumer_name = 'mail_v1'`,
-				`!document.querySelector('[data-key="mail_v1"]')`, "audit_v1 shipping_v1 stopped_v1 totals_v1"},
-			{`UPDATE consumer_checkpoints SET consumer_name = CASE consumer_name WHEN 'audit_v1' THEN 'archive_v1' ELSE 'zeta_v1' END WHERE consumer_name IN ('audit_v1', 'shipping_v1')`,
-				`document.querySelector('[data-key="archive_v1"]')`, "archive_v1 stopped_v1 totals_v1 zeta_v1"},
-		} {
-			s.Exec(t, change.statement)
-			b.until(t, change.shown)
-			if at := evaluate[string](t, b, `document.activeElement.textContent + " " + window.loaded`); at != "totals_v1 once" {
-				t.Errorf("after %s the focus is on, and the page was loaded: %q", change.statement, at)
-			}
-			if order := evaluate[string](t, b, `[...document.querySelectorAll("tr[data-key]")].map(r => r.dataset.key).join(" ")`); order != change.order {
-				t.Errorf("after %s the rows are %s", change.statement, order)
-			}
-		}
-		s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch' WHERE consumer_name = 'totals_v1'`)
-		b.until(t, `document.getElementById("said")?.textContent.includes("2 paused")`)
-
-		// Who stops the updates sees none.
-		b.click(t, "#toggle")
-		before := evaluate[string](t, b, `document.documentElement.dataset.updates`)
-		viewer := open(t) // sees later ones
-		viewer.run(t, chromedp.Navigate(s.base))
-		viewer.until(t, `Number(document.documentElement.dataset.updates) >= 3`)
-		if after := evaluate[string](t, b, `document.documentElement.dataset.updates`); after != before {
-			t.Errorf("%s updates, %s when they were stopped", after, before)
-		}
-		b.expectQuiet(t)
+		t.Run("at "+prefix+"/", func(t *testing.T) { update(t, prefix) })
 	}
+}
+
+func update(t *testing.T, prefix string) {
+	s := newSite(t, prefix)
+	s.furnish(t, "")
+	b := open(t)
+	b.run(t, chromedp.Navigate(s.base))
+	b.until(t, `document.documentElement.dataset.updates`)
+	evaluate[any](t, b, `window.loaded = "once"; document.querySelector('[data-key="totals_v1"] a').focus(); null`)
+	for _, change := range []struct{ statement, shown, order string }{
+		{`UPDATE worker_nodes SET status = status - 'FrontierError'`, `!document.querySelector(".wrong").innerText.includes("lost")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
+		{`UPDATE consumer_checkpoints SET last_position = 77 WHERE consumer_name = 'totals_v1'`,
+			`document.querySelector('[data-key="totals_v1"]').innerText.includes("77")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
+		{`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('audit_v1', 1)`,
+			`document.querySelector('[data-key="audit_v1"]')`, "audit_v1 mail_v1 shipping_v1 stopped_v1 totals_v1"},
+		{`DELETE FROM consumer_checkpoints WHERE consumer_name = 'mail_v1'`,
+			`!document.querySelector('[data-key="mail_v1"]')`, "audit_v1 shipping_v1 stopped_v1 totals_v1"},
+		{`UPDATE consumer_checkpoints SET consumer_name = CASE consumer_name WHEN 'audit_v1' THEN 'archive_v1' ELSE 'zeta_v1' END WHERE consumer_name IN ('audit_v1', 'shipping_v1')`,
+			`document.querySelector('[data-key="archive_v1"]')`, "archive_v1 stopped_v1 totals_v1 zeta_v1"},
+	} {
+		s.Exec(t, change.statement)
+		b.until(t, change.shown)
+		if at := evaluate[string](t, b, `document.activeElement.textContent + " " + window.loaded`); at != "totals_v1 once" {
+			t.Errorf("after %s the focus is on, and the page was loaded: %q", change.statement, at)
+		}
+		if order := evaluate[string](t, b, `[...document.querySelectorAll("tr[data-key]")].map(r => r.dataset.key).join(" ")`); order != change.order {
+			t.Errorf("after %s the rows are %s", change.statement, order)
+		}
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch' WHERE consumer_name = 'totals_v1'`)
+	b.until(t, `document.getElementById("said")?.textContent.includes("2 paused")`)
+
+	// Who stops the updates sees none.
+	b.click(t, "#toggle")
+	before := evaluate[string](t, b, `document.documentElement.dataset.updates`)
+	viewer := open(t) // sees later ones
+	viewer.run(t, chromedp.Navigate(s.base))
+	viewer.until(t, `Number(document.documentElement.dataset.updates) >= 3`)
+	if after := evaluate[string](t, b, `document.documentElement.dataset.updates`); after != before {
+		t.Errorf("%s updates, %s when they were stopped", after, before)
+	}
+	b.expectQuiet(t)
 }
 
 // On a narrow screen, too, the first things to read are whether all is well and what is not, whole and on

@@ -31,6 +31,10 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const patience = pgtest.Patience
 
+// turns bounds the tests at a time: a browser that starts keeps a core busy, and a page must answer
+// within the console's limit.
+var turns = make(chan struct{}, 4)
+
 // site is a database with all tables, and a console below a path.
 type site struct {
 	*pgtest.Database
@@ -39,6 +43,8 @@ type site struct {
 
 func newSite(t testing.TB, prefix string) *site {
 	t.Helper()
+	turns <- struct{}{}
+	t.Cleanup(func() { <-turns })
 	d := pgtest.New(t)
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
