@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"slices"
@@ -10,15 +11,58 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
+// starter starts claimed jobs.
+type starter struct {
+	*shared
+	handlers *Handlers
+	inFlight *jobrun.InFlight[*run]
+	settler  *settler
+	runners  *runners
+	handling context.Context // of all handlers
+	ready    []*run          // prefetched, in the order to run
+	at       time.Time       // when prefetched jobs may start even if few slots are free
+}
+
+// admit adds claimed jobs to the jobs in flight, in the order in which they are to run.
+func (s *starter) admit(jobs []queue.Job) {
+	slices.SortFunc(jobs, func(a, b queue.Job) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.RunAt.Compare(b.RunAt), cmp.Compare(a.ID, b.ID))
+	})
+	var start []*run
+	for _, j := range jobs {
+		r := s.newRun(j)
+		s.inFlight.Add(r)
+		if j.Started {
+			start = append(start, r)
+		} else {
+			s.ready = append(s.ready, r)
+		}
+	}
+	s.showPrefetched()
+	s.start(start)
+}
+
+func (s *starter) newRun(j queue.Job) *run {
+	h := s.handlers.of[j.Kind]
+	most := j.Most
+	if most == 0 {
+		most = h.maxAttempts
+	}
+	return &run{Run: jobrun.Run{Claim: j.Run}, env: s.env, queue: s.servedQueue, handler: h, row: j, header: headerOf(j, s.name, most)}
+}
+
+func (s *starter) showPrefetched() {
+	n := len(s.ready)
+	s.change(func(q *QueueStatus) { q.Prefetched = n })
+}
+
 // start calls the handlers of runs that hold slots. The runs of one batch handler share a call, up
 // to BatchSize.
-func (l *loop) start(runs []*run) {
+func (s *starter) start(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	l.mu.Lock()
-	l.running += len(runs)
-	l.mu.Unlock()
+	s.begin(len(runs))
 	called := func() {
 		now := time.Now()
 		for _, r := range runs {
@@ -26,9 +70,9 @@ func (l *loop) start(runs []*run) {
 		}
 	}
 	called() // from here on the runs are not prefetched
-	if before := l.w.cfg.hooks.BeforeHandle; before != nil {
+	if before := s.cfg.hooks.BeforeHandle; before != nil {
 		for _, r := range runs {
-			l.w.observers.Call("BeforeHandle", func() { before(l.w.handling, r.header) })
+			s.observers.Call("BeforeHandle", func() { before(s.handling, r.header) })
 		}
 		called() // the time of the hooks is not the handlers'
 	}
@@ -52,51 +96,51 @@ func (l *loop) start(runs []*run) {
 	for _, batch := range batches {
 		calls = append(calls, batch)
 	}
-	l.w.runners.run(calls)
+	s.runners.run(calls)
 }
 
-// startGathers reports whether prefetched jobs should wait for more free slots. They wait while
+// gathers reports whether prefetched jobs should wait for more free slots. They wait while
 // fewer than half of the slots are free and the last start was at most [jobrun.Gather] ago.
-func (l *loop) startGathers(now time.Time) bool {
-	return now.Before(l.startAt) && l.free() < min(len(l.ready), (l.capacity+1)/2)
+func (s *starter) gathers(now time.Time) bool {
+	return now.Before(s.at) && s.free() < min(len(s.ready), (s.capacity+1)/2)
 }
 
 // startReady starts as many prefetched jobs as there are free slots. If the answer of a claim was
 // lost, the claim may have started its jobs already.
-func (l *loop) startReady(ctx context.Context) {
-	if len(l.ready) == 0 || l.startGathers(time.Now()) {
+func (s *starter) startReady(ctx context.Context) {
+	if len(s.ready) == 0 || s.gathers(time.Now()) {
 		return
 	}
-	n := l.w.slots.take(l.seat, min(len(l.ready), l.free()))
+	n := s.slots.take(s.seat, min(len(s.ready), s.free()))
 	if n == 0 {
 		return
 	}
-	first := l.ready[:n]
-	may, err := l.mayStart(ctx, first)
-	l.failed(err)
+	first := s.ready[:n]
+	may, err := s.mayStart(ctx, first)
+	s.failed(err)
 	if err != nil {
-		l.w.slots.give(n)
+		s.slots.give(n)
 		return
 	}
-	l.ready = slices.Clone(l.ready[n:])
+	s.ready = slices.Clone(s.ready[n:])
 	var start []*run
 	for _, r := range first {
 		if r.row.Started || may[r.row.ID] {
 			r.row.Started = true
 			start = append(start, r)
 		} else {
-			l.unclaim(r) // cancelled, expired or lost: the settler's statement finds out which
+			s.unclaim(r) // cancelled, expired or lost: the settler's statement finds out which
 		}
 	}
-	l.w.slots.give(n - len(start))
-	l.w.slots.begin(len(start), n-len(start))
-	l.showPrefetched()
-	l.start(start)
+	s.slots.give(n - len(start))
+	s.slots.begin(len(start), n-len(start))
+	s.showPrefetched()
+	s.start(start)
 }
 
 // mayStart marks runs as started and returns the IDs of the jobs that may start. It skips runs that
 // have started already.
-func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, err error) {
+func (s *starter) mayStart(ctx context.Context, all []*run) (may map[int64]bool, err error) {
 	var runs []queue.Run
 	for _, r := range all {
 		if !r.row.Started {
@@ -107,11 +151,11 @@ func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, er
 	if len(runs) == 0 {
 		return may, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	begin := time.Now()
-	ids, err := onLoop(ctx, l, func(conn *sql.Conn) ([]int64, error) { return l.w.queue.Start(ctx, l.w.planned(conn, conn), runs) })
-	l.startAt = time.Now().Add(min(time.Since(begin), jobrun.Gather))
+	ids, err := onLoop(ctx, s.shared, func(conn *sql.Conn) ([]int64, error) { return s.queue.Start(ctx, s.planned(conn, conn), runs) })
+	s.at = time.Now().Add(min(time.Since(begin), jobrun.Gather))
 	for _, id := range ids {
 		may[id] = true
 	}
@@ -119,16 +163,36 @@ func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, er
 }
 
 // unclaim releases a job that has not started.
-func (l *loop) unclaim(r *run) {
-	l.w.settler.settling(r)
-	l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released}})
+func (s *starter) unclaim(r *run) {
+	s.settler.settling(r)
+	s.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released}})
+}
+
+// adopt adds a job whose claim got no answer. The job runs once there is a slot.
+func (s *starter) adopt(j queue.Job) {
+	if s.handlers.of[j.Kind] == nil {
+		return
+	}
+	r := s.newRun(j)
+	s.inFlight.Add(r)
+	s.ready = append(s.ready, r)
+	s.slots.adopt()
+	s.showPrefetched()
+}
+
+// drop forgets a prefetched job that another worker has.
+func (s *starter) drop(r *run) {
+	s.ready = slices.DeleteFunc(s.ready, func(o *run) bool { return o == r })
+	s.showPrefetched()
+	s.slots.begin(0, 1)
+	s.settler.lost(r)
 }
 
 // giveBack releases all prefetched jobs.
-func (l *loop) giveBack() {
-	for _, r := range l.ready {
-		l.unclaim(r)
+func (s *starter) giveBack() {
+	for _, r := range s.ready {
+		s.unclaim(r)
 	}
-	l.ready = nil
-	l.showPrefetched()
+	s.ready = nil
+	s.showPrefetched()
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/pgfrontier/worker/observe"
 )
 
+// leaveTimeout bounds the last statements when a worker stops.
+const leaveTimeout = 5 * time.Second
+
 // env is what the parts of a worker share: the database, and the observers.
 type env struct {
 	source    observe.Worker // names the worker in events

@@ -27,21 +27,10 @@ type calls struct {
 	txs        chan struct{}                                    // bounds the transactions of handlers; nil: no bound
 }
 
-func newCalls(w *Worker) *calls {
-	s := &calls{
-		reports: &w.reports, settler: w.settler, handling: w.handling, running: w.running,
-		middleware: w.cfg.middleware, after: w.cfg.hooks.AfterHandle, grace: w.grace,
-	}
-	if n := w.db.Stats().MaxOpenConnections; n > 0 {
-		s.txs = make(chan struct{}, max(n-reserve, 1))
-	}
-	return s
-}
-
 // execute calls a handler with the jobs of one call, and settles them. It holds a slot for each job
 // until the handler has returned.
 func (s *calls) execute(runs []*run) {
-	defer runs[0].loop.release(len(runs))
+	defer runs[0].queue.release(len(runs))
 	s.attemptAll(runs)
 }
 
@@ -192,7 +181,7 @@ func (c *call) giveUp(cause error) {
 		err = c.timeout(err)
 	}
 	c.calls.settle(each(c.runs, outcome{err: err, cause: cause}))
-	c.runs[0].loop.wake()
+	c.runs[0].queue.wake()
 }
 
 // timeout returns the failure of a handler that exceeded its Timeout.

@@ -47,7 +47,7 @@ func (e EnqueueParams) stepJob() (queue.NewJob, error) {
 func (w *Worker) extensionWorker() jobflow.Worker {
 	return jobflow.Worker{
 		Tables: w.tables, Retention: w.cfg.retention, Limit: w.limit,
-		On: w.on, Wake: func() { w.loops.poll() }, Failed: w.taskFailed,
+		On: w.on, Wake: func() { w.loops.each((*servedQueue).poll) }, Failed: w.taskFailed,
 		RunEnded: func(r jobflow.EndedRun) {
 			w.observers.Notify(observe.FlowRunEnded{Run: r.Run, Flow: r.Flow, State: r.State, Took: time.Duration(r.Took) * time.Microsecond})
 		},

@@ -200,3 +200,24 @@ func TestFloorOfEarliestTime(t *testing.T) {
 		t.Errorf("the next claim begins behind job %d at %v", lane.ID, lane.At)
 	}
 }
+
+// A peek above the floors may have missed a job that was released, and whose notification is over.
+// However seldom the worker polls, a peek from the bottom follows when a low walk is due.
+func TestPeekAboveTheFloorsIsRepeated(t *testing.T) {
+	now := time.Now()
+	l := lanes{lowTook: 2 * cheapLow, lowDue: now.Add(lowInterval)}
+	if l.walkIsLow(now) {
+		t.Fatal("the peek begins at the bottom")
+	}
+	for _, c := range []struct {
+		low        bool
+		poll, want time.Duration
+	}{{false, time.Hour, lowInterval}, {false, time.Millisecond, time.Millisecond}, {true, time.Hour, time.Hour}} {
+		if got := l.nextPeek(c.low, now.Add(c.poll)).Sub(now); got != c.want {
+			t.Errorf("low %t: a peek that was due in %v comes in %v, want %v", c.low, c.poll, got, c.want)
+		}
+	}
+	if !l.walkIsLow(l.nextPeek(false, now.Add(time.Hour))) {
+		t.Error("the next peek does not begin at the bottom either")
+	}
+}

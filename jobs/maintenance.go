@@ -55,11 +55,6 @@ type maintenance struct {
 	unadvanced int     // consecutive rounds in which no worker advanced flows
 }
 
-func newMaintenance(w *Worker) *maintenance {
-	return &maintenance{env: w.env, events: w.events, interval: w.maintenanceInterval, retention: w.cfg.retention, rescuer: w.rescuer,
-		expires: chunks[int64]{what: refusedJob}, retains: chunks[int64]{what: refusedJob}, forgets: chunks[string]{what: refusedKey}}
-}
-
 // refusedKey describes a key of Once that the database refuses to remove.
 func refusedKey(e *env, key string, err error) error {
 	return fmt.Errorf("key %s: the database refuses to remove it from %s, and others go on: mend what refuses it, such as a trigger or a foreign key: %w", errtext.Value(key), e.tables.Once, errtext.Of(err))

@@ -3,13 +3,18 @@ package jobs
 import (
 	"context"
 	"database/sql"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/observe"
 )
 
 const (
+	// unknownEvery is how often an idle loop reads the kinds without handlers.
+	unknownEvery = 10 * time.Second
 	// wantEvery is how often an idle loop that listens requests notifications of new jobs.
 	wantEvery = 10 * time.Second
 	// wantLasts is how long a request for notifications holds at least, see [queue.Queue.Want].
@@ -30,55 +35,140 @@ func nextPoll(p jobrun.Polls, found queue.Peek, all bool, random float64) (time.
 	return pause, p
 }
 
+// poller finds out when there are jobs to claim.
+type poller struct {
+	*shared
+	claimer *claimer
+
+	polls      jobrun.Polls // WithPollInterval, WithMaxPollInterval
+	at         time.Time    // when to poll next
+	peekTook   time.Duration
+	peekedAt   time.Time
+	isDown     func() bool // reports whether notifications do not arrive
+	notifyDown bool        // they did not in the last turn
+	wantedAt   time.Time   // when notifications were last requested; zero: never, or the request failed
+	wantAt     time.Time   // when to request them again
+	unknownAt  time.Time
+}
+
 // soon makes the next poll come after the first pause at the latest.
-func (l *loop) soon(now time.Time) {
-	l.pollAt, l.polls = l.polls.Soon(now, l.pollAt)
+func (p *poller) soon(now time.Time) {
+	p.at, p.polls = p.polls.Soon(now, p.at)
 }
 
 // handleNotices handles the flags that other goroutines have set.
-func (l *loop) handleNotices(now time.Time) {
-	if l.unwanted.Swap(false) {
-		l.wantedAt, l.wantAt = time.Time{}, time.Time{}
+func (p *poller) handleNotices(now time.Time) {
+	if p.unwanted.Swap(false) {
+		p.wantedAt, p.wantAt = time.Time{}, time.Time{}
 	}
-	notifyDown := l.w.listener.IsDown()
-	if l.back.Swap(false) || notifyDown && !l.notifyDown {
-		l.soon(now)
+	notifyDown := p.isDown()
+	if p.back.Swap(false) || notifyDown && !p.notifyDown {
+		p.soon(now)
 	}
-	l.notifyDown = notifyDown
-}
-
-// requestPoll makes the loop poll soon. It is called when jobs have come back to the queue.
-func (l *loop) requestPoll() {
-	l.back.Store(true)
-	l.wake()
+	p.notifyDown = notifyDown
 }
 
 // nextWant returns when to request notifications next, which is not in the pause after a failure.
-func (l *loop) nextWant() time.Time {
-	if l.wantAt.Before(l.pausedTo) {
-		return l.pausedTo
+func (p *poller) nextWant() time.Time {
+	if p.wantAt.Before(p.pausedTo) {
+		return p.pausedTo
 	}
-	return l.wantAt
+	return p.wantAt
 }
 
-func (l *loop) wantDue(now time.Time) bool {
-	return l.w.cfg.notify != "" && !now.Before(l.nextWant())
+func (p *poller) wantDue(now time.Time) bool {
+	return p.cfg.notify != "" && !now.Before(p.nextWant())
 }
 
 // want requests notifications of new jobs. If the previous request may have lapsed, the loop claims
 // again: jobs enqueued meanwhile were not notified.
-func (l *loop) want(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
+func (p *poller) want(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
 	begin := time.Now()
-	err := l.on(ctx, func(conn *sql.Conn) error { return l.w.queue.Want(ctx, l.w.planned(conn, conn), l.name) })
-	l.failed(err)
+	err := p.on(ctx, func(conn *sql.Conn) error { return p.queue.Want(ctx, p.planned(conn, conn), p.name) })
+	p.failed(err)
 	if err != nil {
-		l.wantedAt = time.Time{}
+		p.wantedAt = time.Time{}
 		return
 	}
-	if time.Since(l.wantedAt) >= wantLasts {
-		l.claimable = true
+	if time.Since(p.wantedAt) >= wantLasts {
+		p.claimable = true
 	}
-	l.wantedAt, l.wantAt = begin, begin.Add(wantEvery)
+	p.wantedAt, p.wantAt = begin, begin.Add(wantEvery)
+}
+
+// idle records that the claim found fewer jobs than slots, and reads when more jobs are due.
+func (p *poller) idle(ctx context.Context, found int) {
+	p.claimable = false
+	if found > 0 {
+		p.polls.Quiet = 0
+	}
+	if p.wantDue(time.Now()) {
+		if p.want(ctx); p.claimable {
+			return
+		}
+	}
+	if p.at = p.peekedAt.Add(min(10*p.peekTook, p.polls.First)); !time.Now().Before(p.at) {
+		p.peek(ctx, found > 0)
+	}
+}
+
+// peek reads when the next job is due, and sets the time of the next claim. The next claim comes at
+// once in three cases. A job is due and now is true. A job is due and the last claim began above
+// the job. The job became due after the last claim. Otherwise the next claim comes when the job is
+// due, or when polls says.
+func (p *poller) peek(ctx context.Context, now bool) {
+	ctx, cancel := context.WithTimeout(ctx, p.limit)
+	defer cancel()
+	begin := time.Now()
+	low := p.claimer.lanes.walkIsLow(begin)
+	found, err := onLoop(ctx, p.shared, func(conn *sql.Conn) (queue.Peek, error) {
+		return p.queue.Peek(ctx, p.planned(conn, conn), p.name, p.claimer.lanes.next(low, begin), p.kinds, p.polls.Ahead())
+	})
+	p.peekedAt = time.Now()
+	p.peekTook = p.peekedAt.Sub(begin)
+	p.failed(err)
+	if err != nil {
+		p.polls.Quiet = 0
+		p.at = p.claimer.lanes.nextPeek(false, p.peekedAt.Add(p.polls.First))
+		return
+	}
+	pause, polls := nextPoll(p.polls, found, low && !p.notifyDown, rand.Float64())
+	p.polls, p.at = polls, p.claimer.lanes.nextPeek(low, p.peekedAt.Add(pause))
+	if low && (found.None || found.Due > 0) {
+		p.claimer.lanes.nothingDue(begin, p.peekedAt)
+	}
+	wasCapped := p.capped()
+	p.change(func(s *QueueStatus) { s.Capped, s.Paused = found.Capped, found.Paused })
+	switch {
+	case found.None || found.Paused || found.Due > 0:
+	case now || low && !p.claimer.low || found.Capped && !wasCapped || p.peekedAt.Add(found.Due).After(p.claimer.walkAt):
+		if p.claimable = true; low {
+			p.claimer.lanes.lowDue = time.Time{} // above the floors there may be no job
+		}
+	}
+	if found.None && p.peekedAt.After(p.unknownAt) {
+		p.unknownAt = p.peekedAt.Add(unknownEvery)
+		p.checkUnknown(ctx)
+	}
+}
+
+// checkUnknown reports the kinds of due jobs for which this worker has no handler.
+func (p *poller) checkUnknown(ctx context.Context) {
+	kinds, err := onLoop(ctx, p.shared, func(conn *sql.Conn) ([]string, error) {
+		return p.queue.Unknown(ctx, p.planned(conn, conn), p.name, p.kinds)
+	})
+	if err != nil {
+		p.failed(err)
+		return
+	}
+	changed := false
+	p.change(func(s *QueueStatus) {
+		changed = !slices.Equal(s.UnknownKinds, kinds)
+		s.UnknownKinds = kinds
+	})
+	if changed && len(kinds) > 0 {
+		p.observers.Notify(observe.UnknownKinds{Queue: p.name, Kinds: kinds})
+	}
 }

@@ -55,7 +55,7 @@ func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 	t.Parallel()
 	w := &Worker{env: &env{observers: &runtime.Observers{}}, cfg: defaults()}
 	w.slots = newSlots(0, 0, func() {})
-	p := newLoop(w, queueConfig{"q", 1}).polls
+	p := w.newLoop(queueConfig{"q", 1}).poller.polls
 	for range 20 {
 		var pause time.Duration
 		if pause, p = nextPoll(p, queue.Peek{None: true}, true, 0); pause != time.Second {
@@ -68,12 +68,12 @@ func TestPollsDoNotSlowDownByDefault(t *testing.T) {
 func TestNoNotifyRequestInThePauseAfterAFailure(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	l := &loop{w: &Worker{env: &env{observers: &runtime.Observers{}}, cfg: config{notify: "x"}}, wantAt: now.Add(-time.Hour), pausedTo: now.Add(time.Second)}
-	if l.wantDue(now) || !l.nextWant().Equal(l.pausedTo) || !l.wantDue(l.pausedTo) {
-		t.Errorf("it asks in %v, want a second", l.nextWant().Sub(now))
+	p := &poller{shared: &shared{cfg: &config{notify: "x"}, pausedTo: now.Add(time.Second)}, wantAt: now.Add(-time.Hour)}
+	if p.wantDue(now) || !p.nextWant().Equal(p.pausedTo) || !p.wantDue(p.pausedTo) {
+		t.Errorf("it asks in %v, want a second", p.nextWant().Sub(now))
 	}
-	if l.pausedTo = now.Add(-2 * time.Hour); !l.nextWant().Equal(l.wantAt) || !l.wantDue(now) {
-		t.Errorf("without a pause it asks in %v, want an hour ago", l.nextWant().Sub(now))
+	if p.pausedTo = now.Add(-2 * time.Hour); !p.nextWant().Equal(p.wantAt) || !p.wantDue(now) {
+		t.Errorf("without a pause it asks in %v, want an hour ago", p.nextWant().Sub(now))
 	}
 }
 
@@ -81,31 +81,46 @@ func TestNoNotifyRequestInThePauseAfterAFailure(t *testing.T) {
 // were already down do not postpone the next poll for ever.
 func TestEventsThatEndALongPause(t *testing.T) {
 	t.Parallel()
-	w := &Worker{env: &env{observers: &runtime.Observers{}}, cfg: config{notify: "x"}}
+	var listener runtime.Listener
 	now := time.Now()
-	l := &loop{w: w, woken: make(chan struct{}, 1)}
+	p := &poller{shared: &shared{servedQueue: &servedQueue{woken: make(chan struct{}, 1)}}, isDown: listener.IsDown}
 	rest := func() {
-		l.polls, l.pollAt = jobrun.Polls{First: time.Second, Longest: time.Hour, Quiet: 9}, now.Add(time.Hour)
+		p.polls, p.at = jobrun.Polls{First: time.Second, Longest: time.Hour, Quiet: 9}, now.Add(time.Hour)
 	}
 	check := func(what string, pause time.Duration, quiet int) {
 		t.Helper()
-		if l.handleNotices(now); l.pollAt.Sub(now) != pause || l.polls.Quiet != quiet {
-			t.Errorf("%s: the next poll is in %v after %d quiet ones, want %v after %d", what, l.pollAt.Sub(now), l.polls.Quiet, pause, quiet)
+		if p.handleNotices(now); p.at.Sub(now) != pause || p.polls.Quiet != quiet {
+			t.Errorf("%s: the next poll is in %v after %d quiet ones, want %v after %d", what, p.at.Sub(now), p.polls.Quiet, pause, quiet)
 		}
 	}
 	rest()
 	check("while notifications arrive", time.Hour, 9)
-	l.count(queue.Completed, false)
+	p.count(queue.Completed, false)
 	check("after the end of a job", time.Hour, 9)
-	l.count(queue.Available, true)
+	p.count(queue.Available, true)
 	check("after a job has failed, and is to be tried again", time.Second, 0)
 	for _, what := range []string{"notifications have stopped", "notifications have stopped again"} {
-		w.listener.ConnString = ""
-		l.handleNotices(now)
+		listener.ConnString = ""
+		p.handleNotices(now)
 		rest()
-		w.listener.ConnString = "x" // no echo has arrived
+		listener.ConnString = "x" // no echo has arrived
 		check(what, time.Second, 0)
-		l.pollAt = now.Add(time.Millisecond)
+		p.at = now.Add(time.Millisecond)
 		check(what+", in the next turn", time.Millisecond, 0)
+	}
+}
+
+// A peek that took long is not repeated at once. It does not delay the next poll either.
+func TestSlowPeekDelaysNoPoll(t *testing.T) {
+	const poll = 100 * time.Millisecond
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond: 10 * time.Millisecond,
+		time.Second:      poll,
+	} {
+		p := &poller{shared: &shared{cfg: &config{}}, polls: jobrun.Polls{First: poll, Longest: poll}, peekedAt: time.Now().Add(time.Minute), peekTook: took}
+		p.idle(t.Context(), 0)
+		if got := p.at.Sub(p.peekedAt); got != want {
+			t.Errorf("after a peek of %v the next is due in %v, want %v", took, got, want)
+		}
 	}
 }

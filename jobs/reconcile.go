@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"database/sql"
-	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/jobrun"
@@ -19,20 +18,35 @@ const idleReconcile = 6
 // reconcileShare. While vacuum is held back, the index of running jobs is full of dead entries.
 const reconcileShare = 20
 
-// reconcilePause returns the pause after a reconciliation that took took. A long reconciliation may
+// reconciler compares the jobs in flight with the database.
+type reconciler struct {
+	*shared
+	starter *starter
+	at      time.Time // when to reconcile next
+	last    time.Time
+	doubt   time.Time // until then, a claim with a lost answer may be under way; zero: none
+}
+
+// doubtClaim records that a claim got no answer.
+func (c *reconciler) doubtClaim() {
+	c.doubt = time.Now().Add(c.limit)
+	c.at = earlier(c.at, time.Now().Add(c.cfg.heartbeat))
+}
+
+// pause returns the pause after a reconciliation that took took. A long reconciliation may
 // have waited for its connection or a lock. So the pause is at most [idleReconcile] heartbeats.
 // While the answer of a claim is missing, the pause is one heartbeat.
-func (l *loop) reconcilePause(took time.Duration) time.Duration {
-	beat := l.w.cfg.heartbeat
-	if !l.doubt.IsZero() {
+func (c *reconciler) pause(took time.Duration) time.Duration {
+	beat := c.cfg.heartbeat
+	if !c.doubt.IsZero() {
 		return beat
 	}
 	return min(max(beat, reconcileShare*took), idleReconcile*beat)
 }
 
-// reconcileDue reports whether to compare the jobs in flight with the database.
-func (l *loop) reconcileDue(now time.Time) bool {
-	return l.reconcileAsked.Load() || !now.Before(l.reconcileAt)
+// due reports whether to compare the jobs in flight with the database.
+func (c *reconciler) due(now time.Time) bool {
+	return c.reconcileAsked.Load() || !now.Before(c.at)
 }
 
 // reconcile compares the jobs in flight with the jobs that the database says this worker runs. If a
@@ -42,67 +56,52 @@ func (l *loop) reconcileDue(now time.Time) bool {
 // The set of jobs in flight is taken before the statement. No claim is under way, since this
 // goroutine sends the claims. So no claim that is still unanswered can explain an unknown job. Runs
 // in the phase Settling are left to the settler: their outcome may have been stored in between.
-func (l *loop) reconcile(ctx context.Context) {
-	l.reconcileAsked.Store(false)
-	l.reconcileAt = time.Now().Add(l.w.cfg.heartbeat)
-	before := l.inFlight()
-	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.reconciledAt) < idleReconcile*l.w.cfg.heartbeat {
+func (c *reconciler) reconcile(ctx context.Context) {
+	c.reconcileAsked.Store(false)
+	c.at = time.Now().Add(c.cfg.heartbeat)
+	before := c.mine()
+	if len(before) == 0 && c.doubt.IsZero() && time.Since(c.last) < idleReconcile*c.cfg.heartbeat {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
+	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
 	begin := time.Now()
-	rows, err := onLoop(ctx, l, func(conn *sql.Conn) ([]queue.Job, error) {
-		return l.w.queue.InFlight(ctx, l.w.planned(conn, conn), l.w.source.ID, l.name)
+	rows, err := onLoop(ctx, c.shared, func(conn *sql.Conn) ([]queue.Job, error) {
+		return c.queue.InFlight(ctx, c.planned(conn, conn), c.source.ID, c.name)
 	})
-	l.failed(err)
+	c.failed(err)
 	if err != nil {
 		return
 	}
-	if begin.After(l.doubt) {
-		l.doubt = time.Time{}
+	if begin.After(c.doubt) {
+		c.doubt = time.Time{}
 	}
-	l.reconciledAt = time.Now()
-	l.reconcileAt = l.reconciledAt.Add(l.reconcilePause(l.reconciledAt.Sub(begin)))
+	c.last = time.Now()
+	c.at = c.last.Add(c.pause(c.last.Sub(begin)))
 	found := make(map[queue.Run]queue.Job, len(rows))
 	for _, j := range rows {
 		found[j.Run] = j
 		if _, known := before[j.Run]; !known {
-			l.adopt(j)
+			c.starter.adopt(j)
 		}
 	}
 	for k, r := range before {
 		j, is := found[k]
 		p := r.Phase()
 		switch {
-		case !l.w.inFlight.Has(r) || p == jobrun.Settling:
+		case !c.starter.inFlight.Has(r) || p == jobrun.Settling:
 		case !is:
-			l.lose(r, p)
+			c.lose(r, p)
 		case j.Cancel:
-			l.cancel(r, p)
+			c.cancel(r, p)
 		}
 	}
 }
 
-// adopt adds a job whose claim got no answer. The job runs once there is a slot.
-func (l *loop) adopt(j queue.Job) {
-	if l.w.handlers.of[j.Kind] == nil {
-		return
-	}
-	r := l.newRun(j)
-	l.w.inFlight.Add(r)
-	l.ready = append(l.ready, r)
-	l.w.slots.adopt()
-	l.showPrefetched()
-}
-
 // lose ends a run whose job another worker has.
-func (l *loop) lose(r *run, p jobrun.Phase) {
+func (c *reconciler) lose(r *run, p jobrun.Phase) {
 	if p == jobrun.Claimed {
-		l.ready = slices.DeleteFunc(l.ready, func(o *run) bool { return o == r })
-		l.showPrefetched()
-		l.w.slots.begin(0, 1)
-		l.w.lost(r)
+		c.starter.drop(r)
 		return
 	}
 	r.End(ErrClaimLost)
@@ -110,8 +109,19 @@ func (l *loop) lose(r *run, p jobrun.Phase) {
 
 // cancel ends a run whose job was cancelled. A prefetched job needs no action: the statement that
 // starts runs does not start cancelled jobs.
-func (l *loop) cancel(r *run, p jobrun.Phase) {
+func (c *reconciler) cancel(r *run, p jobrun.Phase) {
 	if p == jobrun.Running {
 		r.End(ErrCancelled)
 	}
+}
+
+// mine returns the runs of this queue.
+func (c *reconciler) mine() map[queue.Run]*run {
+	mine := map[queue.Run]*run{}
+	for _, r := range c.starter.inFlight.All() {
+		if c.has(r) {
+			mine[r.Claim] = r
+		}
+	}
+	return mine
 }

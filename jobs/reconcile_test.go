@@ -3,8 +3,6 @@ package jobs
 import (
 	"testing"
 	"time"
-
-	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 // A slow reconciliation delays the next one, since it may have read many dead entries. The delay is
@@ -24,8 +22,8 @@ func TestReconcilePause(t *testing.T) {
 		{100 * time.Millisecond, lost, beat},
 		{2 * time.Second, lost, beat},
 	} {
-		l := &loop{w: &Worker{env: &env{observers: &runtime.Observers{}}, cfg: config{heartbeat: beat}}, doubt: c.doubt}
-		if got := l.reconcilePause(c.took); got != c.want {
+		r := &reconciler{shared: &shared{cfg: &config{heartbeat: beat}}, doubt: c.doubt}
+		if got := r.pause(c.took); got != c.want {
 			t.Errorf("after a reconciliation of %v, a claim lost: %t, the next is due in %v, want %v", c.took, !c.doubt.IsZero(), got, c.want)
 		}
 	}

@@ -41,11 +41,6 @@ type rescuer struct {
 	clean map[uuid.UUID]time.Time // when its jobs were last reset
 }
 
-func newRescuer(w *Worker) *rescuer {
-	return &rescuer{env: w.env, delay: w.cfg.rescueDelay, interval: w.maintenanceInterval, back: func() { w.loops.requestPolls() },
-		chunks: chunks[int64]{what: refusedJob}, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{}}
-}
-
 // see records which workers seem dead. rows are the workers with a row, alive those that show that
 // they live.
 func (r *rescuer) see(rows, alive []uuid.UUID) {

@@ -19,7 +19,7 @@ import (
 type run struct {
 	jobrun.Run
 	env     *env
-	loop    *loop
+	queue   *servedQueue
 	handler *handler
 	row     queue.Job
 	header  Header

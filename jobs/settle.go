@@ -131,7 +131,7 @@ type reports struct {
 func (p *reports) settled(e *ending, state queue.State) {
 	r := e.run
 	p.inFlight.Drop(r)
-	r.loop.count(state, e.end.Counts)
+	r.queue.count(state, e.end.Counts)
 	p.notifyExtensions(state, r.row.Meta)
 	p.observers.Notify(observe.JobDone{Job: observe.Job(r.header), State: string(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.Since().Sub(r.row.RunAt)})
 }
@@ -148,7 +148,7 @@ func (p *reports) settledBefore(e *ending, state queue.State) {
 // lost records that another worker has the job of a run.
 func (p *reports) lost(r *run) {
 	p.inFlight.Drop(r)
-	r.loop.countLost()
+	r.queue.countLost()
 	p.observers.Notify(observe.JobLost{Job: observe.Job(r.header)})
 }
 

@@ -25,9 +25,10 @@ type settler struct {
 	err error // why outcomes cannot be stored
 }
 
-func newSettler(w *Worker) *settler {
-	s := &settler{Settler: jobrun.NewSettler[*ending](), reports: &w.reports}
-	s.Store, s.Report, s.Room = s.storeBounded, s.report, func() { w.loops.wake() }
+// newSettler makes a settler. It calls room when it can take more outcomes.
+func newSettler(r *reports, room func()) *settler {
+	s := &settler{Settler: jobrun.NewSettler[*ending](), reports: r}
+	s.Store, s.Report, s.Room = s.storeBounded, s.report, room
 	s.LockedRow, s.Gather, s.Turn = errRowLocked, jobrun.Gather, &s.turn
 	return s
 }

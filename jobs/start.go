@@ -3,10 +3,13 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/runtime"
@@ -31,22 +34,62 @@ func (w *Worker) check(ctx context.Context, _ pgdriver.Pooling, _ bool) error {
 	if err := w.checkDatabase(ctx); err != nil {
 		return err
 	}
+	w.assemble()
+	close(w.ready)
+	return nil
+}
+
+// assemble makes the parts of the worker.
+func (w *Worker) assemble() {
 	w.looping = make(chan struct{}, mostLooping)
 	w.kinds = w.handlers.kinds()
 	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, func() { w.loops.wake() })
-	w.settler = newSettler(w)
-	w.runners.execute = newCalls(w).execute
-	w.rescuer = newRescuer(w)
-	w.maintenance = newMaintenance(w)
+	w.settler = newSettler(&w.reports, func() { w.loops.wake() })
+	w.runners.execute = w.newCalls().execute
+	w.rescuer = &rescuer{
+		env: w.env, delay: w.cfg.rescueDelay, interval: w.maintenanceInterval, back: func() { w.loops.each((*servedQueue).requestPoll) },
+		chunks: chunks[int64]{what: refusedJob}, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{},
+	}
+	w.maintenance = &maintenance{
+		env: w.env, events: w.events, interval: w.maintenanceInterval, retention: w.cfg.retention, rescuer: w.rescuer,
+		expires: chunks[int64]{what: refusedJob}, retains: chunks[int64]{what: refusedJob}, forgets: chunks[string]{what: refusedKey},
+	}
 	w.coord = coord.New(w.coordination())
 	w.rescuer.coord = w.coord
 	for _, q := range w.cfg.served() {
 		if len(w.kinds) > 0 { // else there is no kind to claim
-			w.loops = append(w.loops, newLoop(w, q))
+			w.loops = append(w.loops, w.newLoop(q))
 		}
 	}
-	close(w.ready)
-	return nil
+}
+
+func (w *Worker) newCalls() *calls {
+	c := &calls{
+		reports: &w.reports, settler: w.settler, handling: w.handling, running: w.running,
+		middleware: w.cfg.middleware, after: w.cfg.hooks.AfterHandle, grace: w.grace,
+	}
+	if n := w.db.Stats().MaxOpenConnections; n > 0 {
+		c.txs = make(chan struct{}, max(n-reserve, 1))
+	}
+	return c
+}
+
+// newLoop makes the loop of a queue.
+func (w *Worker) newLoop(q queueConfig) *loop {
+	of := &servedQueue{
+		name: q.name, capacity: q.concurrency, slots: w.slots, woken: make(chan struct{}, 1),
+		told: QueueStatus{Name: q.name, Concurrency: q.concurrency},
+	}
+	of.seat = w.slots.seat(w.cfg.priorityOf(q.name), of.free, func() bool { return of.turn.Lasts() > w.limit })
+	s := &shared{env: w.env, servedQueue: of, cfg: &w.cfg, kinds: w.kinds, looping: w.looping, claimable: true}
+	l := &loop{shared: s, claimer: &claimer{shared: s}, stop: w.Stop}
+	l.poller = &poller{
+		shared: s, claimer: l.claimer, isDown: w.listener.IsDown,
+		polls: jobrun.Polls{First: w.cfg.pollInterval, Longest: max(w.cfg.pollInterval, w.cfg.maxPollInterval)},
+	}
+	l.starter = &starter{shared: s, handlers: w.handlers, inFlight: &w.inFlight, settler: w.settler, runners: &w.runners, handling: w.handling}
+	l.reconciler = &reconciler{shared: s, starter: l.starter}
+	return l
 }
 
 // validate returns the errors of the arguments of NewWorker.

@@ -21,13 +21,14 @@ import (
 )
 
 const (
-	// leaveTimeout bounds the last statements when a worker stops.
-	leaveTimeout = 5 * time.Second
 	// grace is how long a handler may run after its context has ended.
 	grace = 10 * time.Second
 	// statementLimit bounds each statement of the worker's own, and the statements after a handler
 	// in its transaction.
 	statementLimit = 10 * time.Second
+	// echoAgain is after how many checks the worker sends another echo on a connection that has
+	// received one. The pool may have moved to another server.
+	echoAgain = 12
 )
 
 // Worker runs jobs. It starts once.
@@ -219,4 +220,26 @@ func (w *Worker) leave(p *runtime.Phases, err error) {
 	defer cancel()
 	w.taskFailed("leave", w.coord.Leave(ctx, err != nil))
 	w.observers.Notify(observe.WorkerStopped{Worker: w.source, Err: err, Drained: w.life.Drained()})
+}
+
+// listen wakes the loops for notifications of new jobs and of operations.
+func (w *Worker) listen(ctx context.Context) error {
+	return w.listener.Run(ctx, map[string]func(string){
+		w.jobsChannel: func(queue string) {
+			w.loops.each(func(q *servedQueue) {
+				if queue == "" {
+					q.unwanted.Store(true)
+				}
+				if queue == "" || queue == q.name {
+					q.poll()
+				}
+			})
+		},
+		w.changesChannel: func(string) {
+			w.loops.each(func(q *servedQueue) {
+				q.reconcileAsked.Store(true)
+				q.poll()
+			})
+		},
+	})
 }

@@ -29,7 +29,7 @@ type Options struct {
 
 const (
 	nameLimit   = time.Second      // the bound of the read of the database's name; without an answer, pages show no name
-	readLimit   = 15 * time.Second // the bound of a page's reads, some thirty statements: an overloaded server answers late, and is what operators look for
+	readLimit   = 15 * time.Second // the bound of a page's reads, some thirty statements; an overloaded server answers late
 	changeLimit = 15 * time.Second // the bound of a change, which also waits for a batch in flight
 	maxBody     = 64 << 10         // bytes of a form
 	perPage     = 50

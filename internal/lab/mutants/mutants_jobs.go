@@ -42,11 +42,11 @@ var jobMutants = []Mutant{
 		Name: "in-flight-after", Jobs: true,
 		Mistake: "a reconciliation takes the set of jobs in flight after the rows, because it is fresher then",
 		Edits: []Edit{
-			{"jobs/reconcile.go", `	before := l.inFlight()
-	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.reconciledAt) < idleReconcile*l.w.cfg.heartbeat {`, `	if len(l.inFlight()) == 0 && l.doubt.IsZero() {`},
-			{"jobs/reconcile.go", `	l.reconciledAt = time.Now()
-`, `	l.reconciledAt = time.Now()
-	before := l.inFlight()
+			{"jobs/reconcile.go", `	before := c.mine()
+	if len(before) == 0 && c.doubt.IsZero() && time.Since(c.last) < idleReconcile*c.cfg.heartbeat {`, `	if len(c.mine()) == 0 && c.doubt.IsZero() {`},
+			{"jobs/reconcile.go", `	c.last = time.Now()
+`, `	c.last = time.Now()
+	before := c.mine()
 `},
 		},
 		Faults: jobCalm,
@@ -54,7 +54,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "no-low-claims", Jobs: true,
 		Mistake: "claims go on above the last job that was claimed: jobs come in the order of their time",
-		Edits:   []Edit{{"jobs/claim.go", `l.low = condition.Condition != "" || !begin.Before(l.lanes.lowDue)`, `l.low = condition.Condition != ""`}},
+		Edits:   []Edit{{"jobs/claim.go", `c.low = condition.Condition != "" || !begin.Before(c.lanes.lowDue)`, `c.low = condition.Condition != ""`}},
 		Faults:  jobCalm + ",crash=0,vanish=0,restart=0,delay=4",
 	},
 	{
@@ -114,18 +114,18 @@ var jobMutants = []Mutant{
 	{
 		Name: "no-adoption", Jobs: true,
 		Mistake: "rows of this worker that it does not know are left alone: the worker that claimed them will know",
-		Edits:   []Edit{{"jobs/reconcile.go", `			l.adopt(j)`, `			l.width += len(j.Args)`}},
+		Edits:   []Edit{{"jobs/reconcile.go", `			c.starter.adopt(j)`, `			_ = j`}},
 		Faults:  jobCalm + ",crash=0,vanish=0,restart=0,cut=8",
 	},
 	{
 		Name: "kept-prefetched", Jobs: true,
 		Mistake: "a stop waits for what runs; what was claimed ahead, the others will find",
-		Edits: []Edit{{"jobs/begin.go", `	for _, r := range l.ready {
-		l.unclaim(r)`, `	for _, r := range l.ready {
-		l.w.inFlight.Drop(r)
+		Edits: []Edit{{"jobs/begin.go", `	for _, r := range s.ready {
+		s.unclaim(r)`, `	for _, r := range s.ready {
+		s.inFlight.Drop(r)
 	}
-	for _, r := range l.ready[:0] {
-		l.unclaim(r)`}},
+	for _, r := range s.ready[:0] {
+		s.unclaim(r)`}},
 		Faults: jobCalm + ",crash=0,vanish=0,cut=0,stall=0,restart=8",
 		Draws:  "prefetch 2",
 	},
