@@ -44,16 +44,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return status(ctx, o.sum(reports), err, stderr)
 }
 
-// sum adds up the runs. Of recorded seeds all are to be judged: each is the test of one
-// defect.
-func (o options) sum(reports []*oracle.Report) oracle.Total {
-	t := oracle.Sum(reports)
-	if len(o.seeds) > 0 && len(t.NotJudged) > 0 && t.Outcome == oracle.Held {
-		t.Outcome = oracle.NotJudged
-	}
-	return t
-}
-
 // status returns the exit status of a campaign, and says why it could not go on. What was
 // broken counts, also if the harness could not end it properly. Without a run there was no
 // server to begin with.

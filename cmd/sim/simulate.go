@@ -158,3 +158,13 @@ func telling(reports []*oracle.Report) *oracle.Report {
 	}
 	return reports[len(reports)-1]
 }
+
+// sum adds up the runs. Of recorded seeds all are to be judged: each is the test of one
+// defect.
+func (o options) sum(reports []*oracle.Report) oracle.Total {
+	t := oracle.Sum(reports)
+	if len(o.seeds) > 0 && len(t.NotJudged) > 0 && t.Outcome == oracle.Held {
+		t.Outcome = oracle.NotJudged
+	}
+	return t
+}

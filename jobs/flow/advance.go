@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -109,15 +108,6 @@ func (a *advancer) Ended(meta json.RawMessage) {
 	case a.wake <- struct{}{}:
 	default:
 	}
-}
-
-// stepOf returns the step that the Meta of a job names.
-func stepOf(meta json.RawMessage) (id stepID, ok bool) {
-	var m marker
-	if !bytes.Contains(meta, []byte(`"flow_step"`)) || json.Unmarshal(meta, &m) != nil {
-		return 0, false
-	}
-	return stepID(m.Step), m.Step > 0
 }
 
 func (a *advancer) take() (ids []int64) {

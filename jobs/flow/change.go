@@ -10,7 +10,6 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -21,15 +20,6 @@ func (c *Client) lock(ctx context.Context, on jobs.Querier, run int64) (s jobs.S
 		err = c.notFound(ctx, on)
 	}
 	return s, cancelled, err
-}
-
-// notFound returns ErrNotFound, or jobs.ErrPrivileges if row-level security may have hidden
-// the run.
-func (c *Client) notFound(ctx context.Context, on jobs.Querier) error {
-	if remedy, err := rights.Hidden(ctx, on, c.core.Tables.FlowRuns, c.core.Tables.FlowSteps); err == nil && remedy != "" {
-		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, remedy)
-	}
-	return ErrNotFound
 }
 
 // Cancel cancels a run. Steps that have not begun do not begin. The contexts of running jobs end,

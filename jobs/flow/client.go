@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -229,14 +230,11 @@ func (c *Client) Wait(ctx context.Context, run int64) (Run, error) {
 	return r, r.failure()
 }
 
-// list encodes IDs as text, of JSON.
-func list[T ~int64](ids []T) string {
-	b := []byte{'['}
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, int64(id), 10)
+// notFound returns ErrNotFound, or jobs.ErrPrivileges if row-level security may have hidden
+// the run.
+func (c *Client) notFound(ctx context.Context, on jobs.Querier) error {
+	if remedy, err := rights.Hidden(ctx, on, c.core.Tables.FlowRuns, c.core.Tables.FlowSteps); err == nil && remedy != "" {
+		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, remedy)
 	}
-	return string(append(b, ']'))
+	return ErrNotFound
 }

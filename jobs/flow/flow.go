@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -295,3 +296,12 @@ func containsZero(s string) bool {
 
 // ErrInvalid is in every error about an invalid flow.
 var ErrInvalid = errors.New("flow: invalid flow")
+
+// stepOf returns the step that the Meta of a job names.
+func stepOf(meta json.RawMessage) (id stepID, ok bool) {
+	var m marker
+	if !bytes.Contains(meta, []byte(`"flow_step"`)) || json.Unmarshal(meta, &m) != nil {
+		return 0, false
+	}
+	return stepID(m.Step), m.Step > 0
+}

@@ -50,3 +50,15 @@ func newStatements(t tables.Jobs, mostSpread int) statements {
 		edges: r("edges"), old: r("old"), forgetSteps: r("forget_steps"), forgetRuns: r("forget_runs"),
 	}
 }
+
+// list encodes IDs as text, of JSON.
+func list[T ~int64](ids []T) string {
+	b := []byte{'['}
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(id), 10)
+	}
+	return string(append(b, ']'))
+}

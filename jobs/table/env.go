@@ -8,8 +8,12 @@ import (
 
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
+
+// statementLimit bounds each statement of the worker's own.
+const statementLimit = 10 * time.Second
 
 // env is what the parts of a worker share.
 type env struct {
@@ -75,3 +79,6 @@ func (c *counts) change(f func(s *Status)) {
 	defer c.mu.Unlock()
 	f(&c.status)
 }
+
+// turns are the watchdogs of the loops.
+type turns struct{ claims, beats, settles, resets watchdog.Iteration }

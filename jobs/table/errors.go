@@ -101,3 +101,6 @@ func recovered(of string, f func() error) (err error) {
 	}()
 	return errtext.Sound(f())
 }
+
+// errHeld reports a row that another transaction holds locked.
+var errHeld = errors.New("another transaction holds the row: end it first")

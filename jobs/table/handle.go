@@ -144,3 +144,24 @@ func (e *timedOut) Error() string {
 
 // Unwrap returns ErrTimeout and the error that the handler has returned.
 func (e *timedOut) Unwrap() []error { return []error{ErrTimeout, e.err} }
+
+// await waits for a hook that blocks claims, and reports a hook that takes long. It reports false
+// if the hook runs on for long after the end of its context.
+func (c *calls) await(ctx context.Context, hook string, returned <-chan struct{}) bool {
+	late := time.NewTimer(c.grace)
+	defer late.Stop()
+	for over, end := false, ctx.Done(); ; {
+		select {
+		case <-returned:
+			return true
+		case <-end:
+			over, end = true, nil
+			late.Reset(c.grace)
+		case <-late.C:
+			if over {
+				return false
+			}
+			c.outcome(observe.ConditionClaim, fmt.Errorf("jobs/table: no jobs are claimed: %s has not returned for %v", hook, c.grace))
+		}
+	}
+}

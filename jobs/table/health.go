@@ -6,12 +6,8 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/runtime"
-	"github.com/pgfrontier/worker/internal/watchdog"
 	"github.com/pgfrontier/worker/observe"
 )
-
-// turns are the watchdogs of the loops.
-type turns struct{ claims, beats, settles, resets watchdog.Iteration }
 
 // probe returns the probe of the worker.
 func (w *Worker) probe() runtime.Probe {
@@ -49,6 +45,39 @@ func (w *Worker) reasons() []error {
 	for _, what := range []observe.Condition{observe.ConditionClaim, observe.ConditionHeartbeat, observe.ConditionSettle, observe.ConditionReset} {
 		if err := w.failing(what); err != nil {
 			all = append(all, fmt.Errorf("%w; it is tried again", err))
+		}
+	}
+	return all
+}
+
+// overdue counts the runs that were given up and whose handlers have not returned. since is when
+// the first of them got its slot. A Scan that was given up does not count.
+func (w *Worker) overdue() (n int, since time.Time) {
+	return w.inFlight.OverdueOf(func(r *run) bool { return !r.Since().IsZero() })
+}
+
+// Status returns a snapshot of the worker. It may be called at any time.
+func (w *Worker) Status() Status {
+	w.counts.mu.Lock()
+	s := w.status
+	s.Running = w.taken
+	w.counts.mu.Unlock()
+	s.ClaimError, s.HeartbeatError = w.failure(observe.ConditionClaim), w.failure(observe.ConditionHeartbeat)
+	s.SettleError, s.ResetError = w.failure(observe.ConditionSettle), w.failure(observe.ConditionReset)
+	s.State = w.state.Load().(observe.State)
+	s.NumHandlers = w.opts.NumHandlers
+	s.Unsettled = w.settler.Unsettled()
+	s.Overdue, s.OverdueSince = w.overdue()
+	return s
+}
+
+// Running returns the jobs that hold slots of this worker, the longest first. It may be called at
+// any time, also from a handler.
+func (w *Worker) Running() []RunningJob {
+	var all []RunningJob
+	for _, r := range w.inFlight.Holding() {
+		if since := r.Since(); !since.IsZero() { // else its Scan was given up
+			all = append(all, RunningJob{Header: r.header, Since: since, Overdue: r.GaveUp()})
 		}
 	}
 	return all

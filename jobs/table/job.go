@@ -131,9 +131,6 @@ func (r *run) logged(ctx context.Context, statement string, into *int, args ...a
 	return nil
 }
 
-// errHeld reports a row that another transaction holds locked.
-var errHeld = errors.New("another transaction holds the row: end it first")
-
 // completeIn completes the job in a transaction of the handler's own.
 func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 	r.byTx.Store(true)

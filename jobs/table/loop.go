@@ -203,27 +203,6 @@ func (l *loop) preDequeue(intake context.Context) (c Condition, ok bool) {
 	return answer.c, answered && answer.ok && answer.err == nil
 }
 
-// await waits for a hook that blocks claims, and reports a hook that takes long. It reports false
-// if the hook runs on for long after the end of its context.
-func (c *calls) await(ctx context.Context, hook string, returned <-chan struct{}) bool {
-	late := time.NewTimer(c.grace)
-	defer late.Stop()
-	for over, end := false, ctx.Done(); ; {
-		select {
-		case <-returned:
-			return true
-		case <-end:
-			over, end = true, nil
-			late.Reset(c.grace)
-		case <-late.C:
-			if over {
-				return false
-			}
-			c.outcome(observe.ConditionClaim, fmt.Errorf("jobs/table: no jobs are claimed: %s has not returned for %v", hook, c.grace))
-		}
-	}
-}
-
 // releaseOrphans queues jobs again whose claim got no answer. The claim may still run in the
 // server, so releaseOrphans repeats the statement for a while.
 func (l *loop) releaseOrphans(ctx context.Context) {

@@ -32,9 +32,3 @@ func (r *run) isLost(server string, while time.Duration) bool {
 	}
 	return r.server == server || time.Since(r.missed) >= while
 }
-
-// overdue counts the runs that were given up and whose handlers have not returned. since is when
-// the first of them got its slot. A Scan that was given up does not count.
-func (w *Worker) overdue() (n int, since time.Time) {
-	return w.inFlight.OverdueOf(func(r *run) bool { return !r.Since().IsZero() })
-}

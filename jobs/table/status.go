@@ -47,36 +47,9 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	}{fields(s), errtext.Storable(s.ClaimError), errtext.Storable(s.HeartbeatError), errtext.Storable(s.SettleError), errtext.Storable(s.ResetError)})
 }
 
-// Status returns a snapshot of the worker. It may be called at any time.
-func (w *Worker) Status() Status {
-	w.counts.mu.Lock()
-	s := w.status
-	s.Running = w.taken
-	w.counts.mu.Unlock()
-	s.ClaimError, s.HeartbeatError = w.failure(observe.ConditionClaim), w.failure(observe.ConditionHeartbeat)
-	s.SettleError, s.ResetError = w.failure(observe.ConditionSettle), w.failure(observe.ConditionReset)
-	s.State = w.state.Load().(observe.State)
-	s.NumHandlers = w.opts.NumHandlers
-	s.Unsettled = w.settler.Unsettled()
-	s.Overdue, s.OverdueSince = w.overdue()
-	return s
-}
-
 // RunningJob is a job that holds a slot of this worker: its PreHandle or its handler runs.
 type RunningJob struct {
 	Header
 	Since   time.Time // when the job got its slot, by this process's clock
 	Overdue bool      // the handler ignores the end of its context and was given up
-}
-
-// Running returns the jobs that hold slots of this worker, the longest first. It may be called at
-// any time, also from a handler.
-func (w *Worker) Running() []RunningJob {
-	var all []RunningJob
-	for _, r := range w.inFlight.Holding() {
-		if since := r.Since(); !since.IsZero() { // else its Scan was given up
-			all = append(all, RunningJob{Header: r.header, Since: since, Overdue: r.GaveUp()})
-		}
-	}
-	return all
 }

@@ -22,8 +22,6 @@ const (
 	leaveTimeout = 5 * time.Second
 	// grace is how long a handler may run after its context has ended.
 	grace = 10 * time.Second
-	// statementLimit bounds each statement of the worker's own.
-	statementLimit = 10 * time.Second
 	// ownConnections is how many connections a worker needs at once: for heartbeats, to claim or
 	// reset, and to settle.
 	ownConnections = 3
