@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
@@ -31,12 +30,4 @@ SELECT global_position, global_position FROM `+c.t.DeadLetters.SQL()+` WHERE con
 	_, err = exec(ctx, c.tx, "keep which effects it has had", `
 UPDATE `+c.t.Checkpoints.SQL()+` SET effects = $2::jsonb WHERE consumer_name = $1::text`, at.consumer, had.String())
 	return err
-}
-
-// parseEffects parses the borders of a locked unit.
-func (at *locked) parseEffects(text string) (err error) {
-	if at.effects, err = delivered.Parse(text); err != nil {
-		return fmt.Errorf("read which effects %s has had: %w", at.consumer, err)
-	}
-	return nil
 }

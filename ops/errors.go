@@ -130,6 +130,16 @@ func (e *NotStuckError) Error() string {
 	return fmt.Sprintf("position %d cannot be skipped: worker %s, which runs the consumer, reported %v ago that it is %s; to skip the event, Pause the consumer first", e.Position, e.Worker, e.Ago.Round(time.Millisecond), at)
 }
 
+// MovedError refuses a change if the consumer has changed since the operator decided.
+type MovedError struct {
+	Decided  int64 // the revision at the operator's decision
+	Revision int64 // the consumer's revision now
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("it was decided on revision %d, and the consumer has revision %d now: a worker or an operator has moved it since: read it again and decide again", e.Decided, e.Revision)
+}
+
 // UnknownOutcomeError reports that the answer to a COMMIT was lost. The change may or may not
 // have been made. Check before you repeat the change.
 type UnknownOutcomeError struct {
@@ -183,10 +193,4 @@ func checkText(what, s string, limit int) error {
 		return fmt.Errorf("%w: %s %s has a NUL or invalid UTF-8", ErrInvalid, what, errtext.Value(s))
 	}
 	return nil
-}
-
-// Pause is the time from which a consumer is paused, the operator and the reason.
-type Pause struct {
-	Since time.Time
-	By    By
 }

@@ -140,17 +140,3 @@ func (o *Operator) operationsSQL(f OperationFilter, limit int) (query string, ar
 	}
 	return o.sql.operationsOf, append(args, f.Consumer)
 }
-
-// pauseInto returns the destinations of the columns paused_at, paused_by and paused_reason. The
-// pause is nil if the first is NULL.
-func pauseInto(p **Pause) []any {
-	var pause Pause
-	paused := func(column any) error {
-		err := pgdriver.UTC(&pause.Since).Scan(column)
-		if column != nil {
-			*p = &pause
-		}
-		return err
-	}
-	return []any{pgdriver.Destination(paused), pgdriver.OrZero(&pause.By.Operator), pgdriver.OrZero(&pause.By.Reason)}
-}

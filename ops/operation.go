@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // By names the operator of a change and the reason. Both are required.
@@ -79,4 +80,24 @@ type OperationFilter struct {
 	Job      int64  // for a Jobs: operations on the job, and the retry that created it; 0: all
 	Queue    string // for a Jobs: AllQueues is operations on AllQueues only; empty: all
 	Before   int64  // only those with a lower ID; 0: all. For the next page, the last ID of this page
+}
+
+// Pause is the time from which a consumer is paused, the operator and the reason.
+type Pause struct {
+	Since time.Time
+	By    By
+}
+
+// pauseInto returns the destinations of the columns paused_at, paused_by and paused_reason. The
+// pause is nil if the first is NULL.
+func pauseInto(p **Pause) []any {
+	var pause Pause
+	paused := func(column any) error {
+		err := pgdriver.UTC(&pause.Since).Scan(column)
+		if column != nil {
+			*p = &pause
+		}
+		return err
+	}
+	return []any{pgdriver.Destination(paused), pgdriver.OrZero(&pause.By.Operator), pgdriver.OrZero(&pause.By.Reason)}
 }

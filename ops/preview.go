@@ -1,12 +1,5 @@
 package ops
 
-import (
-	"context"
-	"fmt"
-
-	"github.com/pgfrontier/worker/internal/pgdriver"
-)
-
 // Preview is an exact dry run. It calls change with an Operator that rolls each change back. It
 // returns the operations that would be recorded, without IDs, in order. It returns the error
 // that the change would return. Each of several changes starts from the current state, not from
@@ -57,16 +50,6 @@ func (o *Jobs) Confirmed(change func(o *Jobs) error, accept func(recorded []Oper
 	return change(&p)
 }
 
-// MovedError refuses a change if the consumer has changed since the operator decided.
-type MovedError struct {
-	Decided  int64 // the revision at the operator's decision
-	Revision int64 // the consumer's revision now
-}
-
-func (e *MovedError) Error() string {
-	return fmt.Sprintf("it was decided on revision %d, and the consumer has revision %d now: a worker or an operator has moved it since: read it again and decide again", e.Decided, e.Revision)
-}
-
 // IfRevision returns an Operator that refuses a change with a [MovedError] unless the consumer
 // has this revision. If the change names a unit, its revision counts. [Consumer] and [Unit]
 // have the revision. Every batch of a worker changes the revision, so IfRevision suits
@@ -75,20 +58,4 @@ func (o *Operator) IfRevision(revision int64) *Operator {
 	p := *o
 	p.revision = &revision
 	return &p
-}
-
-// checkRevision checks the revision of a consumer whose rows are locked.
-func (c consumerTx) checkRevision(ctx context.Context, name string) error {
-	if c.revision == nil {
-		return nil
-	}
-	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *revised) []any { return []any{&r.name, &r.revision} }), `
-SELECT consumer_name, revision FROM `+c.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text OR `+unitsOf+` ORDER BY consumer_name COLLATE "C"`, name)
-	if err != nil {
-		return fmt.Errorf("read its revision: %w", err)
-	}
-	if now := revisionOf(rows); now != *c.revision {
-		return &MovedError{Decided: *c.revision, Revision: now}
-	}
-	return nil
 }

@@ -95,6 +95,30 @@ FROM `+c.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consu
 	return at, split, at.parseEffects(had)
 }
 
+// parseEffects parses the borders of a locked unit.
+func (at *locked) parseEffects(text string) (err error) {
+	if at.effects, err = delivered.Parse(text); err != nil {
+		return fmt.Errorf("read which effects %s has had: %w", at.consumer, err)
+	}
+	return nil
+}
+
+// checkRevision checks the revision of a consumer whose rows are locked.
+func (c consumerTx) checkRevision(ctx context.Context, name string) error {
+	if c.revision == nil {
+		return nil
+	}
+	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *revised) []any { return []any{&r.name, &r.revision} }), `
+SELECT consumer_name, revision FROM `+c.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text OR `+unitsOf+` ORDER BY consumer_name COLLATE "C"`, name)
+	if err != nil {
+		return fmt.Errorf("read its revision: %w", err)
+	}
+	if now := revisionOf(rows); now != *c.revision {
+		return &MovedError{Decided: *c.revision, Revision: now}
+	}
+	return nil
+}
+
 func waitError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("gave up waiting for its checkpoint row, which a running batch keeps until it ends (BatchTimeout at most): allow more time: %w", err)
