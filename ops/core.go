@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/changes"
@@ -169,3 +170,6 @@ func exec(ctx context.Context, tx *sql.Tx, what, query string, args ...any) (row
 	}
 	return rows, nil
 }
+
+// noRows reports whether a query returned no row.
+func noRows(err error) bool { return errors.Is(err, sql.ErrNoRows) }

@@ -77,12 +77,12 @@ func onQueue(kind Kind, name string, by By) *verb {
 
 // changeJobs makes a change of jobs, as [Operator.changeUnits] does for units. do returns the detail
 // of the record. It may complete v.
-func (o *Jobs) changeJobs(ctx context.Context, v *verb, invalid error, do func(tx *sql.Tx) (detail any, err error)) error {
+func (o *Jobs) changeJobs(ctx context.Context, v *verb, invalid error, do func(c jobsTx) (detail any, err error)) error {
 	return o.change(ctx, v, invalid, func(tx *sql.Tx) (int64, error) {
 		if err := setLimits(ctx, tx); err != nil {
 			return 0, err
 		}
-		detail, err := do(tx)
+		detail, err := do(jobsTx{tx, o.t, o.queue})
 		if err != nil {
 			return 0, err
 		}

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 
@@ -36,8 +35,8 @@ func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 // CancelFlowRun cancels a run, as [flow.Client.Cancel] does. It refuses a run that has ended or
 // was cancelled before with a [StateError].
 func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
-	return o.changeJobs(ctx, onRun(KindCancel, run, by), checkRun(run), func(tx *sql.Tx) (any, error) {
-		r, err := o.lockFlowRun(ctx, tx, run)
+	return o.changeJobs(ctx, onRun(KindCancel, run, by), checkRun(run), func(c jobsTx) (any, error) {
+		r, err := c.lockFlowRun(ctx, run)
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +47,7 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 			}
 			return nil, &StateError{r.State, why}
 		}
-		_, err = o.flows.Cancel(ctx, tx, run)
+		_, err = o.flows.Cancel(ctx, c.tx, run)
 		return r, err
 	})
 }
@@ -56,13 +55,13 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 // RetryFlowRun continues a run that has ended, as [flow.Client.Retry] does. It restarts the
 // steps from. Without names, it restarts the steps whose failure made the run fail.
 func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...string) error {
-	return o.changeJobs(ctx, onRun(KindRetry, run, by), checkRun(run), func(tx *sql.Tx) (any, error) {
-		r, err := o.lockFlowRun(ctx, tx, run)
+	return o.changeJobs(ctx, onRun(KindRetry, run, by), checkRun(run), func(c jobsTx) (any, error) {
+		r, err := c.lockFlowRun(ctx, run)
 		if err != nil {
 			return nil, err
 		}
 		r.From = from
-		err = o.flows.Retry(ctx, tx, run, from...)
+		err = o.flows.Retry(ctx, c.tx, run, from...)
 		if errors.Is(err, flow.ErrUnfinished) {
 			err = &StateError{jobs.State(r.State), "it has not ended: wait for its end, or cancel it first"}
 		}
@@ -80,16 +79,16 @@ type lockedFlowRun struct {
 	Cancelled bool       `json:"-"`
 }
 
-func (o *Jobs) lockFlowRun(ctx context.Context, tx *sql.Tx, run int64) (r lockedFlowRun, err error) {
+func (c jobsTx) lockFlowRun(ctx context.Context, run int64) (r lockedFlowRun, err error) {
 	r.Run = run
-	err = tx.QueryRowContext(ctx, `
-SELECT flow, version, state, cancel_at IS NOT NULL FROM `+o.t.FlowRuns.SQL()+` WHERE id = $1::bigint FOR NO KEY UPDATE`, run).
+	err = c.tx.QueryRowContext(ctx, `
+SELECT flow, version, state, cancel_at IS NOT NULL FROM `+c.t.FlowRuns.SQL()+` WHERE id = $1::bigint FOR NO KEY UPDATE`, run).
 		Scan(&r.Flow, &r.Version, &r.State, &r.Cancelled)
 	switch {
 	case noRows(err):
 		return r, errNoFlowRun
 	case err != nil:
-		return r, lockError(ctx, "its row in "+o.t.FlowRuns.String(), "a statement that tells of its steps keeps for a moment", err)
+		return r, lockError(ctx, "its row in "+c.t.FlowRuns.String(), "a statement that tells of its steps keeps for a moment", err)
 	}
 	return r, nil
 }

@@ -150,22 +150,6 @@ var scanJob = pgdriver.Columns(func(j *Job) []any {
 		&j.Code, &j.Error, pgdriver.RawJSON(&j.Result), pgdriver.UTCOrNil(&j.AcknowledgedAt)}
 })
 
-// maxAttempts is the largest result of Attempts. A job that is snoozed repeatedly has any
-// number of attempts.
-const maxAttempts = 1_000
-
-// Attempts lists the runs of a job that did not finish it, in order. It returns the latest
-// 1,000 at most, and none for a job that does not exist.
-func (o *Jobs) Attempts(ctx context.Context, id int64) ([]jobs.Attempt, error) {
-	all, err := read(ctx, &o.core, fmt.Sprintf("list the attempts of job %d", id), nil, pgdriver.Columns(func(a *jobs.Attempt) []any {
-		return []any{&a.Number, &a.Worker, pgdriver.UTCOrNil(&a.StartedAt), pgdriver.UTC(&a.EndedAt), &a.Outcome, &a.Code, &a.Error}
-	}), `
-SELECT attempt, coalesce(worker_id::text, ''), `+pgdriver.Time(`started_at`)+`, `+pgdriver.Time(`ended_at`)+`, outcome, coalesce(code, ''), coalesce(error, '')
-FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT $2::bigint`, id, maxAttempts)
-	slices.Reverse(all)
-	return all, err
-}
-
 // Operations lists operations on jobs and queues, the newest first. limit is 1 to 10,000.
 func (o *Jobs) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
 	invalid := checkLimit(limit)

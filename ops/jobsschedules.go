@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -35,11 +34,11 @@ FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
 // PauseSchedule drops the ticks of a schedule until ResumeSchedule. No job is enqueued for them
 // later. If the schedule is already paused, PauseSchedule changes nothing and returns [ErrUnchanged].
 func (o *Jobs) PauseSchedule(ctx context.Context, name string, by By) error {
-	return o.onSchedule(ctx, KindPause, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
+	return o.onSchedule(ctx, KindPause, name, by, func(c jobsTx, paused *Pause) (any, error) {
 		if paused != nil {
 			return nil, pausedError(paused)
 		}
-		_, err := exec(ctx, tx, "pause", `UPDATE `+o.t.Schedules.SQL()+`
+		_, err := exec(ctx, c.tx, "pause", `UPDATE `+o.t.Schedules.SQL()+`
 SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text WHERE name = $1::text`, name, by.Operator, by.Reason)
 		return scheduleDetail{Schedule: name}, err
 	})
@@ -49,11 +48,11 @@ SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::tex
 // after now on, also if no process ran during the pause. ResumeSchedule returns [ErrUnchanged]
 // if the schedule is not paused.
 func (o *Jobs) ResumeSchedule(ctx context.Context, name string, by By) error {
-	return o.onSchedule(ctx, KindResume, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
+	return o.onSchedule(ctx, KindResume, name, by, func(c jobsTx, paused *Pause) (any, error) {
 		if paused == nil {
 			return nil, errNotPaused
 		}
-		_, err := exec(ctx, tx, "resume", `UPDATE `+o.t.Schedules.SQL()+`
+		_, err := exec(ctx, c.tx, "resume", `UPDATE `+o.t.Schedules.SQL()+`
 SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, resumed_at = clock_timestamp() WHERE name = $1::text`, name)
 		return scheduleDetail{name, &paused.Since}, err
 	})
@@ -62,8 +61,8 @@ SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, resumed_at = clock
 // RemoveSchedule removes the row of a schedule that no program has any more. A process that
 // still runs the schedule creates the row again within seconds.
 func (o *Jobs) RemoveSchedule(ctx context.Context, name string, by By) error {
-	return o.onSchedule(ctx, KindRetire, name, by, func(tx *sql.Tx, _ *Pause) (any, error) {
-		_, err := exec(ctx, tx, "remove", `DELETE FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text`, name)
+	return o.onSchedule(ctx, KindRetire, name, by, func(c jobsTx, _ *Pause) (any, error) {
+		_, err := exec(ctx, c.tx, "remove", `DELETE FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text`, name)
 		return scheduleDetail{Schedule: name}, err
 	})
 }
@@ -74,11 +73,11 @@ type scheduleDetail struct {
 }
 
 // onSchedule changes a schedule whose row it locks.
-func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do func(tx *sql.Tx, paused *Pause) (any, error)) error {
+func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do func(c jobsTx, paused *Pause) (any, error)) error {
 	v := &verb{Operation{Kind: kind, By: by}, "schedule " + errtext.Value(name)}
-	return o.changeJobs(ctx, v, checkText("the schedule's name", name, maxQueueName), func(tx *sql.Tx) (any, error) {
+	return o.changeJobs(ctx, v, checkText("the schedule's name", name, maxQueueName), func(c jobsTx) (any, error) {
 		var paused *Pause
-		err := tx.QueryRowContext(ctx, `
+		err := c.tx.QueryRowContext(ctx, `
 SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text FOR UPDATE`, name).Scan(pauseInto(&paused)...)
 		switch {
 		case noRows(err):
@@ -86,6 +85,6 @@ SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason FROM `+o.t.Sched
 		case err != nil:
 			return nil, lockError(ctx, "its row in "+o.t.Schedules.String(), "a process or another operator keeps for a moment", err)
 		}
-		return do(tx, paused)
+		return do(c, paused)
 	})
 }
