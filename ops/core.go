@@ -171,5 +171,13 @@ func exec(ctx context.Context, tx *sql.Tx, what, query string, args ...any) (row
 	return rows, nil
 }
 
+// orZero returns the result of an operation, or the zero value if the operation failed.
+func orZero[T any](result T, err error) (T, error) {
+	if err != nil {
+		return *new(T), err
+	}
+	return result, nil
+}
+
 // noRows reports whether a query returned no row.
 func noRows(err error) bool { return errors.Is(err, sql.ErrNoRows) }

@@ -2,9 +2,7 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -106,7 +104,7 @@ SELECT global_position, aggregate_type, aggregate_id, event_id, event_type, erro
 FROM `+c.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position).
 		Scan(&l.Position, &l.AggregateType, &l.AggregateID, &l.ID, &l.Type, pgdriver.OrZero(&l.Error), &l.Attempts)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	case noRows(err):
 		return l, fmt.Errorf("position %d: %w", position, ErrNoDeadLetter)
 	case err != nil:
 		return l, fmt.Errorf("read the dead letter at position %d: %w", position, err)

@@ -142,10 +142,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Dead
 		}
 		return d, err
 	})
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
+	return orZero(n, err)
 }
 
 func (o *Operator) matchingSQL(unit string, f DeadLetterFilter, limit int) (query string, args []any) {

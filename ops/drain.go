@@ -3,7 +3,6 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -56,7 +55,7 @@ WITH was AS MATERIALIZED (
 )
 SELECT drains FROM was`, id.String()).Scan(&drains)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	case noRows(err):
 		return errNoWorker
 	case err != nil:
 		return fmt.Errorf("mark its row: %w", err)

@@ -103,9 +103,10 @@ const maxQueueName = 1_000 // bytes; the index takes little more
 // checkQueue checks the name of a queue.
 func checkQueue(name string) error { return checkText("the queue's name", name, maxQueueName) }
 
-func checkJob(id int64) error {
+// checkID checks the ID of a job or of a run.
+func checkID(of string, id int64) error {
 	if id < 1 {
-		return fmt.Errorf("%w: the job's ID is %d, they begin at 1", ErrInvalid, id)
+		return fmt.Errorf("%w: the %s's ID is %d, they begin at 1", ErrInvalid, of, id)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 // CancelFlowRun cancels a run, as [flow.Client.Cancel] does. It refuses a run that has ended or
 // was cancelled before with a [StateError].
 func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
-	return o.changeJobs(ctx, onRun(KindCancel, run, by), checkRun(run), func(c jobsTx) (any, error) {
+	return o.changeJobs(ctx, onRun(KindCancel, run, by), checkID("run", run), func(c jobsTx) (any, error) {
 		r, err := c.lockFlowRun(ctx, run)
 		if err != nil {
 			return nil, err
@@ -55,7 +55,7 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 // RetryFlowRun continues a run that has ended, as [flow.Client.Retry] does. It restarts the
 // steps from. Without names, it restarts the steps whose failure made the run fail.
 func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...string) error {
-	return o.changeJobs(ctx, onRun(KindRetry, run, by), checkRun(run), func(c jobsTx) (any, error) {
+	return o.changeJobs(ctx, onRun(KindRetry, run, by), checkID("run", run), func(c jobsTx) (any, error) {
 		r, err := c.lockFlowRun(ctx, run)
 		if err != nil {
 			return nil, err
@@ -95,11 +95,4 @@ SELECT flow, version, state, cancel_at IS NOT NULL FROM `+c.t.FlowRuns.SQL()+` W
 
 func onRun(kind Kind, run int64, by By) *verb {
 	return &verb{Operation{Kind: kind, By: by}, fmt.Sprintf("run %d", run)}
-}
-
-func checkRun(run int64) error {
-	if run < 1 {
-		return fmt.Errorf("%w: the run's ID is %d, they begin at 1", ErrInvalid, run)
-	}
-	return nil
 }

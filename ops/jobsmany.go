@@ -55,10 +55,7 @@ func (o *Jobs) CancelAll(ctx context.Context, f JobFilter, limit int, by By) (al
 		}
 		return cancelAllDetail{f.States, f.Kind, f.After, f.Before, all.Cancelled, all.Asked}, nil
 	})
-	if err != nil {
-		return CancelledJobs{}, err
-	}
-	return all, nil
+	return orZero(all, err)
 }
 
 type cancelAllDetail struct {
@@ -95,10 +92,7 @@ func (o *Jobs) RetryAll(ctx context.Context, f JobFilter, limit int, by By) (all
 		}
 		return d.queue, d, err
 	})
-	if err != nil {
-		return all, err
-	}
-	return RetriedJobs{ids, as}, nil
+	return orZero(RetriedJobs{ids, as}, err)
 }
 
 // DiscardAll deletes up to limit finished jobs from the history, as Discard deletes one, the
@@ -150,10 +144,7 @@ func (o *Jobs) changeMany(ctx context.Context, kind Kind, f JobFilter, allowed [
 		}
 		return manyDetail{f.States, f.Kind, len(ids)}, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return ids, nil
+	return orZero(ids, err)
 }
 
 type manyDetail struct {
@@ -206,10 +197,7 @@ func (o *Jobs) Acknowledge(ctx context.Context, queue string, through time.Time,
 		}
 		return d, nil
 	})
-	if err != nil {
-		return Acknowledged{}, err
-	}
-	return did, nil
+	return orZero(did, err)
 }
 
 type acknowledgeDetail struct {

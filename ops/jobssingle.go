@@ -38,7 +38,7 @@ func (o *Jobs) Rerun(ctx context.Context, id int64, by By) (as int64, err error)
 
 func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64, err error) {
 	v := onJob(kind, id, by)
-	err = o.changeJobs(ctx, v, checkJob(id), func(c jobsTx) (any, error) {
+	err = o.changeJobs(ctx, v, checkID("job", id), func(c jobsTx) (any, error) {
 		j, found, err := c.lock(ctx, id)
 		if err != nil {
 			return nil, err
@@ -51,10 +51,7 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 		v.Queue, as = d.queue, d.NewJob
 		return d, err
 	})
-	if err != nil {
-		return 0, err
-	}
-	return as, nil
+	return orZero(as, err)
 }
 
 // Cancel cancels a job. A job that does not run is jobs.StateCancelled at once. If the job runs,
@@ -63,7 +60,7 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 // job, and a job whose run was asked before, with a [StateError].
 func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err error) {
 	v := onJob(KindCancel, id, by)
-	err = o.changeJobs(ctx, v, checkJob(id), func(c jobsTx) (any, error) {
+	err = o.changeJobs(ctx, v, checkID("job", id), func(c jobsTx) (any, error) {
 		j, found, err := c.lock(ctx, id)
 		if err != nil {
 			return nil, err
@@ -82,10 +79,7 @@ func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err
 		now, err = c.cancel(ctx, j.State, []int64{id})
 		return j, err
 	})
-	if err != nil {
-		return "", err
-	}
-	return now, nil
+	return orZero(now, err)
 }
 
 // Discard deletes a finished job from the history, with its attempts and its log. The
@@ -94,7 +88,7 @@ func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err
 // refuses a step whose end its flow's run has not recorded yet, since the run would fail.
 func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 	v := onJob(KindDiscard, id, by)
-	return o.changeJobs(ctx, v, checkJob(id), func(c jobsTx) (any, error) {
+	return o.changeJobs(ctx, v, checkID("job", id), func(c jobsTx) (any, error) {
 		j, found, err := c.lock(ctx, id)
 		if err != nil {
 			return nil, err

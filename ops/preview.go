@@ -11,10 +11,8 @@ package ops
 func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) {
 	p := *o
 	p.dry = &dryRun{}
-	if err := change(&p); err != nil {
-		return nil, err
-	}
-	return p.dry.recorded, nil
+	err := change(&p)
+	return orZero(p.dry.recorded, err)
 }
 
 // Preview is an exact dry run, as [Operator.Preview] is. If the change creates a job, Preview
@@ -22,10 +20,8 @@ func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) 
 func (o *Jobs) Preview(change func(o *Jobs) error) ([]Operation, error) {
 	p := *o
 	p.dry = &dryRun{}
-	if err := change(&p); err != nil {
-		return nil, err
-	}
-	return p.dry.recorded, nil
+	err := change(&p)
+	return orZero(p.dry.recorded, err)
 }
 
 // Confirmed runs a change, and commits it if accept returns nil for the recorded operations.

@@ -3,7 +3,6 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -62,7 +61,7 @@ SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+pgdriver.Time(`hea
 WHERE coalesce($1::text = ANY (consumers), true) AND heartbeat_at > clock_timestamp() - interval '1 day'
 ORDER BY heartbeat_at DESC LIMIT 1`, consumer).Scan(&e.Worker, &e.Host, &e.PID, &e.Heartbeat)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	case noRows(err):
 		return nil
 	case err != nil:
 		return fmt.Errorf("read the workers that have code for it: %w", err)

@@ -3,7 +3,6 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -177,7 +176,7 @@ ORDER BY e.`+positionColumn+` LIMIT 1`, consumer))
 
 func scanEvent(row *sql.Row) (e event, err error) {
 	err = row.Scan(&e.Position, &e.AggregateType, &e.AggregateID, &e.ID, &e.Type)
-	if errors.Is(err, sql.ErrNoRows) {
+	if noRows(err) {
 		return event{}, nil
 	}
 	if err != nil {

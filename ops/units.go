@@ -87,7 +87,7 @@ func (c consumerTx) lockOwn(ctx context.Context, consumer string) (at locked, sp
 SELECT last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, split_at IS NOT NULL, effects::text, set_config('idle_in_transaction_session_timeout', $2::text, true) || set_config('lock_timeout', '0', true)
 FROM `+c.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(append(to, &split, &had, &limit)...)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	case noRows(err):
 		return at, false, errNoCheckpoint
 	case err != nil:
 		return at, false, waitError(ctx, err)
