@@ -10,9 +10,11 @@ import (
 	"github.com/pgfrontier/worker/internal/awaited"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
@@ -131,4 +133,13 @@ func isNil(v any) bool {
 		return r.IsNil()
 	}
 	return false
+}
+
+// hidden returns ErrPrivileges if row-level security may have hidden rows of the tables. An error
+// of the check itself is ignored.
+func (c *Client) hidden(ctx context.Context, on Querier, tables ...ident.Table) error {
+	if remedy, err := rights.Hidden(ctx, on, tables...); err == nil && remedy != "" {
+		return fmt.Errorf("jobs: %w: %s", ErrPrivileges, remedy)
+	}
+	return nil
 }

@@ -2,17 +2,21 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -164,4 +168,16 @@ func (w *Worker) coordination() coord.Config {
 		OnTaskFailed: w.taskFailed,
 	}
 	return c
+}
+
+// checkRights returns ErrPrivileges with every privilege that the role of this worker lacks. Some
+// statements run for the first time after weeks, and would then fail for ever. Under row-level
+// security, other statements would find no row and return no error: a paused queue would not seem
+// paused. The tables of consumers are checked only if they exist.
+func checkRights(ctx context.Context, conn *sql.Conn, lease bool, t tables.Jobs, events tables.Tables) error {
+	needs := append(rights.JobsWorker(t, lease), rights.JobsEmitters(events)...)
+	if err := rights.Check(ctx, conn, "", needs); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	return nil
 }
