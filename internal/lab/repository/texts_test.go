@@ -3,6 +3,7 @@ package repository_test
 import (
 	"go/ast"
 	"go/build"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -158,16 +159,18 @@ func anchors(markdown string) (all []string) {
 	return all
 }
 
-// parse returns the exported names of a folder's package, those of fields and
-// methods as Type.Name, and all its comments.
+// parse returns the exported names of a folder's package, those of fields and methods as Type.Name,
+// and all its comments. Methods of an unexported embedded type are the type's own, as in go doc.
 func parse(t *testing.T, folder string) (name string, exported []string, comments string) {
 	t.Helper()
 	found, err := build.ImportDir(folder, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	var files []*ast.File
+	set := token.NewFileSet()
 	for _, name := range found.GoFiles {
-		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(folder, name), nil, parser.ParseComments)
+		file, err := parser.ParseFile(set, filepath.Join(folder, name), nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,6 +181,16 @@ func parse(t *testing.T, folder string) (name string, exported []string, comment
 			exported = append(exported, declared(n)...)
 			return true
 		})
+		files = append(files, file)
+	}
+	pkg, err := doc.NewFromFiles(set, files, module+"/"+folder) // it removes what is not exported from the files
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range pkg.Types {
+		for _, method := range of.Methods {
+			exported = append(exported, of.Name+"."+method.Name)
+		}
 	}
 	return found.Name, exported, comments
 }
