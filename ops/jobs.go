@@ -1,10 +1,12 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -17,11 +19,12 @@ import (
 
 // Jobs works on the jobs and queues of one set of tables. It is safe for concurrent use.
 type Jobs struct {
-	core
-	t     tables.Jobs
-	sql   jobsStatements
-	queue *queue.Queue
-	flows *flow.Client
+	*jobsCore
+	queueOps
+	jobOps
+	bulkOps
+	scheduleOps
+	flowOps
 }
 
 // NewJobs returns a Jobs. NewJobs does not access the database.
@@ -35,7 +38,7 @@ func NewJobs(db *sql.DB, opts ...Option) (*Jobs, error) {
 		return nil, fmt.Errorf("ops: WithNames: %w", err)
 	}
 	flows := flow.NewClient(jobs.NewClient(db, jobs.WithNames(names)))
-	return &Jobs{core: core{
+	return jobsCore{core: core{
 		db: pgdriver.NewPool(db), changes: t.Changes,
 		missing: fmt.Sprintf("give NewJobs the names of the workers, with WithNames (the table of jobs is %s), or call migrations.ApplyJobs", t.Jobs),
 		insert: `
@@ -45,70 +48,27 @@ RETURNING id, detail::text, created_at`,
 		object:  func(on Operation) []any { return []any{on.Job, on.Queue} },
 		what:    " of jobs",
 		workers: t.Workers, stopped: t.Stopped, draining: `false`, serials: serial.Jobs(t),
-	}, t: t, sql: newJobsStatements(t), queue: queue.New(t), flows: flows}, nil
+	}, t: t, sql: newJobsStatements(t), queue: queue.New(t), flows: flows}.under(nil), nil
 }
 
-var (
-	unfinishedStates = []jobs.State{jobs.StateAvailable, jobs.StateRunning}
-	finishedStates   = []jobs.State{jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired, jobs.StateSkipped}
-	// unsuccessfulStates are the states of jobs that Retry accepts.
-	unsuccessfulStates = []jobs.State{jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired, jobs.StateSkipped}
-)
-
-// AllQueues stands for all queues together. PauseQueue, SetCap and SetRetention accept it.
-const AllQueues = "*"
-
-// onJob returns a change of a job. Its queue is not known yet.
-func onJob(kind Kind, id int64, by By) *verb {
-	return &verb{Operation{Job: id, Kind: kind, By: by}, fmt.Sprintf("job %d", id)}
+// under returns a Jobs whose changes are made as dry tells. If dry is nil, they are committed.
+func (c jobsCore) under(dry *dryRun) *Jobs {
+	c.dry = dry
+	return &Jobs{&c, queueOps{&c}, jobOps{&c}, bulkOps{&c}, scheduleOps{&c}, flowOps{&c}}
 }
 
-// onQueue returns a change of a queue, or of all queues. An empty name stands for jobs of any queue.
-func onQueue(kind Kind, name string, by By) *verb {
-	on := "queue " + errtext.Value(name)
-	switch name {
-	case AllQueues:
-		on = "all queues"
-	case "":
-		on = "jobs"
-	}
-	return &verb{Operation{Queue: name, Kind: kind, By: by}, on}
+// Preview is an exact dry run, as [Operator.Preview] is. If the change creates a job, Preview
+// returns the ID of a job that was rolled back. The change itself creates a job with another ID.
+func (o *Jobs) Preview(change func(o *Jobs) error) ([]Operation, error) {
+	p := o.under(&dryRun{})
+	err := change(p)
+	return orZero(p.dry.recorded, err)
 }
 
-// changeJobs makes a change of jobs, as [Operator.changeUnits] does for units. do returns the detail
-// of the record. It may complete v.
-func (o *Jobs) changeJobs(ctx context.Context, v *verb, invalid error, do func(c jobsTx) (detail any, err error)) error {
-	return o.change(ctx, v, invalid, func(tx *sql.Tx) (int64, error) {
-		if err := setLimits(ctx, tx); err != nil {
-			return 0, err
-		}
-		detail, err := do(jobsTx{tx, o.t, o.queue})
-		if err != nil {
-			return 0, err
-		}
-		return o.record(ctx, tx, v.Operation, detail)
-	})
-}
-
-// lockError names the holder of a row if the context ended the wait for the row.
-func lockError(ctx context.Context, what, holder string, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("gave up waiting for %s, which %s: allow more time: %w", what, holder, err)
-	}
-	return fmt.Errorf("lock %s: %w", what, err)
-}
-
-const maxQueueName = 1_000 // bytes; the index takes little more
-
-// checkQueue checks the name of a queue.
-func checkQueue(name string) error { return checkText("the queue's name", name, maxQueueName) }
-
-// checkID checks the ID of a job or of a run.
-func checkID(of string, id int64) error {
-	if id < 1 {
-		return fmt.Errorf("%w: the %s's ID is %d, they begin at 1", ErrInvalid, of, id)
-	}
-	return nil
+// Confirmed runs a change, and commits it if accept returns nil, as [Operator.Confirmed] does.
+// A retry creates a job with another ID than Preview has shown.
+func (o *Jobs) Confirmed(change func(o *Jobs) error, accept func(recorded []Operation) error) error {
+	return change(o.under(&dryRun{accept: accept}))
 }
 
 // Workers lists the registered workers of jobs in order of their heartbeats, the latest first.
@@ -116,4 +76,38 @@ func checkID(of string, id int64) error {
 // are empty. Able has the kinds of jobs.
 func (o *Jobs) Workers(ctx context.Context) ([]Worker, error) {
 	return read(ctx, &o.core, "list the workers of jobs", nil, pgdriver.Columns(func(w *Worker) []any { return append(w.columns(), pgdriver.JSON(&w.Able)) }), o.sql.workers)
+}
+
+// Operations lists operations on jobs and queues, the newest first. limit is 1 to 10,000.
+func (o *Jobs) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
+	invalid := checkLimit(limit)
+	if f.Consumer != "" {
+		invalid = errtext.Join(invalid, fmt.Errorf("%w: operations on jobs have no consumer: Operator lists those that have", ErrInvalid))
+	}
+	if f.Queue != "" {
+		invalid = errtext.Join(invalid, checkQueue(f.Queue))
+	}
+	query, args := o.operationsSQL(f, limit)
+	return read(ctx, &o.core, "list the operations", invalid, pgdriver.Columns(func(o *Operation) []any {
+		return []any{&o.ID, &o.Job, &o.Queue, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
+	}), query, args...)
+}
+
+// operationsSQL reads the operations on a job, and the operation that created the job, each
+// through its own index.
+func (o *Jobs) operationsSQL(f OperationFilter, limit int) (query string, args []any) {
+	var p pgdriver.Parameters
+	where := `id < ` + p.Add("bigint", cmp.Or(f.Before, 1<<63-1)) + pgdriver.And(&p, `queue = %s`, "text", f.Queue)
+	which := []string{where}
+	if f.Job != 0 {
+		job := p.Add("bigint", f.Job)
+		which = []string{where + ` AND job_id = ` + job, where + ` AND (detail->>'new_job')::bigint = ` + job}
+	}
+	most := p.Add("bigint", limit)
+	for i, where := range which {
+		which[i] = `(SELECT * FROM ` + o.t.Operations.SQL() + ` WHERE ` + where + ` ORDER BY id DESC LIMIT ` + most + `)`
+	}
+	return `
+SELECT id, coalesce(job_id, 0), coalesce(queue, ''), operation, coalesce(detail, '{}')::text, operator, reason, ` + pgdriver.Time(`created_at`) + `
+FROM (` + strings.Join(which, ` UNION ALL `) + `) AS o ORDER BY id DESC LIMIT ` + most, p.Values
 }

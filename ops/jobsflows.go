@@ -9,8 +9,11 @@ import (
 	"github.com/pgfrontier/worker/jobs/flow"
 )
 
+// flowOps are the operations on runs of flows.
+type flowOps struct{ *jobsCore }
+
 // FlowRuns lists runs of flows, the newest first, without their steps. limit is 1 to 10,000.
-func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.Run, error) {
+func (o *flowOps) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.Run, error) {
 	all, err := o.flows.Runs(ctx, f, limit)
 	return all, o.fail("list the runs", err)
 }
@@ -18,13 +21,13 @@ func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.R
 // Unadvanced reports whether some runs of flows have not ended, but no worker has advanced
 // flows for a minute. Remedy: register flow.Advance() with the workers. Unadvanced is false for
 // a role that may not read the runs and the table of the sweep.
-func (o *Jobs) Unadvanced(ctx context.Context) (bool, error) {
+func (o *flowOps) Unadvanced(ctx context.Context) (bool, error) {
 	unadvanced, err := o.queue.Unadvanced(ctx, o.db)
 	return unadvanced, o.fail("compare the runs with the workers", err)
 }
 
 // FlowRun returns a run of a flow with its steps. [flow.Run.DOT] draws the run.
-func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
+func (o *flowOps) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 	r, err := o.flows.Get(ctx, run)
 	if errors.Is(err, flow.ErrNotFound) {
 		err = errNoFlowRun
@@ -34,7 +37,7 @@ func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
 
 // CancelFlowRun cancels a run, as [flow.Client.Cancel] does. It refuses a run that has ended or
 // was cancelled before with a [StateError].
-func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
+func (o *flowOps) CancelFlowRun(ctx context.Context, run int64, by By) error {
 	return o.changeJobs(ctx, onRun(KindCancel, run, by), checkID("run", run), func(c jobsTx) (any, error) {
 		r, err := c.lockFlowRun(ctx, run)
 		if err != nil {
@@ -54,7 +57,7 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 
 // RetryFlowRun continues a run that has ended, as [flow.Client.Retry] does. It restarts the
 // steps from. Without names, it restarts the steps whose failure made the run fail.
-func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...string) error {
+func (o *flowOps) RetryFlowRun(ctx context.Context, run int64, by By, from ...string) error {
 	return o.changeJobs(ctx, onRun(KindRetry, run, by), checkID("run", run), func(c jobsTx) (any, error) {
 		r, err := c.lockFlowRun(ctx, run)
 		if err != nil {

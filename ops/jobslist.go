@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,6 +14,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/jobs"
 )
+
+// bulkOps are the operations on the jobs that a filter or a queue selects.
+type bulkOps struct{ *jobsCore }
 
 // Job is a job as stored in the tables.
 type Job struct {
@@ -118,13 +120,13 @@ const (
 // List lists finished and unfinished jobs, the newest first, from one snapshot. limit is 1 to
 // 10,000. List reads little more than it returns. Exception: for a kind or a queue with few
 // jobs, List scans all jobs that match the states and IDs.
-func (o *Jobs) List(ctx context.Context, f JobFilter, limit int) ([]Job, error) {
+func (o *bulkOps) List(ctx context.Context, f JobFilter, limit int) ([]Job, error) {
 	invalid := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit))
 	query, args := o.listSQL(f, limit)
 	return read(ctx, &o.core, "list the jobs", invalid, scanJob, query, args...)
 }
 
-func (o *Jobs) listSQL(f JobFilter, limit int) (query string, args []any) {
+func (o *bulkOps) listSQL(f JobFilter, limit int) (query string, args []any) {
 	var p pgdriver.Parameters
 	most := p.Add("bigint", limit)
 	part := func(columns, table string, state jobs.State) string {
@@ -149,37 +151,3 @@ var scanJob = pgdriver.Columns(func(j *Job) []any {
 		&j.Attempt, &j.Failures, &j.Resets, &j.MaxAttempts, &j.MaxResets, &j.Worker, pgdriver.UTCOrNil(&j.StartedAt), pgdriver.UTCOrNil(&j.CancelAt), pgdriver.UTCOrNil(&j.FinishedAt),
 		&j.Code, &j.Error, pgdriver.RawJSON(&j.Result), pgdriver.UTCOrNil(&j.AcknowledgedAt)}
 })
-
-// Operations lists operations on jobs and queues, the newest first. limit is 1 to 10,000.
-func (o *Jobs) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
-	invalid := checkLimit(limit)
-	if f.Consumer != "" {
-		invalid = errtext.Join(invalid, fmt.Errorf("%w: operations on jobs have no consumer: Operator lists those that have", ErrInvalid))
-	}
-	if f.Queue != "" {
-		invalid = errtext.Join(invalid, checkQueue(f.Queue))
-	}
-	query, args := o.operationsSQL(f, limit)
-	return read(ctx, &o.core, "list the operations", invalid, pgdriver.Columns(func(o *Operation) []any {
-		return []any{&o.ID, &o.Job, &o.Queue, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
-	}), query, args...)
-}
-
-// operationsSQL reads the operations on a job, and the operation that created the job, each
-// through its own index.
-func (o *Jobs) operationsSQL(f OperationFilter, limit int) (query string, args []any) {
-	var p pgdriver.Parameters
-	where := `id < ` + p.Add("bigint", cmp.Or(f.Before, 1<<63-1)) + pgdriver.And(&p, `queue = %s`, "text", f.Queue)
-	which := []string{where}
-	if f.Job != 0 {
-		job := p.Add("bigint", f.Job)
-		which = []string{where + ` AND job_id = ` + job, where + ` AND (detail->>'new_job')::bigint = ` + job}
-	}
-	most := p.Add("bigint", limit)
-	for i, where := range which {
-		which[i] = `(SELECT * FROM ` + o.t.Operations.SQL() + ` WHERE ` + where + ` ORDER BY id DESC LIMIT ` + most + `)`
-	}
-	return `
-SELECT id, coalesce(job_id, 0), coalesce(queue, ''), operation, coalesce(detail, '{}')::text, operator, reason, ` + pgdriver.Time(`created_at`) + `
-FROM (` + strings.Join(which, ` UNION ALL `) + `) AS o ORDER BY id DESC LIMIT ` + most, p.Values
-}

@@ -28,7 +28,7 @@ type CancelledJobs struct {
 // until it returns none. The filter must not be empty.
 //
 // All cancellations are one operation. The operation's detail has the filter and the IDs.
-func (o *Jobs) CancelAll(ctx context.Context, f JobFilter, limit int, by By) (all CancelledJobs, err error) {
+func (o *bulkOps) CancelAll(ctx context.Context, f JobFilter, limit int, by By) (all CancelledJobs, err error) {
 	invalid := errtext.Join(f.check(unfinishedStates...), checkLimit(limit))
 	if invalid == nil && f.empty() {
 		invalid = fmt.Errorf("%w: the filter is empty, which is every job: name states, a kind, a queue or IDs", ErrInvalid)
@@ -81,7 +81,7 @@ type RetriedJobs struct {
 //
 // All retries are one transaction. Each job has its own operation, as after Retry. One more
 // operation records the states, the kind, the queue, and the number of jobs.
-func (o *Jobs) RetryAll(ctx context.Context, f JobFilter, limit int, by By) (all RetriedJobs, err error) {
+func (o *bulkOps) RetryAll(ctx context.Context, f JobFilter, limit int, by By) (all RetriedJobs, err error) {
 	refused := `EXISTS (SELECT FROM ` + o.t.Operations.SQL() + ` AS p WHERE p.job_id = j.id AND p.detail->>'new_job' IS NOT NULL)
 	OR EXISTS (SELECT FROM ` + runsOfSteps(o.t) + `)`
 	as := []int64{}
@@ -101,7 +101,7 @@ func (o *Jobs) RetryAll(ctx context.Context, f JobFilter, limit int, by By) (all
 // discard all jobs of the filter, call DiscardAll until it returns none.
 //
 // All deletions are one transaction, recorded as that of RetryAll.
-func (o *Jobs) DiscardAll(ctx context.Context, f JobFilter, limit int, by By) (ids []int64, err error) {
+func (o *bulkOps) DiscardAll(ctx context.Context, f JobFilter, limit int, by By) (ids []int64, err error) {
 	awaited := `EXISTS (SELECT FROM ` + o.t.FlowSteps.SQL() + ` AS s WHERE s.job_id = j.id AND s.state = 'enqueued')`
 	return o.changeMany(ctx, KindDiscard, f, finishedStates, awaited, limit, by, func(c jobsTx, id int64) (string, any, error) {
 		d, err := c.discard(ctx, id)
@@ -111,7 +111,7 @@ func (o *Jobs) DiscardAll(ctx context.Context, f JobFilter, limit int, by By) (i
 
 // changeMany applies do to finished jobs, and records each change. refused is an SQL condition
 // for the jobs j that do would refuse.
-func (o *Jobs) changeMany(ctx context.Context, kind Kind, f JobFilter, allowed []jobs.State, refused string, limit int, by By, do func(c jobsTx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
+func (o *bulkOps) changeMany(ctx context.Context, kind Kind, f JobFilter, allowed []jobs.State, refused string, limit int, by By, do func(c jobsTx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
 	invalid := f.check(allowed...)
 	switch {
 	case limit < 1 || limit > maxMany:
@@ -174,7 +174,7 @@ type Acknowledged struct {
 // All marks are one operation. The operation's detail has the number of jobs, the time of the
 // last failure, and a digest of the IDs. With the digest, Confirmed finds every difference from
 // a Preview.
-func (o *Jobs) Acknowledge(ctx context.Context, queue string, through time.Time, by By) (did Acknowledged, err error) {
+func (o *bulkOps) Acknowledge(ctx context.Context, queue string, through time.Time, by By) (did Acknowledged, err error) {
 	invalid := checkQueue(queue)
 	if invalid == nil && queue == AllQueues {
 		invalid = fmt.Errorf("%w: no job is in queue %q: acknowledge each queue by its name", ErrInvalid, AllQueues)

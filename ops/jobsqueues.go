@@ -11,6 +11,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
+// queueOps are the operations on queues.
+type queueOps struct{ *jobsCore }
+
 // Forever is the retention of finished jobs that are never deleted.
 const Forever = time.Duration(math.MaxInt64)
 
@@ -49,7 +52,7 @@ type Queue struct {
 // Unserved lists queues that have due jobs but no worker that claims from them, by name, at
 // most 100. Paused queues are left out. A worker whose queues are not known counts as a worker
 // of all queues.
-func (o *Jobs) Unserved(ctx context.Context) ([]string, error) {
+func (o *queueOps) Unserved(ctx context.Context) ([]string, error) {
 	queues, err := o.queue.Unserved(ctx, o.db)
 	return queues, o.fail("compare the queues with the workers", err)
 }
@@ -57,7 +60,7 @@ func (o *Jobs) Unserved(ctx context.Context) ([]string, error) {
 // Queues lists the queues that have unfinished or failed jobs, or settings, in order of name,
 // from one snapshot. The first is always [AllQueues]. Queues counts at most 10,001 jobs for
 // each number, so its cost is bounded for long queues, too.
-func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
+func (o *queueOps) Queues(ctx context.Context) ([]Queue, error) {
 	queues, err := read(ctx, &o.core, "list the queues", nil, pgdriver.Columns(func(q *Queue) []any {
 		to := append([]any{&q.Name}, pauseInto(&q.Paused)...)
 		return append(to, &q.Cap, retentionInto(&q.Retention), &q.Scheduled, &q.Due, &q.Running, &q.Failed, &q.Unacknowledged, pgdriver.Duration(&q.OldestDue))
@@ -102,7 +105,7 @@ type lockedQueue struct {
 }
 
 // set changes the settings of a queue, whose row it locks. It creates the row if it is missing.
-func (o *Jobs) set(ctx context.Context, kind Kind, queue string, by By, invalid error, do func(was lockedQueue) (detail any, err error)) error {
+func (o *queueOps) set(ctx context.Context, kind Kind, queue string, by By, invalid error, do func(was lockedQueue) (detail any, err error)) error {
 	return o.changeJobs(ctx, onQueue(kind, queue, by), errtext.Join(checkQueue(queue), invalid), func(c jobsTx) (any, error) {
 		was, err := lockQueue(ctx, c, queue)
 		if err != nil {
@@ -137,7 +140,7 @@ func (q lockedQueue) update(ctx context.Context, what, change string, args ...an
 // of a claim in flight. New jobs may be enqueued. The queue may be new. A queue and AllQueues
 // are paused independently: to resume one does not resume the other. If the queue is already
 // paused, PauseQueue changes nothing and returns [ErrUnchanged].
-func (o *Jobs) PauseQueue(ctx context.Context, queue string, by By) error {
+func (o *queueOps) PauseQueue(ctx context.Context, queue string, by By) error {
 	return o.set(ctx, KindPause, queue, by, nil, func(was lockedQueue) (any, error) {
 		if p := was.paused; p != nil {
 			return nil, pausedError(p)
@@ -148,7 +151,7 @@ func (o *Jobs) PauseQueue(ctx context.Context, queue string, by By) error {
 
 // ResumeQueue lets the workers claim jobs of a paused queue again. It returns [ErrUnchanged] if
 // the queue is not paused.
-func (o *Jobs) ResumeQueue(ctx context.Context, queue string, by By) error {
+func (o *queueOps) ResumeQueue(ctx context.Context, queue string, by By) error {
 	return o.set(ctx, KindResume, queue, by, nil, func(was lockedQueue) (any, error) {
 		if was.paused == nil {
 			return nil, errNotPaused
@@ -165,7 +168,7 @@ type queuePauseDetail struct {
 // cap of [AllQueues] applies to all queues together, in addition to the caps of single queues.
 // Running jobs run on, even above a lower cap. With 0 no job starts, as if the queue were paused.
 // RemoveCap removes the cap. If the cap is already limit, SetCap returns [ErrUnchanged].
-func (o *Jobs) SetCap(ctx context.Context, queue string, limit int, by By) error {
+func (o *queueOps) SetCap(ctx context.Context, queue string, limit int, by By) error {
 	var invalid error
 	if limit < 0 || limit > math.MaxInt32 {
 		invalid = fmt.Errorf("%w: the cap is %d, allowed is 0 to %d; RemoveCap removes it", ErrInvalid, limit, math.MaxInt32)
@@ -175,11 +178,11 @@ func (o *Jobs) SetCap(ctx context.Context, queue string, limit int, by By) error
 
 // RemoveCap removes the cap of a queue, or of [AllQueues]. It returns [ErrUnchanged] if there
 // is no cap.
-func (o *Jobs) RemoveCap(ctx context.Context, queue string, by By) error {
+func (o *queueOps) RemoveCap(ctx context.Context, queue string, by By) error {
 	return o.setCap(ctx, queue, nil, by, nil)
 }
 
-func (o *Jobs) setCap(ctx context.Context, queue string, limit *int, by By, invalid error) error {
+func (o *queueOps) setCap(ctx context.Context, queue string, limit *int, by By, invalid error) error {
 	return o.set(ctx, KindCap, queue, by, invalid, func(was lockedQueue) (any, error) {
 		if equal(was.limit, limit) {
 			return nil, unchanged("the cap", limit)
@@ -193,7 +196,7 @@ func (o *Jobs) setCap(ctx context.Context, queue string, limit *int, by By, inva
 // their own. With [Forever], finished jobs are never deleted, with 0 at once. With 0, most
 // completed jobs are not recorded in the first place, see [jobs.WithRetention]. RemoveRetention
 // removes the setting. If the retention is already d, SetRetention returns [ErrUnchanged].
-func (o *Jobs) SetRetention(ctx context.Context, queue string, d time.Duration, by By) error {
+func (o *queueOps) SetRetention(ctx context.Context, queue string, d time.Duration, by By) error {
 	var invalid error
 	if d < 0 || d%time.Microsecond != 0 && d != Forever {
 		invalid = fmt.Errorf("%w: the retention is %v, allowed is 0 or more, in whole microseconds; RemoveRetention leaves it to the workers, Forever keeps all", ErrInvalid, d)
@@ -204,11 +207,11 @@ func (o *Jobs) SetRetention(ctx context.Context, queue string, d time.Duration, 
 // RemoveRetention removes the retention of a queue. The retention of [AllQueues] then applies.
 // If there is none, the retention of the workers applies. RemoveRetention returns
 // [ErrUnchanged] if the queue has no retention.
-func (o *Jobs) RemoveRetention(ctx context.Context, queue string, by By) error {
+func (o *queueOps) RemoveRetention(ctx context.Context, queue string, by By) error {
 	return o.setRetention(ctx, queue, nil, by, nil)
 }
 
-func (o *Jobs) setRetention(ctx context.Context, queue string, d *time.Duration, by By, invalid error) error {
+func (o *queueOps) setRetention(ctx context.Context, queue string, d *time.Duration, by By, invalid error) error {
 	return o.set(ctx, KindRetention, queue, by, invalid, func(was lockedQueue) (any, error) {
 		if equal(was.retention, d) {
 			return nil, unchanged("the retention", textOf(d))

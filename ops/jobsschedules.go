@@ -8,6 +8,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
+// scheduleOps are the operations on schedules.
+type scheduleOps struct{ *jobsCore }
+
 // ScheduleInfo is the state of a schedule of package jobs/schedule.
 type ScheduleInfo struct {
 	Name   string
@@ -21,7 +24,7 @@ type ScheduleInfo struct {
 }
 
 // Schedules lists all schedules by name.
-func (o *Jobs) Schedules(ctx context.Context) ([]ScheduleInfo, error) {
+func (o *scheduleOps) Schedules(ctx context.Context) ([]ScheduleInfo, error) {
 	return read(ctx, &o.core, "list the schedules", nil, pgdriver.Columns(func(s *ScheduleInfo) []any {
 		to := append([]any{&s.Name, pgdriver.UTC(&s.Next), pgdriver.UTC(&s.Last)}, pauseInto(&s.Paused)...)
 		return append(to, pgdriver.Duration(&s.Overdue))
@@ -33,7 +36,7 @@ FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
 
 // PauseSchedule drops the ticks of a schedule until ResumeSchedule. No job is enqueued for them
 // later. If the schedule is already paused, PauseSchedule changes nothing and returns [ErrUnchanged].
-func (o *Jobs) PauseSchedule(ctx context.Context, name string, by By) error {
+func (o *scheduleOps) PauseSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindPause, name, by, func(c jobsTx, paused *Pause) (any, error) {
 		if paused != nil {
 			return nil, pausedError(paused)
@@ -47,7 +50,7 @@ SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::tex
 // ResumeSchedule resumes a paused schedule. The schedule enqueues jobs from the first tick
 // after now on, also if no process ran during the pause. ResumeSchedule returns [ErrUnchanged]
 // if the schedule is not paused.
-func (o *Jobs) ResumeSchedule(ctx context.Context, name string, by By) error {
+func (o *scheduleOps) ResumeSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindResume, name, by, func(c jobsTx, paused *Pause) (any, error) {
 		if paused == nil {
 			return nil, errNotPaused
@@ -60,7 +63,7 @@ SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, resumed_at = clock
 
 // RemoveSchedule removes the row of a schedule that no program has any more. A process that
 // still runs the schedule creates the row again within seconds.
-func (o *Jobs) RemoveSchedule(ctx context.Context, name string, by By) error {
+func (o *scheduleOps) RemoveSchedule(ctx context.Context, name string, by By) error {
 	return o.onSchedule(ctx, KindRetire, name, by, func(c jobsTx, _ *Pause) (any, error) {
 		_, err := exec(ctx, c.tx, "remove", `DELETE FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text`, name)
 		return scheduleDetail{Schedule: name}, err
@@ -73,7 +76,7 @@ type scheduleDetail struct {
 }
 
 // onSchedule changes a schedule whose row it locks.
-func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do func(c jobsTx, paused *Pause) (any, error)) error {
+func (o *scheduleOps) onSchedule(ctx context.Context, kind Kind, name string, by By, do func(c jobsTx, paused *Pause) (any, error)) error {
 	v := &verb{Operation{Kind: kind, By: by}, "schedule " + errtext.Value(name)}
 	return o.changeJobs(ctx, v, checkText("the schedule's name", name, maxQueueName), func(c jobsTx) (any, error) {
 		var paused *Pause

@@ -10,6 +10,9 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
+// jobOps are the operations on one job.
+type jobOps struct{ *jobsCore }
+
 // Retry runs a job again, and returns the ID under which the job runs.
 //
 // A job that waits for its first or its next attempt becomes due now. It keeps its ID and its
@@ -25,18 +28,18 @@ import (
 // [StateError], and so a job that was retried before. It also refuses the finished job of a step,
 // since the flow's run would not notice the new job. Use RetryFlowRun instead. Rerun refuses none of
 // these.
-func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
+func (o *jobOps) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRetry, id, by)
 }
 
 // Rerun is Retry without the refusals. It accepts jobs that have completed, were retried
 // before, or are steps of a flow. Their effects may happen twice. A run of a flow does not
 // notice the new job.
-func (o *Jobs) Rerun(ctx context.Context, id int64, by By) (as int64, err error) {
+func (o *jobOps) Rerun(ctx context.Context, id int64, by By) (as int64, err error) {
 	return o.retry(ctx, KindRerun, id, by)
 }
 
-func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64, err error) {
+func (o *jobOps) retry(ctx context.Context, kind Kind, id int64, by By) (as int64, err error) {
 	v := onJob(kind, id, by)
 	err = o.changeJobs(ctx, v, checkID("job", id), func(c jobsTx) (any, error) {
 		j, found, err := c.lock(ctx, id)
@@ -58,7 +61,7 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 // Cancel asks the run to end: its context is cancelled. The job is then jobs.StateCancelled, unless
 // its handler returns nil. Cancel returns the job's state after the call. It refuses a finished
 // job, and a job whose run was asked before, with a [StateError].
-func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err error) {
+func (o *jobOps) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err error) {
 	v := onJob(KindCancel, id, by)
 	err = o.changeJobs(ctx, v, checkID("job", id), func(c jobsTx) (any, error) {
 		j, found, err := c.lock(ctx, id)
@@ -86,7 +89,7 @@ func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now jobs.State, err
 // operation's detail keeps the job's kind, state, code and error, but not its arguments or
 // result. Discard refuses an unfinished job with a [StateError]: Cancel it first. It also
 // refuses a step whose end its flow's run has not recorded yet, since the run would fail.
-func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
+func (o *jobOps) Discard(ctx context.Context, id int64, by By) error {
 	v := onJob(KindDiscard, id, by)
 	return o.changeJobs(ctx, v, checkID("job", id), func(c jobsTx) (any, error) {
 		j, found, err := c.lock(ctx, id)
@@ -108,7 +111,7 @@ const maxAttempts = 1_000
 
 // Attempts lists the runs of a job that did not finish it, in order. It returns the latest
 // 1,000 at most, and none for a job that does not exist.
-func (o *Jobs) Attempts(ctx context.Context, id int64) ([]jobs.Attempt, error) {
+func (o *jobOps) Attempts(ctx context.Context, id int64) ([]jobs.Attempt, error) {
 	all, err := read(ctx, &o.core, fmt.Sprintf("list the attempts of job %d", id), nil, pgdriver.Columns(func(a *jobs.Attempt) []any {
 		return []any{&a.Number, &a.Worker, pgdriver.UTCOrNil(&a.StartedAt), pgdriver.UTC(&a.EndedAt), &a.Outcome, &a.Code, &a.Error}
 	}), `

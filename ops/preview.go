@@ -15,15 +15,6 @@ func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) 
 	return orZero(p.dry.recorded, err)
 }
 
-// Preview is an exact dry run, as [Operator.Preview] is. If the change creates a job, Preview
-// returns the ID of a job that was rolled back. The change itself creates a job with another ID.
-func (o *Jobs) Preview(change func(o *Jobs) error) ([]Operation, error) {
-	p := *o
-	p.dry = &dryRun{}
-	err := change(&p)
-	return orZero(p.dry.recorded, err)
-}
-
 // Confirmed runs a change, and commits it if accept returns nil for the recorded operations.
 // accept compares these with the result of [Operator.Preview], for example. An error of accept
 // rolls the change back; Confirmed returns an error that wraps it. The consumer cannot move in
@@ -33,14 +24,6 @@ func (o *Jobs) Preview(change func(o *Jobs) error) ([]Operation, error) {
 // [Operator.IfRevision] does not suit a running consumer, since every batch changes its
 // revision. Confirmed can discard exactly the dead letters that were shown.
 func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorded []Operation) error) error {
-	p := *o
-	p.dry = &dryRun{accept: accept}
-	return change(&p)
-}
-
-// Confirmed runs a change, and commits it if accept returns nil, as [Operator.Confirmed] does.
-// A retry creates a job with another ID than Preview has shown.
-func (o *Jobs) Confirmed(change func(o *Jobs) error, accept func(recorded []Operation) error) error {
 	p := *o
 	p.dry = &dryRun{accept: accept}
 	return change(&p)

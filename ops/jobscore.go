@@ -8,17 +8,91 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 )
+
+// jobsCore is what all operations of a Jobs share.
+type jobsCore struct {
+	core
+	t     tables.Jobs
+	sql   jobsStatements
+	queue *queue.Queue
+	flows *flow.Client
+}
 
 // jobsTx is the transaction of a change of jobs.
 type jobsTx struct {
 	tx    *sql.Tx
 	t     tables.Jobs
 	queue *queue.Queue
+}
+
+var (
+	unfinishedStates = []jobs.State{jobs.StateAvailable, jobs.StateRunning}
+	finishedStates   = []jobs.State{jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired, jobs.StateSkipped}
+	// unsuccessfulStates are the states of jobs that Retry accepts.
+	unsuccessfulStates = []jobs.State{jobs.StateFailed, jobs.StateCancelled, jobs.StateExpired, jobs.StateSkipped}
+)
+
+// AllQueues stands for all queues together. PauseQueue, SetCap and SetRetention accept it.
+const AllQueues = "*"
+
+// onJob returns a change of a job. Its queue is not known yet.
+func onJob(kind Kind, id int64, by By) *verb {
+	return &verb{Operation{Job: id, Kind: kind, By: by}, fmt.Sprintf("job %d", id)}
+}
+
+// onQueue returns a change of a queue, or of all queues. An empty name stands for jobs of any queue.
+func onQueue(kind Kind, name string, by By) *verb {
+	on := "queue " + errtext.Value(name)
+	switch name {
+	case AllQueues:
+		on = "all queues"
+	case "":
+		on = "jobs"
+	}
+	return &verb{Operation{Queue: name, Kind: kind, By: by}, on}
+}
+
+// changeJobs makes a change of jobs, as [Operator.changeUnits] does for units. do returns the detail
+// of the record. It may complete v.
+func (c *jobsCore) changeJobs(ctx context.Context, v *verb, invalid error, do func(c jobsTx) (detail any, err error)) error {
+	return c.change(ctx, v, invalid, func(tx *sql.Tx) (int64, error) {
+		if err := setLimits(ctx, tx); err != nil {
+			return 0, err
+		}
+		detail, err := do(jobsTx{tx, c.t, c.queue})
+		if err != nil {
+			return 0, err
+		}
+		return c.record(ctx, tx, v.Operation, detail)
+	})
+}
+
+// lockError names the holder of a row if the context ended the wait for the row.
+func lockError(ctx context.Context, what, holder string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("gave up waiting for %s, which %s: allow more time: %w", what, holder, err)
+	}
+	return fmt.Errorf("lock %s: %w", what, err)
+}
+
+const maxQueueName = 1_000 // bytes; the index takes little more
+
+// checkQueue checks the name of a queue.
+func checkQueue(name string) error { return checkText("the queue's name", name, maxQueueName) }
+
+// checkID checks the ID of a job or of a run.
+func checkID(of string, id int64) error {
+	if id < 1 {
+		return fmt.Errorf("%w: the %s's ID is %d, they begin at 1", ErrInvalid, of, id)
+	}
+	return nil
 }
 
 // lockedJob is an unfinished job whose row the transaction has locked.
