@@ -32,7 +32,7 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 		if err := c.refuseOwnKey(ctx, units[0]); err != nil {
 			return nil, err
 		}
-		units, err := unitOf(units, event{AggregateID: aggregateID})
+		units, err := unitOf(units, aggregateID)
 		if err != nil {
 			return nil, err
 		}

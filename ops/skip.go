@@ -32,7 +32,7 @@ func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int6
 		if err != nil {
 			return nil, err
 		}
-		return unitOf(units, e)
+		return unitOf(units, e.AggregateID)
 	}
 	return o.changeUnits(ctx, onConsumer(KindSkip, consumer, by), nil, stuck, func(c consumerTx, at locked) (detail any, err error) {
 		if position > at.position {

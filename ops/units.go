@@ -3,7 +3,6 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -134,32 +133,19 @@ func furthest(units []locked) int64 {
 	return slices.MaxFunc(units, func(a, b locked) int { return int(min(max(a.position-b.position, -1), 1)) }).position
 }
 
-// unitOf returns the unit to which the key of an event belongs.
-func unitOf(units []locked, e event) ([]locked, error) {
+// unitOf returns the unit to which an aggregate belongs.
+func unitOf(units []locked, aggregate string) ([]locked, error) {
 	if len(units) == 1 {
 		return units, nil
 	}
 	if key := units[0].key; key != "" {
 		return nil, fmt.Errorf("%w: the consumer is split by the key %s, which only its code knows: name the unit (Consumers lists them)", ErrInvalid, errtext.Value(key))
 	}
-	slot := partition.Slot(e.AggregateID)
+	slot := partition.Slot(aggregate)
 	for i, u := range units {
 		if _, slots, ok := partition.Parse(u.consumer); ok && slots.Has(slot) {
 			return units[i : i+1], nil
 		}
 	}
-	return nil, fmt.Errorf("no unit has slot %03x of aggregate %s", slot, errtext.Value(e.AggregateID))
-}
-
-// withDeadLetter returns the unit that has a dead letter at a position.
-func (c consumerTx) withDeadLetter(ctx context.Context, units []locked, position int64) ([]locked, error) {
-	for i, u := range units {
-		_, err := c.deadLetter(ctx, u.consumer, position)
-		if err == nil {
-			return units[i : i+1], nil
-		} else if !errors.Is(err, ErrNoDeadLetter) {
-			return nil, err
-		}
-	}
-	return nil, fmt.Errorf("position %d: %w", position, ErrNoDeadLetter)
+	return nil, fmt.Errorf("no unit has slot %03x of aggregate %s", slot, errtext.Value(aggregate))
 }
