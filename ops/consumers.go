@@ -3,8 +3,8 @@ package ops
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -118,25 +118,70 @@ func (c *Consumer) revision(own int64) int64 {
 	return revisionOf(rows)
 }
 
-// Operations lists operations on consumers, the newest first. limit is 1 to 10,000.
-func (o *Operator) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
-	invalid := checkLimit(limit)
-	if f.Consumer != "" {
-		invalid = errtext.Join(invalid, checkConsumer(f.Consumer))
-	}
-	if f.Job != 0 || f.Queue != "" {
-		invalid = errtext.Join(invalid, fmt.Errorf("%w: operations on consumers have no job and no queue: Jobs lists those that have", ErrInvalid))
-	}
-	query, args := o.operationsSQL(f, limit)
-	return read(ctx, &o.core, "list the operations", invalid, pgdriver.Columns(func(o *Operation) []any {
-		return []any{&o.ID, &o.Consumer, &o.Kind, pgdriver.RawJSON(&o.Detail), &o.By.Operator, &o.By.Reason, pgdriver.UTC(&o.At)}
-	}), query, args...)
+// Next is the next event of a consumer or of a unit.
+type Next struct {
+	Consumer   string // or a unit of it
+	Checkpoint int64
+	// Position is the argument for SkipEvent if the consumer is stuck there, or paused. If it
+	// is 0, there is no next event at the moment, and the other fields are zero.
+	Position      int64
+	Late          bool // it has become visible below the checkpoint
+	EventID       uuid.UUID
+	EventType     string
+	AggregateType string
+	AggregateID   string
 }
 
-func (o *Operator) operationsSQL(f OperationFilter, limit int) (query string, args []any) {
-	args = []any{cmp.Or(f.Before, math.MaxInt64), limit}
-	if f.Consumer == "" {
-		return o.sql.allOperations, args
+// Next returns the next event of a consumer or a unit. For a split consumer, it returns the
+// next event of each unit. The next event is the first late one. If there is none, it is the
+// first above the checkpoint. It may be an event that the consumer skips, since it has another
+// type or belongs to another unit. [Operator.Event] has the payload.
+func (o *Operator) Next(ctx context.Context, consumer string) ([]Next, error) {
+	what := "read the next event of consumer " + errtext.Value(consumer)
+	all, err := read(ctx, &o.core, what, checkUnit(consumer), pgdriver.Columns(func(n *Next) []any {
+		return []any{&n.Consumer, &n.Checkpoint, &n.Late, &n.Position, &n.AggregateType, &n.AggregateID, &n.EventID, &n.EventType}
+	}), o.sql.next, consumer)
+	if err == nil && len(all) == 0 {
+		err = o.fail(what, errNoCheckpoint)
 	}
-	return o.sql.operationsOf, append(args, f.Consumer)
+	return all, err
+}
+
+// Gap is a range of positions without an event that a consumer has passed.
+type Gap struct {
+	ID          int64     // grows
+	Consumer    string    // or a unit of it
+	Worker      uuid.UUID // the worker that passed it; the zero UUID: an operator
+	First, Last int64
+	Missing     int64 // number of positions in it without an event
+	// State is "void" if no event can appear in the range, and "open" while an event can
+	// appear. It is "late" if an event has appeared and was handled.
+	State       string
+	SkippedTo   int64 // the position to which the consumer moved on
+	FirstSeenAt time.Time
+	ClosedAt    *time.Time // nil: the gap is open
+}
+
+// GapFilter selects gaps. The zero GapFilter selects all gaps.
+type GapFilter struct {
+	OnlyOpen bool
+	Before   int64 // only gaps with a lower ID; 0: all. For the next page, the last ID of this page
+}
+
+// Gaps lists the gaps of a consumer and its units, or of one unit, the newest first. limit is 1
+// to 10,000. Closed gaps are merged, and deleted later, see GapSkipRetention. To list the gaps
+// of a unit that was replaced, pass the unit's name.
+func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit int) ([]Gap, error) {
+	return read(ctx, &o.core, "list the gaps of consumer "+errtext.Value(consumer), errtext.Join(checkUnit(consumer), checkLimit(limit)),
+		pgdriver.Columns(func(g *Gap) []any {
+			return []any{&g.ID, &g.Consumer, &g.Worker, &g.First, &g.Last, &g.Missing, &g.State, &g.SkippedTo, pgdriver.UTC(&g.FirstSeenAt), pgdriver.UTCOrNil(&g.ClosedAt)}
+		}), o.gapsSQL(f.OnlyOpen), consumer, cmp.Or(f.Before, math.MaxInt64), limit)
+}
+
+func (o *Operator) gapsSQL(onlyOpen bool) string {
+	open := ``
+	if onlyOpen {
+		open = ` AND s.state = 'open'`
+	}
+	return strings.ReplaceAll(o.sql.gaps, "{conditions}", open)
 }
