@@ -29,7 +29,7 @@ func TestLibraryDependencies(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range []string{"", "/store", "/store/consumer", "/store/postgres", "/frontier", "/coord", "/ops/console", "/observe/health", "/observe/metrics", "/migrations", "/ops", "/jobs", "/jobs/schedule", "/jobs/table", "/jobs/flow", "/workertest"} {
+	for _, p := range []string{"", "/store", "/store/consumer", "/store/postgres", "/store/pgxtx", "/frontier", "/coord", "/ops/console", "/observe/health", "/observe/metrics", "/migrations", "/ops", "/jobs", "/jobs/schedule", "/jobs/table", "/jobs/flow", "/workertest"} {
 		if _, ok := deps[module+p]; !ok || !ofLibrary(module+p) {
 			t.Errorf("%s%s was not looked at", module, p)
 		}
