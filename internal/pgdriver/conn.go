@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// raw is conn.Raw, safe while database/sql closes the connection. database/sql does so if a
+// Raw is conn.Raw, safe while database/sql closes the connection. database/sql does so if a
 // transaction's context ends and the driver finds the connection lost. conn.Raw may then
-// dereference nil, before it calls f. raw returns sql.ErrConnDone instead.
-func raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
+// dereference nil, before it calls f. Raw returns sql.ErrConnDone instead.
+func Raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
 	called := false
 	defer func() {
 		if !called && recover() != nil {
@@ -30,7 +30,7 @@ func raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
 // Discard closes a connection instead of returning it to its pool. If the pool has the
 // connection from a pgxpool.Pool, Discard does not return it there either.
 func Discard(conn *sql.Conn) {
-	_ = raw(conn, func(driverConn any) error {
+	_ = Raw(conn, func(driverConn any) error {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 			defer cancel()
@@ -44,7 +44,7 @@ func Discard(conn *sql.Conn) {
 // evict removes a connection from its pool. The pool closes the connection, or returns it to
 // the pool that lent it.
 func evict(conn *sql.Conn) {
-	_ = raw(conn, func(any) error { return driver.ErrBadConn })
+	_ = Raw(conn, func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
 }
 
@@ -54,7 +54,7 @@ const closeTimeout = 5 * time.Second
 
 // pgxConn returns the pgx connection behind conn, or nil for another driver.
 func pgxConn(conn *sql.Conn) (pg *pgx.Conn) {
-	_ = raw(conn, func(driverConn any) error { // fails if the connection is lost
+	_ = Raw(conn, func(driverConn any) error { // fails if the connection is lost
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg = c.Conn()
 		}
@@ -66,7 +66,7 @@ func pgxConn(conn *sql.Conn) (pg *pgx.Conn) {
 // IsGone reports whether the driver knows that the connection is lost.
 func IsGone(conn *sql.Conn) bool {
 	gone := false
-	err := raw(conn, func(driverConn any) error {
+	err := Raw(conn, func(driverConn any) error {
 		switch c := driverConn.(type) {
 		case *stdlib.Conn:
 			gone = c.Conn().IsClosed()
@@ -84,7 +84,7 @@ func IsGone(conn *sql.Conn) bool {
 func IsClosed(conn *sql.Conn) bool {
 	const moment = 100 * time.Millisecond
 	closed := make(chan bool, 1)
-	go func() { closed <- errors.Is(raw(conn, func(any) error { return nil }), sql.ErrConnDone) }()
+	go func() { closed <- errors.Is(Raw(conn, func(any) error { return nil }), sql.ErrConnDone) }()
 	select {
 	case yes := <-closed:
 		return yes
@@ -117,7 +117,7 @@ const marker = "default_transaction_read_only"
 // pgx directly, which costs less than database/sql.
 func QueryRow(ctx context.Context, conn *sql.Conn, tx *sql.Tx, query string, into ...any) (err error) {
 	asked := false
-	err = raw(conn, func(driverConn any) error {
+	err = Raw(conn, func(driverConn any) error {
 		c, ok := driverConn.(*stdlib.Conn)
 		if asked = ok; !ok {
 			return nil
@@ -133,7 +133,7 @@ func QueryRow(ctx context.Context, conn *sql.Conn, tx *sql.Tx, query string, int
 // Status returns the state of conn's transaction without a round trip. marked reports whether
 // the transaction has the mark of MarkTransaction. lib/pq exposes neither.
 func Status(conn *sql.Conn) (status TxStatus, marked bool) {
-	_ = raw(conn, func(driverConn any) error { // fails if the connection is lost
+	_ = Raw(conn, func(driverConn any) error { // fails if the connection is lost
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
 			status, marked = TxStatus(pg.TxStatus()), pg.ParameterStatus(marker) == "on"
@@ -157,7 +157,7 @@ func IsDone(tx *sql.Tx) bool {
 // PID returns the process id of the server's session behind conn, as the driver received it. A
 // proxy may have made it up. lib/pq does not expose it: 0.
 func PID(conn *sql.Conn) (pid int64) {
-	_ = raw(conn, func(driverConn any) error { // fails if the connection is lost
+	_ = Raw(conn, func(driverConn any) error { // fails if the connection is lost
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pid = int64(c.Conn().PgConn().PID())
 		}

@@ -120,7 +120,7 @@ type planned struct {
 // keepsPlans reports whether the driver keeps prepared statements automatically, and can
 // execute a statement without.
 func keepsPlans(conn *sql.Conn) (keeps bool) {
-	_ = raw(conn, func(driverConn any) error { // a lost connection reports its error later
+	_ = Raw(conn, func(driverConn any) error { // a lost connection reports its error later
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			config := c.Conn().Config()
 			keeps = config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && config.DescriptionCacheCapacity > 0

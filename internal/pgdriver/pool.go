@@ -169,7 +169,7 @@ var closed = func() chan struct{} {
 // reported. For other drivers, it queries the server.
 func checkSession(ctx context.Context, conn *sql.Conn) error {
 	status, encoding, unread := TxUnknown, "", "" // unread is a DateStyle that the driver cannot read
-	if err := raw(conn, func(driverConn any) error {
+	if err := Raw(conn, func(driverConn any) error {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
 			if pg.IsClosed() {

@@ -6,12 +6,17 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store/consumer"
 )
 
 var (
+	errOutside  = errors.New("pgxtx: no transaction: pass on the context that Handle was given")
 	errNil      = errors.New("pgxtx: tx is nil: begin a transaction of pgx first")
 	errPrepares = errors.New("pgxtx: prepare no statement: pgx prepares what it sends, if its mode says so")
 	errEnds     = errors.New("pgxtx: the transaction is the caller's: commit it, or roll it back, as pgx.Tx, after Do")
@@ -40,6 +45,24 @@ func Do(tx pgx.Tx, f func(tx *sql.Tx) error) (err error) {
 		}
 	}()
 	return f(view)
+}
+
+// Conn calls f with the connection of the transaction that was passed to Handle of a consumer, for
+// COPY, batches and code of sqlc for pgx. Begin and end no transaction there, and do not use the
+// *sql.Tx of Handle in f: f holds its connection. Conn returns an error outside of Handle, and if
+// the pool of the worker has another driver than pgx/v5.
+func Conn(ctx context.Context, f func(conn *pgx.Conn) error) error {
+	conn, ok := consumer.Conn(ctx)
+	if !ok {
+		return errOutside
+	}
+	return pgdriver.Raw(conn, func(of any) error {
+		c, ok := of.(*stdlib.Conn)
+		if !ok {
+			return fmt.Errorf("pgxtx: the connection is a %T: open the pool of the worker with pgx/v5/stdlib", of)
+		}
+		return f(c.Conn())
+	})
 }
 
 // conn is the one connection of a *sql.DB. It has no transaction but tx.
