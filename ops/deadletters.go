@@ -18,6 +18,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
+// deadLetterOps are the operations on dead letters.
+type deadLetterOps struct{ *consumerCore }
+
 // DeadLetter is an event that a consumer could not handle. Later events of the same aggregate
 // wait behind it as dead letters. For a consumer with its own key, see [consumer.ByKey], the
 // events have the same key.
@@ -77,7 +80,7 @@ func (f DeadLetterFilter) where(p *pgdriver.Parameters) string {
 
 // DeadLetters lists the dead letters of a consumer, in order of position. If consumer is empty,
 // DeadLetters lists the dead letters of all consumers, in order of name.
-func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
+func (o *deadLetterOps) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
 	const what = "list the dead letters"
 	if consumer == "" {
 		return read(ctx, &o.core, what, nil, scanDeadLetter, o.sql.allDeadLetters)
@@ -89,12 +92,12 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 // FilterDeadLetters lists dead letters of a consumer and its units, or of one unit, in order of
 // position. payload asks for Payload and Metadata. limit is 1 to 10,000. With conditions,
 // FilterDeadLetters may read all dead letters of the consumer.
-func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f DeadLetterFilter, payload bool, limit int) ([]DeadLetter, error) {
+func (o *deadLetterOps) FilterDeadLetters(ctx context.Context, consumer string, f DeadLetterFilter, payload bool, limit int) ([]DeadLetter, error) {
 	query, args := o.deadLettersSQL(consumer, f, payload, limit)
 	return read(ctx, &o.core, "list the dead letters of consumer "+errtext.Value(consumer), errtext.Join(checkUnit(consumer), f.check(), checkLimit(limit)), scanDeadLetter, query, args...)
 }
 
-func (o *Operator) deadLettersSQL(consumer string, f DeadLetterFilter, payload bool, limit int) (query string, args []any) {
+func (o *deadLetterOps) deadLettersSQL(consumer string, f DeadLetterFilter, payload bool, limit int) (query string, args []any) {
 	p := pgdriver.Parameters{Values: []any{consumer, limit}}
 	conditions := f.where(&p)
 	columns, join := `NULL::bytea, NULL::text`, ``
@@ -118,7 +121,7 @@ func scanDeadLetter(rows *sql.Rows) (l DeadLetter, err error) {
 // removes the dead letters that succeed. At the first failure, the worker withdraws the request
 // and stores the new error. RetryDeadLetters returns [ErrNoDeadLetter] if there is no dead
 // letter at the position.
-func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
+func (o *deadLetterOps) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
 	with := func(c consumerTx, units []locked) ([]locked, error) { return c.withDeadLetter(ctx, units, position) }
 	return o.changeUnits(ctx, onConsumer(KindRetry, consumer, by), nil, with, func(c consumerTx, at locked) (any, error) {
 		l, err := c.deadLetter(ctx, at.consumer, position)
@@ -136,7 +139,7 @@ WHERE consumer_name = $1::text AND (order_type, order_id) = (
 // DiscardDeadLetter removes the dead letter at a position. The consumer will not handle its
 // event. The operation's detail keeps the dead letter. DiscardDeadLetter returns
 // [ErrNoDeadLetter] if there is no dead letter at the position.
-func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, position int64, by By) error {
+func (o *deadLetterOps) DiscardDeadLetter(ctx context.Context, consumer string, position int64, by By) error {
 	with := func(c consumerTx, units []locked) ([]locked, error) { return c.withDeadLetter(ctx, units, position) }
 	return o.changeUnits(ctx, onConsumer(KindDiscard, consumer, by), nil, with, func(c consumerTx, at locked) (any, error) {
 		l, err := c.deadLetter(ctx, at.consumer, position)
@@ -157,7 +160,7 @@ DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_
 // aggregates or keys. limit is 1 to 10,000. RetryDeadLettersWhere returns the number of dead
 // letters, and [ErrNoDeadLetter] if the filter selects none. It records one operation for each
 // unit, whose detail has the filter and the number.
-func (o *Operator) RetryDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
+func (o *deadLetterOps) RetryDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
 	return o.where(ctx, KindRetry, consumer, f, limit, by, o.sql.retryMany)
 }
 
@@ -166,13 +169,13 @@ func (o *Operator) RetryDeadLettersWhere(ctx context.Context, consumer string, f
 // returns the number of dead letters, and [ErrNoDeadLetter] if the filter selects none. It records
 // one operation for each unit, whose detail has the filter, the number and the positions. The dead
 // letters themselves are not kept.
-func (o *Operator) DiscardDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
+func (o *deadLetterOps) DiscardDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
 	return o.where(ctx, KindDiscard, consumer, f, limit, by, o.sql.discardMany)
 }
 
 // where changes the first dead letters, by position, that the filter selects in all units.
 // change is the statement for the consumer $1 and the positions $2.
-func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f DeadLetterFilter, limit int, by By, change string) (n int64, err error) {
+func (o *deadLetterOps) where(ctx context.Context, kind Kind, consumer string, f DeadLetterFilter, limit int, by By, change string) (n int64, err error) {
 	var found map[string][]int64
 	choose := func(c consumerTx, units []locked) (with []locked, err error) {
 		found, n = map[string][]int64{}, 0
@@ -216,7 +219,7 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Dead
 	return orZero(n, err)
 }
 
-func (o *Operator) matchingSQL(unit string, f DeadLetterFilter, limit int) (query string, args []any) {
+func (o *deadLetterOps) matchingSQL(unit string, f DeadLetterFilter, limit int) (query string, args []any) {
 	p := pgdriver.Parameters{Values: []any{unit, limit}}
 	query = strings.ReplaceAll(o.sql.matching, "{conditions}", f.where(&p))
 	return query, p.Values

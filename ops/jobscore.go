@@ -59,7 +59,7 @@ func onQueue(kind Kind, name string, by By) *verb {
 	return &verb{Operation{Queue: name, Kind: kind, By: by}, on}
 }
 
-// changeJobs makes a change of jobs, as [Operator.changeUnits] does for units. do returns the detail
+// changeJobs makes a change of jobs, as changeUnits does for units. do returns the detail
 // of the record. It may complete v.
 func (c *jobsCore) changeJobs(ctx context.Context, v *verb, invalid error, do func(c jobsTx) (detail any, err error)) error {
 	return c.change(ctx, v, invalid, func(tx *sql.Tx) (int64, error) {

@@ -12,6 +12,9 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
+// logOps are the operations on the log and on the transactions that hold it back.
+type logOps struct{ *consumerCore }
+
 // Log is the state of the log.
 type Log struct {
 	Head    int64 // the highest position of a visible event
@@ -26,7 +29,7 @@ type Log struct {
 
 // Log returns the state of the log. It reads the fields one after the other, so a higher field
 // may be older.
-func (o *Operator) Log(ctx context.Context) (l Log, err error) {
+func (o *logOps) Log(ctx context.Context) (l Log, err error) {
 	fail := func(err error) (Log, error) { return Log{}, o.fail("read the state of the log", err) }
 	if l.Settled, err = frontier.Settled(ctx, o.db, sequenced{o.t}, o.t.Settled); err != nil {
 		return fail(err)
@@ -45,7 +48,7 @@ func (o *Operator) Log(ctx context.Context) (l Log, err error) {
 	return l, nil
 }
 
-func (o *Operator) logSQL() string {
+func (o *logOps) logSQL() string {
 	return `
 SELECT coalesce((SELECT max(` + positionColumn + `) FROM ` + o.t.Events.SQL() + `), 0), coalesce((
 	SELECT CASE jsonb_typeof(status->'Safe') WHEN 'number' THEN (status->>'Safe')::numeric::bigint END
@@ -58,7 +61,7 @@ type Blocker = frontier.OpenTransaction
 // Blockers returns the open transactions that have drawn positions of the log, the oldest
 // first. Positions that they may still append are above Settled. A young transaction is normal.
 // queries asks for the text of the latest statement of each, which may contain users' values.
-func (o *Operator) Blockers(ctx context.Context, queries bool) ([]Blocker, error) {
+func (o *logOps) Blockers(ctx context.Context, queries bool) ([]Blocker, error) {
 	all, err := frontier.OpenTransactions(ctx, o.db, sequenced{o.t}, queries)
 	return all, o.fail("list the blockers", err)
 }
@@ -67,7 +70,7 @@ func (o *Operator) Blockers(ctx context.Context, queries bool) ([]Blocker, error
 // transaction back. If the session is no longer in that transaction, Terminate returns
 // [ErrNotFound]. The operation is recorded with an empty Consumer. The role must be a member
 // of pg_signal_backend, or of the session's role. A prepared transaction has no session.
-func (o *Operator) Terminate(ctx context.Context, b Blocker, by By) error {
+func (o *logOps) Terminate(ctx context.Context, b Blocker, by By) error {
 	err := by.check()
 	switch {
 	case b.PID == 0:
@@ -85,7 +88,7 @@ func (o *Operator) Terminate(ctx context.Context, b Blocker, by By) error {
 
 // terminate calls accept itself, before it ends the session, since the end of a session cannot
 // be rolled back.
-func (o *Operator) terminate(ctx context.Context, b Blocker, by By) error {
+func (o *logOps) terminate(ctx context.Context, b Blocker, by By) error {
 	dry := o.dry
 	if dry != nil && dry.accept != nil {
 		dry, o.dry.recorded = nil, nil
@@ -145,7 +148,7 @@ type terminateDetail struct {
 
 // Event returns the event at a position, with its payload. It returns [ErrNotFound] if no event
 // is visible there.
-func (o *Operator) Event(ctx context.Context, position int64) (store.PersistedEvent, error) {
+func (o *logOps) Event(ctx context.Context, position int64) (store.PersistedEvent, error) {
 	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNames(store.Names{Events: o.t.Events.String()})))
 	all, err := log.ReadRanges(ctx, o.db, []store.Range{{First: position, Last: position}}, 1)
 	if err == nil && len(all) == 0 {

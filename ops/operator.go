@@ -17,10 +17,9 @@ import (
 
 // Operator works on the consumers of one set of tables. It is safe for concurrent use.
 type Operator struct {
-	core
-	t        tables.Tables
-	sql      statements
-	revision *int64 // revision that the consumer must have; nil: any
+	*consumerCore
+	deadLetterOps
+	logOps
 }
 
 // Option is an option of [New] and [NewJobs].
@@ -47,7 +46,7 @@ func New(db *sql.DB, opts ...Option) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ops: WithNames: %w", err)
 	}
-	return &Operator{core: core{
+	return consumerCore{core: core{
 		db: pgdriver.NewPool(db), changes: t.Changes,
 		missing: "give New the table names of the workers, or apply the migrations",
 		// A record raises the revision, as every change of a consumer's progress does. A retired
@@ -62,7 +61,13 @@ SELECT $5::text, $1::text, $2::jsonb, $3::text, $4::text, clock_timestamp()
 RETURNING id, detail::text, created_at`,
 		object:  func(on Operation) []any { return []any{on.Consumer} },
 		workers: t.Nodes, stopped: t.Stopped, draining: `draining`, serials: serial.Consumers(t),
-	}, t: t, sql: newStatements(t)}, nil
+	}, t: t, sql: newStatements(t)}.under(nil), nil
+}
+
+// under returns an Operator whose changes are made as dry tells. If dry is nil, they are committed.
+func (c consumerCore) under(dry *dryRun) *Operator {
+	c.dry = dry
+	return &Operator{&c, deadLetterOps{&c}, logOps{&c}}
 }
 
 // Preview is an exact dry run. It calls change with an Operator that rolls each change back. It
@@ -74,9 +79,8 @@ RETURNING id, detail::text, created_at`,
 // Preview takes the locks of the change. It waits for the batch that a worker runs, and the
 // consumer waits for Preview.
 func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) {
-	p := *o
-	p.dry = &dryRun{}
-	err := change(&p)
+	p := o.under(&dryRun{})
+	err := change(p)
 	return orZero(p.dry.recorded, err)
 }
 
@@ -89,9 +93,7 @@ func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) 
 // [Operator.IfRevision] does not suit a running consumer, since every batch changes its
 // revision. Confirmed can discard exactly the dead letters that were shown.
 func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorded []Operation) error) error {
-	p := *o
-	p.dry = &dryRun{accept: accept}
-	return change(&p)
+	return change(o.under(&dryRun{accept: accept}))
 }
 
 // IfRevision returns an Operator that refuses a change with a [MovedError] unless the consumer
@@ -99,9 +101,9 @@ func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorde
 // have the revision. Every batch of a worker changes the revision, so IfRevision suits
 // consumers that are paused or stuck. It suits one change, which changes the revision, too.
 func (o *Operator) IfRevision(revision int64) *Operator {
-	p := *o
-	p.revision = &revision
-	return &p
+	c := *o.consumerCore
+	c.revision = &revision
+	return c.under(c.dry)
 }
 
 // Operations lists operations on consumers, the newest first. limit is 1 to 10,000.
@@ -125,46 +127,4 @@ func (o *Operator) operationsSQL(f OperationFilter, limit int) (query string, ar
 		return o.sql.allOperations, args
 	}
 	return o.sql.operationsOf, append(args, f.Consumer)
-}
-
-// positionColumn is the column of events that orders the log.
-const positionColumn = "global_position"
-
-// sequenced is a log that names its column of positions, for package frontier.
-type sequenced struct{ tables.Tables }
-
-func (s sequenced) PositionColumn() (table, column string) { return s.Events.SQL(), positionColumn }
-
-func (o *Operator) in(tx *sql.Tx) consumerTx { return consumerTx{tx, o.t, o.sql, o.revision} }
-
-// onConsumer returns a change of a consumer, or of a unit.
-func onConsumer(kind Kind, name string, by By) *verb {
-	return &verb{Operation{Consumer: name, Kind: kind, By: by}, "consumer " + errtext.Value(name)}
-}
-
-// changeUnits changes the units of a consumer, or one unit. choose returns the units to change. do
-// checks and changes one unit, and returns the detail of its record.
-func (o *Operator) changeUnits(ctx context.Context, v *verb, invalid error, choose func(c consumerTx, units []locked) ([]locked, error), do func(c consumerTx, at locked) (detail any, err error)) error {
-	return o.change(ctx, v, errtext.Join(checkUnit(v.Consumer), invalid), func(tx *sql.Tx) (id int64, err error) {
-		c := o.in(tx)
-		units, err := c.lock(ctx, v.Consumer)
-		if err == nil {
-			units, err = choose(c, units)
-		}
-		if err != nil {
-			return 0, err
-		}
-		for _, at := range units {
-			detail, err := do(c, at)
-			if err != nil {
-				return 0, err
-			}
-			op := v.Operation
-			op.Consumer = at.consumer
-			if id, err = o.record(ctx, tx, op, detail); err != nil {
-				return 0, err
-			}
-		}
-		return id, nil
-	})
 }

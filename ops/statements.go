@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"database/sql"
 	"embed"
 	"fmt"
 
@@ -40,14 +39,6 @@ func newStatements(t tables.Tables) statements {
 		notStuck: r("not_stuck"), skipLate: r("skip_late"),
 		replay: r("replay"), replayTypes: r("replay_types"), missed: r("missed"),
 	}
-}
-
-// consumerTx is the transaction of a change of a consumer, with the statements that it executes.
-type consumerTx struct {
-	tx       *sql.Tx
-	t        tables.Tables
-	sql      statements
-	revision *int64 // as in Operator
 }
 
 // jobsStatements are the statements of a Jobs. {parts} and {limit} are replaced in each call.

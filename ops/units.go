@@ -10,10 +10,69 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // An operation takes the name of a consumer. If the consumer is split, the operation changes its
 // units, each as if it were a consumer. Operations on one unit also take the name of a unit.
+
+// consumerCore is what all operations of an Operator share.
+type consumerCore struct {
+	core
+	t        tables.Tables
+	sql      statements
+	revision *int64 // revision that the consumer must have; nil: any
+}
+
+// consumerTx is the transaction of a change of a consumer, with the statements that it executes.
+type consumerTx struct {
+	tx       *sql.Tx
+	t        tables.Tables
+	sql      statements
+	revision *int64 // as in consumerCore
+}
+
+// positionColumn is the column of events that orders the log.
+const positionColumn = "global_position"
+
+// sequenced is a log that names its column of positions, for package frontier.
+type sequenced struct{ tables.Tables }
+
+func (s sequenced) PositionColumn() (table, column string) { return s.Events.SQL(), positionColumn }
+
+func (o *consumerCore) in(tx *sql.Tx) consumerTx { return consumerTx{tx, o.t, o.sql, o.revision} }
+
+// onConsumer returns a change of a consumer, or of a unit.
+func onConsumer(kind Kind, name string, by By) *verb {
+	return &verb{Operation{Consumer: name, Kind: kind, By: by}, "consumer " + errtext.Value(name)}
+}
+
+// changeUnits changes the units of a consumer, or one unit. choose returns the units to change. do
+// checks and changes one unit, and returns the detail of its record.
+func (o *consumerCore) changeUnits(ctx context.Context, v *verb, invalid error, choose func(c consumerTx, units []locked) ([]locked, error), do func(c consumerTx, at locked) (detail any, err error)) error {
+	return o.change(ctx, v, errtext.Join(checkUnit(v.Consumer), invalid), func(tx *sql.Tx) (id int64, err error) {
+		c := o.in(tx)
+		units, err := c.lock(ctx, v.Consumer)
+		if err == nil {
+			units, err = choose(c, units)
+		}
+		if err != nil {
+			return 0, err
+		}
+		for _, at := range units {
+			detail, err := do(c, at)
+			if err != nil {
+				return 0, err
+			}
+			op := v.Operation
+			op.Consumer = at.consumer
+			if id, err = o.record(ctx, tx, op, detail); err != nil {
+				return 0, err
+			}
+		}
+		return id, nil
+	})
+}
 
 // locked is the progress of a unit whose row the transaction has locked.
 type locked struct {
