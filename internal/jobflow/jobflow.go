@@ -1,6 +1,6 @@
-// Package jobflow connects packages jobs and jobs/flow. It has what flows need of jobs and programs
-// do not. Package jobs sets the functions when it is initialized. Types of package jobs appear as
-// any, since package jobs imports this package.
+// Package jobflow connects package jobs with jobs/flow and jobs/schedule. It has what these need of
+// jobs and programs do not. Package jobs sets the functions when it is initialized. Types of
+// package jobs appear as any, since package jobs imports this package.
 package jobflow
 
 import (

@@ -23,9 +23,8 @@ type Pooling struct {
 	PIDKnown bool // the driver receives the pid of the server's session
 }
 
-// ErrNoLimit reports that the pool takes its connections from a pgxpool.Pool without a limit of
-// its own. A worker that does not know the limit uses all connections for handlers, and its own
-// heartbeats wait.
+// ErrNoLimit reports that the pool takes its connections from a pgxpool.Pool without a limit of its
+// own. A caller that does not know the limit uses all connections, and its own statements wait.
 var ErrNoLimit = errors.New("db has its connections from a pgxpool.Pool (stdlib.OpenDBFromPool), which does not tell how many, and no limit of its own: call db.SetMaxOpenConns with a number below the pool's MaxConns")
 
 // CheckPooling refuses a pool over another pool without a limit, and everything that
