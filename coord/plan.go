@@ -28,7 +28,7 @@ type assignments struct {
 type next struct {
 	changes []change // in order of name
 	gone    []string // units that were split or merged, in order of name
-	unowned []string // units that no live worker has code for, in order of name; they keep their owner
+	unowned []string // assigned units without code in a live worker, in order of name; they stay assigned
 }
 
 // plan compares the assignments with the target. It deals the wanted partitions. Each unit

@@ -51,10 +51,10 @@ func (p *heartbeat) read() (since, until time.Time, change <-chan struct{}) {
 	return p.since, p.until, p.change
 }
 
-// Outlived reports whether the frontier's session has worked since the given time. The session
-// has one connection and one incarnation of the server. It makes the frontier read once more,
-// and waits for the read until ctx ends. A caller that has lost a connection learns whether
-// other connections were lost as well.
+// Outlived reports whether the frontier's session, of one connection and one incarnation, has
+// worked since the given time. Outlived makes the frontier read once more, and waits for the read
+// until ctx ends. A caller that has lost a connection learns whether other connections were lost as
+// well.
 func (f *Frontier) Outlived(ctx context.Context, from time.Time) bool {
 	for now := time.Now(); ; {
 		since, until, change := f.heartbeat.read()

@@ -86,8 +86,7 @@ func Fail(ctx context.Context, name string, err error, stderr io.Writer) int {
 	return Error
 }
 
-// Seed reads the text of a -seed. An empty one is drawn, short enough to be
-// typed.
+// Seed parses the text of -seed. For an empty text it draws a seed, short enough to be typed.
 func Seed(text string) (uint64, error) {
 	if text == "" {
 		return uint64(rand.Uint32()), nil

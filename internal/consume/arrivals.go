@@ -189,8 +189,8 @@ func (w *Waiter) ask(ctx context.Context, consumer string, position int64, split
 	})
 }
 
-// connected calls do with a connection, within the limit of a quick statement, or within
-// that of a resolve.
+// connected calls do with a connection, within the limit of a quick statement or, before the tables
+// are found, within that of a read.
 func (w *Waiter) connected(ctx context.Context, do func(context.Context, *sql.Conn) error) (err error) {
 	limit := usualLimits.quick
 	if w.found.Load() == nil {

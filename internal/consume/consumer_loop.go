@@ -38,7 +38,7 @@ type consumerLoop struct {
 	overtakes overtakes
 	check     txcheck.Check
 	guards    lockwatch.Guards
-	stop      context.Context // the worker's intake; nil: that of run
+	stop      context.Context // the worker's intake; nil: the intake of run
 }
 
 // newLoop makes the loop of a unit of w.

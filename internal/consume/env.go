@@ -60,8 +60,8 @@ func (s statements) quickly(ctx context.Context, statement func(ctx context.Cont
 	return s.w.bounded(ctx, s.quickLimit(), statement)
 }
 
-// refusedByIncarnation returns store.ErrIncarnation if the guard was refused by another
-// incarnation than that of token.
+// refusedByIncarnation returns store.ErrIncarnation if an incarnation other than token refused the
+// guard.
 func (s statements) refusedByIncarnation(ctx context.Context, tx *sql.Tx, token string) (err error) {
 	var is string
 	err = s.quickly(ctx, into(&is, func(ctx context.Context) (string, error) { return s.w.checkpoints.Incarnation(ctx, tx) }))

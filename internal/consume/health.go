@@ -99,8 +99,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// answers returns an error if the log cannot be read. An altered sequence counts as another
-// server's.
+// answers returns an error if the log cannot be read. An altered sequence does not count.
 func (h *health) answers(ctx context.Context) error {
 	err := h.reads.read(ctx)
 	if altered := (*frontier.SetupError)(nil); err == nil || errors.As(errtext.Of(h.frontier.Err()), &altered) {
@@ -109,8 +108,8 @@ func (h *health) answers(ctx context.Context) error {
 	return fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err)))
 }
 
-// iterations returns how much longer than its longest pause ago the last iteration of each loop
-// began.
+// iterations returns, for each loop, the time since its last iteration began, less its longest
+// pause.
 func (h *health) iterations() (all []runtime.Loop) {
 	for _, loop := range []struct {
 		name  string

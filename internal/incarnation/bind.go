@@ -11,11 +11,11 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Bind binds a log to the tables that q's session finds now. It binds the log's reads to the
-// incarnation that the expression of names. A log that is no store.Binder, or only embeds one,
-// is bound by a query after each read. The query uses the same connection. The query returns
-// the incarnation. If the log's table is known, the query also checks that the table's name
-// still leads to it.
+// Bind binds a log to the tables that q's session finds now. It binds the log's reads to an
+// incarnation: the value of the SQL expression of. A log that is no store.Binder, or only embeds
+// one, is bound by a query after each read. The query uses the same connection. The query returns
+// the incarnation. If the log's table is known, the query also checks that the table's name still
+// leads to it.
 func Bind(ctx context.Context, q store.Querier, log store.Log, of string) (store.BoundLog, error) {
 	if b, ok := log.(store.Binder); ok && b.Binds(log) {
 		return b.Bind(ctx, q, of)

@@ -191,12 +191,12 @@ func (h *InFlight[R]) Holding() []R {
 	return all
 }
 
-// Busy reports whether one of the runs that of selects is not settling.
+// Busy reports whether a run for which of is true is not settling.
 func (h *InFlight[R]) Busy(of func(R) bool) bool {
 	return slices.ContainsFunc(h.All(), func(r R) bool { return of(r) && r.base().Phase() != Settling })
 }
 
-// OverdueOf counts the runs of Overdue that of selects. since is when the first of them got its slot.
+// OverdueOf counts the runs of Overdue for which of is true. since is when the first got its slot.
 func (h *InFlight[R]) OverdueOf(of func(R) bool) (n int, since time.Time) {
 	all := slices.DeleteFunc(h.Overdue(), func(r R) bool { return !of(r) })
 	if len(all) > 0 {

@@ -47,7 +47,7 @@ type Job struct {
 	Run
 	Kind     string
 	Priority int
-	RunAt    time.Time // zero: never, as it is infinity
+	RunAt    time.Time // zero: infinity, so never due
 	Args     json.RawMessage
 	Meta     json.RawMessage // nil: none
 	Attempt  int             // from 1

@@ -36,9 +36,9 @@ func (q *Leader) Lost(ctx context.Context, on store.Querier, out []int64, most i
 	return read(ctx, on, "select jobs of dead workers", scanID, text, args...)
 }
 
-// Reset resets those of the jobs that [Queue.Lost] would find. The statement that resets the
-// jobs also decides which workers are dead. Jobs that had started and were reset too often
-// fail. Reset returns how many jobs run again, and how many have failed.
+// Reset resets the given jobs that [Queue.Lost] would find. The statement that resets the jobs also
+// decides which workers are dead. Jobs that had started and were reset too often fail. Reset
+// returns how many jobs run again, and how many have failed.
 func (q *Leader) Reset(ctx context.Context, on store.Querier, ids []int64, with string, args ...any) (back, ended int, err error) {
 	text, args := listed(with+q.sql.reset, 0, args, ids)
 	err = readRow(ctx, on, "reset the jobs of dead workers", text, args, &back, &ended)
@@ -58,7 +58,7 @@ func (q *Leader) Expirable(ctx context.Context, on store.Querier, out []int64, m
 	return read(ctx, on, "select jobs that expire", scanID, text, args...)
 }
 
-// Expire ends those of the jobs that no worker claimed in time, and returns their ids.
+// Expire ends the given jobs that no worker claimed in time, and returns their ids.
 func (q *Leader) Expire(ctx context.Context, on store.Querier, ids []int64) (expired []int64, err error) {
 	return read(ctx, on, "expire", scanID, q.sql.expire, pgdriver.Array(ids))
 }
@@ -137,8 +137,8 @@ func (q *Leader) Forgettable(ctx context.Context, on store.Querier, out []string
 	return read(ctx, on, "select old keys", pgdriver.Value[string], text, names(out))
 }
 
-// Forget removes those of the keys of Once that have expired and whose rows are not locked. It
-// returns their number.
+// Forget removes the given keys of Once that have expired and whose rows are not locked. It returns
+// their number.
 func (q *Leader) Forget(ctx context.Context, on store.Querier, keys []string) (removed int, err error) {
 	err = readRow(ctx, on, "remove old keys", q.sql.forget, []any{names(keys)}, &removed)
 	return removed, err

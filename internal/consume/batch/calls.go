@@ -118,7 +118,7 @@ func (b *Batch) forget(ctx context.Context, first []store.PersistedEvent) error 
 	}))
 }
 
-// countAlike returns how many of the first events are replayed, or are not replayed, as the
+// countAlike returns how many of the first events are replayed as the first event is, or new as the
 // first event is. err concerns the event with index n.
 func (b *Batch) countAlike(events []store.PersistedEvent) (n int, replay bool, err error) {
 	had := b.Delivered
