@@ -325,7 +325,7 @@ func (c config) checkQueues() (all []error) {
 	return all
 }
 
-// tables returns the names of the tables of jobs, and of those of consumers.
+// tables returns the names of the tables of jobs, and of the tables of consumers.
 func (c config) tables() (jobs tables.Jobs, events tables.Tables, err error) {
 	if jobs, err = tables.ParseJobs(c.names); err == nil {
 		events, err = tables.Parse(c.names)

@@ -52,7 +52,7 @@ var (
 	// session then protect nothing.
 	ErrTransactionPooling = refusal.ErrTransactionPooling
 	// ErrPreparedStatements reports that the driver prepares statements behind such a proxy. The
-	// driver may execute a statement in another session than the one that prepared it.
+	// driver may execute a statement in another session than it prepared the statement in.
 	ErrPreparedStatements = refusal.ErrPreparedStatements
 	// ErrTxEnded reports that the handler of RegisterTx has ended its transaction.
 	ErrTxEnded = errors.New("jobs: the handler ended its transaction: return an error to roll it back, nil to commit it")

@@ -65,8 +65,8 @@ type versions struct {
 	applied int // of the tables
 }
 
-// inspect returns the versions, and the faults of the own tables and of more. Of more it checks
-// only the columns, since programs may append events in other ways.
+// inspect returns the versions, and the faults of the own tables and of the tables more. It checks
+// only the columns of more, since programs may append events in other ways.
 func (s schema) inspect(ctx context.Context, q store.Querier, more ...table) (faults []string, v versions, err error) {
 	missing, err := filter(ctx, q, noTable, sqlNames(slices.Concat(s.own, more)))
 	if err != nil {

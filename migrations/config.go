@@ -28,8 +28,8 @@ type Config struct {
 	// Names are the tables, as in the option WithNames of the other packages.
 	Names store.Names
 
-	// The following fields are those of eventsalsa/worker and pupsourcing. A name here replaces
-	// that of the field of Names with the same name, without "Table".
+	// The following fields are the fields of eventsalsa/worker and pupsourcing. A field that is set
+	// replaces the field of Names with the same name, without "Table".
 
 	WorkerNodesTable         string
 	ConsumerAssignmentsTable string

@@ -89,9 +89,9 @@ func (e JobDone) line() (string, []slog.Attr) {
 	return "job did not complete", append(attrs, slog.Any("reason", e.Err))
 }
 
-// JobLost reports that a run no longer owns its job. Usually the worker was considered
-// dead, and another worker runs the job or will. Effects of the run outside the job's
-// transaction may happen twice. Or the job was deleted from the table.
+// JobLost reports that a run no longer owns its job. Either the job was deleted from the table. Or,
+// usually, the worker was considered dead, and another worker runs the job or will. Then effects of
+// the run outside the job's transaction may happen twice.
 type JobLost struct{ Job }
 
 func (JobLost) level() slog.Level { return slog.LevelWarn }

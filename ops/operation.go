@@ -58,7 +58,7 @@ const (
 	KindRetention Kind = "retention"
 	KindCancel    Kind = "cancel"
 	KindRerun     Kind = "rerun" // a retry that ignores the refusals
-	// KindAcknowledge is on the failed jobs of a queue, which an operator has seen.
+	// KindAcknowledge: an operator has seen the failed jobs of a queue.
 	KindAcknowledge Kind = "acknowledge"
 )
 

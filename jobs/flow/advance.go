@@ -44,8 +44,8 @@ const (
 	fullRound = 200
 	// gather bounds the pause in which ended steps gather for the next statement.
 	gather = 5 * time.Millisecond
-	// heldTries bounds how often a step is retried whose run others have locked, for about a
-	// second. Then the step is left to the sweep.
+	// heldTries bounds the retries, over about a second, of a step whose run others have locked.
+	// Then the step is left to the sweep.
 	heldTries = 10
 	// mostKept bounds the steps to be retried.
 	mostKept = 10_000

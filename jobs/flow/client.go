@@ -22,8 +22,8 @@ var (
 	// ErrNotFound reports that there is no run with this ID, or that the run has no such step. The
 	// run may have ended longer ago than runs are kept.
 	ErrNotFound = errors.New("flow: no such run or step")
-	// ErrKeyBusy reports that another run of the flow has the key. It is also returned if the run
-	// with the key had ended at every try. Then try again.
+	// ErrKeyBusy reports that another run of the flow has the key. Start returns ErrKeyBusy only
+	// if, at every try, that run had ended when Start read it: try again.
 	ErrKeyBusy = errors.New("flow: the key is another run's")
 	// ErrUnfinished reports that the run has not ended, so it cannot be retried.
 	ErrUnfinished = errors.New("flow: the run has not ended: wait for its end, or cancel it")

@@ -21,9 +21,9 @@ import (
 
 // Worker is what is probed: a Worker of package worker, jobs or jobs/table.
 type Worker interface {
-	// Live returns why only a new process helps, nil if it lives.
+	// Live returns an error if only a new process helps.
 	Live() error
-	// Ready returns why the worker does not do all of its work, nothing if it does.
+	// Ready returns the reasons why the worker does not do all of its work, none if it does.
 	Ready(ctx context.Context, maxAge time.Duration) []error
 }
 

@@ -74,11 +74,10 @@ func (r *Recorder) Watch(w *worker.Worker) {
 	r.worker = w
 }
 
-// WatchJobs makes Collect read the Status of a worker of jobs. A second call replaces
-// it. While that worker leads, Collect also reads through o how many jobs of each queue are
-// due and for how long, which schedules are overdue or paused, and whether flows are advanced, at
-// most every ten seconds; not if o is nil. A role that may not read the schedules has no series of
-// them.
+// WatchJobs makes Collect read the Status of a worker of jobs. A second call replaces the worker.
+// While the worker leads, Collect also reads through o, at most every ten seconds: how many jobs of
+// each queue are due and for how long, which schedules are overdue or paused, and whether flows are
+// advanced. If o is nil, it does not. A role that may not read the schedules has no series of them.
 func (r *Recorder) WatchJobs(w *jobs.Worker, o *ops.Jobs) {
 	r.mu.Lock()
 	r.jobs = w

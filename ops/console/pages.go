@@ -54,7 +54,7 @@ type consumerPage struct {
 
 func (p consumerPage) heading() string { return "Consumer " + p.Consumer.Name }
 
-// Revision is that of the consumer, or of a unit of it.
+// Revision is the revision of the consumer, or of a unit of it.
 func (p consumerPage) Revision(name string) int64 {
 	for _, u := range p.Consumer.Units {
 		if u.Name == name {

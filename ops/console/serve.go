@@ -89,8 +89,8 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// beside redirects a request for "/pgfrontier", which routers other than that of net/http let
-// through, to "/pgfrontier/": from there the relative links lead on.
+// beside redirects "/pgfrontier" to "/pgfrontier/", from where the relative links lead on. The
+// router of net/http does so itself, other routers let such a request through.
 func beside(w http.ResponseWriter, r *http.Request) bool {
 	asked, err := url.ParseRequestURI(r.RequestURI)
 	if r.URL.Path != "" || err != nil || strings.HasSuffix(asked.Path, "/") {

@@ -124,7 +124,7 @@ func appendArgs(events []store.Event) []any {
 		causations.nullText(e.CausationID)
 		metadata.text(string(e.Metadata)) // empty is NULL
 		if e.CreatedAt.IsZero() {
-			created.text("") // likewise
+			created.text("") // empty is NULL
 		} else {
 			created.raw(e.CreatedAt.UTC().Format(timestamp))
 		}
