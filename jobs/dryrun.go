@@ -151,7 +151,7 @@ func (h *Handlers) dryRuns(given []jobdryrun.Given) (runs []*run, err error) {
 func (r *run) dryRunOutcome(ctx context.Context, failures int, returned error, db jobdryrun.Database) (o jobdryrun.Outcome, err error) {
 	result, byTx, own, settled := r.reported()
 	if settled && (returned == nil || !r.handler.tx || own != nil) {
-		returned = own // the transaction has not undone it
+		returned = own // the settled outcome was not rolled back
 	}
 	if byTx {
 		committed := false

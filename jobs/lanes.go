@@ -18,14 +18,13 @@ const (
 )
 
 // lanes records, for each priority of a queue, which part of the index need not be read again. A
-// lane is the jobs of one priority. A walk over a lane may begin above the last job that this
-// worker has claimed. It may also begin above the moment of the last low walk that left no job for
-// this worker in the lane. Such a walk reads no dead index entries and no jobs without a handler in
-// this worker.
+// lane is the jobs of one priority. A walk over a lane may begin above its floor: the last job that
+// this worker has claimed, or the moment of the last low walk that left no job for this worker in
+// the lane. Such a walk reads no dead index entries and no jobs without a handler in this worker.
 //
 // Jobs may become visible below a floor, because their transaction committed late or they were
-// released. A low walk finds these jobs: a walk from the bottom. A low walk comes each second, or
-// after ten times the duration of the last low walk if that is longer.
+// released. A low walk, from the bottom, finds these jobs. A low walk comes each second, or after
+// ten times the duration of the last low walk if that is longer.
 type lanes struct {
 	floors  [10]floor // by priority
 	lowDue  time.Time

@@ -117,7 +117,7 @@ func (p *poller) idle(ctx context.Context, found int) {
 // peek reads when the next job is due, and sets the time of the next claim. The next claim comes at
 // once in three cases. A job is due and now is true. A job is due and the last claim began above
 // the job. The job became due after the last claim. Otherwise the next claim comes when the job is
-// due, or when polls says.
+// due, or after the pause of nextPoll.
 func (p *poller) peek(ctx context.Context, now bool) {
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()

@@ -57,8 +57,8 @@ func (e *Ends) Until(ctx context.Context, name string, poll func() (over bool, e
 	}
 }
 
-// join returns a channel that receives after the end of name is notified, until leave is
-// called. The channel is nil without notifications.
+// join returns a channel that receives after a notification of name, until leave is called. The
+// channel is nil if Notify is empty.
 func (e *Ends) join(ctx context.Context, name string) (ended <-chan struct{}, leave func()) {
 	if e.Notify == "" {
 		return nil, func() {}
@@ -113,8 +113,8 @@ func (e *Ends) listen(ctx context.Context) {
 	_ = listen.Run(ctx, e.Notify, map[string]func(string){channel: e.wake}, listen.Health{})
 }
 
-// wake wakes the goroutines that wait for a name. After the listener has connected, said is
-// empty and all goroutines wake.
+// wake wakes the goroutines that wait for the notified name. After the listener has connected,
+// notified is empty and all goroutines wake.
 func (e *Ends) wake(notified string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -69,7 +69,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *
 	return r
 }
 
-// callsOf returns the batch of work, whose guard has moved the progress in t. b describes it.
+// callsOf returns the batch of w in t, whose guard has moved the progress. b describes the batch.
 func (c *consumerLoop) callsOf(w *work, t *batch.Tx, moved progress.Moved, b *observe.Batch) *batch.Batch {
 	d := consumer.Delivery{Consumer: c.unit.consumerName, Partition: c.unit.slots.String(), Attempt: c.tally.Attempt()}
 	if w.retried != nil {

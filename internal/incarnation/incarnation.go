@@ -51,11 +51,10 @@ func WroteRow(token ident.Table, row, at string) string {
 }
 
 // writtenAfter returns an SQL condition that is true only if transaction a is later than
-// transaction b. An age is a signed 32-bit number. The age of b may be any number of
-// transactions: it is negative from 2^31 on, and begins again at 2^32. The age of a must be
-// below 2^31. The condition must be evaluated in a transaction of one statement. In a later
-// statement, a transaction that committed after the statement's transaction got its id has a
-// negative age, too.
+// transaction b. An age is a signed 32-bit number. The age of b may be any number of transactions:
+// it is negative from 2^31 on, and begins again at 2^32. The age of a must be below 2^31. Evaluate
+// the condition in a transaction of one statement. A later statement may see rows of transactions
+// whose ids are above its own. Their age is negative, too.
 func writtenAfter(a, b string) string {
 	return `(age(` + b + `) < 0 OR age(` + a + `) < age(` + b + `))`
 }

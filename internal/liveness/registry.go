@@ -23,8 +23,8 @@ type Registry struct {
 // New returns a Registry that has no session yet.
 func New(cfg Config) *Registry { return &Registry{Config: cfg, sql: cfg.statements()} }
 
-// openLimit is the time limit for opening a session. The first session has it at once, as no
-// other worker relies on this worker yet. Later sessions reach it after failed attempts.
+// openLimit is the longest time limit for opening a session. The first session has this limit, as
+// no other worker relies on this worker yet. Later sessions reach the limit by failed attempts.
 const openLimit = 10 * time.Second
 
 // Open opens the first session. It also detects a transaction-pooling proxy.

@@ -23,8 +23,7 @@ const (
 	// sweepPause bounds the pause between two sweeps in any case. It is shorter than the bound in
 	// turnSQL, above which a turn counts as taken before the clock was set back.
 	sweepPause = 20 * time.Second
-	// longSlice is the time that a sweep takes for further pages of runs with more than a page of
-	// steps.
+	// longSlice bounds the time for the further pages of runs that have more than a page of steps.
 	longSlice = 50 * time.Millisecond
 )
 

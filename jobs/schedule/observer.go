@@ -9,8 +9,8 @@ import (
 // source returns the name of a Scheduler in events. A Scheduler has no row in a table.
 func source() observe.Worker { return observe.Worker{Kind: observe.KindSchedule} }
 
-// WithObserver adds observers of the ticks, and returns the Scheduler. Call it before Start. The
-// logger stays.
+// WithObserver adds observers of the Scheduler's events beside its logger, and returns the
+// Scheduler. Call it before Start.
 func (s *Scheduler) WithObserver(o ...observe.Observer) *Scheduler {
 	s.observing = append(s.observing, o...)
 	return s

@@ -17,9 +17,9 @@ import (
 // jobs asks the database then.
 const collectLimit = 5 * time.Second
 
-// Collector has the metrics of a worker of events, of one of jobs, or of one of each. Make it
-// with [New] and register it. Register a second one of the same process with
-// prometheus.WrapRegistererWith and a label: their series would be the same.
+// Collector has the metrics of a worker of events, a worker of jobs, or one of each. Make it with
+// [New] and register it. Two Collectors of a process have the same series: register the second with
+// prometheus.WrapRegistererWith and a label.
 type Collector struct {
 	recorder   *metrics.Recorder
 	histograms histograms

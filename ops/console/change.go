@@ -134,7 +134,7 @@ func (a change) still() bool {
 	return a.On == OnConsumer && slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset, ops.KindResume, ops.KindRetire}, a.Kind)
 }
 
-// HasNumber reports whether the form has a number, and N is it.
+// HasNumber reports whether the form has a number. N returns the number.
 func (a change) HasNumber() bool { return a.Number != nil }
 func (a change) N() int64        { return *a.Number }
 
@@ -204,7 +204,7 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request, g Grant) {
 	if err == nil && r.PostForm.Get("step") == "make" {
 		var back string
 		if back, err = c.make(ctx, a, by); err == nil {
-			// Relative, so not by http.Redirect: that does not know the prefix.
+			// http.Redirect would prepend the request's path, which lacks the stripped prefix.
 			w.Header().Set("Location", back+"&"+url.Values{"done": {string(a.Kind)}}.Encode())
 			w.WriteHeader(http.StatusSeeOther)
 			return

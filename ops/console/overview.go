@@ -45,7 +45,7 @@ type workersPage struct {
 // Gone are the rows of the workers that stopped.
 func (p workersPage) Gone() []gone { return goneOf(p.Stopped, p.Now.WorkerName) }
 
-// place is where a consumer runs, and could.
+// place says which workers run a consumer, and which could run it.
 type place struct{ Name, Runs, Able string }
 
 func (c *Console) workers(ctx context.Context, q query, _ Grant) (any, error) {

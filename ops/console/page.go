@@ -60,7 +60,7 @@ func parseAll() map[string]*template.Template {
 var functions = template.FuncMap{
 	"thousands": func(n any) string { return thousands(reflect.ValueOf(n).Int()) },
 	"age":       age,
-	"at": func(t time.Time) template.HTML { // of digits
+	"at": func(t time.Time) template.HTML { // needs no escaping
 		return template.HTML(t.UTC().Format(`<time datetime="2006-01-02T15:04:05Z">2006-01-02 15:04:05 UTC</time>`))
 	},
 	"known":     known,

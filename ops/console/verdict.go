@@ -19,7 +19,7 @@ type notice struct {
 
 const (
 	alarming = "bad"  // something has failed, or does not go on
-	warning  = "warn" // an operator has done it, or it is over
+	warning  = "warn" // paused consumers, dead letters, different builds, silent workers
 )
 
 // Notices are the alarms, then the warnings. A healthy deployment has none.

@@ -92,8 +92,8 @@ func (t *Tx) check(err error) error {
 	return ErrTransactionEnded
 }
 
-// isAnother asks the server whether the transaction without its mark is another than the
-// guard's. RESET ALL removes the mark, too.
+// isAnother asks the server whether the open transaction is another than the guard's. A missing
+// mark is no proof: RESET ALL removes the mark, too.
 func (t *Tx) isAnother() (bool, error) {
 	var id string
 	err := t.QueryRowContext(t.ctx, `SELECT coalesce(pg_current_xact_id_if_assigned()::xid::text, '')`).Scan(&id)
