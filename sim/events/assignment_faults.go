@@ -54,8 +54,8 @@ func (s *Slot) unregister(ctx, intake context.Context, at point) (err error) {
 	return err
 }
 
-// unassign deletes the assignment of a consumer, and tells nobody. The leader
-// is to find out by itself.
+// unassign deletes the assignment of a consumer without a notification. The leader must detect
+// that.
 func (s *Slot) unassign(ctx, _ context.Context, _ point) error {
 	consumer := fault.OneOf(s.Dice, s.scenario.Scope...).Name
 	if _, err := s.on.DB.ExecContext(ctx, `DELETE FROM consumer_assignments WHERE consumer_name = $1::text`, consumer); err != nil {
@@ -66,9 +66,8 @@ func (s *Slot) unassign(ctx, _ context.Context, _ point) error {
 	return nil
 }
 
-// deafen gives the worker's consumers to another, and keeps it from hearing of
-// that for a while: a read of the assignments is a heartbeat as well, and waits
-// for the worker's row.
+// deafen gives the worker's consumers to another, and keeps the worker from reading that for a
+// while. A read of the assignments is also a heartbeat, so it waits for the worker's row.
 func (s *Slot) deafen(ctx, intake context.Context, _ point) error {
 	tx, err := s.on.DB.BeginTx(ctx, nil)
 	if err == nil {
@@ -109,9 +108,9 @@ WHERE a.worker_id = $1::uuid`, s.Node.id())
 	return nil
 }
 
-// oldBuild registers a worker that says nothing of partitions, as programs from before
-// them do. While it is there, each consumer is to be one unit, and may be assigned to it:
-// it does nothing. It leaves in order, or just ends.
+// oldBuild registers a worker without partition support, as an older build does. Meanwhile each
+// consumer must be one unit, and may be assigned to this worker, which does nothing. The worker
+// leaves in order, or just ends.
 func (s *Slot) oldBuild(ctx, intake context.Context, _ point) error {
 	t, err := tables.Parse(store.Names{})
 	if err != nil {
@@ -148,10 +147,9 @@ func (s *Slot) oldBuild(ctx, intake context.Context, _ point) error {
 	return s.on.Forgive(s.on.Mine(ctx, err))
 }
 
-// depose lets the leader hang while what it assigns waits for a row in the
-// server, until somebody else could lead. Then the row is free, and what was
-// sent by the leader of then is still to be written. Other workers have nothing
-// to fear.
+// depose makes the leader hang while its assignment waits for a row in the server, until another
+// worker could lead. Then the row is freed, and the assignment of the former leader can still be
+// written. It must not harm other workers.
 func (s *Slot) depose(ctx, intake context.Context, at point) error {
 	if !s.Node.worker.Status().Leader {
 		return nil
@@ -169,8 +167,8 @@ func (s *Slot) depose(ctx, intake context.Context, at point) error {
 	return nil
 }
 
-// hangWhileWaiting lets this slot's worker hang once it waits for tx to free
-// the assignment, and frees it after a while.
+// hangWhileWaiting makes this slot's worker hang once it waits for tx to free the assignment. After
+// a while it frees the assignment.
 func (s *Slot) hangWhileWaiting(ctx, intake context.Context, tx *sql.Tx) error {
 	defer func() { _ = tx.Rollback() }() // a no-op if it was done before
 	var holder int                       // the backend

@@ -27,7 +27,7 @@ type breach struct {
 	commits bool
 	do      func(ctx context.Context, tx *sql.Tx) error // what it does
 	then    func() error                                // how it returns
-	later   bool                                        // it fails at an event after that, if there is one
+	later   bool                                        // it fails at a later event, if there is one
 }
 
 var (
@@ -62,7 +62,7 @@ type breachLedger struct {
 	all []history.Breach
 }
 
-// add writes down a transaction, or what else is known of one.
+// add records a transaction, or what else is known of one.
 func (b *breachLedger) add(x history.Breach) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,8 +95,8 @@ func (b *breachLedger) holds(consumer string) bool {
 	})
 }
 
-// breach breaks the rule if that is wanted, once in the life of a worker. It
-// reports whether it did.
+// breach breaks the rule if wanted returns true, once in the life of a worker. It reports whether
+// it did.
 func (b *LedgerConsumer) breach(ctx context.Context, d Delivered, wanted func() bool) (done bool, err error) {
 	tx := d.Tx
 	if b.failNext == tx {
@@ -118,10 +118,10 @@ func (b *LedgerConsumer) breach(ctx context.Context, d Delivered, wanted func() 
 		b.cameToNothing()
 		return true, err
 	}
-	_, lost := b.note(ctx, tx) // what follows, if something does
+	_, lost := b.note(ctx, tx) // the transaction that follows, if one does
 	switch {
 	case !how.commits && lost != nil:
-		b.cameToNothing() // nothing tells it from a connection that was lost
+		b.cameToNothing() // this may as well be a lost connection
 	case !b.node.apart.Load():
 		x.Ended, x.Committed = true, how.commits
 		b.tell(x)
@@ -135,8 +135,8 @@ func (b *LedgerConsumer) breach(ctx context.Context, d Delivered, wanted func() 
 	return true, how.then()
 }
 
-// excuse takes back that a worker must end because a handler has rolled its batch back, if that
-// batch's connection was lost before the worker could read: nothing tells the two apart.
+// excuse withdraws that a worker must end because a handler has rolled its batch back, if the
+// batch's connection was lost before the worker could read. The worker cannot distinguish the two.
 func (n *node) excuse(done observe.Batch, i Injector) {
 	x := n.undone.Load()
 	if x == nil || done.Consumer != x.Consumer || !n.undone.CompareAndSwap(x, nil) {
@@ -153,8 +153,7 @@ func (b *LedgerConsumer) cameToNothing() {
 	b.record(history.FaultOver, history.Injection{Fault: history.Breaches})
 }
 
-// note writes down the transaction in flight as one of a batch in which the
-// rule was broken.
+// note records the transaction in flight as part of a batch in which the rule was broken.
 func (b *LedgerConsumer) note(ctx context.Context, tx *sql.Tx) (history.Breach, error) {
 	x := history.Breach{Consumer: b.unit, Worker: b.node.Name}
 	err := tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&x.Batch)
@@ -169,11 +168,11 @@ func (b *LedgerConsumer) tell(x history.Breach) {
 	b.Breached(x)
 }
 
-// leftToOperators finds what a worker says that it cannot know, as another had
-// moved the consumer, or the server had crashed, before it could read.
+// leftToOperators finds that a worker cannot know what was handled: another worker had moved the
+// consumer, or the server had crashed, before the worker could read.
 var leftToOperators = regexp.MustCompile(`consumer "([^"]+)" failed.* compare what the handler wrote with the events from position (\d+) to (\d+), and reset the consumer`)
 
-// unknown is what a worker left to an operator, who is to be told.
+// unknown is the breach that a worker left to an operator, as its error must say.
 func unknown(end history.Exit) (x history.Breach, ok bool) {
 	found := leftToOperators.FindStringSubmatch(strings.ReplaceAll(end.Error, "\n", " "))
 	if found == nil || end.Asked != history.ExitBroke {

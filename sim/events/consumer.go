@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// The epoch is exact: a reset waits for the consumer's row, which the batch
-// holds, and the batch for that of a reset.
+// The epoch is exact: a batch and a reset each hold the consumer's row, so each waits for the
+// other.
 const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, replay, position, aggregate_type, aggregate_id, version, event_id, epoch)
 VALUES ($1::text, $2::text, $3::boolean, $4::boolean, $5::bigint, $6::text, $7::text, $8::bigint, $9::uuid,
 	sim_epoch($1::text))`
@@ -28,7 +28,7 @@ type Injector interface {
 	Breached(history.Breach)
 }
 
-// partitioned is a consumer whose parts have a LedgerConsumer each. How many parts it
+// partitioned is a consumer whose parts have a LedgerConsumer each. The number of parts that it
 // demands is drawn for each worker.
 type partitioned struct {
 	whole *LedgerConsumer
@@ -55,22 +55,22 @@ func (p *partitioned) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedE
 	return b.Handle(ctx, tx, e)
 }
 
-// LedgerConsumer is a consumer that writes each event into the ledger, with the
-// transaction that it is given, and lets faults be injected while it works.
+// LedgerConsumer is a consumer that writes each event into the ledger, in the transaction that it
+// is given. Faults are injected while it works.
 type LedgerConsumer struct {
 	Injector
 	scope history.Scope
-	unit  string // that is assigned to the worker: the consumer, or the part of it
+	unit  string // assigned to the worker: the consumer, or a part of it
 	node  *node
 	Dice  *rand.Rand
 
 	tx       *sql.Tx       // of the batch in flight
 	nextMove time.Time     // of its consumer to another worker
 	failNext *sql.Tx       // the batch whose next event fails
-	slow     time.Duration // that the handler takes over each event of the batch in flight
+	slow     time.Duration // of the handler, for each event of the batch in flight
 }
 
-// Pool is that of the worker.
+// Pool is the worker's pool.
 func (b *LedgerConsumer) Pool() *sql.DB { return b.node.DB }
 
 func (b *LedgerConsumer) Name() string             { return b.scope.Name }
@@ -83,7 +83,7 @@ func (b *LedgerConsumer) StartAt() consumer.Start {
 	return consumer.AtBeginning()
 }
 
-// Handle is called by one goroutine at a time, the consumer's on this worker.
+// Handle is called by one goroutine at a time: the consumer's in this worker.
 func (b *LedgerConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 	d := Delivered{e, tx, tx != b.tx}
 	b.tx = tx
@@ -102,18 +102,18 @@ func (b *LedgerConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.Persist
 	return nil
 }
 
-// injected counts a fault of a handler, and writes it down.
+// injected counts and records a fault of a handler.
 func (b *LedgerConsumer) injected(f history.Fault, where string) {
 	b.Count(f)
 	b.record(history.FaultInjected, history.Injection{Fault: f, Where: where})
 }
 
-// record writes down what happened to the consumer on its worker.
+// record adds what happened to the consumer on its worker to the history.
 func (b *LedgerConsumer) record(kind history.Kind, about any) {
 	b.node.History.Add(b.node.Name, b.scope.Name, kind, about)
 }
 
-// Delivered is an event in the hands of a handler.
+// Delivered is an event that was given to a handler.
 type Delivered struct {
 	store.PersistedEvent
 	Tx    *sql.Tx

@@ -20,15 +20,15 @@ type copies struct {
 	on       *server.Instance
 	follower *server.Follower
 
-	restoring    sync.Mutex  // somebody makes a copy and puts it back
+	restoring    sync.Mutex  // held while a copy is made and put back
 	waits        atomic.Bool // a copy is made, or waits to be put back, or has just been
-	copying      atomic.Bool // the server is down for it
+	copying      atomic.Bool // the server is down for a copy
 	copied       int64       // the life that ended for the copy; 0: there is none
 	copiedAt     string      // when the server was back after that
-	copiedXID    int64       // no transaction in the copy has a higher one
-	copiedPlaced int         // so many consumers had a checkpoint before that
+	copiedXID    int64       // no transaction of the copy is above
+	copiedPlaced int         // consumers that had a checkpoint before the copy
 	restores     []history.Restore
-	restored     atomic.Int64 // how many of them
+	restored     atomic.Int64 // copies that were put back
 }
 
 // restoredSince reports whether the server has been set back since that life of
@@ -66,10 +66,10 @@ func (c *copies) save(ctx context.Context, change func(context.Context) error) (
 	return err == nil, c.on.Unable(ctx, "reading where the copy stands", server.WaitBound, err)
 }
 
-// putBack puts the copy back by a change of the server, when another outage is over,
-// unless it would forget what never happens again: that a consumer was placed, or the
-// repair of a batch that a handler had committed before, since the worker that knew of it
-// has ended. None of these happens from the check on.
+// putBack puts the copy back by a change of the server, when other outages are over. It does not if
+// the copy would forget what does not happen again: that a consumer was placed, or the repair of a
+// batch that a handler had committed, whose worker has ended. Neither happens between the check and
+// the change.
 func (c *copies) putBack(ctx context.Context, change func(context.Context) error) (restored bool, err error) {
 	c.on.Outage()
 	defer c.on.EndOutage()
@@ -79,8 +79,8 @@ func (c *copies) putBack(ctx context.Context, change func(context.Context) error
 	return true, c.replaceData(change)
 }
 
-// closeUnless has the triggers of copyTable refuse what the copy would forget, unless
-// there is some.
+// closeUnless makes the triggers of copyTable refuse what the copy would forget. It does not if
+// that has happened already.
 func (c *copies) closeUnless(ctx context.Context) (forgets bool, err error) {
 	tx, err := c.on.DB.BeginTx(ctx, nil)
 	if err != nil {
@@ -100,8 +100,8 @@ SELECT (`+countPlaced+`) <> $3::int OR EXISTS (SELECT FROM consumer_operations
 	return false, tx.Commit()
 }
 
-// replaceData puts the copy back, and ends what nobody will: the copy may have
-// transactions that were prepared, and consumers that were paused, when it was made.
+// replaceData puts the copy back. It ends the prepared transactions and the pauses that were in the
+// copy: nobody else would.
 func (c *copies) replaceData(change func(context.Context) error) error {
 	r := history.Restore{Copied: c.copied, Restored: c.on.EndLife()}
 	c.restores = append(c.restores, r)
@@ -136,7 +136,7 @@ func (c *copies) changeData(change func(context.Context) error) error {
 	return nil
 }
 
-// resumeAll lets consumers go on that were paused in another life.
+// resumeAll resumes consumers that were paused in another life.
 func (c *copies) resumeAll(ctx context.Context) error {
 	o, err := ops.New(c.on.DB)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/pgfrontier/worker/sim/server"
 )
 
-// ledgerTable is where the consumers write what they apply. Nothing in it
-// keeps an event from being applied twice: that is for the oracle to find.
+// ledgerTable is where the consumers write the events that they apply. It lets an event be applied
+// twice: the oracle must find that.
 const ledgerTable = `CREATE TABLE sim_ledger (
 	seq BIGSERIAL PRIMARY KEY,
 	consumer TEXT NOT NULL,
@@ -28,13 +28,12 @@ const ledgerTable = `CREATE TABLE sim_ledger (
 	epoch BIGINT NOT NULL
 )`
 
-// epochTables tell what an epoch of a consumer has to do with the audit: which
-// rows were written in it, and which open ranges went when an operator ended
-// it. The library keeps neither. A row that takes the place of others, under the
-// id of one of them, is of the same epoch as that one was.
+// epochTables relate the epochs of a consumer to the audit: which rows were written in an epoch,
+// and which open ranges were removed when an operator ended it. The library keeps neither. A row
+// that replaces others, under the id of one of them, belongs to the epoch of that one.
 //
-// Of a consumer in partitions, the resets of all units count. A merge leaves open
-// ranges that not all of the parts had: sim_watched has what was opened.
+// For a consumer in partitions, the resets of all units count. A merge leaves open ranges that not
+// all parts had: sim_watched has what was opened.
 const epochTables = `
 CREATE FUNCTION sim_epoch(consumer TEXT) RETURNS BIGINT LANGUAGE sql STABLE AS $$
 	SELECT count(*) FROM consumer_operations WHERE split_part(consumer_name, '#', 1) = split_part(consumer, '#', 1) AND operation = 'reset' $$;
@@ -54,8 +53,8 @@ CREATE FUNCTION sim_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER sim_note AFTER INSERT OR UPDATE OR DELETE ON consumer_gap_skips FOR EACH ROW EXECUTE FUNCTION sim_note()`
 
-// placedTable tells where each consumer was placed first, and what was visible
-// up to there: in a snapshot that is no older than the placement's.
+// placedTable has where each consumer was placed first, and what was visible up to there: in a
+// snapshot that is no older than the placement's.
 const placedTable = `
 CREATE TABLE sim_placed (consumer TEXT NOT NULL, position BIGINT NOT NULL, visible BIGINT NOT NULL);
 CREATE FUNCTION sim_place() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -64,9 +63,9 @@ CREATE FUNCTION sim_place() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER sim_place AFTER INSERT ON consumer_checkpoints FOR EACH ROW WHEN (strpos(NEW.consumer_name, '#') = 0) EXECUTE FUNCTION sim_place()`
 
-// copyTable keeps what a copy of the server would forget from happening while it is
-// put back: a consumer's first checkpoint, which it would lose, and the repair of a
-// batch that a handler had committed, which nobody makes again.
+// copyTable refuses, while a copy of the server is put back, what the copy would forget: a
+// consumer's first checkpoint, and the repair of a batch that a handler had committed, which nobody
+// makes again.
 const copyTable = `
 CREATE TABLE sim_copy (put_back BOOLEAN NOT NULL);
 INSERT INTO sim_copy VALUES (false);
@@ -80,8 +79,8 @@ END $$;
 CREATE TRIGGER sim_remember AFTER INSERT ON consumer_checkpoints FOR EACH ROW WHEN (strpos(NEW.consumer_name, '#') = 0) EXECUTE FUNCTION sim_remember();
 CREATE TRIGGER sim_remember AFTER INSERT ON consumer_operations FOR EACH ROW WHEN (NEW.operation = 'repair') EXECUTE FUNCTION sim_remember()`
 
-// Tables make what the database itself writes down in a run of events, and what
-// consumers write.
+// Tables make the tables that the database itself writes in a run of events, and those of the
+// consumers.
 var Tables = []string{ledgerTable, epochTables, placedTable, copyTable, triggers, contestTrigger}
 
 // Database is the database of a run with consumers of events, on its server.
@@ -166,8 +165,8 @@ func (d *Database) collect(ctx context.Context, e *history.Evidence) (err error)
 	return errors.Join(d.collectOperations(ctx, e), d.collectUnauthorized(ctx, e), d.collectSelected(ctx, e))
 }
 
-// collectSelected reads what the code of consumers selected whose builds differ: up to each
-// change of that, and up to now.
+// collectSelected reads what the code of consumers with several builds selected: up to each change
+// of that, and up to now.
 func (d *Database) collectSelected(ctx context.Context, e *history.Evidence) error {
 	for _, c := range e.Consumers {
 		if len(c.Sometimes) == 0 {
@@ -193,8 +192,8 @@ SELECT "to", types, open, id IN (SELECT operation FROM sim_contested) FROM (
 	return nil
 }
 
-// collectOperations reads what operators did to the consumers' progress. What
-// a reset makes a consumer forget goes in the reset's transaction.
+// collectOperations reads what operators did to the consumers' progress. What a reset makes a
+// consumer forget is removed in the reset's transaction.
 func (d *Database) collectOperations(ctx context.Context, e *history.Evidence) (err error) {
 	if e.Operations, err = server.Rows(ctx, d.Database, func(r *sql.Rows, v *history.Operation) error {
 		return r.Scan(&v.Consumer, &v.Kind, &v.Epoch, &v.From, &v.To)
@@ -233,7 +232,7 @@ ORDER BY o.id, part, position`); err != nil {
 	return nil
 }
 
-// collectUnauthorized reads what they noted.
+// collectUnauthorized reads what the triggers noted.
 func (d *Database) collectUnauthorized(ctx context.Context, e *history.Evidence) (err error) {
 	if e.Unauthorized, err = server.Rows(ctx, d.Database, func(r *sql.Rows, v *history.UnauthorizedBatch) error { return r.Scan(&v.Consumer, &v.Worker, &v.Batch) },
 		`SELECT consumer, substr(worker, 5), batch FROM sim_unauthorized_batches ORDER BY seq`); err != nil {

@@ -17,7 +17,7 @@ const (
 	afterEffect                  // some of it has
 	beforeStatement              // the handler's first statement is not sent
 	afterStatement               // it has happened, its answer is lost
-	beforeCommit                 // the same of the COMMIT
+	beforeCommit                 // the COMMIT is not sent
 	afterCommit
 )
 
@@ -25,8 +25,7 @@ func (p point) String() string {
 	return [...]string{history.AfterGuard, history.InBatch, history.BeforeStatement, history.AfterStatement, history.BeforeCommit, history.AfterCommit}[p]
 }
 
-// handler is the point which the handler passes before this one: from there the
-// connection takes over.
+// handler is the point of the handler before this one. From there on the connection injects.
 func (p point) handler() point {
 	switch p {
 	case beforeStatement, afterStatement:
@@ -43,7 +42,7 @@ type batchFailpoint struct {
 	at point
 }
 
-// failpoints has the one of a worker's next batch.
+// failpoints has the failpoint of a worker's next batch.
 type failpoints struct {
 	armed atomic.Pointer[batchFailpoint]
 }

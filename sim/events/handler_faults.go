@@ -24,8 +24,7 @@ var handlerFaults = []faultRow{
 		handler: (*shared).refuse},
 }
 
-// failing is the share of the batches that fail, if their handlers fail as
-// usual.
+// failing is the share of batches that fail at intensity 1.
 const failing = 0.03
 
 func (s *shared) failHandler(_ context.Context, b *LedgerConsumer, d Delivered, intensity float64) (bool, error) {
@@ -44,9 +43,8 @@ func (s *shared) panicHandler(_ context.Context, b *LedgerConsumer, d Delivered,
 	panic("the simulation lets this handler panic")
 }
 
-// refuse lets handlers fail at some events as long as these do not come first
-// in their batch, also when the faults are over: it is for the worker to try
-// them alone.
+// refuse makes handlers fail at some events that are not the first of their batch, also after the
+// faults are over. The worker must run such an event alone.
 func (s *shared) refuse(_ context.Context, b *LedgerConsumer, d Delivered, intensity float64) (bool, error) {
 	const often = 0.01 // of the events
 	if d.first || !fault.Chance(fault.Dice(s.scenario.Seed, fmt.Sprintf("%s refuses %d", b.scope.Name, d.GlobalPosition)), often*intensity) {

@@ -50,8 +50,8 @@ func (s *Slot) stopSlowly(ctx, intake context.Context, at point) error {
 	return s.Replace(ctx, intake, history.ExitStopped, 0)
 }
 
-// takeTime lets a handler take its time over some batches, at their first event: about as long
-// as a batch may take, or over each event as long as that of a full batch.
+// takeTime makes a handler slow in some batches, by about the time-out of a batch: at the first
+// event, or spread over the events of a full batch.
 func (s *shared) takeTime(ctx context.Context, b *LedgerConsumer, d Delivered, intensity float64) (bool, error) {
 	const often, nearest, furthest = 0.01, 0.6, 1.3 // of the batches; of the time-out
 	if d.first {
@@ -72,8 +72,8 @@ func (s *shared) takeTime(ctx context.Context, b *LedgerConsumer, d Delivered, i
 	return false, nil
 }
 
-// setClock makes all that workers have written about the time an hour older or newer, as if
-// the server's clock had been set, at times while a worker crashes.
+// setClock makes all times that workers have written an hour older or newer, as if the server's
+// clock had been set. Sometimes a worker crashes meanwhile.
 func (s *Slot) setClock(ctx, intake context.Context, at point) error {
 	if err := s.ShiftTimes(ctx, "worker_nodes", "worker_leader_election"); err != nil || !fault.Chance(s.Dice, 0.5) {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/sim/network"
 )
 
-// watchMerges makes config's connections write down which merges the worker refuses. It
-// says nothing of them itself, as it tries again: it locks the parts, and rolls back
+// watchMerges makes config's connections record which merges the worker refuses. The worker does
+// not report them, since it tries again. In such a merge it locks the parts, and rolls back
 // although no statement has failed.
 func (s Scenario) watchMerges(config *pgx.ConnConfig, h *history.History, who string) {
 	for _, c := range s.Scope {
@@ -54,7 +54,7 @@ const (
 	outside     mergeStep = iota
 	begun                 // the layout is locked
 	partsLocked           // and the parts of a merge
-	openRead              // the parts were fit to be merged; what they watch was read
+	openRead              // the parts can be merged; their open ranges were read
 	written               // or it is a split
 )
 
@@ -74,7 +74,7 @@ func (c *mergeConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// sends records what is sent. It returns why a merge is refused by that, or "".
+// sends records a sent message. It returns why the message shows that a merge is refused, or "".
 func (c *mergeConn) sends(b []byte) (why string) {
 	switch {
 	case !network.Executes(b):

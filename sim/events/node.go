@@ -69,14 +69,14 @@ func (n *node) awaitBreach(ctx context.Context) {
 	}
 }
 
-// The ends of a node that exclude each other: nobody could mend what a handler
-// has broken in a process that crashes then.
+// The ends of a node exclude each other: in a process that crashes, nobody could mend what a
+// handler has broken.
 const (
 	toBreak = iota + 1
 	toCrash
 )
 
-// crash ends the process: no goodbye. It reports false if a handler has broken the rule before.
+// crash ends the process, without a clean stop. It reports false if a handler has broken the rule before.
 func (n *node) crash(how func(*network.Network)) bool {
 	if !n.fate.CompareAndSwap(0, toCrash) {
 		return false

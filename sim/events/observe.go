@@ -10,13 +10,13 @@ import (
 	"github.com/pgfrontier/worker/sim/stage"
 )
 
-// countEvery is how often what the consumers have handled is counted, at most.
+// countEvery is the least interval between two counts of what the consumers have handled.
 const countEvery = time.Second
 
 // observe samples the standings until ctx ends, and reports progress.
 func (s *shared) observe(ctx context.Context) {
 	var p stage.Progress
-	var count time.Time // not before; it takes longer and longer
+	var count time.Time // not before; a count takes longer and longer
 	for backoff.Sleep(ctx, stage.SampleEvery) {
 		// A poll that fails is one poll less: the oracle counts them.
 		life := s.on.Life()

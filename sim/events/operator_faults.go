@@ -43,13 +43,13 @@ type operator struct {
 	consumer string
 }
 
-// operator draws a consumer, often the one in partitions: it is to be found split and
-// whole. One that begins at the head may have no checkpoint yet.
+// operator draws a consumer, often the one in partitions, so that it is found split and whole. A
+// consumer that begins at the head may have no checkpoint yet.
 func (s *Slot) operator(ctx context.Context) (operator, error) {
 	o, err := ops.New(s.on.DB)
 	of, placed := fault.OneOf(s.Dice, s.scenario.Scope...), true
 	if len(of.Sometimes) > 0 {
-		of = s.scenario.Scope[0] // who went past what, is judged without operators
+		of = s.scenario.Scope[0] // the oracle judges differing builds without operators
 	}
 	if last := s.scenario.Scope[len(s.scenario.Scope)-1]; last.Partitioned && fault.Chance(s.Dice, 0.4) {
 		of = last
@@ -63,13 +63,13 @@ func (s *Slot) operator(ctx context.Context) (operator, error) {
 	return operator{o, s, of.Name}, err
 }
 
-// did counts what the operator did, and writes it down.
+// did counts and records what the operator did.
 func (o operator) did(f history.Fault, what string) {
 	o.slot.Tally.Add(f, 1)
 	o.slot.History.Add("", o.consumer, history.FaultInjected, history.Injection{Fault: f, Where: what})
 }
 
-// checkpoint reads where the consumer stands; if it is split, its furthest unit.
+// checkpoint reads the consumer's checkpoint; if it is split, that of its furthest unit.
 func (o operator) checkpoint(ctx context.Context) (at int64, err error) {
 	units, err := o.units(ctx)
 	for _, u := range units {
@@ -78,7 +78,7 @@ func (o operator) checkpoint(ctx context.Context) (at int64, err error) {
 	return at, err
 }
 
-// units reads where the consumer's units stand; if it is not split, that is itself.
+// units reads the checkpoints of the consumer's units, which are itself if it is not split.
 func (o operator) units(ctx context.Context) (all []history.Standing, err error) {
 	standings, err := o.slot.on.Standings(ctx)
 	for _, s := range standings {
@@ -112,8 +112,8 @@ func (s *Slot) whilePaused(ctx context.Context, do func(operator) error) error {
 	return nil
 }
 
-// resume lets the consumer go on. Where the server may have crashed before the
-// answer came, it may do so already.
+// resume resumes the consumer. The consumer may run already, where the server may have crashed
+// before it answered.
 func (o operator) resume(ctx context.Context) error {
 	return o.slot.on.Steadily(ctx, func() error {
 		err := o.Resume(ctx, o.consumer, stage.By)
@@ -151,8 +151,7 @@ func (s *Slot) rescale(ctx, _ context.Context, _ point) error {
 	return s.on.Forgive(err)
 }
 
-// setBack lets a consumer apply events again, whatever it is doing, or one of its
-// units.
+// setBack resets a consumer, or one of its units, to an earlier position, whatever it is doing.
 func (s *Slot) setBack(ctx, _ context.Context, _ point) error {
 	const furthest = 300 // positions
 	o, err := s.operator(ctx)
@@ -186,7 +185,7 @@ func (s *Slot) setBack(ctx, _ context.Context, _ point) error {
 // awaited is how long an operator waits for what can be set forward or skipped.
 const awaited = 2 * time.Second
 
-// setForward lets a consumer leave out what is settled.
+// setForward resets a consumer to a later, settled position.
 func (s *Slot) setForward(ctx, intake context.Context, _ point) error {
 	return s.whilePaused(ctx, func(o operator) error {
 		for end := time.Now().Add(s.on.Bounds.Of(awaited)); time.Now().Before(end); {
@@ -217,7 +216,7 @@ func (s *Slot) setForward(ctx, intake context.Context, _ point) error {
 	})
 }
 
-// skipEvent lets a consumer leave out the event that comes next, or a unit of it.
+// skipEvent makes a consumer, or a unit of it, skip the next event.
 func (s *Slot) skipEvent(ctx, intake context.Context, _ point) error {
 	return s.whilePaused(ctx, func(o operator) error {
 		units, err := o.units(ctx)

@@ -10,11 +10,10 @@ import (
 	"github.com/pgfrontier/worker/sim/stage"
 )
 
-// What a writer does when a COMMIT gets no answer, or the server goes away in
-// the middle of a transaction: what was not told to commit never happened, and
-// of everything else the server knows what became of it.
+// A writer's COMMIT may get no answer, or the server may go away in the middle of a transaction. A
+// transaction whose COMMIT was not sent never happened. The server knows the outcome of all others.
 
-// brokenOff writes down what became of a transaction that the server broke
+// brokenOff records what became of a transaction that the server broke
 // off.
 func (w *writer) brokenOff(ctx context.Context, a *attempt, err error) error {
 	if w.on.Forgive(err) != nil {
@@ -63,9 +62,8 @@ func (w *writer) learn(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// inquire tells whether a transaction was committed. The event alone would not
-// tell: the server may not have noticed yet that the connection is gone, and
-// commit a moment later.
+// inquire reports whether a transaction was committed. It waits for the transaction's end before it
+// reads the event: the server may still commit after the connection is gone.
 func (w *writer) inquire(ctx context.Context, a *attempt) (happened bool, err error) {
 	err = w.on.Insist(ctx, func(ctx context.Context) (known bool, err error) {
 		if known, err = w.on.Over(ctx, a.xid); err == nil && known {
@@ -78,7 +76,7 @@ func (w *writer) inquire(ctx context.Context, a *attempt) (happened bool, err er
 
 var errNotPrepared = errors.New("the transaction was not prepared")
 
-// seek tells whether a transaction was prepared.
+// seek reports whether a transaction was prepared.
 func (w *writer) seek(ctx context.Context, gid, xid string) (there bool, err error) {
 	err = w.on.Insist(ctx, func(ctx context.Context) (bool, error) {
 		over, err := w.on.Over(ctx, xid) // a prepared one is not
@@ -90,8 +88,8 @@ func (w *writer) seek(ctx context.Context, gid, xid string) (there bool, err err
 	return there, err
 }
 
-// decide ends a transaction that was prepared in a life of the server. A copy
-// that was put back since may not have it.
+// decide ends a transaction that was prepared in a life of the server. A copy that was put back
+// since may not have the transaction.
 func (w *writer) decide(ctx context.Context, statement string, life int64) error {
 	asked := false
 	return w.on.Insist(ctx, func(ctx context.Context) (bool, error) {

@@ -12,10 +12,10 @@ import (
 	"github.com/pgfrontier/worker/sim/server"
 )
 
-// reader is a part of the application that has just appended an event and reads
-// it from a projection: it asks a worker to wait until a consumer has handled
-// it. It also checks whether the sessions of that worker's pool are as they were
-// opened, for they are the application's.
+// reader is a part of the application that has just appended an event and reads it from a
+// projection. It asks a worker to wait until a consumer has handled the event. It also checks
+// whether the sessions of that worker's pool, which belongs to the application, are as they were
+// opened.
 type reader struct {
 	*shared
 	dice *rand.Rand
@@ -55,11 +55,10 @@ func (r *reader) choose(e history.Event) (n *node, consumer string) {
 	return fault.OneOf(r.dice, r.places...).Current(), fault.OneOf(r.dice, wanting...)
 }
 
-// read waits until the worker says that the consumer has handled the event, and
-// checks whether it has. An answer proves nothing that a crash of the server may
-// have taken back, or an operator, by then; nor one about an event that a restored
-// copy lacks; nor does one of a consumer whose handler has committed the checkpoint
-// itself, until that is repaired.
+// read waits until the worker says that the consumer has handled the event, and checks whether it
+// has. The answer proves nothing in four cases. A crash of the server may have taken it back. An
+// operator may have reset the consumer. A restored copy may lack the event. A handler may have
+// committed the checkpoint itself, and it is not repaired yet.
 func (r *reader) read(ctx context.Context, n *node, consumer string, e history.Event, bound time.Duration) {
 	if n == nil {
 		return
@@ -111,7 +110,7 @@ func (r *reader) readLast(ctx context.Context, last history.Event) {
 	}
 }
 
-// collect hands over what the reader found.
+// collect adds what the reader found to the evidence.
 func (r *reader) collect(e *history.Evidence) {
 	e.Kept += r.kept
 	e.Sound += r.sound

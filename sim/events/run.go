@@ -28,8 +28,8 @@ type Simulation struct {
 	readers []*reader
 }
 
-// New prepares a run of events with the server of its database; without a driver, with
-// workers in this process.
+// New prepares a run of events on the server of its database. Without a driver, the workers are in
+// this process.
 func New(ctx context.Context, p stage.Plan, scenario Scenario, on *server.Instance, driver stage.Driver) (*Simulation, error) {
 	d := NewDatabase(on)
 	on.Mortal = on.Mortal || anyOn(scenario.Faults, func(f faultRow) bool { return f.outage })
@@ -70,14 +70,13 @@ func newSimulation(p stage.Plan, scenario Scenario, on *Database, driver stage.D
 	return s
 }
 
-// NewSlot returns a place for a worker of consumers, whose handlers do what i does beside the
-// ledger.
+// NewSlot returns a place for a worker of consumers. The handlers write the ledger and call i.
 func NewSlot(number int, s Scenario, on *Database, t *stage.Tally, h *history.History, i Injector) *Slot {
 	return newSlot(number, s, on, t, h, i, injections(s.Faults), buildsOf(s.Faults))
 }
 
-// Run makes the run, judges it, and reports what the oracle found. An error says that ctx
-// ended; then there is a report of what was done until then.
+// Run makes the run, judges it, and reports what the oracle found. If ctx ends, it returns an error
+// with a report of what was done until then.
 func (s *Simulation) Run(ctx context.Context) (*oracle.Report, error) {
 	err := s.Execute(ctx, s.faults, s.comeToRest, s.stop, s.observe)
 	if ctx.Err() == nil {
@@ -86,11 +85,11 @@ func (s *Simulation) Run(ctx context.Context) (*oracle.Report, error) {
 	return s.Report(ctx, err, Faults, s.scenario.Faults, counters...)
 }
 
-// readers is how many read at a time what was just written.
+// readers is the number of readers of what was just written.
 const readers = 2
 
-// wantedPerWriter is how many events a second each writer is to commit for each
-// consumer, or the run takes longer.
+// wantedPerWriter is how many events a second each writer must commit for each consumer. With
+// fewer, the run takes longer.
 const wantedPerWriter = 4
 
 // enough reports whether every consumer has been given something to do, and the
@@ -111,9 +110,9 @@ func (s *Simulation) enough() bool {
 	return true
 }
 
-// clock ends the faults after the run's duration, or when enough has been done: within as much
-// again as the machine takes for what the reference does in that, beside the time in which the
-// server is down to be copied.
+// clock ends the faults after the run's duration and enough work. It waits for enough work no
+// longer than the duration once more, as long as this machine needs, without the time in which the
+// server is down for a copy.
 func (s *Simulation) clock(intake context.Context, over context.CancelFunc) {
 	defer close(s.ended)
 	defer over()
@@ -162,9 +161,8 @@ func (s *Simulation) faults(ctx context.Context) error {
 	return err
 }
 
-// collectLedgers takes the writers' ledgers. What was committed asynchronously before a
-// crash may be gone; what a copy of the server cannot have is, once that was put
-// back.
+// collectLedgers collects the writers' ledgers. What was committed asynchronously before a crash
+// may be gone. What a restored copy of the server cannot have is gone.
 func (s *Simulation) collectLedgers() {
 	e := &s.Evidence
 	e.Restores = s.on.copies.restores
@@ -224,9 +222,8 @@ func (s *Simulation) comeToRest(ctx context.Context) error {
 	}
 }
 
-// fixPartitions fixes how many parts consumers have in the end, and returns that. It does
-// what an operator does, but tells nobody: workers must find by themselves what is left
-// to do.
+// fixPartitions fixes the number of parts that consumers have in the end, and returns it. It does
+// what an operator does, without a notification: workers must poll for what is left to do.
 func (s *Simulation) fixPartitions(ctx context.Context) (n int, err error) {
 	n = fault.OneOf(fault.Dice(s.scenario.Seed, "partitions at rest"), partitionCounts...)
 	return n, s.on.Query(ctx, func() error {
@@ -243,8 +240,7 @@ func (s *Simulation) fixPartitions(ctx context.Context) (n int, err error) {
 	})
 }
 
-// allThere reports whether each consumer stands somewhere, and those that are split
-// in so many parts.
+// allThere reports whether each consumer has a checkpoint, and each split one has so many parts.
 func (s *Simulation) allThere(standings []history.Standing, partitions int) bool {
 	want := 0
 	for _, c := range s.scenario.Scope {
@@ -255,8 +251,8 @@ func (s *Simulation) allThere(standings []history.Standing, partitions int) bool
 	return len(standings) == want
 }
 
-// keepSilent keeps the notification of the last event from those that listen, if
-// notifications are lost in this run: they must also poll.
+// keepSilent drops the notification of the last event for listeners, if notifications are lost in
+// this run: listeners must also poll.
 func (s *Simulation) keepSilent() (end func()) {
 	var filters []*network.Filter
 	if s.scenario.Faults[notifyLost] > 0 {
@@ -285,8 +281,8 @@ func atRest(standings []history.Standing, head int64) bool {
 	return true
 }
 
-// appendLast appends one event that lasts: the positions rolled back before it
-// are gaps then, not the end of the log. One more is left out, so that every run has a gap.
+// appendLast appends one event that stays, so that the positions rolled back before it are gaps,
+// not the end of the log. It leaves out one more position, so that every run has a gap.
 func (s *Simulation) appendLast(ctx context.Context) error {
 	tx, err := s.on.DB.BeginTx(ctx, nil)
 	if err != nil {
@@ -316,7 +312,7 @@ func (s *Simulation) appendLast(ctx context.Context) error {
 	return nil
 }
 
-// stop ends all workers and takes down how they end.
+// stop ends all workers and records how they end.
 func (s *Simulation) stop(ctx context.Context) {
 	for _, r := range s.readers {
 		r.collect(&s.Evidence)

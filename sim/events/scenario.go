@@ -86,7 +86,7 @@ var aggregateTypes = []string{"order", "account", "cart", "device"}
 // scopes are what scoped consumers want: at least half of all events.
 var scopes = [][]string{{"order", "account"}, {"order", "cart"}, {"order", "device"}, {"account", "cart"}}
 
-// partitionCounts are what a build may demand, or an operator.
+// partitionCounts are the numbers of parts that a build or an operator may demand.
 var partitionCounts = []int{1, 2, 3, 5, 8}
 
 // DrawKnobs draws the settings of a run.
@@ -116,8 +116,8 @@ func DrawKnobs(r *rand.Rand) Knobs {
 // leaving is how long a worker takes to leave, beyond a batch in flight.
 const leaving = 10 * time.Second
 
-// EndBound is how long a worker may take to end that is told to: to finish the batch in
-// flight, and to leave.
+// EndBound is how long a worker that is told to end may take: to finish the batch in flight, and to
+// leave.
 func (k Knobs) EndBound(b harness.Bounds) time.Duration { return k.BatchTimeout + b.Of(leaving) }
 
 func (k Knobs) strict() bool { return k.GapPolicy == worker.GapWait }

@@ -95,9 +95,8 @@ var restoreFaults = []faultRow{{
 	worker: at((*Slot).restore, afterEffect, afterCommit),
 }}
 
-// restore is somebody who makes a cold copy of the server, and some time later
-// puts it back while the workers run. The end of the faults hurries the second
-// part, but does not keep it from happening.
+// restore makes a cold copy of the server, and some time later puts it back while the workers run.
+// The end of the faults hurries the second step, but does not prevent it.
 func (s *Slot) restore(ctx, intake context.Context, at point) error {
 	if !s.on.copies.restoring.TryLock() {
 		return nil
@@ -123,7 +122,7 @@ func (s *Slot) restore(ctx, intake context.Context, at point) error {
 	return err
 }
 
-// passed counts what was done to the server, and writes down that it is over.
+// passed counts a fault of the server, and records that it is over.
 func (s *Slot) passed(f history.Fault) {
 	s.Tally.Add(f, 1)
 	s.History.Add("", "", history.FaultInjected, history.Injection{Fault: f})
@@ -144,10 +143,9 @@ var standbyFaults = []faultRow{
 		worker: at(misleading(ledToSecond, true), afterEffect, afterEffect)},
 }
 
-// misleading leads connections of the worker to the follower for a while: to a
-// standby that replays nothing meanwhile, or, apart, to one that was promoted
-// although the primary lives, and ends for good afterwards. What is led to the
-// standby stays there: the worker is to find out.
+// misleading leads connections of the worker to the follower for a while. The follower is a standby
+// that replays nothing meanwhile. If apart, it was promoted although the primary lives, and ends
+// for good afterwards. Connections to the standby stay there: the worker must detect that.
 func misleading(f history.Fault, apart bool) func(s *Slot, ctx, intake context.Context, at point) error {
 	return func(s *Slot, ctx, intake context.Context, _ point) error {
 		d := s.on.follower

@@ -15,7 +15,7 @@ type shared struct {
 	output   output
 	news     news
 	places   []*stage.Place[*node]
-	handlers []func(ctx context.Context, b *LedgerConsumer, d Delivered) (done bool, err error) // their faults that are on
+	handlers []func(ctx context.Context, b *LedgerConsumer, d Delivered) (done bool, err error) // the faults of handlers that are on
 	broken   breachLedger
 	ended    chan struct{} // closed when the faults end
 }

@@ -59,20 +59,20 @@ func (s *Slot) Run(ctx, intake context.Context) error {
 		before := s.on.copies.restored.Load()
 		err := next.inject(s, ctx, intake, next.at)
 		if s.on.copies.restored.Load() != before && !harness.Is(err) {
-			err = nil // what it worked on may be another
+			err = nil // a restored copy may lack what the fault was about
 		}
 		return err
 	})
 }
 
-// EnsureRunning is that of the place, after a handler that has broken the rules.
+// EnsureRunning waits for the end of a worker whose handler broke the rules, and then for another.
 func (s *Slot) EnsureRunning(ctx context.Context) error {
 	s.Node.awaitBreach(ctx)
 	return s.Place.EnsureRunning(ctx)
 }
 
-// inject injects a fault in a batch, or at last without one. It does nothing if
-// intake ends first.
+// inject injects a fault in a batch or, if none comes, without one. It does nothing if intake ends
+// first.
 func (s *Slot) inject(intake context.Context, at point, fault func()) (injected, inBatch bool) {
 	if s.AwaitHit(intake, s.Node.arm(at, fault)) {
 		return true, true

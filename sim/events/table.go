@@ -15,7 +15,7 @@ import (
 var faultRows = slices.Concat(workerFaults, backendFaults, notificationFaults, assignmentFaults, handlerFaults, contractFaults,
 	operatorFaults, crashFaults, restoreFaults, standbyFaults, asyncFaults, writerFaults, buildFaults, mannerFaults)
 
-// Faults is what they are.
+// Faults has the fault.Row of each of faultRows.
 var Faults = func() (t fault.Table) {
 	for _, f := range faultRows {
 		t = append(t, f.Row)
@@ -23,13 +23,13 @@ var Faults = func() (t fault.Table) {
 	return t
 }()
 
-// anyOn reports whether a fault is on that is of a kind.
+// anyOn reports whether a fault of a kind is on.
 func anyOn(on map[string]float64, is func(faultRow) bool) bool {
 	return slices.ContainsFunc(faultRows, func(f faultRow) bool { return on[f.Name] > 0 && is(f) })
 }
 
-// drawFaults draws about half of the faults, and how intense each is. Those
-// of listeners are left out often enough for other dispatchers.
+// drawFaults draws about half of the faults, and their intensities. It often leaves out the faults
+// of listeners, so that other dispatchers are drawn.
 func drawFaults(seed uint64) map[string]float64 {
 	r, drawn := fault.Dice(seed, "faults"), map[string]float64{}
 	for _, f := range faultRows {
@@ -51,8 +51,8 @@ func drawFaults(seed uint64) map[string]float64 {
 // counters are what a run counts before its faults, in the order of printing.
 var counters = []history.Fault{transactionsCommitted, severalAggregates, stage.Conflicts, stage.TransactionsBrokenOff, stage.SlowStarts}
 
-// Draw makes the scenario of a seed, for so many consumers and a run of that length. The
-// seed draws the faults if they are nil.
+// Draw makes the scenario of a seed, for a number of consumers and a duration. If faults is nil,
+// the seed draws them.
 func Draw(seed uint64, consumers int, duration time.Duration, faults map[string]float64) Scenario {
 	r := fault.Dice(seed, "scenario")
 	s := Scenario{Seed: seed, Knobs: DrawKnobs(r), Faults: faults}
@@ -81,7 +81,7 @@ func Draw(seed uint64, consumers int, duration time.Duration, faults map[string]
 	return s
 }
 
-// injections are those of all faults, as often as the faults are intense.
+// injections are the injections of all faults, each as often as its fault is intense.
 func injections(on map[string]float64) (all []fault.Card[injection]) {
 	for _, f := range faultRows {
 		for _, i := range f.worker {
@@ -91,7 +91,7 @@ func injections(on map[string]float64) (all []fault.Card[injection]) {
 	return all
 }
 
-// buildsOf are those of all faults.
+// buildsOf returns the builds of all faults.
 func buildsOf(on map[string]float64) (all stage.Builds[Scenario]) {
 	for _, f := range faultRows {
 		all = all.With(f.Row, f.build, on)
@@ -99,7 +99,7 @@ func buildsOf(on map[string]float64) (all stage.Builds[Scenario]) {
 	return all
 }
 
-// operations are the ways of a writer, as often as the faults are intense.
+// operations are a writer's operations, weighted by the intensities of the faults.
 func operations(on map[string]float64) []operation {
 	all := []operation{{weight: 58, ending: commit, run: (*writer).appendOnce}}
 	for _, f := range faultRows {

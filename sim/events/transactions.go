@@ -19,8 +19,8 @@ import (
 	"github.com/pgfrontier/worker/store/postgres"
 )
 
-// run appends until intake ends, then settles what it has prepared. It returns
-// an error if something happens that is none of the faults.
+// run appends until intake ends, then settles the prepared transactions. It returns an error that
+// no fault explains.
 func (w *writer) run(ctx, intake context.Context) (err error) {
 	defer func() { err = errors.Join(err, w.db.Close()) }()
 	for backoff.Sleep(intake, w.pause()) {
@@ -94,9 +94,8 @@ func (w *writer) act(ctx, intake context.Context, o operation) error {
 	return nil
 }
 
-// excuse writes off a transaction that the server refused for a reason that
-// writers meet in normal life. A COMMIT may be refused, too: it waits for the
-// other notifying ones.
+// excuse abandons a transaction that the server refused for a reason that writers meet in normal
+// life. A COMMIT may be refused, too: it waits for other COMMITs that notify.
 func (w *writer) excuse(ctx context.Context, a *attempt, err error) error {
 	var pg *pgconn.PgError
 	expected := errors.Is(err, store.ErrOptimisticConcurrency) ||
@@ -142,8 +141,7 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 	return nil
 }
 
-// prepare leaves the transaction to be decided later. The tx's own end does
-// nothing any more, then.
+// prepare leaves the transaction to be decided later. The end of tx then does nothing.
 func (w *writer) prepare(ctx context.Context, a *attempt) error {
 	gid := fmt.Sprintf("%s %s %s", w.on.Name, w.name, w.uuid())
 	if _, err := a.tx.ExecContext(ctx, "PREPARE TRANSACTION "+ident.Literal(gid)); err != nil {
@@ -196,7 +194,7 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// newWriter returns the n-th writer of a run, which uses transactions in some ways.
+// newWriter returns the n-th writer of a run, with weights of its own for operations.
 func newWriter(n int, s *shared, operations []operation) *writer {
 	w := &writer{
 		name: fmt.Sprintf("writer %d", n), dice: fault.Dice(s.scenario.Seed, fmt.Sprintf("writer %d", n)), knobs: s.scenario.Knobs,
@@ -206,7 +204,7 @@ func newWriter(n int, s *shared, operations []operation) *writer {
 		operations: operations,
 		versions:   map[aggregate]int64{},
 	}
-	for i := range w.operations { // each writer has its own habits
+	for i := range w.operations { // each writer has weights of its own
 		w.operations[i].weight *= 0.5 + w.dice.Float64()
 	}
 	w.net, w.db = stage.Connect(s.on.Instance.Database, w.name, w.dice, w.async)

@@ -2,24 +2,23 @@ package events
 
 import "github.com/pgfrontier/worker/internal/liveness"
 
-// myself is the setting by which a worker's connections tell the triggers its
-// id. Others have none.
+// myself is the setting in which a worker's connections pass its id to the triggers. Other
+// connections do not have it.
 const myself = "sim.worker"
 
 // triggers note what a worker did without the right to.
 //
-// A batch that moves a checkpoint is unauthorized if its consumer is not assigned
-// to its worker. The condition of a trigger, and what is stable in it, reads the
-// snapshot of the statement that it belongs to. So this is what the guard
-// could have seen: an assignment that was moved while it waited counts as its
-// own. A batch that ends before its last event moves the checkpoint again, in the same transaction.
-// The repair after a broken rule needs no assignment, nor does a start that records what
-// its build selects. Who splits a consumer polled
-// when it locked the row, and what is assigned since is the units' that come of it.
+// A batch that moves a checkpoint is unauthorized if its consumer is not assigned to its worker.
+// The condition of a trigger, and stable functions in it, read the snapshot of the trigger's
+// statement. So this is what the guard could have seen: an assignment that was moved while the
+// guard waited counts as the worker's. A batch that ends before its last event moves the checkpoint
+// again, in the same transaction. The repair after a broken rule needs no assignment, nor does a
+// start that records what its build selects. A worker that splits a consumer polled when it locked
+// the row. Later assignments are of the new units.
 //
-// Who writes an assignment must lead: its session holds the leader's lock, or
-// the lease is its own. Other sessions hold shared advisory locks only. Who splits or
-// merges assigns the units that it makes, in the transaction that makes them.
+// A worker that writes an assignment must lead: its session holds the leader's lock, or the lease
+// is its own. Other sessions hold shared advisory locks only. A worker that splits or merges
+// assigns the units that it makes, in the transaction that makes them.
 const triggers = `
 CREATE TABLE sim_unauthorized_batches (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, batch TEXT NOT NULL);
 CREATE FUNCTION sim_owns(consumer TEXT) RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
@@ -48,10 +47,10 @@ END $$;
 CREATE TRIGGER sim_assign AFTER INSERT OR UPDATE ON consumer_assignments FOR EACH ROW
 	WHEN (current_setting('` + myself + `', true) <> '') EXECUTE FUNCTION sim_assign()`
 
-// contestTrigger notes when the code of a consumer with several builds becomes that of a build
-// that selects less, while a worker lives whose build selects more: its heartbeat is fresh and,
-// where workers have locks, its session holds its lock. That worker may have come between the
-// search for it and the change. Then the consumer is given back before its next batch.
+// contestTrigger notes when a build that selects less takes over a consumer, while a worker lives
+// whose build selects more. A worker lives if its heartbeat is fresh and, where workers have locks,
+// its session holds its lock. This worker may have come between the search for it and the change.
+// Then the consumer is given back before its next batch.
 const contestTrigger = `
 CREATE TABLE sim_contested (operation BIGINT NOT NULL);
 CREATE FUNCTION sim_contest() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

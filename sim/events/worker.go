@@ -62,23 +62,21 @@ func (n *node) newWorker(s Scenario, h *history.History, i Injector, listen stri
 func (s Scenario) equipment(h *history.History) stage.Equipment {
 	return stage.Equipment{
 		Seed: s.Seed, Pool: PoolSize(len(s.Scope)), Settings: s.settings, Async: s.Faults[stage.AsyncWorkersOn] > 0,
-		// Not where handlers end their transactions: that is found at once only with drivers that
-		// the library knows, and the oracle expects it.
+		// Not where handlers end their transactions. The oracle expects that this is detected at
+		// once, which takes a driver that the library knows.
 		Plain: s.Faults[stage.LeftRow.Name] > 0 && s.Faults[contractOn] == 0,
 		Watch: func(c *pgx.ConnConfig, who string) { s.watchMerges(c, h, who) },
 	}
 }
 
-// PoolSize is one connection for each consumer, a few for the parts of one, and the
-// worker's own.
+// PoolSize is a connection for each consumer, four for parts of a consumer, four for the worker.
 func PoolSize(consumers int) int { return consumers + 4 + 4 }
 
 func (k Knobs) options(listen string) []worker.Option {
 	return []worker.Option{
 		worker.WithBatchSize(k.BatchSize),
 		worker.WithBatchTimeout(k.BatchTimeout),
-		// A stall can cost a batch its time, and does so several times in a
-		// row if the dice want it.
+		// Each of several stalls in a row can cost a batch its time.
 		worker.WithMaxConsecutiveFailures(20),
 		worker.WithPollInterval(50 * time.Millisecond),
 		worker.WithMaxPollInterval(time.Second),
@@ -127,8 +125,7 @@ func (*byOrder) Count(history.Fault) {}
 
 func (*byOrder) Breached(history.Breach) {}
 
-// wait waits for orders until ctx ends. It says so if one came to nothing, as
-// there was no event.
+// wait waits for orders until ctx ends. It calls inVain if no event followed an order.
 func (o *byOrder) wait(ctx context.Context, orders <-chan struct{}, inVain func()) {
 	const enough = 2 * time.Second
 	for {

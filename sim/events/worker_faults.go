@@ -46,7 +46,7 @@ var workerFaults = []faultRow{
 		handler: (*shared).moveAway},
 }
 
-// crash ends the process at once: no goodbye.
+// crash ends the process at once, without a clean stop.
 func (s *Slot) crash(ctx, intake context.Context, at point) error {
 	return s.end(ctx, intake, at, (*network.Network).Crash, 0)
 }
@@ -57,7 +57,7 @@ func (s *Slot) vanish(ctx, intake context.Context, at point) error {
 	return s.end(ctx, intake, at, (*network.Network).Vanish, stage.Lingering, stage.MachinesVanished)
 }
 
-// end ends the process in one way, which is counted as a crash and more, and starts another.
+// end ends the process by how, and starts another. It counts a crash, and each of more.
 func (s *Slot) end(ctx, intake context.Context, at point, how func(*network.Network), linger time.Duration, more ...history.Fault) error {
 	n, crashed := s.Node, false
 	_, inBatch := s.inject(intake, at, func() { crashed = n.crash(how) })
@@ -82,8 +82,8 @@ func (s *Slot) countCrash(at point, inBatch bool) {
 	}
 }
 
-// breakOff wants another number of partitions, and ends the worker or cuts it off in the
-// middle of a split or a merge, if it comes to one.
+// breakOff demands another number of partitions, and ends the worker or cuts it off in the middle
+// of the split or merge, if there is one.
 func (s *Slot) breakOff(ctx, intake context.Context, at point) error {
 	if err := s.rescale(ctx, intake, at); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (s *Slot) breakOff(ctx, intake context.Context, at point) error {
 // rescaleStatements is about how many statements a merge has, with its COMMIT.
 const rescaleStatements = 10
 
-// cut resets the worker's connections. It is to recover by itself.
+// cut resets the worker's connections. The worker must recover by itself.
 func (s *Slot) cut(_, intake context.Context, at point) error {
 	if injected, inBatch := s.inject(intake, at, s.Node.Net.Cut); injected {
 		s.Happened(history.Cuts, whereabouts(at, inBatch))
@@ -156,8 +156,8 @@ func (s *Slot) restart(ctx, intake context.Context, _ point) error {
 	return s.Replace(ctx, intake, history.ExitStopped, 0)
 }
 
-// moveAway now and then takes the handler's consumer away from its worker in the
-// middle of a batch, and takes long enough over it for the next owner to arrive.
+// moveAway now and then takes the consumer away from its worker in the middle of a batch. The
+// handler then lasts long enough for the next owner to arrive.
 func (s *shared) moveAway(ctx context.Context, b *LedgerConsumer, _ Delivered, intensity float64) (bool, error) {
 	now := time.Now()
 	if now.Before(b.nextMove) {

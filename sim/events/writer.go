@@ -88,7 +88,7 @@ type attempt struct {
 	given  []history.Event // given up by a savepoint
 	xid    string          // as the server knows it
 	sent   bool            // its COMMIT
-	lost   bool            // the answer to that
+	lost   bool            // the answer to the COMMIT
 	late   bool            // others may have passed its events
 }
 
@@ -102,8 +102,7 @@ type preparedTx struct {
 	due    time.Time
 }
 
-// keep writes down that a transaction was committed. What it appended to may
-// be appended to again at once.
+// keep records that a transaction was committed. The next one may append to its aggregate at once.
 func (w *writer) keep(a *attempt) {
 	w.record(history.Committed, a, nil)
 	async := w.async && a.counts != transactionsPrepared // those are always safe
@@ -123,7 +122,7 @@ func (w *writer) keep(a *attempt) {
 	}
 }
 
-// abandon writes down that a transaction was rolled back, and why if that was
+// abandon records that a transaction was rolled back, and why if that was
 // not the writer's decision.
 func (w *writer) abandon(a *attempt, why error) {
 	w.record(history.RolledBack, a, why)
@@ -134,7 +133,7 @@ func (w *writer) abandon(a *attempt, why error) {
 	}
 }
 
-// record tells the history of a transaction.
+// record adds a record of the transaction to the history.
 func (w *writer) record(kind history.Kind, a *attempt, err error) {
 	w.history.Add(w.name, "", kind, history.Transaction{
 		Tx: a.number, Positions: history.Spans(history.PositionsOf(a.drawn)), Abandoned: history.Spans(history.PositionsOf(a.given)),
@@ -142,8 +141,8 @@ func (w *writer) record(kind history.Kind, a *attempt, err error) {
 	})
 }
 
-// look takes down where the consumers stand while the transaction that owns
-// its events cannot have been committed.
+// look records the consumers' positions while the transaction that owns the attempt's events cannot
+// have been committed.
 func (w *writer) look(ctx context.Context, a *attempt) error {
 	standings, err := w.on.Standings(ctx)
 	if err == nil && w.on.Mortal {
@@ -159,13 +158,13 @@ func (w *writer) sight(drawn []history.Event, standings []history.Standing) {
 	w.ledger.sightings = append(w.ledger.sightings, history.Sighting{Positions: history.PositionsOf(drawn), Standings: standings})
 }
 
-// news are events that were committed just now, for the readers. What they have
-// no time for is not read, but what others may have passed comes first.
+// news has the events that were just committed, for the readers. Events for which the readers have
+// no time are dropped. Events that others may have passed come first.
 type news struct{ late, other chan history.Event }
 
 func newNews() news { return news{make(chan history.Event, 8), make(chan history.Event, 8)} }
 
-// tell tells of an event that others may have passed (late), or of another.
+// tell passes on an event that others may have passed (late), or another.
 func (n news) tell(e history.Event, late bool) {
 	to := n.other
 	if late {
@@ -177,7 +176,7 @@ func (n news) tell(e history.Event, late bool) {
 	}
 }
 
-// next waits for one. It returns false if ctx ended before.
+// next waits for an event. It returns false if ctx ends first.
 func (n news) next(ctx context.Context) (e history.Event, ok bool) {
 	select {
 	case e = <-n.late:
@@ -198,8 +197,8 @@ const (
 	preparedRolledBack   history.Fault = "prepared transactions rolled back"
 )
 
-// operation is one way to use a transaction, and how often a writer chooses it.
-// It appends; the ending is what becomes of it.
+// operation is one way to use a transaction, and how often a writer chooses it. run appends. ending
+// is how the transaction ends.
 type operation struct {
 	weight float64
 	ending ending
@@ -227,8 +226,7 @@ func (w *writer) uuid() uuid.UUID {
 	return id
 }
 
-// wait draws for how long a transaction stays open: mostly short, up to
-// LongestTx.
+// wait draws how long a transaction stays open: mostly short, up to LongestTx.
 func (w *writer) wait() time.Duration {
 	const shortest = 50 * time.Millisecond
 	u := w.dice.Float64()

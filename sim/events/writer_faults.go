@@ -72,14 +72,13 @@ func (w *writer) append(ctx context.Context, a *attempt, to aggregate, expected 
 	return nil
 }
 
-// someAggregate prefers a few of them, as life does.
+// someAggregate draws an aggregate, a few of them more often than others.
 func (w *writer) someAggregate() aggregate {
 	u := w.dice.Float64()
 	return w.aggregateAt(int(u * u * float64(w.knobs.Aggregates)))
 }
 
-// quietAggregate is none of the few that everybody wants: what holds it for
-// long holds up few others.
+// quietAggregate draws an aggregate that few writers use: a long lock on it delays few of them.
 func (w *writer) quietAggregate() aggregate {
 	return w.aggregateAt(w.knobs.Aggregates/4 + w.dice.IntN(w.knobs.Aggregates))
 }
@@ -89,7 +88,7 @@ func (w *writer) aggregateAt(n int) aggregate {
 	return aggregate{kind, fmt.Sprintf("%d", n)}
 }
 
-// expectation is what a careful or a careless application demands.
+// expectation is the version that a careful or a careless application expects.
 func (w *writer) expectation(of aggregate) store.ExpectedVersion {
 	if v := w.versions[of]; v > 0 && w.dice.IntN(2) == 0 {
 		return store.Exact(v)
@@ -114,7 +113,7 @@ func (w *writer) appendQuietly(ctx, _ context.Context, a *attempt) error {
 	return w.append(ctx, a, w.quietAggregate(), store.Any())
 }
 
-// appendAndWait draws positions and lets the others pass.
+// appendAndWait draws positions and lets other transactions pass.
 func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
 	if err := w.appendQuietly(ctx, intake, a); err != nil {
 		return err
@@ -123,7 +122,7 @@ func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
 	return w.look(ctx, a)
 }
 
-// appendAgain draws again when the others have begun to pass.
+// appendAgain draws again when other transactions have begun to pass.
 func (w *writer) appendAgain(ctx, intake context.Context, a *attempt) error {
 	if err := w.appendQuietly(ctx, intake, a); err != nil {
 		return err
@@ -152,8 +151,7 @@ func (w *writer) rest(ctx, intake context.Context, a *attempt, d time.Duration) 
 	return err
 }
 
-// appendTwice draws again, and lets the others pass for longer than most of
-// them need.
+// appendTwice draws again, and waits for longer than most transactions need to pass.
 func (w *writer) appendTwice(ctx, intake context.Context, a *attempt) error {
 	if err := w.appendAgain(ctx, intake, a); err != nil {
 		return err
