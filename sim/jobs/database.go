@@ -7,11 +7,10 @@ import (
 	"github.com/pgfrontier/worker/sim/events"
 )
 
-// jobsTables are where the database itself writes down what becomes of jobs: the
-// transactions of enqueuers that were committed, every step of each job, what a claim of
-// a queue with a cap or a pause finds when it counts again, and the runs that were taken
-// from workers that counted as dead. A setting of an operator binds claims that begin a
-// second later.
+// jobsTables are where the database itself records what becomes of jobs: the committed transactions
+// of enqueuers, every step of each job, the counts that a claim of a queue with a cap or a pause
+// reads again, and the runs that were taken from workers that counted as dead. A setting of an
+// operator binds claims that begin a second later.
 const jobsTables = `
 CREATE TABLE sim_enqueuers (name TEXT NOT NULL, number BIGINT NOT NULL, PRIMARY KEY (name, number));
 CREATE TABLE sim_effects (job BIGINT NOT NULL, attempt INT NOT NULL, worker UUID NOT NULL, token TEXT NOT NULL);
@@ -59,7 +58,7 @@ CREATE TRIGGER sim_reset AFTER INSERT ON jobs_attempts FOR EACH ROW WHEN (NEW.ou
 // database is the database of a run of jobs.
 type database struct{ *events.Database }
 
-// clock is the server's time at ours of zero seconds, as it is used in statements.
+// clock is the server's time at zero seconds of the ledgers, for statements.
 func (d *database) clock(ctx context.Context, began time.Time) (zero time.Time, err error) {
 	sent := time.Now()
 	var theirs time.Time

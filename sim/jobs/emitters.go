@@ -49,13 +49,13 @@ var emitterFaults = []faultRow{
 // emittersOn is the fault that the emitters' scenario reads.
 const emittersOn = "emitter"
 
-// faultsOfEmitters are the faults of consumers into which that is turned.
+// faultsOfEmitters are the faults of consumers that the fault emittersOn turns on.
 func faultsOfEmitters(of map[string]float64) map[string]float64 {
 	x := of[emittersOn]
 	return map[string]float64{"crash": x, "cut": x, "stall": x, "restart": x}
 }
 
-// emitting is what the consumers that enqueue have for a scenario.
+// emitting is the scenario of the consumers that enqueue.
 func emitting(s Scenario) events.Scenario {
 	k := events.DrawKnobs(fault.Dice(s.Seed, "scenario of emitters"))
 	k.Calm, k.Outage = s.Knobs.Calm/2, s.Knobs.Outage
@@ -90,8 +90,7 @@ func asking(orders []order) (store.Event, error) {
 	return store.Event{AggregateType: "order", AggregateID: uuid.NewString(), EventType: "ordered", EventID: uuid.New(), Payload: payload}, err
 }
 
-// emitter is what the handlers of those consumers do beside their ledgers: it enqueues
-// what an event asks for.
+// emitter is the Injector of those consumers: it enqueues what an event asks for.
 type emitter struct {
 	of    *shared
 	tally stage.Tally // of what happens to their workers
@@ -149,8 +148,7 @@ func (o *operator) replay(ctx, _ context.Context) error {
 	return err
 }
 
-// tidy removes the notes of settled events, whatever a worker that leads does at the
-// same time.
+// tidy removes the notes of settled events. A leader may do the same at the same time.
 func (o *operator) tidy(ctx, _ context.Context) error {
 	t, err := tables.ParseJobs(store.Names{})
 	events, err2 := tables.Parse(store.Names{})

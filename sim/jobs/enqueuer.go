@@ -40,7 +40,7 @@ var enqueueFaults = []faultRow{
 	{Row: fault.New("quit", "cuts an enqueuer off before its COMMIT", enqueuersQuit), end: ending{0.05, (*enqueuer).quit}},
 }
 
-// enqueuer enqueues jobs in all the ways in which applications do, and writes down
+// enqueuer enqueues jobs in all the ways in which applications do, and records
 // what became of them.
 type enqueuer struct {
 	name   string
@@ -58,7 +58,7 @@ type enqueuer struct {
 	tokens int
 }
 
-// faultyAct is what a handler may be told to do, and what that is counted as.
+// faultyAct is an act of a handler, and what it is counted as.
 type faultyAct struct {
 	act    string
 	counts history.Fault
@@ -77,11 +77,11 @@ type enqueueAttempt struct {
 	tx      *sql.Tx
 	xid     string
 	entries []entry
-	event   string // that asks for the entries, or the key of the run that they are; empty: they are jobs of this transaction
+	event   string // the event that asks for the entries, or the key of their run; empty: they are jobs of this transaction
 	sent    bool   // its COMMIT
 }
 
-// keep takes down what became of the transaction.
+// keep records what became of the transaction.
 func (e *enqueuer) keep(a *enqueueAttempt, outcome string, why error) {
 	for i := range a.entries {
 		a.entries[i].Outcome = outcome
@@ -164,8 +164,8 @@ func (e *enqueuer) quit(_, _ context.Context, a *enqueueAttempt) error {
 	return nil
 }
 
-// learn asks what became of a transaction whose COMMIT got no answer. The ids of its jobs
-// do not tell: after a crash others may have them.
+// learn asks what became of a transaction whose COMMIT got no answer. The ids of its jobs prove
+// nothing: after a crash other jobs may have them.
 func (e *enqueuer) learn(ctx context.Context, a *enqueueAttempt) error {
 	var there bool
 	on := e.of.on

@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// keysOfJobs is how many keys there are of each sort: few, so that they meet.
+// keysOfJobs is the number of keys of each sort. It is small, so that jobs share keys.
 const keysOfJobs = 8
 
 // enqueue enqueues some jobs in the transaction: one or two, or many at once.
@@ -62,14 +62,14 @@ func (e *enqueuer) ask(ctx context.Context, a *enqueueAttempt) error {
 	return err
 }
 
-// token is one that no two jobs share.
+// token returns a token that no two jobs share.
 func (e *enqueuer) token() string {
 	e.tokens++
 	return fmt.Sprintf("%s-%d", e.name[len("writer "):], e.tokens)
 }
 
-// draw draws a job. Only one that is alone in its transaction has a key: two of the
-// same would meet themselves.
+// draw draws a job. Only a job that is alone in its transaction has a key: two jobs of one
+// transaction might draw the same.
 func (e *enqueuer) draw(alone bool) (x entry, job jobs.EnqueueParams) {
 	token := e.token()
 	queue := fault.OneOf(e.dice, e.knobs.Queues...).Name
@@ -101,7 +101,7 @@ func (e *enqueuer) draw(alone bool) (x entry, job jobs.EnqueueParams) {
 			x.Key = key
 			opts = append(opts, jobs.UniqueUntilStart(key))
 		case at < 0.35:
-			// The arguments must be the same for all who use the key, and so is the token.
+			// Jobs that use one key must have the same arguments, and so the same token.
 			x.Once = fmt.Sprintf("once %d", e.dice.IntN(2*keysOfJobs))
 			x.Token = x.Once
 			t = task{Token: x.Token}
@@ -118,8 +118,8 @@ func (e *enqueuer) draw(alone bool) (x entry, job jobs.EnqueueParams) {
 	return x, jobs.EnqueueParams{Args: args, Options: opts}
 }
 
-// drawBounds draws how often a job may fail, and how many workers may be lost with
-// it, for the most part as often as usual.
+// drawBounds draws how often a job may fail, and how many workers may be lost with it. Most jobs
+// have the defaults.
 func (e *enqueuer) drawBounds() (opts []jobs.EnqueueOption) {
 	if fault.Chance(e.dice, 0.1) {
 		opts = append(opts, jobs.MaxAttempts(1+e.dice.IntN(3)))

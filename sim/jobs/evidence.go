@@ -76,8 +76,8 @@ func (d *database) collect(ctx context.Context, j *history.Jobs, zero time.Time)
 	return err
 }
 
-// atRest counts the jobs that are due, those that run, the runs of flows and, before
-// that, the events and the ticks that may become jobs.
+// atRest counts what is left: the events and ticks that may become jobs, then the jobs that are due
+// or run, and the runs of flows.
 func (d *database) atRest(ctx context.Context) (r history.JobsRest, err error) {
 	if r.Behind, err = d.behind(ctx); err != nil {
 		return r, err

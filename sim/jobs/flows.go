@@ -67,7 +67,7 @@ type flowInput struct {
 	Items []plainTask
 }
 
-// task is that of a step.
+// task returns the task of a step.
 func (in flowInput) task(step string) task {
 	return task{Token: flowToken + in.Key + "/" + step, Acts: in.Acts[step]}
 }
@@ -127,7 +127,7 @@ func buildFlows() (all []*flow.Flow[flowInput], list *flow.Step[listTask, []plai
 	return all, list
 }
 
-// addStep adds a step of one of the kinds that jobs have, too.
+// addStep adds a step of one of the kinds of jobs.
 func addStep(f *flow.Flow[flowInput], s history.FlowStep, opts []flow.StepOption) flow.Dependency {
 	switch s.Kind {
 	case "tx":
@@ -181,7 +181,7 @@ func (e *enqueuer) startFlow(ctx context.Context, a *enqueueAttempt) error {
 	return err
 }
 
-// startedFlow is what the ledger says of a run. As one for which an event asks, it has no id.
+// startedFlow is the ledger's entry of a run. It has no id, like a job for which an event asks.
 func startedFlow(n int, key, who string) history.Enqueued {
 	return history.Enqueued{Token: key, Who: who, Flow: flows[n].Name, Asked: true}
 }
@@ -262,7 +262,7 @@ ORDER BY r.state = 'completed', random() LIMIT 1`).Scan(&run, &step, &failed)
 	return unlessOver(err)
 }
 
-// unlessOver is the error of an operator whom workers, or a crash, may have forestalled.
+// unlessOver returns err, or nil if workers or a crash may have forestalled the operator.
 func unlessOver(err error) error {
 	var ended *ops.StateError
 	if errors.Is(err, sql.ErrNoRows) || errors.Is(err, ops.ErrNotFound) || errors.As(err, &ended) {
@@ -271,7 +271,7 @@ func unlessOver(err error) error {
 	return err
 }
 
-// flowTables are where the database writes down what becomes of runs of flows: every
+// flowTables are where the database records what becomes of runs of flows: every
 // change of a run's state and of a step's, and each job of a step. A job that an operator
 // enqueues again has the meta of the first one, and is no job of the run.
 const flowTables = `
@@ -310,8 +310,8 @@ CREATE FUNCTION sim_flow_job() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER sim_flow_job AFTER INSERT ON jobs FOR EACH ROW WHEN (NEW.meta ? 'flow_step' AND current_query() LIKE '%flow_step%') EXECUTE FUNCTION sim_flow_job()`
 
-// collectFlows reads what became of runs of flows, and takes each job of a step down as
-// one that is to run, and those of a run that was cancelled as cancelled.
+// collectFlows reads what became of runs of flows. It adds each job of a step to the enqueued jobs,
+// and each job of a cancelled run to the cancelled ones.
 func (d *database) collectFlows(ctx context.Context, j *history.Jobs, zero time.Time) (err error) {
 	j.Flows = flows
 	const since = `extract(epoch FROM at - $1::timestamptz)::float8`

@@ -59,14 +59,14 @@ const (
 	actGoexit  = "goexit"
 	actLinger  = "linger"
 	actHang    = "hang"
-	actUndo    = "undo"   // of CompleteTx; elsewhere it is none
+	actUndo    = "undo"   // undoes CompleteTx; elsewhere no act
 	actSkip    = "skip"   // the step of a flow
 	actGamble  = "gamble" // to fail for good, or not: a retry of a run may go better
 )
 
 var errActed = errors.New("it was told to")
 
-// handlers are those of a worker.
+// handlers returns the handlers of a worker.
 func (n *node) handlers() *jobs.Handlers {
 	h := jobs.NewHandlers()
 	opts := []jobs.HandlerOption{jobs.Timeout(n.knobs.HandlerTimeout), jobs.MaxAttempts(maxAttempts), jobs.Retry(jobs.Exponential(30*time.Millisecond, 500*time.Millisecond))}
@@ -95,12 +95,12 @@ func (n *node) effect(ctx context.Context, tx *sql.Tx, h jobs.Header, t task) er
 	return err
 }
 
-// begin takes down that a handler has a job in flight.
+// begin records that a handler has a job in flight.
 func (n *node) begin(h jobs.Header, t task) (number int) {
 	return n.notes.begin(history.JobRun{Token: t.Token, ID: h.ID, Attempt: h.Attempt, Worker: n.id(), Name: n.Name})
 }
 
-// end takes down how it went. A process that is gone takes nothing down.
+// end records the outcome of a call. A process that is gone records nothing.
 func (n *node) end(number int, outcome string) {
 	if !n.gone.Load() {
 		n.notes.end(number, outcome)
@@ -132,7 +132,7 @@ func actOf(h jobs.Header, t task) string {
 	return ""
 }
 
-// act does what a handler is told to. The outcome is RunOK if it is to go on.
+// act does what a handler is told to. The outcome is RunOK if the handler is to go on.
 func (n *node) act(ctx context.Context, what string) (outcome string, err error) {
 	pause := n.between(0, 20*time.Millisecond)
 	switch what {
@@ -167,8 +167,8 @@ func (n *node) act(ctx context.Context, what string) (outcome string, err error)
 	return history.RunOK, nil
 }
 
-// complete completes its job in a transaction of its own, or rolls that back and
-// says nothing of it.
+// complete completes its job in a transaction of its own, or rolls the transaction back without an
+// error.
 func (n *node) complete(ctx context.Context, j *jobs.Job[completeTask]) (err error) {
 	t := j.Args.task
 	number, outcome := n.begin(j.Header, t), history.RunPanicked
@@ -199,8 +199,8 @@ func (n *node) complete(ctx context.Context, j *jobs.Job[completeTask]) (err err
 	return nil
 }
 
-// runBatch runs a handler of many jobs. One that is told to panic or to hang takes
-// the others along; the worker finds out which it was.
+// runBatch runs a handler of many jobs. A job that panics or hangs fails the others, too: the
+// worker must find out which job it was.
 func runBatch[T jobs.Args](ctx context.Context, n *node, all []*jobs.Job[T], taskOf func(T) task, work func(*jobs.Job[T]) error) error {
 	numbers, outcomes := make([]int, len(all)), make([]string, len(all))
 	for i, j := range all {

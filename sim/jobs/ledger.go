@@ -24,8 +24,8 @@ type ledger struct {
 	waited   int
 	outages  []history.Outage
 	slow     []history.Outage
-	calls    map[call]int // where the runs are that processes tell of
-	ids      []int64      // committed, for those who cancel
+	calls    map[call]int // index in runs, of running calls in other processes
+	ids      []int64      // of committed jobs, to be cancelled
 }
 
 // call names a call of a handler in a process.
@@ -54,7 +54,7 @@ func (b *ledger) lock() (unlock func()) {
 // now is the time in the ledgers.
 func (b *ledger) now() float64 { return time.Since(b.began).Seconds() }
 
-// enqueue takes down what became of jobs in a transaction.
+// enqueue records what became of jobs in a transaction.
 func (b *ledger) enqueue(all []entry) {
 	defer b.lock()()
 	for _, x := range all {
@@ -75,7 +75,7 @@ func (b *ledger) recent(back int) int64 {
 	return 0
 }
 
-// cancel takes down that somebody wants a job to end. The answer follows.
+// cancel records a request to cancel a job. answered records the answer.
 func (b *ledger) cancel(id int64) (answered func(was string)) {
 	defer b.lock()()
 	n := len(b.cancels)
@@ -86,7 +86,7 @@ func (b *ledger) cancel(id int64) (answered func(was string)) {
 	}
 }
 
-// begin takes down the begin of a run, and returns its number.
+// begin records the begin of a run, and returns its number.
 func (b *ledger) begin(r history.JobRun) (n int) {
 	defer b.lock()()
 	r.Began = b.now()
@@ -94,7 +94,7 @@ func (b *ledger) begin(r history.JobRun) (n int) {
 	return len(b.runs) - 1
 }
 
-// end takes down how a run has ended.
+// end records how a run has ended.
 func (b *ledger) end(n int, outcome string) {
 	defer b.lock()()
 	b.runs[n].Ended, b.runs[n].Outcome = b.now(), outcome
@@ -105,8 +105,8 @@ func (b *ledger) tell(t history.Told) {
 	b.told = append(b.told, t)
 }
 
-// take takes down what a process tells of its worker. It reports whether that was for
-// this ledger only, and not for the history.
+// take takes a record of a worker's process. It reports whether the record was for this ledger
+// only, and not for the history.
 func (b *ledger) take(r history.Record) (all bool) {
 	switch about := r.About.(type) {
 	case history.Runner:
@@ -125,7 +125,7 @@ func (b *ledger) take(r history.Record) (all bool) {
 	return false
 }
 
-// called takes down a run that a process has told of, by the clock of the process.
+// called records a run that a process reports, by the clock of the process.
 func (b *ledger) called(c call, r history.JobRun) {
 	defer b.lock()()
 	if n, begun := b.calls[c]; begun {
@@ -147,7 +147,7 @@ func (b *ledger) waitedFor() {
 	b.waited++
 }
 
-// add takes down a new worker.
+// add records a new worker.
 func (b *ledger) add(r history.Runner) {
 	defer b.lock()()
 	known := b.known(r.Name)
@@ -160,7 +160,7 @@ func (b *ledger) runner(name string) history.Runner {
 	return *b.known(name)
 }
 
-// known is the worker of a name. A process is known before it tells its worker's ID.
+// known is the worker of a name. A process is known before it reports its worker's ID.
 func (b *ledger) known(name string) *history.Runner {
 	if b.runners[name] == nil {
 		b.runners[name] = &history.Runner{Name: name}
@@ -169,7 +169,7 @@ func (b *ledger) known(name string) *history.Runner {
 	return b.runners[name]
 }
 
-// fault takes down that something happens to workers.
+// fault records that something happens to workers.
 func (b *ledger) fault(names ...string) {
 	defer b.lock()()
 	for _, name := range names {
@@ -177,20 +177,20 @@ func (b *ledger) fault(names ...string) {
 	}
 }
 
-// crash takes down that a worker is gone.
+// crash records that a worker is gone.
 func (b *ledger) crash(name string) {
 	b.fault(name)
 	defer b.lock()()
 	b.known(name).GoneAt = b.now()
 }
 
-// outage takes down that something kept the server from its work from then until now.
+// outage records that something kept the server from its work from then until now.
 func (b *ledger) outage(from time.Time) {
 	defer b.lock()()
 	b.outages = append(b.outages, history.Outage{From: from.Sub(b.began).Seconds(), To: b.now()})
 }
 
-// slowness takes down that the machine has not kept up from then until now.
+// slowness records that the machine has not kept up from then until now.
 func (b *ledger) slowness(from time.Time) {
 	defer b.lock()()
 	b.slow = append(b.slow, history.Outage{From: from.Sub(b.began).Seconds(), To: b.now()})

@@ -31,7 +31,7 @@ var mannerFaults = []faultRow{
 		operator: (*operator).takeID},
 }
 
-// setClock is that of workers of consumers.
+// setClock is the same fault as that of workers of consumers.
 func (s *slot) setClock(ctx, intake context.Context, at point) error {
 	s.of.faultAll()
 	if err := s.ShiftTimes(ctx, "jobs_workers", "jobs_leader"); err != nil || !fault.Chance(s.Dice, 0.5) {
@@ -63,8 +63,9 @@ func (e *enqueuer) enqueueOddly(ctx, intake context.Context, a *enqueueAttempt) 
 // occupied is the kind of the jobs in the history that are in the way.
 const occupied = "occupied"
 
-// takeID puts a job into the history that has the id of one that runs. What becomes of that
-// one cannot be stored until this is removed. Its handler completes nothing itself.
+// takeID puts a job into the history with the id of a running job. The outcome of the running job
+// cannot be stored until the other is removed. The handler of the running job completes nothing
+// itself.
 func (o *operator) takeID(ctx, intake context.Context) error {
 	o.of.unableAll()
 	var id int64

@@ -25,14 +25,14 @@ type node struct {
 	worker  *jobs.Worker
 	notes   notes
 	armed   atomic.Pointer[network.Failpoint]
-	gone    atomic.Bool // it was crashed: what its handlers still do, nobody hears
-	unable  atomic.Bool // it may not be able to store what became of some runs: connections died in silence, or an id is taken
+	gone    atomic.Bool // it was crashed: its handlers record nothing more
+	unable  atomic.Bool // it may not be able to store outcomes: a connection died in silence, or an id is taken
 
 	dice   *rand.Rand // of all handlers
 	dicing sync.Mutex
 }
 
-// notes is where a worker's handlers and its observer take down what they did.
+// notes is where a worker's handlers and its observer record what they did.
 type notes interface {
 	begin(r history.JobRun) (number int)
 	end(number int, outcome string)
@@ -64,7 +64,7 @@ func (n *node) Broke() bool { return false }
 
 func (n *node) Stop() { n.worker.Stop() }
 
-// crash ends the process: no goodbye.
+// crash ends the process, without a clean stop.
 func (n *node) crash(how func(*network.Network)) {
 	n.gone.Store(true)
 	how(n.Net)

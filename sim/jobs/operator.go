@@ -74,7 +74,7 @@ func (o *operator) change(ctx context.Context, queue string, do func() error) er
 	return nil
 }
 
-// did counts what the operator did, and writes it down.
+// did counts and records what the operator did.
 func (o *operator) did(f history.Fault, queue, what string) {
 	o.of.Tally.Add(f, 1)
 	o.of.History.Add("", queue, history.FaultInjected, history.Injection{Fault: f, Where: what})
@@ -196,7 +196,7 @@ func (o *operator) cancelOne(ctx context.Context, id int64) error {
 	return nil
 }
 
-// unlessTaken is the error of a job that cannot end while another one in the history has its id.
+// unlessTaken returns err, or nil if a job cannot end because another in the history has its id.
 func unlessTaken(err error) error {
 	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
 		return nil

@@ -38,8 +38,8 @@ func Connections(workers, enqueuers int) int {
 	return 2*workerConnections*workers + 2*events.PoolSize(2)*emitters + enqueuers + 20
 }
 
-// New prepares a run of jobs with the server of its database; without a driver, with
-// workers in this process.
+// New prepares a run of jobs on the server of its database. Without a driver, the workers are in
+// this process.
 func New(ctx context.Context, p stage.Plan, scenario Scenario, on *server.Instance, driver stage.Driver) (*Simulation, error) {
 	on.Mortal = on.Mortal || anyOn(scenario.Faults, func(f faultRow) bool { return f.outage })
 	on.Async = anyOn(scenario.Faults, func(f faultRow) bool { return f.async })
@@ -78,8 +78,8 @@ func newSimulation(p stage.Plan, scenario Scenario, on *database, driver stage.D
 	return s
 }
 
-// Run makes the run, judges it, and reports what the oracle found. An error says that ctx
-// ended; then there is a report of what was done until then.
+// Run makes the run, judges it, and reports what the oracle found. If ctx ends, it returns an error
+// with a report of what was done until then.
 func (s *Simulation) Run(ctx context.Context) (*oracle.Report, error) {
 	err := s.Execute(ctx, s.act, s.comeToRest, s.stop, s.observe, s.pulse)
 	if ctx.Err() == nil {
@@ -245,14 +245,14 @@ func (s *Simulation) observe(ctx context.Context) {
 	}
 }
 
-// stop ends all workers and takes down how they end.
+// stop ends all workers and records how they end.
 func (s *Simulation) stop(ctx context.Context) {
 	s.Stop(ctx, append(stage.StopAll(ctx, s.slots), stage.StopAll(ctx, s.emitting)...))
 }
 
-// pulse writes a row over and over, on a connection of its own as heartbeats do, until ctx
-// ends. It takes down when that takes half of the time in which workers have to send theirs: the
-// machine does not keep up then.
+// pulse writes a row over and over until ctx ends, on a connection of its own, as heartbeats do. If
+// a write takes half of the time that workers have for theirs, it records that the machine does not
+// keep up.
 func (s *Simulation) pulse(ctx context.Context) {
 	var conn *sql.Conn
 	defer func() {

@@ -76,8 +76,7 @@ func drawKnobs(r *rand.Rand) Knobs {
 // leaving is how long a worker takes to store what became of its jobs, and to leave.
 const leaving = 30 * time.Second
 
-// EndBound is how long a worker may take to end that is told to: to finish what it runs, and
-// to leave.
+// EndBound is how long a worker that is told to end may take: to finish what it runs, and to leave.
 func (k Knobs) EndBound(b harness.Bounds) time.Duration {
 	return k.ShutdownTimeout + b.Of(leaving)
 }
@@ -100,11 +99,10 @@ func (s Scenario) deadAfter() time.Duration {
 	return timeout + s.Knobs.RescueDelay
 }
 
-// rescueBound is how long the jobs of a worker that has crashed may wait for another:
-// until it counts as dead, and so does a leader that has crashed with it, then the
-// rescue's delay, and one statement, for which a connection may have to be made while
-// all others make theirs. All of that is settings of the library: a slow machine has no
-// more time.
+// rescueBound is how long the jobs of a crashed worker may wait for another. It is a sum: the time
+// until the worker counts as dead, and a leader that crashed with it; the rescue's delay; and one
+// statement, whose connection may have to be made while all others make theirs. These are settings
+// of the library: a slow machine has no more time.
 func (s Scenario) rescueBound() time.Duration {
 	timeout := s.Knobs.HeartbeatTimeout
 	if s.Faults[stage.TimeoutsOn] > 0 {
@@ -113,7 +111,7 @@ func (s Scenario) rescueBound() time.Duration {
 	return 2*timeout + s.Knobs.RescueDelay + statementLimit
 }
 
-// options are those of a worker.
+// options are the options of a worker.
 func (k Knobs) options(listen string) []jobs.Option {
 	all := []jobs.Option{
 		jobs.WithConcurrency(k.Concurrency),

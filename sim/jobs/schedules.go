@@ -20,7 +20,7 @@ import (
 	"github.com/pgfrontier/worker/sim/stage"
 )
 
-// workerSchedule is a schedule that every worker has, of the version that it is of.
+// workerSchedule is a schedule that every worker has, with the times of the worker's version.
 type workerSchedule struct {
 	name    string
 	catchUp int
@@ -35,10 +35,10 @@ var workerSchedules = []workerSchedule{
 	{"deployed", 1, kinds[0], []time.Duration{700 * time.Millisecond, 300 * time.Millisecond}},
 }
 
-// operated are those that operators pause and remove.
+// operated are the schedules that operators pause and remove.
 var operated = workerSchedules[1:]
 
-// multiples is a Spec, of each multiple of a period.
+// multiples is a Spec with a tick at each multiple of a period.
 type multiples time.Duration
 
 func (m multiples) Next(t time.Time) time.Time {
@@ -81,8 +81,8 @@ func (n *node) start(ctx context.Context) error {
 	return n.worker.Start(ctx)
 }
 
-// runSchedules runs the schedules until ctx ends. Who could not start, as the server was
-// away, starts again.
+// runSchedules runs the schedules until ctx ends. If they could not start, as the server was away,
+// it starts them again.
 func (n *node) runSchedules(ctx context.Context) {
 	var all []schedule.Schedule
 	for _, s := range workerSchedules {
@@ -113,7 +113,7 @@ var scheduleFaults = []faultRow{
 		operator: (*operator).forget},
 }
 
-// counted counts an injection as this, too.
+// counted counts an injection as another fault, too.
 func counted(as history.Fault, inject func(s *slot, ctx, intake context.Context, at point) error) func(s *slot, ctx, intake context.Context, at point) error {
 	return func(s *slot, ctx, intake context.Context, at point) error {
 		err := inject(s, ctx, intake, at)
@@ -147,8 +147,7 @@ func (o *operator) forget(ctx, _ context.Context) error {
 	return unlessGone(err)
 }
 
-// unlessGone is the error of an operator whom another one, or a crash, may have
-// forestalled.
+// unlessGone returns err, or nil if another operator or a crash may have forestalled the operator.
 func unlessGone(err error) error {
 	if errors.Is(err, ops.ErrNotFound) || errors.Is(err, ops.ErrUnchanged) {
 		return nil
@@ -176,7 +175,7 @@ func (s *shared) haltAll(ctx context.Context) error {
 	return nil
 }
 
-// scheduleTables are where the database writes down what becomes of schedules: every
+// scheduleTables are where the database records what becomes of schedules: every
 // change of a row, each job of a tick, and how often two fought for one.
 const scheduleTables = `
 CREATE TABLE sim_schedules (seq BIGSERIAL PRIMARY KEY, at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), tx TEXT NOT NULL DEFAULT pg_current_xact_id()::text,
@@ -215,8 +214,8 @@ CREATE FUNCTION sim_fight() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER sim_fight AFTER UPDATE ON jobs_schedules REFERENCING NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION sim_fight()`
 
-// collectSchedules reads what became of schedules, and takes each job of a tick down as
-// one that is to run.
+// collectSchedules reads what became of schedules, and adds each job of a tick to the enqueued
+// jobs.
 func (d *database) collectSchedules(ctx context.Context, j *history.Jobs, zero time.Time) (err error) {
 	for _, s := range workerSchedules {
 		one := history.Schedule{Name: s.name, CatchUp: s.catchUp}
@@ -241,7 +240,7 @@ func (d *database) collectSchedules(ctx context.Context, j *history.Jobs, zero t
 	known := map[string]bool{}
 	for _, t := range j.Ticks {
 		known[t.Token] = true
-		// When it became visible nobody knows: it has no ID, as those that events ask for.
+		// The time of its commit is not known: it has no ID, like the jobs that events ask for.
 		j.Enqueued = append(j.Enqueued, history.Enqueued{
 			Token: t.Token, Who: "schedule " + t.Schedule, Kind: t.Kind, Queue: t.Queue, Outcome: history.EnqueueCommitted, At: time.UnixMicro(t.At).Sub(zero).Seconds(),
 		})

@@ -38,7 +38,7 @@ var serverFaults = []faultRow{
 		seldom: true, async: true},
 }
 
-// terminating ends a backend of the worker. It is to recover by itself.
+// terminating ends a backend of the worker. The worker must recover by itself.
 func terminating(f history.Fault, whose string) func(s *slot, ctx, intake context.Context, at point) error {
 	return func(s *slot, ctx, intake context.Context, at point) error {
 		var ended bool
@@ -54,8 +54,7 @@ func terminating(f history.Fault, whose string) func(s *slot, ctx, intake contex
 	}
 }
 
-// crashing crashes the server while a worker works. Nothing that a worker loses
-// then is a fault of somebody's.
+// crashing crashes the server while a worker works. What workers lose then is nobody's fault.
 func crashing(f history.Fault, kill func(*server.Instance, context.Context, string) (bool, error), start bool) func(s *slot, ctx, intake context.Context, at point) error {
 	return func(s *slot, ctx, intake context.Context, at point) error {
 		var killed bool

@@ -21,7 +21,7 @@ type shared struct {
 	emits    bool                   // there are consumers that enqueue what events ask for
 }
 
-// faultAll takes down that something happens to all workers.
+// faultAll records that a fault affects all workers.
 func (s *shared) faultAll() {
 	for _, p := range s.places {
 		if n := p.Current(); n != nil {
@@ -30,7 +30,7 @@ func (s *shared) faultAll() {
 	}
 }
 
-// unableAll takes down that any worker may be unable to store the end of a run.
+// unableAll records that any worker may be unable to store the end of a run.
 func (s *shared) unableAll() {
 	s.faultAll()
 	for _, p := range s.places {

@@ -76,20 +76,20 @@ func (p point) found(there bool) string {
 	return p.where
 }
 
-// The lists that statements are given tell them apart, in every way to send them:
-// that of a claim begins with the priority of a lane, those of what starts or ends
-// runs with the id of one, or they are two arrays, of ids and of claims.
+// The lists in the parameters distinguish statements in every exec mode. The list of a claim begins
+// with the priority of a lane. The list of a start or an end begins with a run's id, or there are
+// two arrays, of ids and of claims.
 func sendsClaim(b []byte) bool { return bytes.Contains(b, []byte(`[{"p":`)) }
 
 func sendsEnd(b []byte) bool { return bytes.Contains(b, []byte(`[{"id":`)) || runArrays.Match(b) }
 
-// What places a schedule, or moves it on, has the fingerprint of its times.
+// A statement that places a schedule, or moves it on, has the fingerprint of its times.
 func sendsTick(b []byte) bool { return fingerprint.Match(b) }
 
 var fingerprint = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 
-// What tells of the ends of flows' steps, or spreads a list, has their ids: a run's
-// number is above the thirtieth bit.
+// A statement that reports the ends of flows' steps, or spreads a list, has the ids of steps: a
+// run's number is above the thirtieth bit.
 func sendsTell(b []byte) bool { return stepIDs.Match(b) }
 
 var stepIDs = regexp.MustCompile(`\[[0-9]{10,}[],]`)
@@ -107,7 +107,7 @@ func (s *slot) run(ctx, intake context.Context) error {
 	})
 }
 
-// inject injects a fault at a point, or at last without one. It does nothing if
+// inject injects a fault at a point or, if it is not reached, without one. It does nothing if
 // intake ends first.
 func (s *slot) inject(intake context.Context, at point, do func()) (injected, there bool) {
 	p := network.NewFailpoint(do)

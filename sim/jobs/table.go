@@ -17,7 +17,7 @@ import (
 // a seed draws.
 var faultRows = slices.Concat(workerFaults, serverFaults, handlerFaults, operatorFaults, emitterFaults, enqueueFaults, scheduleFaults, flowFaults, mannerFaults)
 
-// Faults is what they are.
+// Faults has the fault.Row of each of faultRows.
 var Faults = func() (t fault.Table) {
 	for _, f := range faultRows {
 		t = append(t, f.Row)
@@ -25,7 +25,7 @@ var Faults = func() (t fault.Table) {
 	return t
 }()
 
-// injections are those of all faults, as often as the faults are intense.
+// injections are the injections of all faults, each as often as its fault is intense.
 func injections(on map[string]float64) (all []fault.Card[injection]) {
 	for _, f := range faultRows {
 		for _, i := range f.worker {
@@ -54,7 +54,7 @@ func drawFaults(seed uint64) map[string]float64 {
 	return drawn
 }
 
-// anyOn reports whether a fault is on that is of a kind.
+// anyOn reports whether a fault of a kind is on.
 func anyOn(on map[string]float64, is func(faultRow) bool) bool {
 	return slices.ContainsFunc(faultRows, func(f faultRow) bool { return on[f.Name] > 0 && is(f) })
 }
@@ -62,8 +62,7 @@ func anyOn(on map[string]float64, is func(faultRow) bool) bool {
 // counters are what a run of jobs counts before its faults, in the order of printing.
 var counters = []history.Fault{enqueuesCommitted, stage.Conflicts, stage.TransactionsBrokenOff, stage.SlowStarts}
 
-// Draw makes the scenario of a seed, for a run of that length. The seed draws the faults
-// if they are nil.
+// Draw makes the scenario of a seed, for a duration. If faults is nil, the seed draws them.
 func Draw(seed uint64, duration time.Duration, faults map[string]float64) Scenario {
 	r := fault.Dice(seed, "scenario of jobs")
 	s := Scenario{Seed: seed, Knobs: drawKnobs(r), Faults: faults}

@@ -35,8 +35,7 @@ func newEnqueuer(n int, s *shared) *enqueuer {
 	return e
 }
 
-// run enqueues until intake ends. It returns an error if something happens that is
-// none of the faults.
+// run enqueues until intake ends. It returns an error that no fault explains.
 func (e *enqueuer) run(ctx, intake context.Context) (err error) {
 	defer func() { err = errors.Join(err, e.db.Close()) }()
 	for backoff.Sleep(intake, time.Duration(e.dice.ExpFloat64()*float64(e.knobs.Pause)*e.of.Tally.Slowdown())) {
@@ -81,8 +80,8 @@ func (e *enqueuer) act(ctx, intake context.Context) error {
 	return e.excuse(ctx, a, err)
 }
 
-// chooseEnd draws how the transaction ends. One with an event or a run of a flow is
-// seldom left to end plainly: it may come late.
+// chooseEnd draws how the transaction ends. A transaction with an event or a run of a flow seldom
+// ends plainly: it may come late.
 func (e *enqueuer) chooseEnd(a *enqueueAttempt) ending {
 	at := e.dice.Float64()
 	if a.event != "" {

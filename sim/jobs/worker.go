@@ -57,9 +57,9 @@ func RunWorker(ctx context.Context, r stage.Role, s Scenario, config *pgx.ConnCo
 	return n.start(ctx)
 }
 
-// distantNotes are the notes of a worker that is in a process of its own. Each is told
-// before the handler goes on, so a process that is killed has told what it did. What
-// the observer says is in the history, which tells it, too.
+// distantNotes are the notes of a worker in a process of its own. Each note is sent before the
+// handler goes on, so a process that is killed has reported what it did. What the observer reports
+// is in the history, which is sent, too.
 type distantNotes struct {
 	who     string
 	began   time.Time // the run's

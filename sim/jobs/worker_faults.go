@@ -35,7 +35,7 @@ var workerFaults = []faultRow{
 		worker: at((*slot).restart, inRun, inRun, inRun)},
 }
 
-// crash ends the process at once: no goodbye.
+// crash ends the process at once, without a clean stop.
 func (s *slot) crash(ctx, intake context.Context, at point) error {
 	return s.end(ctx, intake, at, (*network.Network).Crash, 0)
 }
@@ -73,7 +73,7 @@ func (s *slot) countCrash(at point, there bool) {
 	}
 }
 
-// cut resets the worker's connections. It is to recover by itself.
+// cut resets the worker's connections. The worker must recover by itself.
 func (s *slot) cut(_, intake context.Context, at point) error {
 	if injected, there := s.inject(intake, at, func() {
 		s.of.ledger.fault(s.Node.Name)
