@@ -8,16 +8,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// Evidence is all that the oracle judges by. What the writers and the harness
-// did stems from their own ledgers, the rest was read from the database. What
-// there can be much of is left out of its JSON: it is saved line by line.
+// Evidence is all that the oracle judges by. What the writers and the harness did is from their own
+// ledgers, the rest was read from the database. Long lists are left out of its JSON: they are saved
+// line by line.
 type Evidence struct {
 	Consumers []Scope `json:"consumers"`
-	// Strict demands the order of positions of late events, too: there must
-	// be none.
+	// Strict demands that no event is late: all come in the order of positions.
 	Strict bool `json:"strict"`
-	// Forgetful are workers that do not wait for their commits to be safe: a
-	// crash of the server may take the last of them back.
+	// Forgetful says that workers do not wait for their commits to be safe: a crash of the server
+	// may take the last of them back.
 	Forgetful bool `json:"forgetful"`
 	// History, if there is one, is what the findings refer to.
 	History *History `json:"-"`
@@ -26,17 +25,17 @@ type Evidence struct {
 	Unsure    [][]Event `json:"-"`                // the transactions that a crash may have taken back: committed asynchronously, some time before it
 	Abandoned []Event   `json:"-"`                // that writers rolled back; a server that crashed may give their positions to others
 	Misled    []string  `json:"misled,omitempty"` // what the store let writers do although it must not
-	Refused   int       `json:"refused"`          // what it refused, as it must
+	Refused   int       `json:"refused"`          // what the store refused, as it must
 
 	Breaches   []Breach    `json:"breaches,omitempty"`
 	Repairs    []Repair    `json:"repairs,omitempty"`
 	Restores   []Restore   `json:"restores,omitempty"`   // of a cold copy of the server
 	Placements []Placement `json:"placements,omitempty"` // of the consumers, each when it first got a checkpoint
 	Kept       int         `json:"kept,omitempty"`       // times that WaitFor said that a consumer had handled an event, and it had
-	Unkept     []string    `json:"unkept,omitempty"`     // times that it had not
+	Unkept     []string    `json:"unkept,omitempty"`     // such answers that were wrong
 	Selected   []Selected  `json:"selected,omitempty"`   // by consumers whose builds differ, those of each in their order
 	Sound      int         `json:"sound,omitempty"`      // sessions in a worker's pool that were as they had been opened
-	Unsound    []string    `json:"unsound,omitempty"`    // those that were not
+	Unsound    []string    `json:"unsound,omitempty"`    // sessions that were not
 
 	Log    []Event `json:"-"` // the events table, in order of position
 	Ledger []Entry `json:"-"` // what the consumers applied, in the order in which they did
@@ -46,8 +45,8 @@ type Evidence struct {
 	Forgotten  []Skip      `json:"-"` // open ranges that went when a consumer was set back
 	// PausedParts is how often an operator paused a unit while its consumer was split.
 	PausedParts int `json:"paused_parts,omitempty"`
-	// Rewatched are positions that a unit had passed as void, and that another part
-	// watched: so what they were merged into watches them.
+	// Rewatched are positions that a unit had passed as void, and that another part watched. The
+	// unit into which both were merged watches them.
 	Rewatched []Skip `json:"-"`
 
 	Unauthorized []UnauthorizedBatch `json:"-"`
@@ -61,10 +60,10 @@ type Evidence struct {
 	// Jobs is the evidence of a run of jobs, which has none of the consumers'.
 	Jobs *Jobs `json:"jobs,omitempty"`
 
-	// Incomplete is evidence of a run that ended before it came to rest, or whose tables
-	// were not read to the end. What is not there proves nothing.
+	// Incomplete says that the run ended before it came to rest, or that its tables were not read
+	// to the end. What is not there proves nothing.
 	Incomplete bool `json:"incomplete,omitempty"`
-	// Unread are tables that could not be read, or not all of them.
+	// Unread says that not all tables could be read.
 	Unread bool `json:"unread,omitempty"`
 	// Harness is the failure of the harness that ended the run, nil if there was none.
 	Harness *HarnessFailure `json:"harness,omitempty"`
@@ -78,7 +77,7 @@ type HarnessFailure struct {
 	Step  string        `json:"step"`            // what it did, "the copy of the server"
 	Bound time.Duration `json:"bound,omitempty"` // by when it had to be done, if that was exceeded
 	Error string        `json:"error"`
-	// First is what an earlier run with the same seed, and half the time, could not do.
+	// First is the failure of an earlier run with the same seed, and half the time.
 	First *HarnessFailure `json:"first,omitempty"`
 }
 
@@ -186,8 +185,8 @@ func (s Skip) String() string {
 	return fmt.Sprintf("%d %s in [%d, %d]", s.Missing, s.State, s.First, s.Last)
 }
 
-// Placement is the first checkpoint of a consumer. What is visible up to there
-// is none of its business, and whatever commits later lies above it.
+// Placement is the first checkpoint of a consumer. The consumer does not get what is visible up to
+// there. Whatever commits later lies above it.
 type Placement struct {
 	Consumer string `json:"consumer"`
 	Position int64  `json:"position"`
@@ -198,15 +197,15 @@ type Placement struct {
 type Breach struct {
 	Consumer string `json:"consumer"`
 	Worker   string `json:"worker"`
-	Batch    string `json:"batch,omitempty"` // a transaction of it: what that has written may be applied again
+	Batch    string `json:"batch,omitempty"` // a transaction of the batch: its events may be applied again
 	// Ended reports that the server has confirmed the end of that transaction, so
 	// the worker must end, too. If it was a COMMIT, the repair must be audited.
 	Ended     bool `json:"ended,omitempty"`
 	Committed bool `json:"committed,omitempty"`
-	// Life is that of the server when the handler began to break the rules.
+	// Life is the server's life in which the handler began to break the rules.
 	Life int64 `json:"life,omitempty"`
-	// Unknown are positions of which the worker says, as it ends, that it does
-	// not know whether they were handled: an operator is to check.
+	// Unknown are positions of which the ending worker does not know whether they were handled. An
+	// operator must check.
 	Unknown *Span `json:"unknown,omitempty"`
 }
 
@@ -215,7 +214,7 @@ type Repair struct {
 	Consumer string `json:"consumer"`
 	From     int64  `json:"from"`
 	To       int64  `json:"to"`
-	// Transaction is the handler's, as 32 bits tell it.
+	// Transaction is the handler's, in 32 bits.
 	Transaction string `json:"transaction,omitempty"`
 }
 
@@ -274,15 +273,15 @@ type UnauthorizedBatch struct {
 	Batch    string `json:"batch"` // its transaction
 }
 
-// Assignment is one that a worker has written.
+// Assignment is an assignment that a worker has written.
 type Assignment struct {
 	Consumer string `json:"consumer"` // that it assigned
 	Worker   string `json:"worker"`   // that wrote it
 	Led      bool   `json:"led"`      // it was the leader then
 }
 
-// Sighting is what a writer saw of the consumers while a transaction of its
-// own, the owner of these positions, had not been told to commit yet.
+// Sighting is the consumers' positions as a writer saw them while its own transaction, which owns
+// these positions, had not been told to commit yet.
 type Sighting struct {
 	Positions []int64    `json:"positions"`
 	Standings []Standing `json:"standings"`

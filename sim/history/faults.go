@@ -4,8 +4,8 @@ package history
 // counted and printed.
 type Fault string
 
-// The faults that the oracle knows, and those that both packages sim and chaos
-// count. All others stand in the tables of these.
+// The faults that the oracle knows, and those that both packages sim and chaos count. All others
+// are in the tables of these packages.
 const (
 	Killed        Fault = "worker processes killed"
 	LeadersKilled Fault = "worker processes killed that led"

@@ -1,7 +1,6 @@
-// Package history is what is written down while workers are put to the test,
-// and afterwards: the records of what happened, and the evidence that the
-// oracle judges by. It knows neither workers nor databases, so that any driver
-// can write it, and any reader can judge it again.
+// Package history has the records of what happened while workers were tested, and the evidence that
+// the oracle judges by. It knows neither workers nor databases, so that any driver can write it,
+// and any reader can judge it again.
 package history
 
 import (
@@ -31,10 +30,10 @@ func New(began time.Time) *History { return &History{began: began} }
 // Tell is a history that keeps nothing: each record goes to tell, one at a time.
 func Tell(began time.Time, tell func(Record)) *History { return &History{began: began, tell: tell} }
 
-// Of is the history of records that were written down before.
+// Of is the history of earlier records.
 func Of(records []Record) *History { return &History{began: time.Now(), records: records} }
 
-// Add writes down what happened just now.
+// Add records what happened just now.
 func (h *History) Add(who, consumer string, kind Kind, about any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,10 +45,10 @@ func (h *History) Add(who, consumer string, kind Kind, about any) {
 	h.records = append(h.records, Record{len(h.records) + 1, at, who, consumer, kind, about})
 }
 
-// Take writes down what somebody else tells, just now.
+// Take adds a record of another process, at the present time.
 func (h *History) Take(r Record) { h.Add(r.Who, r.Consumer, r.Kind, r.About) }
 
-// Records are all that there are by now.
+// Records are all records so far.
 func (h *History) Records() []Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()

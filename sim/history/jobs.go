@@ -19,7 +19,7 @@ type Jobs struct {
 	Emitted     Emitted    `json:"emitted"`           // what consumers of events did
 	Schedules   []Schedule `json:"schedules"`         // that all workers have
 	Fought      int64      `json:"fought"`            // times that a worker came second to a tick
-	Flows       []Flow     `json:"flows"`             // that runs are started of
+	Flows       []Flow     `json:"flows"`             // of which runs are started
 
 	Enqueued []Enqueued       `json:"-"` // by the enqueuers
 	Cancels  []Cancel         `json:"-"` // by clients
@@ -49,7 +49,7 @@ type Runner struct {
 	GoneAt float64 `json:"gone_at,omitempty"`
 }
 
-// Outage is when the server was away, or a fault kept it from working as usual; or when the
+// Outage is a time in which the server was away, a fault kept it from working as usual, or the
 // machine did not keep up.
 type Outage struct {
 	From float64 `json:"from"`
@@ -68,7 +68,7 @@ type Enqueued struct {
 	Existing bool     `json:"existing,omitempty"` // another job had the key
 	Key      string   `json:"key,omitempty"`      // of Unique
 	Once     string   `json:"once,omitempty"`     // key of Once
-	Asked    bool     `json:"asked,omitempty"`    // by an event, for which a consumer enqueues it: its ID is 0
+	Asked    bool     `json:"asked,omitempty"`    // a consumer enqueues the job for an event: its ID is 0
 	Flow     string   `json:"flow,omitempty"`     // it is a run of that flow, and no job
 	Far      bool     `json:"far,omitempty"`      // due long after the run
 	Acts     []string `json:"acts,omitempty"`     // what its handler is to do, run by run
@@ -100,10 +100,10 @@ type JobRun struct {
 	Outcome string  `json:"outcome,omitempty"`
 }
 
-// HandlerRun is a call of a handler with a job, as the worker's process tells it:
-// when it begins, and again when it has ended.
+// HandlerRun is a call of a handler with a job. The worker's process reports it when the call
+// begins, and again when it has ended.
 type HandlerRun struct {
-	N int `json:"n"` // the same in both, and in no other of the process
+	N int `json:"n"` // number of the call in its process
 	JobRun
 }
 
@@ -268,7 +268,7 @@ type ScheduleChange struct {
 	Resumed   int64  `json:"resumed,omitempty"` // the last time that it was
 }
 
-// Tick is a job that a schedule enqueued, as the database took it down. Times are
+// Tick is a job that a schedule enqueued, as the database recorded it. Times are
 // microseconds since the epoch.
 type Tick struct {
 	At       int64  `json:"at"`
@@ -281,7 +281,7 @@ type Tick struct {
 	Token    string `json:"token"` // "tick quick 1767225600250000": what the schedule made of the tick
 }
 
-// Flow is steps that depend on each other. The order is that of the steps' places.
+// Flow is steps that depend on each other, in the order of their places.
 type Flow struct {
 	Name  string     `json:"name"`
 	Steps []FlowStep `json:"steps"`
@@ -293,7 +293,7 @@ type FlowStep struct {
 	Kind     string     `json:"kind"` // of its job, or jobs
 	Queue    string     `json:"queue"`
 	After    []FlowEdge `json:"after,omitempty"`
-	Quorum   int        `json:"quorum,omitempty"`   // good ends that are enough, of Map: of jobs; 0: all
+	Quorum   int        `json:"quorum,omitempty"`   // good ends that suffice, of a Map step: of its jobs; 0: all
 	Optional bool       `json:"optional,omitempty"` // its failure is as good as its completion
 	Map      bool       `json:"map,omitempty"`      // a job for each element of the list that After[0] makes
 }
@@ -329,7 +329,7 @@ type FlowChange struct {
 	Cancelled bool    `json:"cancelled,omitempty"` // the run was
 }
 
-// StepJob is a job that a run of a flow enqueued, as the database took it down.
+// StepJob is a job that a run of a flow enqueued, as the database recorded it.
 type StepJob struct {
 	At    float64 `json:"at"`
 	Run   int64   `json:"run"`

@@ -17,7 +17,7 @@ type Record struct {
 	About    any     `json:"about,omitempty"`
 }
 
-// Kind is what a record tells of, and with it what its About is.
+// Kind is the kind of a record. It determines the type of the record's About.
 type Kind string
 
 // The kinds.
@@ -59,7 +59,7 @@ type Header struct {
 	Consumers []string `json:"consumers"`
 }
 
-// Transaction is one of a writer's; its records share a number.
+// Transaction is a writer's transaction. Its records share a number.
 type Transaction struct {
 	Tx         int    `json:"tx"`
 	Positions  []Span `json:"positions,omitempty"`
@@ -121,7 +121,7 @@ type Rescaled struct {
 	Position int64    `json:"position"`
 }
 
-// Refusal says why parts were not merged that had met.
+// Refusal says why parts that were at a merge barrier were not merged.
 type Refusal struct {
 	Why string `json:"why"` // RefusedParts or RefusedEvent
 }
@@ -153,8 +153,7 @@ type Sample struct {
 	Checkpoints map[string]int64 `json:"checkpoints"`
 }
 
-// UnmarshalJSON reads what WriteJSONLines has written: About is then what it
-// was.
+// UnmarshalJSON reads a line of WriteJSONLines. About gets the type that it had.
 func (r *Record) UnmarshalJSON(text []byte) error {
 	var read struct {
 		bare
@@ -177,7 +176,7 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// bare is a record that does not read itself.
+// bare is a Record without UnmarshalJSON.
 type bare Record
 
 // abouts read what each kind of record is about, if it is about anything.

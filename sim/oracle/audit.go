@@ -82,10 +82,9 @@ type passage struct {
 	life     int
 }
 
-// auditVoid accounts for the missing positions that the consumer went past,
-// epoch by epoch. A row that is full, as those of ranges once open are, says
-// itself which positions it means, whichever epoch they were passed in. The
-// rest is shared out among the other rows of the epoch.
+// auditVoid accounts for the missing positions that the consumer passed, epoch by epoch. A full
+// row, such as that of a former open range, names its positions itself, in whichever epoch they
+// were passed. The rest is shared out among the other rows of the epoch.
 func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]history.Event, void, open []history.Skip) {
 	c, at := courseOf(e, consumer), checkpoint(e, consumer)
 	taken := map[passage]bool{}
@@ -107,8 +106,8 @@ func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]
 	for epoch := range c.last() + 1 {
 		missing := missingIn(c.start(epoch), c.reach(epoch, at), log)
 		life := func(p int64) passage { return passage{p, c.life(p, epoch)} }
-		// What the consumer watches, or had to forget that it did, is in no row of
-		// void positions: it must not take the place of what is.
+		// A position that the consumer watches, or had to forget that it did, is in no row of void
+		// positions. It must not take the place of another.
 		rest := slices.DeleteFunc(slices.Clone(missing), func(p int64) bool { return taken[life(p)] || c.explained(life(p), open) })
 		rows := ofEpoch(partial, epoch)
 		unplaced, spare := shareOut(rest, rows)
@@ -130,8 +129,7 @@ func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]
 	}
 }
 
-// explained reports that the consumer still watches for a position, or that it
-// had to forget that it did.
+// explained reports whether the consumer still watches a position, or had to forget that it did.
 func (c course) explained(it passage, open []history.Skip) bool {
 	holds := func(s history.Skip) bool { return s.Holds(it.position) && c.life(it.position, s.Epoch) == it.life }
 	return slices.ContainsFunc(open, holds) || slices.ContainsFunc(c.forgotten, holds)

@@ -8,7 +8,7 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// batch is one of a consumer, by its transaction.
+// batch names a consumer's batch by its transaction.
 type batch struct{ consumer, number string }
 
 // brokenBatches are those whose handler ended the transaction. What these have
@@ -79,10 +79,9 @@ func repairedBetween(e *history.Evidence, before, now history.Standing) bool {
 	})
 }
 
-// auditedAgain counts the positions of a row that another may count as well: a
-// sum over a range in which a handler broke the rules stays as it is when the
-// consumer is set back into that range. So does one over positions that it watches
-// again.
+// auditedAgain counts the positions of a row that another row may count as well. A sum over a range
+// in which a handler broke the rules stays when the consumer is set back into that range. So does a
+// sum over positions that the consumer watches again.
 func auditedAgain(e *history.Evidence, consumer string, row history.Skip) (n int64) {
 	for _, r := range e.Repairs {
 		if first, last := max(r.To+1, row.First), min(r.From, row.Last); r.Consumer == consumer && first <= last {

@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// builds judges the types that only some builds of a consumer select. Whose turn it was, the
-// database says.
+// builds judges the types that only some builds of a consumer select. The database says which build
+// had its turn.
 func builds(e *history.Evidence) Finding {
 	f := Finding{Name: "builds", Rule: "an event that only some builds of a consumer select was applied once if such a build took the consumer past it, and else never; no build went on with a consumer while a worker lived whose build selects more"}
 	if e.Unread {
@@ -43,7 +43,7 @@ func builds(e *history.Evidence) Finding {
 	return f
 }
 
-// takeOvers finds builds that went on with a consumer while one lived that goes first.
+// takeOvers finds builds that went on with a consumer while a build lived that goes first.
 func (f *Finding) takeOvers(e *history.Evidence) {
 	last := map[string]history.Selected{}
 	for _, s := range e.Selected {
@@ -57,8 +57,8 @@ func (f *Finding) takeOvers(e *history.Evidence) {
 	}
 }
 
-// wantedByBuilds is how often an event is to be applied at least, and at most. What was in
-// doubt when another build took over, either build may have been given.
+// wantedByBuilds is how often an event must be applied at least, and at most. Either build may have
+// got what was in doubt when one took over from the other.
 func wantedByBuilds(e *history.Evidence, consumer string, event history.Event) (least, most int) {
 	doubtful, passed := leftToOperators(e, consumer, event.Position), false
 	for _, s := range e.Selected {

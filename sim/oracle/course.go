@@ -38,7 +38,7 @@ func courseOf(e *history.Evidence, consumer string) (c course) {
 
 func (c course) last() int64 { return int64(len(c.resets)) }
 
-// life tells which life of a position an epoch belongs to, counted from 0.
+// life returns which life of a position an epoch belongs to, counted from 0.
 func (c course) life(position, epoch int64) (n int) {
 	for _, r := range c.resets[:min(epoch, c.last())] {
 		if r.To < position && position <= r.From {
@@ -48,9 +48,9 @@ func (c course) life(position, epoch int64) (n int) {
 	return n
 }
 
-// wanted tells for each life of a position whether an event there is to be
-// applied in it: not if it lies where the consumer was placed, not if an operator went past it, and not if the consumer was
-// set back while it watched for the event, and so forgot that it did.
+// wanted reports for each life of a position whether its event must be applied. It need not be if
+// the consumer was placed above it, if an operator went past it, or if a reset made the consumer
+// forget that it watched for it.
 func (c course) wanted(position int64) []bool {
 	lives := make([]bool, c.life(position, c.last())+1)
 	for i := range lives {

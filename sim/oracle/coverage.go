@@ -133,7 +133,7 @@ func Reached(e *history.Evidence) (all []State) {
 	zombies := map[string]bool{} // workers back from a stall
 	owner := map[string]string{} // of a consumer
 	var there map[string]int64   // the units, in the last sample
-	var stopped []string         // units whose batches were stopped since then, and that it lacks
+	var stopped []string         // units of batches that were stopped after it, and that it lacks
 	for _, r := range e.History.Records() {
 		switch about := r.About.(type) {
 		case history.Batch:
@@ -195,14 +195,13 @@ func Reached(e *history.Evidence) (all []State) {
 // isPart reports whether a unit is one of several of its consumer.
 func isPart(unit string) bool { return strings.Contains(unit, "#") }
 
-// cuts tells the states by where a worker was cut off.
+// cuts are the states that a cut of a worker reaches, by the point of the cut.
 var cuts = map[string]string{
 	history.BeforeStatement: cutUnsent, history.AfterStatement: cutUnanswered,
 	history.BeforeCommit: cutUncommitted, history.AfterCommit: cutCommitted,
 }
 
-// afterLives counts what the crashes of the server took back, and what they
-// made it give out once more.
+// afterLives counts what crashes of the server took back, and positions that it issued again.
 func afterLives(e *history.Evidence) (back, again int64) {
 	log := byPosition(e.Log)
 	given := slices.Clone(e.Abandoned)

@@ -62,8 +62,8 @@ func exactlyOnce(e *history.Evidence) Finding {
 	return f
 }
 
-// placed checks that nothing committed below a consumer's first checkpoint
-// after it was placed there: it would never be given that.
+// placed checks that nothing was committed below a consumer's first checkpoint after the placement:
+// the consumer would never get it.
 func (f *Finding) placed(e *history.Evidence, p history.Placement) {
 	var now int64
 	for _, event := range e.Log {
@@ -74,7 +74,7 @@ func (f *Finding) placed(e *history.Evidence, p history.Placement) {
 	})
 }
 
-// once checks the entries of an event, those of each of its lives.
+// once checks the entries of an event in each of its lives.
 func (f *Finding) once(e *history.Evidence, consumer string, c course, event history.Event, entries []history.Entry, broken map[batch]bool) {
 	wanted := c.wanted(event.Position)
 	lives := make([][]history.Entry, len(wanted))
@@ -114,7 +114,7 @@ func nothingElse(e *history.Evidence) Finding {
 	committed, log := byPosition(e.Committed), byPosition(e.Log)
 	compared := *e // what the writers' ledgers and the log say of each other
 	if e.Incomplete {
-		compared = history.Evidence{} // a writer that failed has not written down its last transaction
+		compared = history.Evidence{} // a writer that failed has not recorded its last transaction
 	}
 	for _, event := range compared.Committed {
 		f.check(log[event.Position] == event, func() string { return fmt.Sprintf("%v was committed, but is not in the log like that", event) })
@@ -203,18 +203,16 @@ func order(e *history.Evidence) Finding {
 	return f
 }
 
-// skippedOver reports that an operator let the consumer leave out an event
-// behind this one, while this one was still being written: so it comes late,
-// whatever the policy.
+// skippedOver reports whether an operator made the consumer skip an event behind this one while
+// this one was being written. Then this one comes late, whatever the policy.
 func skippedOver(e *history.Evidence, x history.Entry) bool {
 	return slices.ContainsFunc(e.Operations, func(o history.Operation) bool {
 		return o.Kind == history.OperationSkip && o.Consumer == x.Consumer && o.Epoch == x.Epoch && o.From < x.Position && x.Position < o.To
 	})
 }
 
-// ownership finds batches of one consumer that overlapped. A batch that writes
-// holds its consumer's checkpoint row, so its entries are without others of
-// that consumer between them.
+// ownership finds batches of one consumer that overlapped. A batch that writes holds its consumer's
+// checkpoint row, so no entry of another batch of that consumer lies between its entries.
 func ownership(e *history.Evidence) Finding {
 	f := Finding{Name: "one at a time", Rule: "no two batches of a consumer overlapped"}
 	current := map[string]history.Entry{}
@@ -278,7 +276,7 @@ func forwards(e *history.Evidence) Finding {
 				continue
 			}
 			if undone(e, now.Life) && (now.Epoch != before.Epoch || len(e.Breaches) > 0) {
-				continue // who set it back, nobody knows any more
+				continue // it is not known any more who set it back
 			}
 			if c := courses[now.Consumer]; now.Epoch > before.Epoch && now.Epoch <= c.last() {
 				before.Checkpoint = c.start(now.Epoch)

@@ -11,8 +11,8 @@ import (
 
 const askedOnce = "asked once"
 
-// runKey names a run: those of one job differ in the attempt, or in the worker if a
-// crash took an attempt back.
+// runKey names a run. The runs of a job differ in the attempt, or in the worker if a crash took an
+// attempt back.
 type runKey struct {
 	id      int64
 	attempt int
@@ -77,8 +77,8 @@ func newJobLedgers(j *history.Jobs) *jobLedgers {
 	return b
 }
 
-// weight tells which of those counts that have a token, as those of a key of Once do:
-// the one that is known to be enqueued, or else one that may be.
+// weight orders the entries with one token, such as those with a key of Once. The entry counts that
+// is known to be enqueued, or else one that may be.
 func weight(q history.Enqueued) int {
 	switch {
 	case q.Existing:
@@ -133,7 +133,7 @@ func (b *jobLedgers) misled() Finding {
 }
 
 // noneElse finds jobs that nobody has enqueued, or that were rolled back. An enqueuer
-// that failed has not written down its last transaction: then the ledgers are incomplete.
+// that failed has not recorded its last transaction: then the ledgers are incomplete.
 func (b *jobLedgers) noneElse(incomplete bool) Finding {
 	f := b.misled()
 	if incomplete {
@@ -256,7 +256,7 @@ func (b *jobLedgers) doneIsDone() Finding {
 		}
 		switch x.State {
 		case "completed":
-			// That of a handler which commits by itself may have its answer still to come.
+			// A handler that commits by itself may still wait for the answer.
 			ok := x.Kind == "complete" && len(runs) > 0 || had(history.RunOK)
 			f.check(ok, func() string {
 				return fmt.Sprintf("%s was completed by attempt %d on %s, whose handler had not returned nil at %.3fs: %s", b.name(x.ID), x.Attempt, b.who(x.Worker), x.FinishedAt, said(runs))

@@ -61,12 +61,12 @@ func (b *jobLedgers) countEnds(counts map[string]int64) {
 	}
 }
 
-// ranTo reports whether the handler of the run that ended a job did that.
+// ranTo reports whether the run that ended a job had the outcome.
 func (b *jobLedgers) ranTo(x history.Finished, outcome string) bool {
 	return slices.ContainsFunc(b.runs[runKey{x.ID, x.Attempt, x.Worker}], func(r history.JobRun) bool { return r.Outcome == outcome })
 }
 
-// countRuns counts what runs came to that did not end their job.
+// countRuns counts the outcomes of runs that did not end their job.
 func (b *jobLedgers) countRuns(counts map[string]int64) {
 	for _, a := range b.Attempts {
 		counts[runsRetried] += one(a.Outcome == "error")
@@ -107,7 +107,7 @@ func (b *jobLedgers) countClaims(counts map[string]int64) {
 	}
 }
 
-// countEnqueued counts what became of those who enqueue.
+// countEnqueued counts what became of enqueued jobs, and of consumers that enqueue.
 func (b *jobLedgers) countEnqueued(counts map[string]int64) {
 	for _, q := range b.Enqueued {
 		counts[jobsAsked] += one(q.Asked && b.tokens[q.Token] > 0)
@@ -121,8 +121,8 @@ func (b *jobLedgers) countEnqueued(counts map[string]int64) {
 	counts[eventsLate], counts[eventsAgain], counts[eventsByCopy], counts[notesRemoved] = e.Late, e.Again, e.ByCopy, e.Settled
 }
 
-// adopted counts the runs of the claim whose answer a worker lost at a time: its last
-// one before that. They began afterwards.
+// adopted counts the runs of the claim whose answer a worker lost at a time: the worker's last
+// claim before that. The runs began afterwards.
 func (b *jobLedgers) adopted(worker string, lost float64) (n int64) {
 	const recently = 0.5
 	var last history.JobStep

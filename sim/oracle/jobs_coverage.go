@@ -103,7 +103,7 @@ const (
 	SkippingHandlers   Condition = "skipping handlers"
 )
 
-// jobStates are those of a run of jobs.
+// jobStates are the states of a run of jobs.
 var jobStates = []state{
 	{name: jobsCompleted},
 	{name: jobsFailedOften, needs: []Condition{FailingHandlers}, slow: 1.5},
@@ -176,7 +176,7 @@ var jobStates = []state{
 	{name: jobsTakenBack, needs: []Condition{UnsafeEnqueues, ServerCrashes}, slow: 2},
 }
 
-// jobPoints tell the states by where a worker of jobs was cut off.
+// jobPoints are the states that a cut of a worker of jobs reaches, by the point of the cut.
 var jobPoints = map[string]string{
 	history.BeforeClaim: claimsUnsent, history.AfterClaim: claimsUnheard,
 	history.BeforeEnd: endsUnsent, history.AfterEnd: endsRepeated,

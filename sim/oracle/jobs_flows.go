@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// stepAt names a step of a run: its place, and of the jobs of a list the place in that,
-// from 1.
+// stepAt names a step of a run by its place. A job of a list has its place in the list, too, from
+// 1.
 type stepAt struct{ n, item int }
 
 // flowLedger is what became of a run of a flow.
@@ -102,8 +102,8 @@ func (r *flowLedger) step(at stepAt) string {
 type ending struct {
 	begun  bool   // all that it waits for has come
 	state  string // empty: it has not ended
-	failed bool   // for those that wait for failure
-	good   bool   // for those that wait for completion
+	failed bool   // for steps that wait for failure
+	good   bool   // for steps that wait for completion
 	length int    // of the list that it made
 }
 
@@ -137,9 +137,8 @@ func listOf(x history.Finished) (all []listElement) {
 	return all
 }
 
-// evaluate says from the ends of jobs before a time how the steps have ended. It takes
-// from the tables which job each step has, and what a cancellation has ended before it
-// had one.
+// evaluate derives from the ends of jobs before a time how the steps have ended. The tables only
+// say which job each step has, and which steps a cancellation ended before they had one.
 func (r *flowLedger) evaluate(before float64) []ending {
 	all := make([]ending, len(r.Steps))
 	for n, s := range r.Steps {

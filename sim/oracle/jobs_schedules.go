@@ -45,7 +45,7 @@ func (b *jobLedgers) scheduleLedgers() (all []*scheduleLedger) {
 	return all
 }
 
-// add takes a change down, together with what its transaction had changed before.
+// add adds a change, together with what its transaction had changed before.
 func (s *scheduleLedger) add(c history.ScheduleChange) {
 	s.moved[c.Tx] = true
 	if n := len(s.changes); n > 0 && s.changes[n-1].Tx == c.Tx {
@@ -64,7 +64,7 @@ func moves(c history.ScheduleChange) bool {
 	return c.Hash != "" && c.Hash == c.WasHash && c.Paused == c.WasPaused
 }
 
-// period is that of the times that a worker has.
+// period is the period of a worker's times.
 func (s *scheduleLedger) period(who string) int64 {
 	return s.Periods[s.version[who]%int64(len(s.Periods))]
 }
@@ -109,7 +109,7 @@ func (s *scheduleLedger) due(c history.ScheduleChange) (paused, missed, wanted [
 	return all[:n], all[n:late], all[late:]
 }
 
-// ticksOnce finds ticks that are no job, or more than one, or that are none.
+// ticksOnce finds ticks that are no job or several, and jobs of no tick.
 func (b *jobLedgers) ticksOnce() Finding {
 	f := Finding{Name: "each tick once", Rule: "a schedule that was moved on enqueued a job for each tick that it passed, but for those that were missed beyond CatchUp; none came before its time, twice, or at another time"}
 	for _, s := range b.scheduleLedgers() {

@@ -222,7 +222,7 @@ func (b *jobLedgers) noneTaken() Finding {
 	return f
 }
 
-// asTold finds observers that were told what is not so.
+// asTold finds wrong reports of observers.
 func (b *jobLedgers) asTold() Finding {
 	f := Finding{Name: "as told", Rule: "what workers told of the end of a run is what the tables say, and they told it once"}
 	told := map[runKey]int{}

@@ -1,6 +1,5 @@
-// Package oracle judges what was written down of workers that were put to the
-// test: nothing lost, nothing applied twice, nothing out of order, every
-// skipped position audited. It needs the evidence only, no worker and no
+// Package oracle judges the records of tested workers: nothing lost, nothing applied twice, nothing
+// out of order, every skipped position audited. It needs only the evidence, no worker and no
 // database, and says the same of the same evidence each time.
 package oracle
 
@@ -85,7 +84,7 @@ func rest(e *history.Evidence) Finding {
 	return f
 }
 
-// lives finds workers that ended by themselves, or not when asked to.
+// lives finds workers that ended unasked, or that did not end when asked.
 func lives(e *history.Evidence) Finding {
 	f := Finding{Name: "life cycle", Rule: "workers end when they are told to, in time, and then without an error; what they set in a session ends with their transaction"}
 	for range e.Sound {

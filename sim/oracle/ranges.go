@@ -32,30 +32,29 @@ func slotsOf(name string) (consumer string, of history.Span, ok bool) {
 	return consumer, of, err1 == nil && err2 == nil && len(first) == 3 && len(last) == 3 && 0 <= of.First && of.First <= of.Last
 }
 
-// wants reports whether a consumer, or the range of one, is to be given an event.
+// wants reports whether a consumer, or a range of it, must get an event.
 func wants(c history.Scope, e history.Event) bool {
 	_, of, ok := slotsOf(c.Name)
 	return c.Wants(e.Type) && ok && of.Holds(slotOf(e))
 }
 
-// selects reports whether a build of a consumer selects an event. A consumer with several
-// is not split.
+// selects reports whether a build of a consumer selects an event. A consumer with several builds is
+// not split.
 func selects(c history.Scope, e history.Event) bool {
 	return wants(c, e) || c.Selects(e.Type) && !strings.Contains(c.Name, "#")
 }
 
-// within reports whether a unit, or a consumer, has all slots of a range of it.
+// within reports whether a unit, or a consumer, has all slots of the range name.
 func within(name, unit string) bool {
 	of, some, ok1 := slotsOf(name)
 	consumer, all, ok2 := slotsOf(unit)
 	return ok1 && ok2 && of == consumer && all.First <= some.First && some.Last <= all.Last
 }
 
-// inRanges returns evidence in which each consumer in partitions is as many
-// consumers as it has ranges of slots that no unit ever divided, with names as if
-// they were units. What happened to a unit happened to each of its ranges, and an
-// event is one range's. So a range has a checkpoint, an audit and an order of its
-// own, and is judged as a consumer that is never split.
+// inRanges returns evidence in which the ranges of each consumer in partitions are consumers, with
+// names of units. A range is slots that no unit ever divided. What happened to a unit happened to
+// each of its ranges, and an event belongs to one range. So a range has a checkpoint, an audit and
+// an order of its own, and is judged as a consumer that is never split.
 func inRanges(e *history.Evidence) *history.Evidence {
 	of := map[string][]consumerRange{}
 	var consumers []history.Scope
@@ -101,8 +100,8 @@ func inRanges(e *history.Evidence) *history.Evidence {
 	return &d
 }
 
-// divide returns what is known of units as what is known of their ranges. about
-// returns the unit's name in it and, unless it has none, the epoch.
+// divide replaces what is known of units by the same of their ranges. about returns the unit's name
+// and, if there is one, the epoch.
 func divide[T any](of map[string][]consumerRange, all []T, about func(*T) (unit *string, epoch *int64)) (divided []T) {
 	for _, x := range all {
 		unit, _ := about(&x)
@@ -133,9 +132,9 @@ type consumerRange struct {
 	resets []int64 // of the range, before each reset of the consumer's units, and in the end
 }
 
-// epoch returns how often the range had been reset when units of its consumer had
-// been so often. Resets that a copy of the server put back has undone, of whichever unit they
-// were, count as resets of the range.
+// epoch returns how often the range had been reset when units of its consumer had been reset
+// ofConsumer times. Resets of any unit that a restored copy of the server has undone count as
+// resets of the range.
 func (r consumerRange) epoch(ofConsumer int64) int64 {
 	known := int64(len(r.resets) - 1)
 	return r.resets[max(0, min(ofConsumer, known))] + max(0, ofConsumer-known)

@@ -21,14 +21,14 @@ const (
 	Interrupted Outcome = "interrupted" // by a person, before anything could be judged
 )
 
-// Report is what a run has to say.
+// Report is the result of a run.
 type Report struct {
 	Seed        uint64          `json:"seed"`
 	Outcome     Outcome         `json:"outcome"`
 	Held        bool            `json:"held"`        // the outcome is Held
 	Interrupted bool            `json:"interrupted"` // the outcome is Interrupted
 	Verdict     string          `json:"verdict"`
-	FirstTry    string          `json:"first_try,omitempty"` // the verdict on a run before, that was not judged; this one was
+	FirstTry    string          `json:"first_try,omitempty"` // the verdict on an earlier run that was not judged; this one was
 	Slowness    float64         `json:"slowness"`            // how many times as long as the reference the machine takes
 	Workers     int             `json:"workers"`
 	Writers     int             `json:"writers"`
@@ -48,9 +48,9 @@ type Report struct {
 	Reached     []State         `json:"reached"`
 	Invariants  []Finding       `json:"invariants"`
 	Repeat      string          `json:"repeat"`           // the command that runs this again
-	Reduce      string          `json:"reduce,omitempty"` // and the one that searches for a smaller run that fails
+	Reduce      string          `json:"reduce,omitempty"` // the command that searches for a smaller run that fails
 
-	// Evidence is what all this was found out from.
+	// Evidence is what the report is made from.
 	Evidence *history.Evidence `json:"-"`
 }
 
@@ -147,8 +147,8 @@ func (r *Report) judge() {
 	}
 }
 
-// outcomeOfRun decides the verdict. What was broken counts, whatever the harness could
-// not do. It did not do its part if it left something unchecked.
+// outcomeOfRun decides the verdict. What was broken counts, whatever the harness could not do. The
+// harness did not do its part if something was left unchecked.
 func outcomeOfRun(interrupted bool, broken, unchecked int, harnessFailed bool) Outcome {
 	switch {
 	case interrupted:

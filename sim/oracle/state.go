@@ -1,6 +1,6 @@
 package oracle
 
-// State is something worth reaching, and how often a run did.
+// State is a state that runs should reach, and how often a run did.
 type State struct {
 	Name  string `json:"name"`
 	Count int64  `json:"count"`
@@ -14,7 +14,7 @@ type Condition string
 type state struct {
 	name  string
 	needs []Condition
-	rare  bool    // it is not missed
+	rare  bool    // a campaign may lack it
 	slow  float64 // how many times as long as others it takes to come; 0: as long
 }
 
