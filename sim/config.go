@@ -18,15 +18,14 @@ type Config struct {
 	Duration  time.Duration // of the part with faults, 1s to 24h; up to twice that on a slow machine; copies of the server, setting up and coming to rest are added
 	Seed      uint64        // 0 is a seed like any other
 	Faults    Intensities   // nil: the seed draws them
-	Server    Server        // the one of URL, if a run may crash it; nil: faults that need that are off
+	Server    Server        // the server of URL, if a run may crash it; nil: faults that need one are off
 	Repeat    string        // the command that runs this again; empty: the one of cmd/sim
 	Jobs      bool          // workers of jobs, in place of those of consumers, and enqueuers in place of writers
 
 	// Bounds are how long the harness waits for what must come. The zero value is measured
 	// before the run begins.
 	Bounds harness.Bounds
-	// Patience is how many times as long it waits; 0 is 1. A run that was not judged is
-	// repeated with 2.
+	// Patience multiplies the bounds; 0 is 1. A run that was not judged is repeated with 2.
 	Patience float64
 
 	// Progress, if set, is called a few times a second, from one goroutine.
@@ -81,8 +80,8 @@ func (c Config) command() string {
 	return c.CommandLine("go run ./cmd/sim", DefaultConfig(), faults)
 }
 
-// CommandLine is the command line on which a program runs c again, if usual is
-// what it does by itself. faults are for -faults; empty: the seed draws them.
+// CommandLine is the command line with which a program runs c again. usual is the program's default
+// configuration. faults are for -faults; empty: the seed draws them.
 func (c Config) CommandLine(program string, usual Config, faults string) string {
 	command := program
 	for _, f := range []struct {

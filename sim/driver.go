@@ -15,9 +15,8 @@ import (
 	"github.com/pgfrontier/worker/sim/stage"
 )
 
-// RunDriver runs a scenario as Run does, with a driver in place of the workers,
-// on a server that may go away meanwhile, and comes back. The writers do not
-// mind.
+// RunDriver runs a scenario as Run does, with a driver in place of the workers. The server may go
+// away for a while: the writers go on afterwards.
 func RunDriver(ctx context.Context, c Config, scenario Scenario, driver Driver) (report *oracle.Report, err error) {
 	return start(ctx, c, scenario, driver)
 }
@@ -28,15 +27,15 @@ type Driver = stage.Driver
 // Env is what a driver is given of a run.
 type Env = stage.Env
 
-// Role is what a process needs to know that is a worker of a run.
+// Role is what a worker process of a run needs to know.
 type Role struct {
 	stage.Role
 	Scenario Scenario
 }
 
-// Run runs the worker until ctx ends or it fails. What happens is told as it
-// happens. An order lets a handler break the rules, if there is an event soon:
-// either a transaction is told that it ended, or that this fault is over.
+// Run runs the worker until ctx ends or the worker fails. It calls tell with each record at once.
+// An order makes a handler break the rules at an event, if one comes soon. The following record
+// says that a transaction was ended, or that this fault is over.
 func (r Role) Run(ctx context.Context, orders <-chan struct{}, tell func(history.Record)) error {
 	config, err := pgx.ParseConfig(r.URL)
 	if err != nil {

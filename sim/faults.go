@@ -29,7 +29,7 @@ func (i Intensities) String() string {
 	return bothTables.Format(i)
 }
 
-// bothTables is the faults of both kinds of runs: some have the same name.
+// bothTables has the faults of both kinds of runs. Some have the same name.
 var bothTables = func() fault.Table {
 	all := slices.Clone(events.Faults)
 	for _, r := range jobs.Faults {

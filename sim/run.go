@@ -12,10 +12,9 @@ import (
 	"github.com/pgfrontier/worker/sim/stage"
 )
 
-// Run runs the scenario of c.Seed in a database of its own and reports what
-// the oracle found. What the harness could not do is in the report, too. An error says
-// that c cannot be run on that server, or that ctx ended; then there is a report of what
-// was done until then.
+// Run runs the scenario of c.Seed in a database of its own and reports what the oracle found, and
+// what the harness could not do. It returns an error if c cannot be run on that server, or if ctx
+// ended. In the second case there is a report of what was done until then.
 func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	return start(ctx, c, Draw(c), nil)
 }
@@ -87,9 +86,8 @@ func (c Config) plan(s Scenario) stage.Plan {
 	}
 }
 
-// Connections is about how many a run has open at its busiest: each worker's
-// own, those of the consumers, some twice because a crashed worker's linger,
-// and the writers' and the harness's.
+// Connections is about how many connections a run has open at its busiest: of workers, of
+// consumers, some twice because a crashed worker's linger, of writers and of the harness.
 func (c Config) Connections() int {
 	if c.Jobs {
 		return jobs.Connections(c.Workers, c.Writers)

@@ -39,8 +39,8 @@ func (s Scenario) jobs() jobs.Scenario {
 	return jobs.Scenario{Seed: s.Seed, Knobs: *s.Jobs, Faults: s.Faults}
 }
 
-// Suspension bounds for how long a worker stands still that is to become a zombie. One
-// of jobs wakes up soon after others were given its jobs, while they run them.
+// Suspension bounds for how long a worker stands still to become a zombie. A worker of jobs wakes
+// up soon after others were given its jobs, while they run them.
 func (s Scenario) Suspension() (low, high time.Duration) {
 	if k := s.Jobs; k != nil {
 		given := k.HeartbeatTimeout + k.RescueDelay
@@ -57,8 +57,8 @@ func (s Scenario) Outage() time.Duration {
 	return s.Knobs.Outage
 }
 
-// EndBound is how long a worker may take to end that is told to: to finish what it has
-// in flight, and to leave.
+// EndBound is how long a worker that is told to end may take: to finish what it has in flight, and
+// to leave.
 func (s Scenario) EndBound(b harness.Bounds) time.Duration {
 	if s.Jobs != nil {
 		return s.Jobs.EndBound(b)

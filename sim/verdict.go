@@ -10,9 +10,9 @@ import (
 	"github.com/pgfrontier/worker/sim/stage"
 )
 
-// Judged makes a run, and repeats it once with twice the time for every bound of the
-// harness if it was not judged. The report is that of the second run then, and says what
-// the first could not do.
+// Judged makes a run. If the run was not judged, Judged repeats it once, with twice the time for
+// every bound of the harness. The report is then that of the second run, and says what the first
+// could not do.
 func Judged(run func(patience float64) (*oracle.Report, error)) (*oracle.Report, error) {
 	first, err := run(1)
 	if err != nil || first == nil || first.Outcome != oracle.NotJudged {

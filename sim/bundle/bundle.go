@@ -1,6 +1,6 @@
-// Package bundle keeps a run in a directory: what it was, all that happened, the
-// evidence, and a picture, for people, for programs that read JSON lines, and
-// for the oracle, which judges it again without workers or a database.
+// Package bundle keeps a run in a directory: its settings, its history, the evidence and a picture.
+// The files are for people, for programs that read JSON lines, and for the oracle, which judges the
+// run again without workers or a database.
 package bundle
 
 import (
@@ -26,7 +26,7 @@ const (
 	pictureFile = "picture.html"
 )
 
-// part is what goes into a file of its own, an object to a line.
+// part is a list that has a file of its own, with an object a line.
 type part struct {
 	file, holds string
 	write       func(*history.Evidence, *json.Encoder) (lines int, err error)
@@ -51,8 +51,8 @@ var parts = []part{
 	linesOf("exits.jsonl", "how the workers ended", func(e *history.Evidence) *[]history.Exit { return &e.Exits }),
 }
 
-// head is the file that holds what is no list, and how long the lists are: a
-// file that has lost its end is found out.
+// head is the file of all that is no list. It has the lengths of the lists, so a file that has lost
+// its end is detected.
 type head struct {
 	Report   *oracle.Report    `json:"report"`
 	Evidence *history.Evidence `json:"evidence"`
@@ -102,8 +102,8 @@ func Save(dir string, r *oracle.Report, logs ...Log) error {
 	)
 }
 
-// Keep saves a run in dir or, as nothing is ever overwritten, the first of dir-2,
-// dir-3 and so on that is free, and tells where.
+// Keep saves a run in dir or, if dir exists, in the first free one of dir-2, dir-3 and so on. It
+// returns the directory.
 func Keep(dir string, r *oracle.Report, logs ...Log) (as string, err error) {
 	as = dir
 	for n := 2; ; n++ {
@@ -126,8 +126,8 @@ func create(dir, name string, write func(io.Writer) error) error {
 	return nil
 }
 
-// Load reads what Save has kept. The report is as it was saved, with all the
-// evidence: its Judge judges again. Errors name file and line.
+// Load reads a report that Save has kept, with all its evidence. The report's Judge judges it
+// again. Errors name file and line.
 func Load(dir string) (*oracle.Report, error) {
 	text, err := os.ReadFile(filepath.Join(dir, reportFile))
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
-// Files are single ones that a report goes into, where somebody asks for them:
-// its history as JSON lines, and its picture.
+// Files are single files to which a report is written on request: its history as JSON lines, and
+// its picture.
 type Files []file
 
 type file struct {
@@ -20,8 +20,8 @@ type file struct {
 	write func(*oracle.Report, io.Writer) error
 }
 
-// Create creates the files whose paths are not empty, so that one which cannot
-// be written is found out before the run. The caller must Write them.
+// Create creates the files whose paths are not empty. A file that cannot be written is thus
+// detected before the run. The caller must Write the files.
 func Create(history, picture string) (all Files, err error) {
 	for _, f := range []struct {
 		flag, path string

@@ -19,7 +19,7 @@ func senseless(dir string, e *history.Evidence) (err error) {
 		}
 	}
 	check := func(file string, i int, consumer string, epoch int64) {
-		undone := len(e.Restores) > 0 // a copy of the server that was put back lacks some
+		undone := len(e.Restores) > 0 // a restored copy of the server may have fewer
 		if n := resets[title(consumer)]; err == nil && (epoch < 0 || epoch > n && !undone) {
 			err = fmt.Errorf("sim: %s:%d: epoch %d of %s, which was reset %d times", filepath.Join(dir, file), i+1, epoch, consumer, n)
 		}

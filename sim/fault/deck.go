@@ -14,7 +14,7 @@ type Card[T any] struct {
 	Times float64
 }
 
-// Deck deals cards: each comes up as often as it is to before any comes again.
+// Deck deals cards. Each card comes up its number of times before the deck begins again.
 type Deck[T any] struct {
 	dice  *rand.Rand
 	cards []Card[T]
@@ -26,7 +26,7 @@ func NewDeck[T any](dice *rand.Rand, cards []Card[T]) *Deck[T] {
 	return &Deck[T]{dice: dice, cards: cards}
 }
 
-// Deal draws the next card. There is none if the dice want none for now.
+// Deal draws the next card. It returns false if the dice draw none.
 func (d *Deck[T]) Deal() (what T, ok bool) {
 	if len(d.left) == 0 {
 		d.shuffle()
@@ -49,8 +49,8 @@ func (d *Deck[T]) shuffle() {
 	d.dice.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
 }
 
-// Dice gives each actor randomness of its own, so that what one draws does not
-// depend on when the others do.
+// Dice gives each actor random numbers of its own. What one actor draws does not depend on when
+// others draw.
 func Dice(seed uint64, actor string) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(actor)) // never fails

@@ -1,9 +1,9 @@
-// Package fault has what the tables of faults of packages sim and chaos share:
-// the part of a row that says what a fault is called, does, is counted as and
-// leads to, the flag that turns faults on, and the deck that deals them.
+// Package fault has what the tables of faults of packages sim and chaos share. A row says what a
+// fault is called, does, is counted as and leads to. There is also the flag that turns faults on,
+// and the deck that deals them.
 //
-// It knows neither workers nor servers. How a fault is injected stands in the
-// same row, in the package that does it.
+// The package knows neither workers nor servers. How a fault is injected is in the same row, in the
+// package that injects it.
 package fault
 
 import (
@@ -17,30 +17,30 @@ import (
 type Row struct {
 	Name    string             // as -faults takes it
 	Does    string             // for people
-	Counts  []history.Fault    // what it is counted as: if it is on, one of them should happen
-	Also    []history.Fault    // what else it is counted as
-	Reaches []oracle.Condition // what it brings about that states of a run need
+	Counts  []history.Fault    // its counters: if it is on, one of them should count
+	Also    []history.Fault    // its further counters
+	Reaches []oracle.Condition // conditions of states that it brings about
 	Needs   []*Need            // of the server
 }
 
-// New returns the row of a fault that is counted as some.
+// New returns a row with counters.
 func New(name, does string, counts ...history.Fault) Row {
 	return Row{Name: name, Does: does, Counts: counts}
 }
 
-// Reaching adds what the fault brings about that states of a run need.
+// Reaching sets the conditions that the fault brings about.
 func (r Row) Reaching(conditions ...oracle.Condition) Row {
 	r.Reaches = conditions
 	return r
 }
 
-// Needing adds what the fault needs of the server.
+// Needing sets what the fault needs of the server.
 func (r Row) Needing(needs ...*Need) Row {
 	r.Needs = needs
 	return r
 }
 
-// AlsoCounting adds what else the fault is counted as.
+// AlsoCounting sets the further counters.
 func (r Row) AlsoCounting(counts ...history.Fault) Row {
 	r.Also = counts
 	return r
@@ -65,7 +65,7 @@ func (t Table) Lines() (lines []oracle.Line) {
 	return lines
 }
 
-// Counters returns some counters, and after them what all faults are counted as, each once.
+// Counters returns first, and then the counters of all faults, each once.
 func (t Table) Counters(first ...history.Fault) (all []history.Fault) {
 	all = slices.Clone(first)
 	for _, r := range t {

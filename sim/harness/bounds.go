@@ -1,6 +1,5 @@
-// Package harness has what the simulation and the chaos need to tell a failure of
-// their own from one of the library: how long they wait, measured against the
-// machine, and the error with which they give up.
+// Package harness distinguishes failures of the simulation and the chaos from failures of the
+// library. It has the bounds of their waits, measured against the machine, and their error.
 package harness
 
 import (
@@ -102,7 +101,7 @@ type Bounds struct {
 	// Slowness is how many times as long as the reference this machine takes, 1 to
 	// MaxSlowness as Measure returns it. 0 is 1.
 	Slowness float64
-	// Patience is how many times as long the harness waits beside that. 0 is 1.
+	// Patience is how many times as long the harness waits in addition. 0 is 1.
 	Patience float64
 }
 

@@ -31,9 +31,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Failed returns the error of a step that only the harness can fail at: to start, stop
-// and copy a server. An error that an [Error] explains already, and nil, are returned as
-// they are.
+// Failed returns an [Error] of a step that only the harness can fail at: to start, stop and copy a
+// server. It returns nil, and an error that an [Error] explains already, as they are.
 func Failed(step string, bound time.Duration, err error) error {
 	if err == nil || Is(err) && Explain(err) != nil {
 		return err
@@ -44,8 +43,8 @@ func Failed(step string, bound time.Duration, err error) error {
 	return &Error{Step: step, Bound: bound, Err: err}
 }
 
-// Statement does the same for a statement of the harness's own, if the server did not
-// answer in time, or could not be reached. Any other error is returned as it is.
+// Statement returns an [Error] of a statement of the harness if the server did not answer in time,
+// or could not be reached. It returns any other error as it is.
 func Statement(step string, bound time.Duration, err error) error {
 	if err == nil || !timedOut(err) && Explain(err) == nil {
 		return err
@@ -64,10 +63,10 @@ func of(err error) *Error {
 	return nil
 }
 
-// Explain returns the [Error] behind an error, if it explains all of it: of errors that
-// were joined, at any depth, each must be one, or say that the server could not be
-// reached. It returns nil if something is left that the harness does not explain. A
-// time-out of a call of the library is not explained: the library may hang.
+// Explain returns the [Error] that explains all of an error. Of joined errors, at any depth, each
+// must be one, or say that the server could not be reached. Explain returns nil if something is
+// left that the harness does not explain. A time-out of a call of the library is not explained: the
+// library may hang.
 func Explain(err error) *Error {
 	if e, ok := err.(*Error); ok {
 		return e
@@ -96,17 +95,17 @@ func Explain(err error) *Error {
 
 const connecting = "the connection to the server"
 
-// timedOut reports whether a bound was exceeded: that of a context, or that of the
-// server for a statement.
+// timedOut reports whether the bound of a context, or the server's bound of a statement, was
+// exceeded.
 func timedOut(err error) bool {
 	var pg *pgconn.PgError
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &pg) && pg.Code == "57014"
 }
 
-// unreachable reports whether there was no server to answer, or its disk was full. One
-// that is out of connections, memory or locks is there: the library may have taken them.
-// It judges err itself, not the errors that err wraps. Exception: a failed connection or
-// login is judged by its cause.
+// unreachable reports whether no server answered, or its disk was full. A server without
+// connections, memory or locks answered: the library may have taken them. unreachable judges err
+// itself, not the errors that err wraps. Exception: a failed connection or login is judged by its
+// cause.
 func unreachable(err error) bool {
 	switch e := err.(type) {
 	case *pgconn.PgError:

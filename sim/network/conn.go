@@ -61,7 +61,7 @@ func (c *faultConn) swallow() bool {
 	c.hole = true
 	close(c.changed)
 	c.changed = make(chan struct{})
-	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // wakes who waits for the server
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // ends reads that wait for the server
 	return true
 }
 
@@ -77,8 +77,8 @@ func (c *faultConn) isCut() bool {
 	return c.cut
 }
 
-// Close closes the connection; in a stall the server hears of it later, of one
-// that died in silence when all of the network ends.
+// Close closes the connection. In a stall the server hears of it later. Of a connection that died
+// in silence it hears when all of the network ends.
 func (c *faultConn) Close() error {
 	c.shut(false)
 	c.network.mu.Lock()
@@ -110,8 +110,8 @@ func (c *faultConn) Read(b []byte) (int, error) {
 		return n, err
 	}
 	c.wait(c.network.delay() + c.network.distance())
-	// The answer may have come after a stall began. Should it be given up
-	// here, at its deadline, the client gives up the connection too.
+	// The answer may have come after a stall began. If it were given up here, at its deadline, the
+	// client would give up the connection, too.
 	if err := c.pass("read"); err != nil {
 		return 0, err
 	}

@@ -15,9 +15,8 @@ import (
 	"github.com/pgfrontier/worker/sim/fault"
 )
 
-// Network is everything between one process and the database. It breaks in the
-// ways that networks and processes break: the server is told nothing, it has to
-// notice.
+// Network is everything between one process and the database. It breaks as networks and processes
+// break: the server gets no message, and must notice.
 type Network struct {
 	mu    sync.Mutex
 	conns map[*faultConn]struct{}
@@ -31,8 +30,8 @@ type Network struct {
 	trap  atomic.Pointer[trap]
 }
 
-// New makes a network that delays now and then what goes through, as
-// dice decide, so that moments that lie close together come apart. nil: never.
+// New makes a network with delays that dice draw, so that moments that lie close together come
+// apart. Nil dice draw none.
 func New(dice *rand.Rand) *Network {
 	n := &Network{conns: map[*faultConn]struct{}{}, gate: make(chan struct{}), dice: dice}
 	close(n.gate)
@@ -112,9 +111,9 @@ func (n *Network) dial(ctx context.Context, dial pgconn.DialFunc, network, addre
 	return c, nil
 }
 
-// SetTrap injects a fault, once, in the next connection that sends what at tells, at what
-// then tells of that connection, which may be the same: before that is sent, or when it is
-// answered. It takes the place of the trap that there is.
+// SetTrap sets the trap, which replaces an earlier one. The trap waits for a connection that sends
+// a message for which at is true. It injects a fault once, at a message of this connection for
+// which then is true, perhaps the same: before the message is sent, or when it is answered.
 func (n *Network) SetTrap(at, then func([]byte) bool, answered bool, inject func()) {
 	n.trap.Store(&trap{at, then, answered, inject})
 }
@@ -147,9 +146,8 @@ func (n *Network) Crash() {
 	n.Cut()
 }
 
-// Mislead makes half of the new connections lead to another server, until it is
-// told "". It resets those that there are, and returns how many connections were
-// misled before.
+// Mislead makes half of the new connections lead to another server, until it is called with "". It
+// resets the existing connections, and returns how many were misled before.
 func (n *Network) Mislead(to string) (led int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -222,7 +220,7 @@ func (n *Network) Vanish() {
 	n.down, n.gone = true, true
 	for c := range n.conns {
 		c.shut(true)
-		_ = c.Conn.SetDeadline(time.Unix(1, 0)) // wakes who waits for the server
+		_ = c.Conn.SetDeadline(time.Unix(1, 0)) // ends calls that wait for the server
 	}
 }
 

@@ -15,10 +15,9 @@ import (
 	"github.com/pgfrontier/worker/sim/fault"
 )
 
-// Relay is an address for connections that the simulation cannot dial itself:
-// those of the worker's listener, which has a connection string and nothing
-// else, and those of a process. What comes in there goes through the network
-// like everything else of that worker.
+// Relay is an address for connections that the simulation cannot dial itself: of a worker's
+// listener, which has only a connection string, and of a process. These connections go through the
+// network as all others of that worker do.
 type Relay struct {
 	listener net.Listener
 	wg       sync.WaitGroup
@@ -114,8 +113,8 @@ func (r *Relay) URL(config *pgx.ConnConfig) string {
 	return u.String()
 }
 
-// Close ends everything that goes through the relay. A connection inside a
-// stalled network ends when that is buried.
+// Close ends everything that goes through the relay. A connection inside a stalled network ends
+// when the network is cleaned up.
 func (r *Relay) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -167,9 +166,9 @@ func (l *Link) Swallow() (swallowed int) {
 	return l.net.Swallow()
 }
 
-// Mislead makes half of the new connections lead to another address, until it is
-// told "". It resets those that there are, and returns how many connections were
-// misled before. These stay where they are.
+// Mislead makes half of the new connections lead to another address, until it is called with "". It
+// resets the existing connections, and returns how many were misled before. These stay where they
+// are.
 func (l *Link) Mislead(to string) (led int) { return l.net.Mislead(to) }
 
 // Close ends all connections and waits until none is left.

@@ -18,8 +18,8 @@ import (
 // CommitMessage is what pgx sends for tx.Commit.
 var CommitMessage = []byte("Q\x00\x00\x00\x0bcommit\x00")
 
-// Executes reports that something which is sent to the server makes it execute
-// a statement: a Query or an Execute is among the messages.
+// Executes reports whether a sent message makes the server execute a statement: a Query or an
+// Execute is in it.
 func Executes(b []byte) bool {
 	for len(b) >= 5 {
 		if b[0] == 'Q' || b[0] == 'E' {
@@ -34,7 +34,7 @@ func Executes(b []byte) bool {
 	return false
 }
 
-// Nth waits for the statement after n others.
+// Nth returns a function that is true for the statement after n others.
 func Nth(n int) func([]byte) bool {
 	return func(b []byte) bool {
 		if !Executes(b) {
@@ -55,8 +55,8 @@ type FailpointConn struct {
 	network *Network
 
 	mu      sync.Mutex
-	at      func([]byte) bool // tells what it waits for
-	unsent  func()            // injects before that is sent
+	at      func([]byte) bool // reports whether a message is the awaited one
+	unsent  func()            // injects before the message is sent
 	replied func()            // injects when its answer has come
 	waiting bool              // for that answer
 }
@@ -64,7 +64,7 @@ type FailpointConn struct {
 // AtCommit arms the connection for its next COMMIT.
 func (c *FailpointConn) AtCommit(answered bool, inject func()) { c.arm(Commits, answered, inject) }
 
-// AtStatement arms it for the next statement, whichever that is.
+// AtStatement arms the connection for its next statement, whichever that is.
 func (c *FailpointConn) AtStatement(answered bool, inject func()) { c.arm(Executes, answered, inject) }
 
 func (c *FailpointConn) arm(at func([]byte) bool, answered bool, inject func()) {
@@ -78,15 +78,15 @@ func (c *FailpointConn) arm(at func([]byte) bool, answered bool, inject func()) 
 	}
 }
 
-// trap is for the next connection of a network that sends what it waits for.
+// trap is for the next connection of a network that sends an awaited message.
 type trap struct {
 	at       func([]byte) bool
-	then     func([]byte) bool // at what of that connection it injects: also of what it waited for
+	then     func([]byte) bool // at which message of that connection it injects, perhaps the awaited one
 	answered bool
 	inject   func()
 }
 
-// enter arms the connection if it is about to walk into a trap.
+// enter arms the connection if a message is the trap's.
 func (c *FailpointConn) enter(b []byte) {
 	t := c.network.trap.Load()
 	if t != nil && t.at(b) && c.network.trap.CompareAndSwap(t, nil) {
@@ -163,8 +163,9 @@ func OpenPlain(config *pgx.ConnConfig) *sql.DB {
 	return sql.OpenDB(plainConnector{stdlib.GetConnector(*config)})
 }
 
-// plainConnector makes connections as most drivers do. They give one on which a transaction was
-// left open to the next caller, where pgx closes it, and the library does not know them.
+// plainConnector makes connections as most drivers do. Where pgx closes a connection on which a
+// transaction was left open, these drivers give it to the next caller. The library does not know
+// them.
 type plainConnector struct{ driver.Connector }
 
 func (c plainConnector) Connect(ctx context.Context) (driver.Conn, error) {

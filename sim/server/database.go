@@ -76,8 +76,7 @@ func (d *Database) setUp(ctx context.Context, tables []string) error {
 		Scan(&d.Version, &d.Can.Prepares, &d.Can.Leads, &d.Can.Notices)
 }
 
-// Config is for connections to the database; who they are shows in
-// pg_stat_activity.
+// Config is for connections to the database. pg_stat_activity shows their who.
 func (d *Database) Config(who string) *pgx.ConnConfig {
 	c := d.server.Copy()
 	c.Database = d.Name
@@ -89,7 +88,7 @@ func (d *Database) Config(who string) *pgx.ConnConfig {
 	return c
 }
 
-// Refresh gives up the idle connections, and keeps those to come.
+// Refresh closes the idle connections, and keeps later ones.
 func (d *Database) Refresh() {
 	d.DB.SetMaxIdleConns(0)
 	d.DB.SetMaxIdleConns(5)
@@ -105,7 +104,7 @@ func (d *Database) onServer(ctx context.Context, statement string) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// beforeDrop has something end before the database is removed.
+// beforeDrop registers what must end before the database is removed.
 func (d *Database) beforeDrop(end func() error) { d.before = append(d.before, end) }
 
 // Drop removes the database, also if a run was interrupted with transactions

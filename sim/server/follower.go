@@ -13,10 +13,9 @@ import (
 	"github.com/pgfrontier/worker/sim/harness"
 )
 
-// Follower is a server that follows that of the run. Connections of workers are
-// led there that should not be. It is made before the faults begin, and again
-// after each that ends it: a copy takes a second, on a busy machine as long as a
-// short run.
+// Follower is a server that follows the run's server. Faults lead connections of workers to it. It
+// is made before the faults begin, and again after each that ends it: a copy takes a second, on a
+// busy machine as long as a short run.
 type Follower struct {
 	of     *Instance
 	busy   sync.Mutex
@@ -42,12 +41,12 @@ func (f *Follower) TryTake() bool { return f.busy.TryLock() }
 
 func (f *Follower) Release() { f.busy.Unlock() }
 
-// Stop ends it for good.
+// Stop ends the follower for good.
 func (f *Follower) Stop() error { return f.Without(func() error { return nil }) }
 
-// Without changes the primary while it has no follower. A primary that is put back
-// to an older state would not shut down any more: it waits for its follower to
-// confirm a position, and that has come further.
+// Without changes the primary while it has no follower. A primary that is put back to an older
+// state would not shut down with one: it waits for its follower to confirm a position, and the
+// follower has come further.
 func (f *Follower) Without(change func() error) error {
 	f.busy.Lock()
 	defer f.busy.Unlock()
@@ -69,7 +68,7 @@ func (f *Follower) end() error {
 	return harness.Failed("the stop of the standby", bound, server.Stop(ctx))
 }
 
-// Ensure makes it if there is none. The caller has the follower.
+// Ensure makes the follower if there is none. The caller has taken it.
 func (f *Follower) Ensure(ctx context.Context) (err error) {
 	if f.server != nil {
 		return nil
@@ -83,7 +82,7 @@ func (f *Follower) Ensure(ctx context.Context) (err error) {
 	return harness.Failed("the start of a standby", bound, err)
 }
 
-// Tell executes a statement there.
+// Tell executes a statement on the follower.
 func (f *Follower) Tell(ctx context.Context, statement string) error {
 	bound := f.of.Bounds.Of(statementBound)
 	ctx, cancel := context.WithTimeout(ctx, bound)

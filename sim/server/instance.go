@@ -69,22 +69,22 @@ func (i *Instance) EndLife() (during int64) { return i.count.Add(1) }
 // BeginLife marks that the server is back.
 func (i *Instance) BeginLife() { i.count.Add(1) }
 
-// Kill kills the server. It reports false if a crash is under way already.
-// Unless it does, or fails, the caller must call AwaitRecovery.
+// Kill kills the server. It reports false if a crash is under way already. If it reports true, or
+// fails, the caller must call AwaitRecovery.
 func (i *Instance) Kill(ctx context.Context, _ string) (killed bool, err error) {
 	if !i.TryOutage() {
 		return false, nil
 	}
 	if i.Async {
-		i.withhold(ctx) // the server's end is its end, too
+		i.withhold(ctx) // the process ends with the server
 	}
 	i.EndLife()
 	return true, harness.Failed("killing the server", 0, i.Own.Kill())
 }
 
-// KillBackend kills one backend, of a batch of that worker if there is one, or
-// the WAL writer, so that asynchronous commits are lost. The server kills all
-// others then, and recovers. It is used like kill.
+// KillBackend kills one backend, of a batch of that worker if there is one, or the WAL writer, so
+// that asynchronous commits are lost. The server then kills all others, and recovers. It is used
+// like Kill.
 func (i *Instance) KillBackend(ctx context.Context, who string) (killed bool, err error) {
 	if !i.TryOutage() {
 		return false, nil

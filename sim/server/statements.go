@@ -20,8 +20,8 @@ const WaitBound = 30 * time.Second
 // if the server does not answer.
 const statementBound = 30 * time.Second
 
-// lockBound bounds their waits for a lock. It is below the other, so that the error says
-// which it was: a lock that is never let go is not the harness's failure.
+// lockBound bounds the waits of these statements for a lock. It is below statementBound, so that
+// the error says which was exceeded: a lock that is never let go is not the harness's failure.
 const lockBound = 4 * statementBound / 5
 
 // pingBound bounds the question whether there is a server at all, before evidence is
@@ -33,8 +33,8 @@ func (d *Database) Bounded(ctx context.Context, bound time.Duration) (context.Co
 	return context.WithTimeout(ctx, d.Bounds.Of(bound))
 }
 
-// Unable returns the error of a statement of the harness: a [harness.Error] if the server
-// did not answer in time, or was not there. Who cancels ctx is a person.
+// Unable returns the error of a statement of the harness: a [harness.Error] if the server did not
+// answer in time, or was not there. It returns err if a person has cancelled ctx.
 func (d *Database) Unable(ctx context.Context, step string, bound time.Duration, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.Canceled) {
 		return err
@@ -42,8 +42,7 @@ func (d *Database) Unable(ctx context.Context, step string, bound time.Duration,
 	return fmt.Errorf("sim: %s: %w", step, harness.Statement(step, d.Bounds.Of(bound), err))
 }
 
-// Mine does the same for a statement that is one of many, unless a crash explains the
-// error.
+// Mine returns err if a crash explains it, and otherwise Unable's error for a statement of many.
 func (d *Database) Mine(ctx context.Context, err error) error {
 	if d.Forgive(err) == nil {
 		return err
@@ -51,8 +50,8 @@ func (d *Database) Mine(ctx context.Context, err error) error {
 	return d.Unable(ctx, "a statement of the harness", statementBound, err)
 }
 
-// Forgive returns the errors that are no consequence of a server that went
-// away, or had no room, where servers do (mortal). It returns those of the harness.
+// Forgive returns nil for an error that a Mortal server explains, which went away or had no room.
+// It returns other errors, and those of the harness.
 func (d *Database) Forgive(err error) error {
 	var pg *pgconn.PgError
 	switch {
@@ -81,7 +80,7 @@ func (d *Database) Steadily(ctx context.Context, do func() error) error {
 	}
 }
 
-// Query does the same with statements of the harness's own.
+// Query is Steadily for statements of the harness. It returns the error of Mine.
 func (d *Database) Query(ctx context.Context, do func() error) error {
 	return d.Mine(ctx, d.Steadily(ctx, do))
 }
@@ -89,8 +88,7 @@ func (d *Database) Query(ctx context.Context, do func() error) error {
 // Lost records that the server does not come back, which ends all waits for it.
 func (d *Database) Lost(why error) { d.gone.Store(&why) }
 
-// GiveUp records the same after a step that only the harness can fail at, and returns the
-// error of that.
+// GiveUp records as Lost, and returns, the error of a step that only the harness can fail at.
 func (d *Database) GiveUp(step string, err error) error {
 	err = harness.Failed(step, d.Bounds.Of(WaitBound), err)
 	d.Lost(err)
@@ -110,7 +108,7 @@ func (d *Database) Answers(ctx context.Context) bool {
 	return true
 }
 
-// Insist asks until it is known, also of a server that is away for a moment.
+// Insist calls ask until the answer is known, also while a server is away for a moment.
 func (d *Database) Insist(ctx context.Context, ask func(context.Context) (known bool, err error)) error {
 	bounded, cancel := d.Bounded(ctx, WaitBound)
 	defer cancel()
@@ -129,8 +127,8 @@ func (d *Database) Insist(ctx context.Context, ask func(context.Context) (known 
 	}
 }
 
-// Over reports whether a transaction has ended. One that a crash took may not
-// have left its number behind; if another has it now, that one is waited for.
+// Over reports whether a transaction has ended. A transaction that a crash took back may not have
+// used up its number. If another transaction has it now, Over waits for that one.
 func (d *Database) Over(ctx context.Context, xid string) (bool, error) {
 	var status *string
 	err := d.DB.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, xid).Scan(&status)
@@ -146,7 +144,7 @@ func Column[T any](ctx context.Context, d *Database, query string, args ...any) 
 	return Rows(ctx, d, func(r *sql.Rows, v *T) error { return r.Scan(v) }, query, args...)
 }
 
-// Rows reads all of them, also if it takes a second try because of a crash.
+// Rows reads all rows, with a second try after a crash.
 func Rows[T any](ctx context.Context, d *Database, scan func(*sql.Rows, *T) error, query string, args ...any) (all []T, err error) {
 	err = d.Query(ctx, func() error {
 		all, err = read(ctx, d.DB, scan, query, args...)
@@ -160,7 +158,7 @@ func read[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows, *T) error
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = r.Close() }() // Err has told everything
+	defer func() { _ = r.Close() }() // Err has returned every error
 	var all []T
 	for r.Next() {
 		var v T

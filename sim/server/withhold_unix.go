@@ -11,12 +11,11 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 )
 
-// withhold lets what is committed asynchronously pile up for a moment, for a
-// crash to take back: it stops the server's WAL writer, which would write down
-// each page of it at once. The caller must kill that process in its crash, too:
-// stopped, it would not hear that it is to end. It returns nil if it could not
-// stop it. It does so only while the WAL writer sleeps: awake it may hold a lock
-// that every commit needs.
+// withhold stops the server's WAL writer, which would write each page at once. So asynchronous
+// commits pile up for a moment, for a crash to take back. The caller must kill that process in its
+// crash, too: a stopped process does not notice that it is to end. withhold returns nil if it could
+// not stop the process. It stops the WAL writer only while it sleeps: awake it may hold a lock that
+// every commit needs.
 func (i *Instance) withhold(ctx context.Context) *os.Process {
 	const tries, moment = 50, 300 * time.Millisecond
 	for range tries {

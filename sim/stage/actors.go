@@ -22,7 +22,7 @@ type Actors struct {
 	errs []error
 }
 
-// NewActors returns those of a run, before there are any. over ends intake.
+// NewActors returns the Actors of a run, before there are any. over ends intake.
 func NewActors(ctx, intake context.Context, over context.CancelFunc) *Actors {
 	return &Actors{ctx: ctx, intake: intake, over: over}
 }
@@ -48,7 +48,7 @@ func (a *Actors) Wait() error {
 	return errors.Join(a.errs...)
 }
 
-// EnsureAll sees to it that a worker runs in each place.
+// EnsureAll makes sure that a worker runs in each place.
 func EnsureAll[P interface{ EnsureRunning(context.Context) error }](ctx context.Context, places []P) error {
 	for _, s := range places {
 		if err := s.EnsureRunning(ctx); err != nil {
@@ -95,11 +95,11 @@ type Env struct {
 	Began    time.Time
 	// Count counts a fault.
 	Count func(history.Fault)
-	// Take takes down what a worker process tells.
+	// Take takes a record of a worker process.
 	Take func(history.Record)
-	// Fault takes down that something happens to a worker, and Lose that it is gone.
+	// Fault records that something happens to a worker, and Lose that it is gone.
 	Fault, Lose func(worker string)
-	// Outage takes down that a fault kept the server from its work from then until now.
+	// Outage records that a fault kept the server from its work from then until now.
 	Outage func(from time.Time)
 	// Refresh gives up the harness's idle connections, which may lead nowhere
 	// after what was done to the server.

@@ -35,10 +35,10 @@ var settings = []map[string]string{
 	{"enable_seqscan": "off", "jit_above_cost": "0"},
 }
 
-// DrawSettings draws those of one worker.
+// DrawSettings draws the settings of one worker.
 func DrawSettings(dice *rand.Rand) map[string]string { return fault.OneOf(dice, settings...) }
 
-// The shortest and the longest time-outs that a worker has, in those of the run.
+// The shortest and the longest time-outs of a worker, as multiples of the run's.
 const Shortest, Longest = 0.6, 2.5
 
 // ScaleTimeouts changes the time-outs of one worker.
@@ -49,7 +49,7 @@ func ScaleTimeouts(dice *rand.Rand, timeouts ...*time.Duration) {
 	}
 }
 
-// Builds are those of the faults that are on, and what they are counted as.
+// Builds are the builds of the faults that are on, and their counters.
 type Builds[S any] []countedBuild[S]
 
 type countedBuild[S any] struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/pgfrontier/worker/sim/server"
 )
 
-// Execution is a run under way: what has been written down of it.
+// Execution is a run under way: what has been recorded of it.
 type Execution struct {
 	Plan     Plan
 	Driver   Driver // in place of the workers and their faults; nil: they are in this process
@@ -52,7 +52,7 @@ func (x *Execution) Execute(ctx context.Context, act, rest func(context.Context)
 	return rest(ctx)
 }
 
-// Drive runs the driver. If it has lost the server, waits for the server end.
+// Drive runs the driver. If the driver has lost the server, waits for the server end.
 func (x *Execution) Drive(ctx, intake context.Context, env Env) error {
 	env.Bounds, env.History, env.Database, env.Began, env.Refresh = x.server.Bounds, x.History, x.server.Name, x.Began, x.server.Refresh
 	err := x.Driver.Run(ctx, intake, env)
@@ -62,7 +62,7 @@ func (x *Execution) Drive(ctx, intake context.Context, env Env) error {
 	return err
 }
 
-// Stop takes down how workers of this process have ended, and ends those of the driver.
+// Stop records how workers of this process have ended, and ends those of the driver.
 func (x *Execution) Stop(ctx context.Context, exits []history.Exit) {
 	x.Evidence.Exits = exits
 	if x.Driver != nil {
@@ -70,8 +70,8 @@ func (x *Execution) Stop(ctx context.Context, exits []history.Exit) {
 	}
 }
 
-// Collect completes the evidence of a run that ended with err. It reads what there
-// is also if the run could not go on: what is broken in that is broken.
+// Collect completes the evidence of a run that ended with err. It also reads the evidence of a run
+// that could not go on: what is broken in it is broken.
 func (x *Execution) Collect(ctx context.Context, err error, read func() error) {
 	e := &x.Evidence
 	if err != nil {
@@ -147,7 +147,7 @@ func RestBound(behind int64) time.Duration {
 // SampleEvery is how often a run reads how far it has come.
 const SampleEvery = 100 * time.Millisecond
 
-// Blame writes down why a run could not go on: the harness could not, or something failed
+// Blame records why a run could not go on: the harness could not, or something failed
 // that nothing explains. Errors that were joined are blamed one by one.
 func Blame(e *history.Evidence, err error) {
 	all := []error{err}

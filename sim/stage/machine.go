@@ -46,7 +46,7 @@ type Equipment struct {
 	Watch    func(c *pgx.ConnConfig, who string) // reads what its connections send; nil: nobody does
 }
 
-// NewMachine makes that of the life-th worker of a slot.
+// NewMachine makes the machine of the life-th worker of a slot.
 func NewMachine(e Equipment, on *server.Database, h *history.History, slot, life int) (m *Machine, err error) {
 	r := fault.Dice(e.Seed, fmt.Sprintf("node %d.%d", slot, life))
 	mode := fault.OneOf(r, network.ExecModes...)
@@ -87,7 +87,7 @@ func sized(db *sql.DB, connections int) *sql.DB {
 	return db
 }
 
-// Role is what a process needs to know that is a worker of a run, beside the scenario.
+// Role is what a worker process of a run needs to know beside the scenario.
 type Role struct {
 	Name    string    // in the history: "worker 2.1"
 	URL     string    // of the run's database; secret
@@ -166,6 +166,6 @@ func Connect(d *server.Database, who string, dice *rand.Rand, async bool) (*netw
 	n := network.New(nil)
 	n.Carry(config)
 	db := stdlib.OpenDB(*config)
-	db.SetMaxOpenConns(1) // what breaks is then the one in use
+	db.SetMaxOpenConns(1) // a fault then breaks the connection in use
 	return n, db
 }

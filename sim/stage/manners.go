@@ -66,7 +66,7 @@ func (s *Place[P]) HoldSnapshot(ctx, intake context.Context) error {
 // By is who operates on consumers and jobs, and why.
 var By = ops.By{Operator: "sim", Reason: "to see what happens"}
 
-// OddTimes counts rows that have one of times.
+// OddTimes counts rows that have one of Times.
 const OddTimes history.Fault = "rows with an infinite or far time"
 
 // Times are what others may have written into a column of ours.

@@ -118,8 +118,8 @@ func (s *Place[P]) replaceDead(ctx context.Context) error {
 	return s.start(ctx)
 }
 
-// EnsureRunning sees to it that a worker runs, now that the server is there to
-// stay: one that began in an outage may have given up.
+// EnsureRunning makes sure that a worker runs, after the last outage of the server. A worker that
+// began in an outage may have given up.
 func (s *Place[P]) EnsureRunning(ctx context.Context) error {
 	const often = 3
 	for range often {
@@ -133,8 +133,8 @@ func (s *Place[P]) EnsureRunning(ctx context.Context) error {
 	return nil
 }
 
-// retire takes down, in the background, how the worker ends, and cleans up when that
-// is known. Its connections linger for at least that long.
+// retire records in the background how the worker ends, and then cleans up. The worker's
+// connections linger for at least that long.
 func (s *Place[P]) retire(ctx context.Context, asked string, linger time.Duration) {
 	n, until := s.Node, time.Now().Add(linger)
 	s.retiring.Go(func() {
@@ -173,13 +173,13 @@ func (s *Place[P]) AwaitHit(intake context.Context, p *network.Failpoint) bool {
 	return true
 }
 
-// Happened counts a fault of this place's worker, and writes it down.
+// Happened counts and records a fault of this place's worker.
 func (s *Place[P]) Happened(f history.Fault, where string) {
 	s.Tally.Add(f, 1)
 	s.History.Add(s.Node.Itself().Name, "", history.FaultInjected, history.Injection{Fault: f, Where: where})
 }
 
-// Over writes down that a fault is over.
+// Over records that a fault is over.
 func (s *Place[P]) Over(f history.Fault) {
 	s.History.Add(s.Node.Itself().Name, "", history.FaultOver, history.Injection{Fault: f})
 }

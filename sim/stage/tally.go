@@ -20,15 +20,15 @@ type Tally struct {
 	lag    int64 // positions between the head and the checkpoint furthest behind, when last read
 }
 
-// SetLag tells how far the consumers are behind.
+// SetLag records how far the consumers are behind.
 func (t *Tally) SetLag(positions int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lag = positions
 }
 
-// Slowdown says how many times as long the writers are to pause, so that the
-// consumers can keep up: at the head there is most to get wrong.
+// Slowdown returns how many times as long the writers must pause, so that the consumers can keep
+// up: most goes wrong at the head.
 func (t *Tally) Slowdown() float64 {
 	const near = 150 // positions
 	t.mu.Lock()
