@@ -76,7 +76,7 @@ const (
 	toCrash
 )
 
-// crash ends the process, without a clean stop. It reports false if a handler has broken the rule before.
+// crash ends the process, without a clean stop. It reports false if a handler has broken the rule.
 func (n *node) crash(how func(*network.Network)) bool {
 	if !n.fate.CompareAndSwap(0, toCrash) {
 		return false

@@ -50,7 +50,7 @@ func (c course) life(position, epoch int64) (n int) {
 
 // wanted reports for each life of a position whether its event must be applied. It need not be if
 // the consumer was placed above it, if an operator went past it, or if a reset made the consumer
-// forget that it watched for it.
+// forget its open range.
 func (c course) wanted(position int64) []bool {
 	lives := make([]bool, c.life(position, c.last())+1)
 	for i := range lives {

@@ -86,7 +86,7 @@ func partitions(e *history.Evidence) Finding {
 	return f
 }
 
-// newer checks a unit that has replaced another, as far as it has its keys.
+// newer checks the revision of a unit that has replaced another with some of the same keys.
 func (f *Finding) newer(e *history.Evidence, before, now unit) {
 	switch {
 	case now.Consumer == before.Consumer, now.slots.Last < before.slots.First, before.slots.Last < now.slots.First:

@@ -128,12 +128,12 @@ func (d *Database) Insist(ctx context.Context, ask func(context.Context) (known 
 }
 
 // Over reports whether a transaction has ended. A transaction that a crash took back may not have
-// used up its number. If another transaction has it now, Over waits for that one.
+// used up its number. If another transaction has it now, Over reports on that one.
 func (d *Database) Over(ctx context.Context, xid string) (bool, error) {
 	var status *string
 	err := d.DB.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, xid).Scan(&status)
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "22023" { // in the future
+	if errors.As(err, &pg) && pg.Code == "22023" { // xid is in the future
 		return true, nil
 	}
 	return status == nil || *status != "in progress", err
