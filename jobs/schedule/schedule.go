@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/jobs"
@@ -59,8 +61,8 @@ func (s *Schedule) check() error {
 	fail := func(format string, args ...any) {
 		all = append(all, fmt.Errorf("schedule %s: "+format, append([]any{errtext.Value(s.name)}, args...)...))
 	}
-	if s.name == "" || len(s.name) > maxName {
-		fail("the name takes 1 to %d bytes", maxName)
+	if s.name == "" || len(s.name) > maxName || !utf8.ValidString(s.name) || strings.ContainsRune(s.name, 0) {
+		fail("the name takes 1 to %d bytes of text", maxName)
 	}
 	if s.spec == nil {
 		fail("the spec is nil: use Every, Daily or a schedule of cron")

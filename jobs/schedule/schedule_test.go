@@ -515,6 +515,8 @@ func TestBadConfiguration(t *testing.T) {
 		"no client":    {schedule.New(d.DB, nil, schedule.Job("s", schedule.Every(time.Hour), jobOf)), "client is nil"},
 		"no schedules": {schedule.New(d.DB, client), "there are no schedules"},
 		"no name":      {schedule.New(d.DB, client, schedule.Job("", schedule.Every(time.Hour), jobOf)), "the name takes"},
+		"a NUL":        {schedule.New(d.DB, client, schedule.Job("a\x00", schedule.Every(time.Hour), jobOf)), "the name takes"},
+		"no UTF-8":     {schedule.New(d.DB, client, schedule.Job("\xff", schedule.Every(time.Hour), jobOf)), "the name takes"},
 		"no spec":      {schedule.New(d.DB, client, schedule.Job("s", nil, jobOf)), "the spec is nil"},
 		"no job":       {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), nil)), "job is nil"},
 		"twice":        {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf), schedule.Job("s", schedule.Every(time.Hour), jobOf)), "two schedules are called"},
