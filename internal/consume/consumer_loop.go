@@ -59,7 +59,7 @@ func newLoop(w *shared, u *unit) *consumerLoop {
 	c.statements = statements{w, u, &c.tally}
 	c.check = txcheck.New(checkedUnit(c))
 	c.deadLetters = deadLetters{c.statements, &c.agenda}
-	c.failures = failureActions{c.statements, &c.agenda, &c.deadLetters}
+	c.failures = failureActions{statements: c.statements, agenda: &c.agenda, deadLetters: &c.deadLetters}
 	return c
 }
 
