@@ -8,6 +8,15 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
+// Version is the version of the tables that this package creates. It grows with every change of
+// the tables. A table beside the checkpoints records it.
+const Version = 6
+
+// oldest is the version of the oldest programs that may run beside these tables. The database
+// records it, too, so an older process can restart after an upgrade. oldest grows only if such
+// a program would go wrong. Then all older programs must be stopped before the upgrade.
+const oldest = 2
+
 // schema is a set of tables with one version, and the tables beside them without a version.
 type schema struct {
 	tables.Tables // of the worker and of its log
