@@ -140,7 +140,7 @@ func (a *agenda) paced() bool { return a.batchSize() < a.cfg.BatchSize }
 // endsAtPoison reports whether the poison event is kept: the consumer is paused, or the
 // worker ends.
 func (a *agenda) endsAtPoison() bool {
-	return a.poison != nil && a.poison.policy != FailDeadLetter
+	return a.poison != nil && a.poison.keeps()
 }
 
 // othersBetween reports whether other units' events may lie between a checkpoint and a
