@@ -13,7 +13,7 @@ import (
 
 type deliveriesKey struct{}
 
-// deliveries are when the events of a batch were created. Its goroutine alone has them.
+// deliveries are when the events of a batch were created. Only the batch's goroutine uses it.
 type deliveries []time.Time
 
 // Batch measures how old events are when they have been handled, for

@@ -68,8 +68,8 @@ func (d *depth) poll(ctx context.Context) {
 	d.read = time.Now()
 }
 
-// ask reads the tables. The role of a worker need not read the schedules: then there are none,
-// and it does not ask for them again.
+// ask reads the tables. The role of a worker may lack the right to read the schedules: then there
+// are none, and ask does not read them again.
 func (d *depth) ask(ctx context.Context) (err error) {
 	if d.queues, err = d.jobs.Queues(ctx); err != nil {
 		return err

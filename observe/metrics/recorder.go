@@ -41,8 +41,8 @@ type series struct {
 
 func (s series) attributes() []string { return s.values[:len(s.m.Attributes)] }
 
-// Recorder keeps the metrics of a worker of events, of one of jobs, or of one of each.
-// Make it with [New]. Any number of goroutines may use it; it has none of its own.
+// Recorder keeps the metrics of a worker of events, a worker of jobs, or one of each. Make it with
+// [New]. Any number of goroutines may use it. It has no goroutine of its own.
 type Recorder struct {
 	histograms Histograms
 	depth      depth
@@ -67,7 +67,7 @@ func New(histograms Histograms) *Recorder {
 	}
 }
 
-// Watch makes Collect read the Status of a worker. A second call replaces it.
+// Watch makes Collect read the Status of a worker. A second call replaces the worker.
 func (r *Recorder) Watch(w *worker.Worker) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

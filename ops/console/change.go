@@ -41,7 +41,7 @@ type change struct {
 	All      bool                  `json:",omitempty"` // dead letters that Filter takes
 	Filter   *ops.DeadLetterFilter `json:",omitempty"`
 	Jobs     *ops.JobFilter        `json:",omitempty"` // finished jobs, if the change is of many
-	Through  string                `json:",omitempty"` // when the last job failed that the preview of an acknowledgement has shown
+	Through  string                `json:",omitempty"` // of an acknowledgement: when the last job of the preview failed
 	Older    string                `json:"-"`
 	Reason   string
 	Revision int64  // of the consumer when the form was drawn, if the change requires an unchanged consumer
@@ -325,7 +325,7 @@ func (c *Console) make(ctx context.Context, a change, by ops.By) (back string, e
 	switch {
 	case a.Typed() && a.Confirm != a.Name:
 		return "", &refusal{http.StatusBadRequest, fmt.Sprintf("Nothing was changed: type the name %.100q to confirm, %.100q was typed.", a.Name, a.Confirm)}
-	case a.On == OnConsumer && a.Kind == ops.KindPause: // the position of one that runs has moved, and a second pause is refused
+	case a.On == OnConsumer && a.Kind == ops.KindPause: // a running consumer has moved since, and a second pause is refused
 		err = a.onConsumer(ctx, c.consumers, by)
 	case a.onEvents():
 		do := func(o *ops.Operator) error { return a.onConsumer(ctx, o, by) }
@@ -344,7 +344,7 @@ func (c *Console) make(ctx context.Context, a change, by ops.By) (back string, e
 	return a.Back(), err
 }
 
-// decided is an operator for a change of a consumer.
+// decided returns the operator for a change, bound to the revision of the form if still is true.
 func (c *Console) decided(a change) *ops.Operator {
 	if a.still() {
 		return c.consumers.IfRevision(a.Revision)
@@ -361,7 +361,7 @@ func recordsOf(all []ops.Operation) (records []record) {
 	return records
 }
 
-// without is a detail without a field that is another one each time.
+// without returns a detail without a field that differs each time.
 func without(field string, detail json.RawMessage) json.RawMessage {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(detail, &fields) != nil || fields[field] == nil {
@@ -372,7 +372,7 @@ func without(field string, detail json.RawMessage) json.RawMessage {
 	return text
 }
 
-// moves names the field of a record that changes without an operator: the last position of a
+// moves names the field of a record that moves without an operator's change: the last position of a
 // replay, and the settled position of a reset.
 var moves = map[ops.Kind]string{ops.KindReplay: "to", ops.KindReset: "settled"}
 

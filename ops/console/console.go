@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Options say how a Console works. The zero Options are of use.
+// Options configure a Console. The zero Options are usable.
 type Options struct {
 	// Access returns what the sender of a request may see and change. The console calls it for each
 	// request, except for styles and scripts. Default nil: every sender has Read.

@@ -13,7 +13,7 @@ import (
 // drawing is the log as a picture: from its beginning on the left to the head on the right. The
 // distance to the head is drawn by its logarithm, so that one event is seen beside millions.
 type drawing struct {
-	Settled, Safe float64 // where they end
+	Settled, Safe float64 // where the settled part and the safe part end
 	Doubts        []mark
 	Ticks         []mark
 	Flag          bool // transactions are open that may hold it back
@@ -85,8 +85,8 @@ const (
 	moments = 60 // that are kept, which is 15 minutes
 )
 
-// history is how far each consumer was behind the head, in memory: the most of each
-// moment in which a live page was open. The zero history is empty.
+// history is how far each consumer was behind the head, in memory: the maximum of each moment with
+// an open live page. The zero history is empty.
 type history struct {
 	mu   sync.Mutex
 	when [moments]int64             // the number of the moment that is kept at each index
@@ -123,7 +123,7 @@ func (h *history) add(all []ops.Consumer, now time.Time) {
 	}
 }
 
-// has reports whether something is kept that is not over yet.
+// has reports whether a value is kept that is not too old.
 func (h *history) has(kept *[moments]int64, now int64) bool {
 	for i, v := range kept {
 		if v >= 0 && h.when[i] > now-moments {

@@ -53,8 +53,8 @@ var (
 	errTooMany = &refusal{http.StatusServiceUnavailable, fmt.Sprintf("%d pages are kept up to date already, which is all that the console does at once. This one is not: load it again to see how it stands.", maxViewers)}
 )
 
-// join adds a viewer. It gets each sample, or only the latest if it is slow, until leave. The channel
-// is closed when the sampler is.
+// join adds a viewer. The viewer gets each sample until leave, or only the latest if it is slow.
+// The channel is closed with the sampler.
 func (s *sampler) join() (samples chan *sample, leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +139,7 @@ func (s *sampler) publish(ctx context.Context, latest *sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() != nil {
-		return // the viewers are another goroutine's by now
+		return // the viewers have another goroutine by now
 	}
 	s.latest = latest
 	for samples := range s.viewers {
@@ -167,7 +167,7 @@ func (s *sampler) close() {
 	s.streams.Wait()
 }
 
-// updatesOf are the parameters of a page that its updates need.
+// updatesOf returns the parameters of a page that the page's updates need.
 func updatesOf(name string, q url.Values) url.Values {
 	of := url.Values{"page": {name}}
 	for _, key := range []string{"name", "find", "state", "after"} {

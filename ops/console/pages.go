@@ -44,8 +44,8 @@ type consumerPage struct {
 	LastError string `json:",omitempty"`
 	// UnitErrors are the errors of its units, by name.
 	UnitErrors map[string]string `json:",omitempty"`
-	// Disagreement is which workers select less than others, or demand other partitions
-	// than there are; empty: none.
+	// Disagreement says which workers select less than others, or demand another number of
+	// partitions than the consumer has; empty: none.
 	Disagreement string `json:",omitempty"`
 	Next         []ops.Next
 	Open         []ops.Gap
@@ -69,12 +69,12 @@ func (p consumerPage) AnyPaused() bool {
 	return p.Consumer.Paused != nil || slices.ContainsFunc(p.Consumer.Units, func(u ops.Unit) bool { return u.Paused != nil })
 }
 
-// noConsumer says that there is no consumer of a name.
+// noConsumer returns the error that there is no consumer of a name.
 func noConsumer(name string) error {
 	return &refusal{http.StatusNotFound, fmt.Sprintf("There is no consumer %.100q. One is there when a worker that has code for it has started for the first time.", name)}
 }
 
-// known refuses the name of a consumer that there is not.
+// known returns an error if there is no consumer of a name.
 func (c *Console) known(ctx context.Context, name string) error {
 	_, err := c.consumers.Next(ctx, name)
 	if errors.Is(err, ops.ErrNotFound) {
@@ -135,7 +135,7 @@ type lettersPage struct {
 	Older     string `json:"-"`
 	Letters   []ops.DeadLetter
 	Next      int64       `json:",omitempty"` // the key of the next page; 0: this is the last
-	Consumers []concerned `json:",omitempty"` // that have most dead letters, if none was chosen
+	Consumers []concerned `json:",omitempty"` // with most dead letters, if no consumer was chosen
 }
 
 // concerned is a consumer with rows for a page, such as dead letters, and their number.
@@ -283,7 +283,7 @@ func (c *Console) decode(ctx context.Context, e store.PersistedEvent) (text stri
 	return c.o.Payload(ctx, e)
 }
 
-// plain shows bytes as text if they are.
+// plain returns bytes as text if they are text, otherwise a hex dump.
 func plain(b []byte) string {
 	if utf8.Valid(b) && !strings.ContainsRune(string(b), 0) {
 		return beginning(string(b))
@@ -352,7 +352,7 @@ type gapsPage struct {
 	OnlyOpen  bool
 	Gaps      []ops.Gap
 	Next      int64       `json:",omitempty"`
-	Consumers []concerned `json:",omitempty"` // that have most ranges in doubt, if none was chosen
+	Consumers []concerned `json:",omitempty"` // with most ranges in doubt, if no consumer was chosen
 }
 
 func (p gapsPage) heading() string {

@@ -26,7 +26,7 @@ type failed struct {
 	Hint   string `json:",omitempty"`
 }
 
-// late says that the database took too long, however the driver reports that.
+// late adds to an error that the database took too long, however the driver reports that.
 func late(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -44,7 +44,7 @@ const (
 
 const insufficientPrivilege = "42501" // a SQLSTATE
 
-// judge says which answer an error is.
+// judge returns the status and the hint that answer an error.
 func judge(err error) (status int, hint string) {
 	var refused *refusal
 	var unknown *ops.UnknownOutcomeError
@@ -95,5 +95,5 @@ func isAny(err error, these ...error) bool {
 	return false
 }
 
-// errOther refuses a change that would record something else than its preview has shown.
+// errOther refuses a change whose record would differ from the preview.
 var errOther = errors.New("it would do something else now than what was shown")

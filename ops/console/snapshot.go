@@ -31,14 +31,14 @@ type snapshot struct {
 
 	told    []told            // by the workers, in the same order
 	names   map[[16]byte]int  // where a worker is among them
-	errors  map[string]string // of consumers and units, as the living say
+	errors  map[string]string // of consumers and units, as living workers report them
 	history *history
 }
 
 // look reads a snapshot, without the doubts. Its parts come one after the other.
 func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 	s = &snapshot{history: &c.live.history}
-	// The workers first: of one that leaves in between, the row is known.
+	// Read the workers first: the row of a worker that leaves in between is then known.
 	if s.Workers, err = c.consumers.Workers(ctx); err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 			return nil, err
 		}
 	}
-	// What a consumer has passed was safe, however old the word of the workers is.
+	// A position that a consumer has passed was safe, however old the workers' reports are.
 	for _, one := range s.Consumers {
 		s.Log.Safe = max(s.Log.Safe, min(one.Position, s.Log.Head))
 	}
@@ -305,13 +305,13 @@ const (
 	isLate     = "late"
 	isBehind   = "behind"
 	isUpToDate = "up to date"
-	hasLetters = "with dead letters" // beside the others
+	hasLetters = "with dead letters" // shown beside one of the other states
 )
 
 const consumersPerPage = 100
 
-// stoppedOf leaves the workers that stopped out for a role whose rights are of before there was
-// their table.
+// stoppedOf returns no stopped workers if the role may not read their table. A role may have rights
+// from before the table existed.
 func stoppedOf(all []ops.StoppedWorker, err error) ([]ops.StoppedWorker, error) {
 	if pgdriver.SQLState(err) == insufficientPrivilege {
 		return nil, nil

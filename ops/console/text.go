@@ -54,7 +54,7 @@ const (
 
 func beginning(s string) string { return cut(s, maxShown) }
 
-// cut is a text of some bytes, or the beginning of a longer one.
+// cut returns a text, or the beginning of a text of more than most bytes.
 func cut(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -120,7 +120,7 @@ func count[T int | int64](n T, what string) string {
 	return thousands(n) + " " + what
 }
 
-// some names the first ones.
+// some lists the first names.
 func some(all []string, none string) string {
 	switch {
 	case len(all) == 0:

@@ -81,8 +81,7 @@ func (p *page) Drainable(on string, all []ops.Worker) (some []ops.Worker) {
 	return some
 }
 
-// placeOf is where the worker runs that a change is of: people know workers by that, and not by
-// their IDs.
+// placeOf returns where the worker of a change runs: people know workers by place, not by ID.
 func (c *Console) placeOf(ctx context.Context, a change) (string, error) {
 	workers := c.consumers.Workers
 	if a.On == OnJobWorker {
