@@ -27,7 +27,7 @@ func NewProgress(w io.Writer) *Progress {
 	return p
 }
 
-// Show shows a line, or leaves it out if the one before is recent.
+// Show shows a line, or leaves it out if the previous line is recent.
 func (p *Progress) Show(line string) {
 	if p.terminal {
 		fmt.Fprintf(p.w, "\r%s\x1b[K", line)

@@ -120,7 +120,7 @@ func (c *connections) give(conn *sql.Conn, ours, lent bool) error {
 	if gone || ours {
 		end = func() error { pgdriver.Discard(conn); return nil }
 	} else if !lent {
-		_ = end() // no handler can keep it, so no goroutine is needed, whose wakeups each batch would pay for
+		_ = end() // no handler can keep it: a goroutine would only cost wakeups
 		return nil
 	}
 	ended := make(chan struct{})

@@ -1,6 +1,6 @@
-// Package serial finds sequences that are below ids in their tables, and raises them. A logical
-// replica has no sequences, so a switch to it is one cause. Others are a partial restore and
-// TRUNCATE ... RESTART IDENTITY. Such a sequence issues ids again.
+// Package serial finds and raises sequences that are below ids in their tables. Such a sequence
+// issues ids again. Causes are a switch to a logical replica, which has no sequences, a partial
+// restore, and TRUNCATE ... RESTART IDENTITY.
 package serial
 
 import (

@@ -43,7 +43,7 @@ func builds(e *history.Evidence) Finding {
 	return f
 }
 
-// takeOvers finds builds that went on with a consumer while a build lived that goes first.
+// takeOvers finds builds that went on with a consumer while a build with a greater scope lived.
 func (f *Finding) takeOvers(e *history.Evidence) {
 	last := map[string]history.Selected{}
 	for _, s := range e.Selected {

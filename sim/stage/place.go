@@ -154,8 +154,8 @@ func (s *Place[P]) Replace(ctx, intake context.Context, asked string, linger tim
 	return s.start(ctx)
 }
 
-// AwaitHit waits for the worker to pass a point, and reports whether it did. Else
-// nothing is injected there any more.
+// AwaitHit waits for the worker to pass a point, and reports whether it did. If it did not, the
+// point injects nothing any more.
 func (s *Place[P]) AwaitHit(intake context.Context, p *network.Failpoint) bool {
 	const enough = 2 * time.Second
 	timer := time.NewTimer(s.On.Bounds.Of(enough))

@@ -72,8 +72,8 @@ func (h *Handler) callWithin(ctx context.Context, tx *sql.Tx, events []store.Per
 	return cmp.Or(failed, err)
 }
 
-// recovering calls f and turns a panic into an error. Methods of f's error, as errors.Is
-// calls them, cannot panic in the worker's goroutines.
+// recovering calls f and turns a panic into an error. The methods of the returned error, which
+// errors.Is may call, do not panic.
 func recovering(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
