@@ -155,7 +155,7 @@ type manyDetail struct {
 
 // Acknowledged is the result of Acknowledge.
 type Acknowledged struct {
-	Jobs    int64     // when the last of them failed; the zero Time: there were none
+	Jobs    int64     // number of jobs that it has marked
 	Through time.Time // when the last of them failed; the zero Time: there were none
 }
 

@@ -2,13 +2,11 @@ package console
 
 import (
 	"context"
-	"database/sql"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -29,7 +27,6 @@ type Options struct {
 
 const (
 	nameLimit   = time.Second      // the bound of the read of the database's name; without an answer, pages show no name
-	readLimit   = 15 * time.Second // the bound of a page's reads, some thirty statements; an overloaded server answers late
 	changeLimit = 15 * time.Second // the bound of a change, which also waits for a batch in flight
 	maxBody     = 64 << 10         // bytes of a form
 	perPage     = 50
@@ -37,14 +34,12 @@ const (
 
 // Console is a handler. Any number of goroutines may use it.
 type Console struct {
-	o         Options
-	db        *sql.DB
-	consumers *ops.Operator
-	jobs      *ops.Jobs
-	broken    error                  // why no page can be shown
-	database  atomic.Pointer[string] // its name, once it is known
-	guarded   http.Handler
-	live      sampler
+	o        Options
+	reads    reads
+	broken   error                  // why no page can be shown
+	database atomic.Pointer[string] // its name, once it is known
+	guarded  http.Handler
+	live     sampler
 }
 
 // where names the database and the environment. It is empty for senders with Level None.
@@ -57,7 +52,7 @@ func (c *Console) where(ctx context.Context, g Grant) string {
 		ctx, cancel := context.WithTimeout(ctx, nameLimit)
 		defer cancel()
 		name = new(string)
-		if c.db.QueryRowContext(ctx, `SELECT current_database()`).Scan(name) != nil {
+		if c.reads.db.QueryRowContext(ctx, `SELECT current_database()`).Scan(name) != nil {
 			name = nil // another page asks again
 		}
 		c.database.Store(name)

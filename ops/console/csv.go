@@ -26,7 +26,7 @@ type rows func(ctx context.Context, before int64) (all [][]string, next int64, e
 func (c *Console) downloadOperations(w http.ResponseWriter, r *http.Request, g Grant) {
 	consumer := r.URL.Query().Get("consumer")
 	c.download(w, r, g, operationsCSV, []string{"number", "when", "consumer", "what", "by", "reason", "recorded"}, func(ctx context.Context, before int64) (lines [][]string, next int64, err error) {
-		all, err := c.consumers.Operations(ctx, ops.OperationFilter{Consumer: consumer, Before: before}, perDownload)
+		all, err := c.reads.consumers.Operations(ctx, ops.OperationFilter{Consumer: consumer, Before: before}, perDownload)
 		for _, o := range all {
 			next = o.ID
 			lines = append(lines, []string{strconv.FormatInt(o.ID, 10), o.At.Format(time.RFC3339Nano), o.Consumer, string(o.Kind), o.By.Operator, o.By.Reason, string(o.Detail)})
@@ -37,7 +37,7 @@ func (c *Console) downloadOperations(w http.ResponseWriter, r *http.Request, g G
 
 func (c *Console) downloadJobsOperations(w http.ResponseWriter, r *http.Request, g Grant) {
 	c.download(w, r, g, jobsOperationsCSV, []string{"number", "when", "job", "queue", "what", "by", "reason", "recorded"}, func(ctx context.Context, before int64) (lines [][]string, next int64, err error) {
-		all, err := c.jobs.Operations(ctx, ops.OperationFilter{Before: before}, perDownload)
+		all, err := c.reads.jobs.Operations(ctx, ops.OperationFilter{Before: before}, perDownload)
 		for _, o := range all {
 			next = o.ID
 			lines = append(lines, []string{strconv.FormatInt(o.ID, 10), o.At.Format(time.RFC3339Nano), strconv.FormatInt(o.Job, 10), o.Queue, string(o.Kind), o.By.Operator, o.By.Reason, string(o.Detail)})

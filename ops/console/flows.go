@@ -22,12 +22,12 @@ type flowsPage struct {
 
 var runStates = []jobs.State{jobs.StateRunning, jobs.StateCompleted, jobs.StateFailed, jobs.StateCancelled}
 
-func (c *Console) runs(ctx context.Context, q query, _ Grant) (any, error) {
+func (r *jobReads) runs(ctx context.Context, q query, _ Grant) (any, error) {
 	p := flowsPage{Filter: flow.Filter{Flow: q.Get("flow"), State: jobs.State(q.Get("state")), Before: q.int("before")}, States: runStates}
 	if p.Filter.State != "" && !slices.Contains(runStates, p.Filter.State) {
 		return nil, &refusal{http.StatusBadRequest, fmt.Sprintf("There is no state %.50q of a run.", p.Filter.State)}
 	}
-	all, err := c.jobs.FlowRuns(ctx, p.Filter, perPage+1)
+	all, err := r.jobs.FlowRuns(ctx, p.Filter, perPage+1)
 	if p.Runs = all; len(all) > perPage {
 		p.Runs, p.Next = all[:perPage], all[perPage-1].ID
 	}
@@ -89,20 +89,20 @@ func (p flowPage) Rows() (some []flowStep) {
 // Hidden is how many steps the page does not show.
 func (p flowPage) Hidden() int { return len(p.steps()) - len(p.Rows()) }
 
-func (c *Console) run(ctx context.Context, q query, g Grant) (any, error) {
-	r, err := c.findRun(ctx, q.int("id"))
+func (r *jobReads) run(ctx context.Context, q query, g Grant) (any, error) {
+	run, err := r.findRun(ctx, q.int("id"))
 	if g.Level < Payloads {
-		withoutResults(r.Steps)
+		withoutResults(run.Steps)
 	}
-	return flowPage{r}, err
+	return flowPage{run}, err
 }
 
-func (c *Console) findRun(ctx context.Context, id int64) (flow.Run, error) {
-	r, err := c.jobs.FlowRun(ctx, id)
+func (r *jobReads) findRun(ctx context.Context, id int64) (flow.Run, error) {
+	run, err := r.jobs.FlowRun(ctx, id)
 	if errors.Is(err, ops.ErrNotFound) {
 		err = &refusal{http.StatusNotFound, fmt.Sprintf("There is no run %d of a flow. One that has ended is deleted when its retention is over.", id)}
 	}
-	return r, err
+	return run, err
 }
 
 // withoutResults removes the results of steps and of their items.
@@ -111,12 +111,4 @@ func withoutResults(steps []flow.StepInfo) {
 		steps[i].Result = nil
 		withoutResults(steps[i].Items)
 	}
-}
-
-// from are the steps at which a run continues; none: the steps that made the run fail.
-func (a change) from() []string {
-	if a.From == "" {
-		return nil
-	}
-	return []string{a.From}
 }

@@ -28,16 +28,16 @@ func (p queuesPage) Names() (all []string) {
 	return all
 }
 
-func (c *Console) queues(ctx context.Context, q query, _ Grant) (any, error) {
+func (r *jobReads) queues(ctx context.Context, q query, _ Grant) (any, error) {
 	var p queuesPage
 	var err error
-	if p.Queues, err = c.jobs.Queues(ctx); err != nil {
+	if p.Queues, err = r.jobs.Queues(ctx); err != nil {
 		return nil, err
 	}
 	// The first, which is all together, is on each page.
 	some, next := pageOf(p.Queues[1:], func(q ops.Queue) string { return q.Name }, q.Get("after"))
 	p.Queues, p.NextQueue = append(p.Queues[:1:1], some...), next
-	all, err := c.jobs.Operations(ctx, ops.OperationFilter{Before: q.int("before")}, perPage+1)
+	all, err := r.jobs.Operations(ctx, ops.OperationFilter{Before: q.int("before")}, perPage+1)
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +69,12 @@ func (p jobsPage) Acknowledges() bool { return p.State == jobs.StateFailed && p.
 // Queues is the queue of the filter, or all.
 func (p jobsPage) Queues() string { return cmp.Or(p.Filter.Queue, ops.AllQueues) }
 
-func (c *Console) list(ctx context.Context, q query, g Grant) (any, error) {
+func (r *jobReads) list(ctx context.Context, q query, g Grant) (any, error) {
 	p := jobsPage{Filter: ops.JobFilter{Kind: q.Get("kind"), Queue: q.Get("queue"), Before: q.int("before")}, State: jobs.State(q.Get("state")), States: jobStates}
 	if p.State != "" {
 		p.Filter.States = []jobs.State{p.State}
 	}
-	all, err := c.jobs.List(ctx, p.Filter, perPage+1)
+	all, err := r.jobs.List(ctx, p.Filter, perPage+1)
 	if err != nil {
 		return nil, err
 	}
@@ -108,22 +108,22 @@ func (p jobPage) Latest() []jobs.Attempt { return p.Attempts[max(len(p.Attempts)
 
 func (p jobPage) heading() string { return fmt.Sprintf("Job %d", p.Job.ID) }
 
-func (c *Console) job(ctx context.Context, q query, g Grant) (any, error) {
-	j, err := c.findJob(ctx, q.int("id"))
+func (r *jobReads) job(ctx context.Context, q query, g Grant) (any, error) {
+	j, err := r.findJob(ctx, q.int("id"))
 	if err != nil {
 		return nil, err
 	}
 	p := jobPage{Job: shown(j, g), Finished: j.FinishedAt != nil}
-	if p.Attempts, err = c.jobs.Attempts(ctx, j.ID); err != nil {
+	if p.Attempts, err = r.jobs.Attempts(ctx, j.ID); err != nil {
 		return nil, err
 	}
-	p.Operations, err = c.jobs.Operations(ctx, ops.OperationFilter{Job: j.ID}, perPage)
+	p.Operations, err = r.jobs.Operations(ctx, ops.OperationFilter{Job: j.ID}, perPage)
 	return p, err
 }
 
-func (c *Console) findJob(ctx context.Context, id int64) (ops.Job, error) {
+func (r *jobReads) findJob(ctx context.Context, id int64) (ops.Job, error) {
 	if id > 0 {
-		all, err := c.jobs.List(ctx, ops.JobFilter{After: id - 1, Before: id + 1}, 1)
+		all, err := r.jobs.List(ctx, ops.JobFilter{After: id - 1, Before: id + 1}, 1)
 		if err != nil || len(all) > 0 {
 			return append(all, ops.Job{})[0], err
 		}
@@ -144,8 +144,8 @@ func (p schedulesPage) Names() (all []string) {
 	return all
 }
 
-func (c *Console) schedules(ctx context.Context, q query, _ Grant) (any, error) {
-	all, err := c.jobs.Schedules(ctx)
+func (r *jobReads) schedules(ctx context.Context, q query, _ Grant) (any, error) {
+	all, err := r.jobs.Schedules(ctx)
 	some, next := pageOf(all, func(s ops.ScheduleInfo) string { return s.Name }, q.Get("after"))
 	return schedulesPage{some, next}, err
 }

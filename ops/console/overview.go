@@ -25,8 +25,8 @@ func overviewOf(s *snapshot, q url.Values) (any, error) {
 	return overviewPage{s, s.choose("./", q), s.Log, s.Fault, s.Doubts, s.Blockers, s.Wrong}, nil
 }
 
-func (c *Console) overview(ctx context.Context, q query, _ Grant) (any, error) {
-	s, err := c.lookCloser(ctx)
+func (r *eventReads) overview(ctx context.Context, q query, _ Grant) (any, error) {
+	s, err := r.lookCloser(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +48,8 @@ func (p workersPage) Gone() []gone { return goneOf(p.Stopped, p.Now.WorkerName) 
 // place says which workers run a consumer, and which could run it.
 type place struct{ Name, Runs, Able string }
 
-func (c *Console) workers(ctx context.Context, q query, _ Grant) (any, error) {
-	s, err := c.look(ctx)
+func (r *eventReads) workers(ctx context.Context, q query, _ Grant) (any, error) {
+	s, err := r.look(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package console
 
 import (
 	"bytes"
-	"cmp"
-	"context"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -104,34 +102,6 @@ func (p *page) Changeable(on string, names []string, kinds ...string) (some []st
 
 func (p *page) Sees() bool { return p.Grant.Level >= Payloads }
 
-// tab is a link of the navigation.
-type tab struct {
-	Address, Text string
-	Current       string // as aria-current has it; empty: it leads elsewhere
-}
-
-// Tabs are the navigation.
-func (p *page) Tabs() (all []tab) {
-	for _, name := range []string{"", "letters", "workers", "blocked", "gaps", "event", "operations", "queues", "jobs", "jobworkers", "schedules", "flows"} {
-		t := tab{Address: cmp.Or(name, "./"), Text: views[name].title}
-		if v, ok := views[p.Page]; ok && p.Page == name {
-			t.Current = "page"
-		} else if ok && v.under == t.Address {
-			t.Current = "true"
-		}
-		all = append(all, t)
-	}
-	return all
-}
-
-// view is a page that is read.
-type view struct {
-	title, file string
-	under       string // the entry of the navigation that the page belongs to; empty: the page has an entry of its own
-	read        func(c *Console, ctx context.Context, q query, g Grant) (any, error)
-	part        func(s *snapshot, q url.Values) (any, error) // the data of its live updates; nil: it has none
-}
-
 // query has the parameters of an address.
 type query struct {
 	url.Values
@@ -160,32 +130,6 @@ func (q query) duration(name string) time.Duration {
 		*q.err = &refusal{http.StatusBadRequest, fmt.Sprintf("%s is %.50q: give a time such as 90s, 15m or 24h.", name, text)}
 	}
 	return d
-}
-
-func (c *Console) view(w http.ResponseWriter, r *http.Request, g Grant, name string, v view) {
-	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
-	defer cancel()
-	var invalid error
-	q := query{r.URL.Query(), &invalid}
-	data, err := v.read(c, ctx, q, g)
-	if invalid != nil {
-		err = invalid
-	}
-	if err != nil {
-		c.fail(w, r, g, late(ctx, err))
-		return
-	}
-	p := &page{Title: v.title, Page: name, Grant: g, Data: data, Done: q.Get("done")}
-	if named, ok := data.(interface{ heading() string }); ok {
-		p.Title = named.heading()
-	}
-	if !slices.Contains(changes, ops.Kind(p.Done)) {
-		p.Done = ""
-	}
-	if v.part != nil && q.Get("queries") == "" {
-		p.Live = livePath + "?" + updatesOf(name, q.Values).Encode()
-	}
-	c.show(w, r, http.StatusOK, v.file, p)
 }
 
 // show answers with a page, or with its data.

@@ -17,26 +17,6 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// views are the pages, by their address.
-var views = map[string]view{
-	"":           {title: "Overview", file: "overview", read: (*Console).overview, part: overviewOf},
-	"consumer":   {title: "Consumer", file: "consumer", under: "./", read: (*Console).consumer, part: func(s *snapshot, q url.Values) (any, error) { return consumerOf(s, q.Get("name")) }},
-	"letters":    {title: "Dead letters", file: "letters", read: (*Console).letters},
-	"letter":     {title: "Dead letter", file: "letter", under: "letters", read: (*Console).letter},
-	"operations": {title: "Operations", file: "operations", read: (*Console).operations},
-	"workers":    {title: "Workers", file: "workers", read: (*Console).workers, part: workersOf},
-	"blocked":    {title: "Blocked", file: "blocked", read: (*Console).blocked, part: blockedOf},
-	"gaps":       {title: "Gaps", file: "gaps", read: (*Console).gaps},
-	"event":      {title: "Event", file: "event", read: (*Console).event},
-	"jobworkers": {title: "Job workers", file: "jobworkers", read: (*Console).jobWorkers},
-	"queues":     {title: "Queues", file: "queues", read: (*Console).queues},
-	"jobs":       {title: "Jobs", file: "jobs", read: (*Console).list},
-	"job":        {title: "Job", file: "job", under: "jobs", read: (*Console).job},
-	"schedules":  {title: "Schedules", file: "schedules", read: (*Console).schedules},
-	"flows":      {title: "Flows", file: "flows", read: (*Console).runs},
-	"flow":       {title: "Run of a flow", file: "flow", under: "flows", read: (*Console).run},
-}
-
 // consumerPage is one consumer.
 type consumerPage struct {
 	*snapshot `json:"-"`
@@ -75,16 +55,16 @@ func noConsumer(name string) error {
 }
 
 // known returns an error if there is no consumer of a name.
-func (c *Console) known(ctx context.Context, name string) error {
-	_, err := c.consumers.Next(ctx, name)
+func (r *eventReads) known(ctx context.Context, name string) error {
+	_, err := r.consumers.Next(ctx, name)
 	if errors.Is(err, ops.ErrNotFound) {
 		return noConsumer(name)
 	}
 	return err
 }
 
-func (c *Console) consumer(ctx context.Context, q query, _ Grant) (any, error) {
-	s, err := c.look(ctx)
+func (r *eventReads) consumer(ctx context.Context, q query, _ Grant) (any, error) {
+	s, err := r.look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -93,13 +73,13 @@ func (c *Console) consumer(ctx context.Context, q query, _ Grant) (any, error) {
 		return nil, err
 	}
 	name := p.Consumer.Name
-	if p.Next, err = c.consumers.Next(ctx, name); err != nil {
+	if p.Next, err = r.consumers.Next(ctx, name); err != nil {
 		return nil, err
 	}
-	if p.Open, err = c.consumers.Gaps(ctx, name, ops.GapFilter{OnlyOpen: true}, perPage); err != nil {
+	if p.Open, err = r.consumers.Gaps(ctx, name, ops.GapFilter{OnlyOpen: true}, perPage); err != nil {
 		return nil, err
 	}
-	p.Operations, err = c.consumers.Operations(ctx, ops.OperationFilter{Consumer: name}, 10)
+	p.Operations, err = r.consumers.Operations(ctx, ops.OperationFilter{Consumer: name}, 10)
 	return p, err
 }
 
@@ -147,8 +127,8 @@ type concerned struct {
 const mostConcerned = 100
 
 // concernedBy are the consumers that have most of something.
-func (c *Console) concernedBy(ctx context.Context, number func(ops.Consumer) int64) (some []concerned, err error) {
-	all, err := c.consumers.Consumers(ctx)
+func (r *eventReads) concernedBy(ctx context.Context, number func(ops.Consumer) int64) (some []concerned, err error) {
+	all, err := r.consumers.Consumers(ctx)
 	for _, one := range all {
 		if n := number(one); n > 0 {
 			some = append(some, concerned{one.Name, n})
@@ -169,18 +149,18 @@ func letterFilter(q query) ops.DeadLetterFilter {
 	return ops.DeadLetterFilter{AggregateType: q.Get("aggregate"), EventType: q.Get("type"), Error: q.Get("error"), OlderThan: q.duration("older"), After: q.int("after")}
 }
 
-func (c *Console) letters(ctx context.Context, q query, _ Grant) (any, error) {
+func (r *eventReads) letters(ctx context.Context, q query, _ Grant) (any, error) {
 	p := lettersPage{Consumer: q.Get("consumer"), Filter: letterFilter(q), Older: q.Get("older")}
 	var err error
 	if p.Consumer == "" || *q.err != nil {
-		p.Consumers, err = c.concernedBy(ctx, func(one ops.Consumer) int64 { return one.DeadLetters })
+		p.Consumers, err = r.concernedBy(ctx, func(one ops.Consumer) int64 { return one.DeadLetters })
 		return p, err
 	}
-	if p.Letters, err = c.consumers.FilterDeadLetters(ctx, p.Consumer, p.Filter, false, perPage+1); err != nil {
+	if p.Letters, err = r.consumers.FilterDeadLetters(ctx, p.Consumer, p.Filter, false, perPage+1); err != nil {
 		return nil, err
 	}
 	if len(p.Letters) == 0 {
-		return p, c.known(ctx, p.Consumer)
+		return p, r.known(ctx, p.Consumer)
 	}
 	if len(p.Letters) > perPage {
 		p.Letters = p.Letters[:perPage]
@@ -199,9 +179,9 @@ func (p letterPage) heading() string {
 	return fmt.Sprintf("Dead letter %s of %s", thousands(p.Letter.Position), p.Letter.Consumer)
 }
 
-func (c *Console) letter(ctx context.Context, q query, g Grant) (any, error) {
+func (r *eventReads) letter(ctx context.Context, q query, g Grant) (any, error) {
 	name, position := q.Get("consumer"), q.int("position")
-	found, err := c.consumers.FilterDeadLetters(ctx, name, ops.DeadLetterFilter{After: max(position-1, 0)}, false, 1)
+	found, err := r.consumers.FilterDeadLetters(ctx, name, ops.DeadLetterFilter{After: max(position-1, 0)}, false, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +189,7 @@ func (c *Console) letter(ctx context.Context, q query, g Grant) (any, error) {
 		return nil, &refusal{http.StatusNotFound, "There is no dead letter at this position. It may have been handled or discarded meanwhile."}
 	}
 	p := letterPage{Letter: found[0]}
-	e, err := c.readEvent(ctx, position, g)
+	e, err := r.readEvent(ctx, position, g)
 	switch {
 	case err == nil:
 		p.Event = &e
@@ -236,7 +216,7 @@ func (p eventPage) heading() string {
 	return "Event " + thousands(p.Event.GlobalPosition)
 }
 
-func (c *Console) event(ctx context.Context, q query, g Grant) (any, error) {
+func (r *eventReads) event(ctx context.Context, q query, g Grant) (any, error) {
 	if q.Get("position") == "" {
 		return eventPage{}, nil
 	}
@@ -244,15 +224,15 @@ func (c *Console) event(ctx context.Context, q query, g Grant) (any, error) {
 	if *q.err != nil {
 		return nil, *q.err
 	}
-	e, err := c.readEvent(ctx, position, g)
+	e, err := r.readEvent(ctx, position, g)
 	if err != nil {
 		return nil, err
 	}
 	return e, nil
 }
 
-func (c *Console) readEvent(ctx context.Context, position int64, g Grant) (p eventPage, err error) {
-	if p.Event, err = c.consumers.Event(ctx, position); err != nil {
+func (r *eventReads) readEvent(ctx context.Context, position int64, g Grant) (p eventPage, err error) {
+	if p.Event, err = r.consumers.Event(ctx, position); err != nil {
 		return p, err
 	}
 	p.Previous, p.Next = position-1, position+1
@@ -261,11 +241,11 @@ func (c *Console) readEvent(ctx context.Context, position int64, g Grant) (p eve
 		return p, nil
 	}
 	p.Metadata = beginning(string(p.Event.Metadata))
-	if c.o.Payload == nil {
+	if r.payload == nil {
 		p.Payload = plain(p.Event.Payload)
 		return p, nil
 	}
-	text, err := c.decode(ctx, p.Event)
+	text, err := r.decode(ctx, p.Event)
 	if err != nil {
 		p.PayloadError = err.Error()
 	}
@@ -274,13 +254,13 @@ func (c *Console) readEvent(ctx context.Context, position int64, g Grant) (p eve
 }
 
 // decode calls the application's decoder, which may panic at an unknown payload.
-func (c *Console) decode(ctx context.Context, e store.PersistedEvent) (text string, err error) {
+func (r *eventReads) decode(ctx context.Context, e store.PersistedEvent) (text string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			text, err = "", fmt.Errorf("the decoder panicked: %v", r)
 		}
 	}()
-	return c.o.Payload(ctx, e)
+	return r.payload(ctx, e)
 }
 
 // plain returns bytes as text if they are text, otherwise a hex dump.
@@ -308,9 +288,9 @@ func (p operationsPage) heading() string {
 	return "Operations on " + p.Consumer
 }
 
-func (c *Console) operations(ctx context.Context, q query, _ Grant) (any, error) {
+func (r *eventReads) operations(ctx context.Context, q query, _ Grant) (any, error) {
 	p := operationsPage{Consumer: q.Get("consumer")}
-	all, err := c.consumers.Operations(ctx, ops.OperationFilter{Consumer: p.Consumer, Before: q.int("before")}, perPage+1)
+	all, err := r.consumers.Operations(ctx, ops.OperationFilter{Consumer: p.Consumer, Before: q.int("before")}, perPage+1)
 	if err != nil {
 		return nil, err
 	}
@@ -333,15 +313,15 @@ func blockedOf(s *snapshot, _ url.Values) (any, error) {
 	return blockedPage{snapshot: s, Log: s.Log, Fault: s.Fault, Blockers: s.Blockers}, nil
 }
 
-func (c *Console) blocked(ctx context.Context, q query, g Grant) (any, error) {
-	s, err := c.look(ctx)
+func (r *eventReads) blocked(ctx context.Context, q query, g Grant) (any, error) {
+	s, err := r.look(ctx)
 	if err != nil {
 		return nil, err
 	}
 	part, _ := blockedOf(s, nil)
 	p := part.(blockedPage)
 	if p.Queries = q.Get("queries") == "1" && g.Level >= Payloads; p.Queries {
-		p.Blockers, err = c.consumers.Blockers(ctx, true)
+		p.Blockers, err = r.consumers.Blockers(ctx, true)
 	}
 	return p, err
 }
@@ -362,19 +342,19 @@ func (p gapsPage) heading() string {
 	return "Gaps of " + p.Consumer
 }
 
-func (c *Console) gaps(ctx context.Context, q query, _ Grant) (any, error) {
+func (r *eventReads) gaps(ctx context.Context, q query, _ Grant) (any, error) {
 	p := gapsPage{Consumer: q.Get("consumer"), OnlyOpen: q.Get("open") == "1"}
 	if p.Consumer == "" {
 		var err error
-		p.Consumers, err = c.concernedBy(ctx, func(one ops.Consumer) int64 { return one.OpenRanges })
+		p.Consumers, err = r.concernedBy(ctx, func(one ops.Consumer) int64 { return one.OpenRanges })
 		return p, err
 	}
-	all, err := c.consumers.Gaps(ctx, p.Consumer, ops.GapFilter{OnlyOpen: p.OnlyOpen, Before: q.int("before")}, perPage+1)
+	all, err := r.consumers.Gaps(ctx, p.Consumer, ops.GapFilter{OnlyOpen: p.OnlyOpen, Before: q.int("before")}, perPage+1)
 	if err != nil {
 		return nil, err
 	}
 	if len(all) == 0 {
-		return p, c.known(ctx, p.Consumer)
+		return p, r.known(ctx, p.Consumer)
 	}
 	if p.Gaps = all; len(all) > perPage {
 		p.Gaps, p.Next = all[:perPage], all[perPage-1].ID

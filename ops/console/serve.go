@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"database/sql"
 	"net/http"
 	"net/url"
@@ -15,11 +16,11 @@ import (
 // New makes a Console. It does not touch the database. If db is nil or a name of
 // Options.Names is not valid, every page says so.
 func New(db *sql.DB, o Options) *Console {
-	c := &Console{o: o, db: db}
-	if c.consumers, c.broken = ops.New(db, ops.WithNames(o.Names)); c.broken == nil {
-		c.jobs, c.broken = ops.NewJobs(db, ops.WithNames(o.Names))
+	c := &Console{o: o, reads: reads{eventReads: eventReads{db: db, names: o.Names, payload: o.Payload}}}
+	if c.reads.consumers, c.broken = ops.New(db, ops.WithNames(o.Names)); c.broken == nil {
+		c.reads.jobs, c.broken = ops.NewJobs(db, ops.WithNames(o.Names))
 	}
-	c.live.look = c.lookCloser
+	c.live.look, c.live.history = c.reads.lookCloser, &c.reads.history
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, Grant{}, &refusal{http.StatusForbidden, "Another site has sent this form: nothing was changed. Open the console itself and send it from there."})
@@ -100,4 +101,30 @@ func beside(w http.ResponseWriter, r *http.Request) bool {
 	w.Header().Set("Location", to.String())
 	w.WriteHeader(http.StatusTemporaryRedirect)
 	return true
+}
+
+func (c *Console) view(w http.ResponseWriter, r *http.Request, g Grant, name string, v view) {
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	var invalid error
+	q := query{r.URL.Query(), &invalid}
+	data, err := v.read(&c.reads, ctx, q, g)
+	if invalid != nil {
+		err = invalid
+	}
+	if err != nil {
+		c.fail(w, r, g, late(ctx, err))
+		return
+	}
+	p := &page{Title: v.title, Page: name, Grant: g, Data: data, Done: q.Get("done")}
+	if named, ok := data.(interface{ heading() string }); ok {
+		p.Title = named.heading()
+	}
+	if !slices.Contains(changes, ops.Kind(p.Done)) {
+		p.Done = ""
+	}
+	if v.part != nil && q.Get("queries") == "" {
+		p.Live = livePath + "?" + updatesOf(name, q.Values).Encode()
+	}
+	c.show(w, r, http.StatusOK, v.file, p)
 }

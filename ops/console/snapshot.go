@@ -36,28 +36,28 @@ type snapshot struct {
 }
 
 // look reads a snapshot, without the doubts. Its parts come one after the other.
-func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
-	s = &snapshot{history: &c.live.history}
+func (r *eventReads) look(ctx context.Context) (s *snapshot, err error) {
+	s = &snapshot{history: &r.history}
 	// Read the workers first: the row of a worker that leaves in between is then known.
-	if s.Workers, err = c.consumers.Workers(ctx); err != nil {
+	if s.Workers, err = r.consumers.Workers(ctx); err != nil {
 		return nil, err
 	}
-	if s.Stopped, err = stoppedOf(c.consumers.StoppedWorkers(ctx)); err != nil {
+	if s.Stopped, err = stoppedOf(r.consumers.StoppedWorkers(ctx)); err != nil {
 		return nil, err
 	}
-	if s.Consumers, err = c.consumers.Consumers(ctx); err != nil {
+	if s.Consumers, err = r.consumers.Consumers(ctx); err != nil {
 		return nil, err
 	}
 	s.listen()
 	var fault *frontier.SetupError
-	switch s.Log, err = c.consumers.Log(ctx); {
+	switch s.Log, err = r.consumers.Log(ctx); {
 	case errors.As(err, &fault): // the reports of the workers are still useful
 		s.Fault = fault.Error()
 	case err != nil:
 		return nil, err
 	}
 	if s.Log.Open > 0 {
-		if s.Blockers, err = c.consumers.Blockers(ctx, false); err != nil {
+		if s.Blockers, err = r.consumers.Blockers(ctx, false); err != nil {
 			return nil, err
 		}
 	}
@@ -65,13 +65,13 @@ func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 	for _, one := range s.Consumers {
 		s.Log.Safe = max(s.Log.Safe, min(one.Position, s.Log.Head))
 	}
-	s.Wrong, err = alarms.Find(ctx, c.db, c.o.Names, s.Consumers, s.Workers, placeOf)
+	s.Wrong, err = alarms.Find(ctx, r.db, r.names, s.Consumers, s.Workers, placeOf)
 	return s, err
 }
 
 // lookCloser reads a snapshot with the doubts.
-func (c *Console) lookCloser(ctx context.Context) (*snapshot, error) {
-	s, err := c.look(ctx)
+func (r *eventReads) lookCloser(ctx context.Context) (*snapshot, error) {
+	s, err := r.look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (c *Console) lookCloser(ctx context.Context) (*snapshot, error) {
 			continue
 		}
 		doubtful++
-		gaps, err := c.consumers.Gaps(ctx, one.Name, ops.GapFilter{OnlyOpen: true}, doubtsOfEach)
+		gaps, err := r.consumers.Gaps(ctx, one.Name, ops.GapFilter{OnlyOpen: true}, doubtsOfEach)
 		if err != nil {
 			return nil, err
 		}

@@ -61,13 +61,13 @@ func (p jobWorkersPage) Gone() []gone {
 	})
 }
 
-func (c *Console) jobWorkers(ctx context.Context, _ query, _ Grant) (any, error) {
+func (r *jobReads) jobWorkers(ctx context.Context, _ query, _ Grant) (any, error) {
 	var p jobWorkersPage
 	var err error
-	if p.Workers, err = c.jobs.Workers(ctx); err != nil {
+	if p.Workers, err = r.jobs.Workers(ctx); err != nil {
 		return nil, err
 	}
-	p.Stopped, err = stoppedOf(c.jobs.StoppedWorkers(ctx))
+	p.Stopped, err = stoppedOf(r.jobs.StoppedWorkers(ctx))
 	return p, err
 }
 
@@ -79,23 +79,4 @@ func (p *page) Drainable(on string, all []ops.Worker) (some []ops.Worker) {
 		}
 	}
 	return some
-}
-
-// placeOf returns where the worker of a change runs: people know workers by place, not by ID.
-func (c *Console) placeOf(ctx context.Context, a change) (string, error) {
-	workers := c.consumers.Workers
-	if a.On == OnJobWorker {
-		workers = c.jobs.Workers
-	}
-	id, err := a.worker()
-	if err != nil {
-		return "", err
-	}
-	all, err := workers(ctx)
-	for _, w := range all {
-		if w.ID == id {
-			return placeOf(w), nil
-		}
-	}
-	return "", err
 }
