@@ -98,7 +98,7 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		rescope:   r("rescope"), selecting: r("selecting"),
 		incarnation:   `SELECT coalesce(` + server.Incarnation + `, '')`,
 		guard:         with("guard", sqltext.Values{"effects": "", "audit": ""}),
-		guardAndAudit: with("guard", sqltext.Values{"effects": `, effects = coalesce($12::jsonb, effects)`, "audit": r("audit")}),
+		guardAndAudit: with("guard", sqltext.Values{"effects": r("audited"), "audit": r("audit")}),
 		clean:         r("clean"), compact: r("compact"), pause: r("pause"), arrived: r("arrived"), known: known(t),
 		rescale: newRescaleSQL(with, t), deadLetters: newDeadLettersSQL(with, t.DeadLetters.SQL()),
 		repair:   with("repair", sqltext.Values{"more": `, revision = revision + 1, updated_at = clock_timestamp()`, "condition": `EXISTS (SELECT FROM durable)`, "removes": `NOT $16::boolean`}),
