@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/refusal"
@@ -64,32 +63,6 @@ var (
 	// errTwice reports that the view shows a row more than once.
 	errTwice = errors.New("the view shows the row more than once: it must join at most one row")
 )
-
-// NonRetryable returns an error after which a job has failed for good, whatever MaxNumRetries says.
-// An error with a method NonRetryable() bool that returns true has the same effect, also if it is
-// wrapped.
-func NonRetryable(err error) error { return &nonRetryable{err} }
-
-type nonRetryable struct{ err error }
-
-func (e *nonRetryable) Error() string {
-	if e.err == nil {
-		return "the job has failed"
-	}
-	return errtext.Of(e.err).Error()
-}
-
-func (e *nonRetryable) Unwrap() error { return e.err }
-
-func (e *nonRetryable) NonRetryable() bool { return true }
-
-// RequeueAfter is an error for a handler or for Scan. It queues the job again, due in delay. It is
-// no failure and does not count.
-func RequeueAfter(delay time.Duration) error { return &requeue{max(delay, 0)} }
-
-type requeue struct{ delay time.Duration }
-
-func (r *requeue) Error() string { return fmt.Sprintf("requeued, due in %v", r.delay) }
 
 // recovered calls f and returns a panic of f as an error. The returned error is sound: the worker's
 // goroutines may call its methods, as errors.Is does.

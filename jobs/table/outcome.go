@@ -2,10 +2,38 @@ package table
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/runtime"
 )
+
+// NonRetryable returns an error after which a job has failed for good, whatever MaxNumRetries says.
+// An error with a method NonRetryable() bool that returns true has the same effect, also if it is
+// wrapped.
+func NonRetryable(err error) error { return &nonRetryable{err} }
+
+type nonRetryable struct{ err error }
+
+func (e *nonRetryable) Error() string {
+	if e.err == nil {
+		return "the job has failed"
+	}
+	return errtext.Of(e.err).Error()
+}
+
+func (e *nonRetryable) Unwrap() error { return e.err }
+
+func (e *nonRetryable) NonRetryable() bool { return true }
+
+// RequeueAfter is an error for a handler or for Scan. It queues the job again, due in delay. It is
+// no failure and does not count.
+func RequeueAfter(delay time.Duration) error { return &requeue{max(delay, 0)} }
+
+type requeue struct{ delay time.Duration }
+
+func (r *requeue) Error() string { return fmt.Sprintf("requeued, due in %v", r.delay) }
 
 // end is the outcome of a run that a statement is to store.
 type end struct {
