@@ -51,11 +51,6 @@ type poller struct {
 	unknownAt  time.Time
 }
 
-// soon makes the next poll come after the first pause at the latest.
-func (p *poller) soon(now time.Time) {
-	p.at, p.polls = p.polls.Soon(now, p.at)
-}
-
 // handleNotices handles the flags that other goroutines have set.
 func (p *poller) handleNotices(now time.Time) {
 	if p.unwanted.Swap(false) {
@@ -63,7 +58,7 @@ func (p *poller) handleNotices(now time.Time) {
 	}
 	notifyDown := p.isDown()
 	if p.back.Swap(false) || notifyDown && !p.notifyDown {
-		p.soon(now)
+		p.at, p.polls = p.polls.Soon(now, p.at)
 	}
 	p.notifyDown = notifyDown
 }

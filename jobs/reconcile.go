@@ -92,8 +92,8 @@ func (c *reconciler) reconcile(ctx context.Context) {
 		case !c.starter.inFlight.Has(r) || p == jobrun.Settling:
 		case !is:
 			c.lose(r, p)
-		case j.Cancel:
-			c.cancel(r, p)
+		case j.Cancel && p == jobrun.Running: // a cancelled job that is prefetched does not start
+			r.End(ErrCancelled)
 		}
 	}
 }
@@ -105,14 +105,6 @@ func (c *reconciler) lose(r *run, p jobrun.Phase) {
 		return
 	}
 	r.End(ErrClaimLost)
-}
-
-// cancel ends a run whose job was cancelled. A prefetched job needs no action: the statement that
-// starts runs does not start cancelled jobs.
-func (c *reconciler) cancel(r *run, p jobrun.Phase) {
-	if p == jobrun.Running {
-		r.End(ErrCancelled)
-	}
 }
 
 // mine returns the runs of this queue.

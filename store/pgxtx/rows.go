@@ -20,7 +20,6 @@ type rows struct {
 	pgx.Rows
 	types *pgtype.Map
 	ahead bool // the next row is read already
-	begun bool
 }
 
 func (r *rows) Columns() []string {
@@ -37,11 +36,8 @@ func (r *rows) Close() error {
 }
 
 func (r *rows) Next(dest []driver.Value) error {
-	more := r.ahead
-	if r.begun {
-		more = r.Rows.Next()
-	}
-	r.begun = true
+	more := r.ahead || r.Rows.Next()
+	r.ahead = false
 	if !more {
 		if err := r.Err(); err != nil {
 			return err
