@@ -177,6 +177,16 @@ func TestErrors(t *testing.T) {
 		if err := pgxtx.Do(tx, func(tx *sql.Tx) error { _, err := tx.PrepareContext(ctx, `SELECT 1`); return err }); err == nil {
 			t.Error("a statement is prepared")
 		}
+		leaveOpen := func(tx *sql.Tx) error {
+			rows, err := tx.QueryContext(ctx, `SELECT i FROM generate_series(1, 100000) AS i`)
+			if err == nil && !rows.Next() {
+				err = rows.Err()
+			}
+			return err
+		}
+		if err := pgxtx.Do(tx, leaveOpen); err != nil {
+			t.Errorf("rows are left open: %v", err)
+		}
 		inner, err = tx.Begin(ctx)
 		if err != nil {
 			return err
