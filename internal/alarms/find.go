@@ -204,7 +204,7 @@ func ofJobs(ctx context.Context, db store.Querier, jobs tables.Jobs) ([]Alarm, e
 		if err := r.Scan(&t.Kind, &t.Name, &by, &reason, &n); err != nil {
 			return t, err
 		}
-		since := strings.TrimSuffix((time.Duration(n) * time.Microsecond).Round(time.Minute).String(), "0s")
+		since := cmp.Or(strings.TrimSuffix((time.Duration(n)*time.Microsecond).Round(time.Minute).String(), "0s"), "0m")
 		switch t.Kind {
 		case Paused:
 			t.Text = errtext.Line(fmt.Sprintf("paused by %s (%s)", by, reason))
