@@ -1,2 +1,2 @@
--- The waiting time in microseconds. since may be -infinity.
-(extract(epoch FROM statement_timestamp() - greatest(since, statement_timestamp() - interval '36500 days')) * 1000000)::bigint
+-- The waiting time in microseconds. since may be infinite, and later than now.
+(extract(epoch FROM statement_timestamp() - least(greatest(since, statement_timestamp() - interval '36500 days'), statement_timestamp())) * 1000000)::bigint
