@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -280,18 +281,9 @@ func RunOf(j jobs.Header) int64 {
 
 // check refuses an invalid name.
 func (d *definition) check(what, name string) {
-	if name == "" || len(name) > maxName || !utf8.ValidString(name) || containsZero(name) {
+	if name == "" || len(name) > maxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
 		d.fail("the name of %s, %s, takes 1 to %d bytes of text", what, errtext.Value(name), maxName)
 	}
-}
-
-func containsZero(s string) bool {
-	for i := range len(s) {
-		if s[i] == 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // ErrInvalid is in every error about an invalid flow.
