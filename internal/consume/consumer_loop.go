@@ -95,7 +95,8 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 			if fatal != nil {
 				return fatal
 			}
-			n.restAfterFailure(intake, pause, c.disturbed())
+			n.restAfterFailure(intake, pause, c.disturbed(), c.unit.reload.moves())
+			c.unit.reload.forget()
 			continue
 		}
 		if !c.rescale(intake) {

@@ -14,22 +14,34 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// After a failure of the database the pause ends when the frontier recovers. After another
-// failure the pause does not end early.
-func TestPauseEndsWhenFrontierRecovers(t *testing.T) {
+// After a failure of the database the pause ends when the frontier recovers. After any failure it
+// ends when others move the consumer.
+func TestPauseAfterAFailureEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		disturbed int
+		known     int64 // the revision before the failure
 		want      time.Duration
 	}{
-		"after a disturbance": {1, time.Second},
-		"after a failure":     {0, time.Hour},
+		"after a disturbance":                 {1, noRevision, time.Second},
+		"after a failure":                     {0, noRevision, time.Hour},
+		"after a failure of a known revision": {0, 7, time.Hour},
+		"moved by an operator":                {0, 6, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, back := time.Now(), make(chan struct{})
 				time.AfterFunc(time.Second, func() { close(back) })
 				a := agenda{tally: failure.Tally{Disturbed: test.disturbed}}
-				signals{recovered: back}.restAfterFailure(t.Context(), time.Hour, a.disturbed())
+				reload := newReloadSignal()
+				reload.revision.Store(test.known)
+				reload.forget()
+				reload.signal() // of before the failure
+				time.AfterFunc(time.Minute, func() {
+					if known := reload.revision.Load(); movedByOthers(known, known, 7) {
+						reload.signal()
+					}
+				})
+				signals{recovered: back}.restAfterFailure(t.Context(), time.Hour, a.disturbed(), reload.moves())
 				if took := time.Since(began); took != test.want {
 					t.Errorf("the pause took %v, want %v", took, test.want)
 				}

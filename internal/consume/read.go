@@ -17,7 +17,7 @@ import (
 // forget makes the loop load its progress again.
 func (c *consumerLoop) forget() {
 	c.agenda.forget()
-	c.unit.reload.revision.Store(noRevision)
+	c.unit.reload.forget()
 }
 
 // takeReadAhead returns the next work if it was read ahead. It drops pages that do not

@@ -18,13 +18,20 @@ type signals struct {
 	callers     <-chan struct{} // another caller waits for the consumer
 }
 
-// restAfterFailure pauses. If the database failed, the pause ends early when the frontier
-// recovers.
-func (n signals) restAfterFailure(intake context.Context, pause time.Duration, disturbed bool) {
+// restAfterFailure pauses. The pause ends early when others have moved the progress, as an operator
+// does who skips the event, and, if the database failed, when the frontier recovers.
+func (n signals) restAfterFailure(intake context.Context, pause time.Duration, disturbed bool, moved <-chan struct{}) {
 	if !disturbed {
 		n.recovered = nil
 	}
-	backoff.SleepUntil(intake, pause, n.recovered)
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-n.recovered:
+	case <-moved:
+	case <-intake.Done():
+	}
 }
 
 // await waits for a signal, or until due, if that is not zero. It reports whether the loop

@@ -295,15 +295,37 @@ func (s *unitSet) reached(d *spec) int64 {
 // progress.
 type reloadSignal struct {
 	revision atomic.Int64 // the revision that the loop knows; noRevision: none
+	last     int64        // the last one that it knew; the loop's own
 	c        chan struct{}
 }
 
 const noRevision = -1
 
 func newReloadSignal() *reloadSignal {
-	n := &reloadSignal{c: make(chan struct{}, 1)}
+	n := &reloadSignal{c: make(chan struct{}, 1), last: noRevision}
 	n.revision.Store(noRevision)
 	return n
+}
+
+// forget records that the loop knows no revision.
+func (r *reloadSignal) forget() {
+	if known := r.revision.Swap(noRevision); known != noRevision {
+		r.last = known
+	}
+}
+
+// moves returns a channel that receives when others have moved the progress from the last revision
+// that the loop knew, until forget. Without such a revision it is nil.
+func (r *reloadSignal) moves() <-chan struct{} {
+	if r.last == noRevision {
+		return nil
+	}
+	select {
+	case <-r.c: // of before
+	default:
+	}
+	r.revision.Store(r.last)
+	return r.c
 }
 
 // signal makes the loop load the progress again before its next wait.
