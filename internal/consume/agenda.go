@@ -88,7 +88,7 @@ func (a *agenda) place() reader.Place {
 	if upTo, bounded := a.rescaling.Bound(); bounded {
 		at.Bound = min(at.Bound, upTo)
 	}
-	if a.endsAtPoison() {
+	if a.poison.keeps() {
 		at.Limit, at.Bound = a.cfg.BatchSize, min(at.Bound, a.poison.position-1) // no event of the unit itself lies between
 	}
 	if a.suspects > 0 {
@@ -136,12 +136,6 @@ func (a *agenda) batchSize() int { return a.pace.Size(a.cfg.BatchSize, a.cfg.Bat
 
 // paced reports whether the handler's time makes batches smaller than BatchSize.
 func (a *agenda) paced() bool { return a.batchSize() < a.cfg.BatchSize }
-
-// endsAtPoison reports whether the poison event is kept: the consumer is paused, or the
-// worker ends.
-func (a *agenda) endsAtPoison() bool {
-	return a.poison != nil && a.poison.keeps()
-}
 
 // othersBetween reports whether other units' events may lie between a checkpoint and a
 // position. SkipEvent skips the next event of all units. So the checkpoint must end just

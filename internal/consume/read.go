@@ -120,7 +120,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	switch {
 	case v.Token == "" || !c.hasWork(v):
 		return nil, result{outcome: idle}
-	case c.endsAtPoison(): // the events before the poison event are committed
+	case c.poison.keeps(): // the events before the poison event are committed
 		switch {
 		case c.othersBetween(c.progress.Position, c.poison.position):
 		case c.poison.policy == FailStop:

@@ -85,8 +85,9 @@ type poison struct {
 	revision int64 // revision of the progress for which the event was skipped; another revision clears the poison
 }
 
-// keeps reports whether the event is kept, since the policy ends the worker or pauses the consumer.
-func (p *poison) keeps() bool { return p.policy != FailDeadLetter }
+// keeps reports whether the event is kept: the consumer is paused, or the worker ends. No event is
+// kept if p is nil.
+func (p *poison) keeps() bool { return p != nil && p.policy != FailDeadLetter }
 
 // setAside moves the events that become dead letters out of Events. These are the poison
 // event, and every event whose aggregate or key already has dead letters.
