@@ -87,14 +87,7 @@
 //
 // The worker pauses between tries, with jitter, from [WithPollInterval] up to
 // [WithMaxPollInterval]. After [WithMaxConsecutiveFailures] failures in a row at one event the
-// [FailurePolicy] applies:
-//
-//   - [FailStop], the default: Start returns [ErrConsecutiveFailures] with the cause.
-//   - [FailPause]: the consumer is paused in all workers until an operator resumes it. The
-//     other consumers continue.
-//   - [FailDeadLetter]: the event is moved to consumer_dead_letters, in the transaction that
-//     moves the checkpoint. Later events of its aggregate, or of its key ([consumer.ByKey]),
-//     follow it, in order, until an operator has them retried or discarded. Others continue.
+// [FailurePolicy] applies. The default is [FailStop].
 //
 // A lost connection, a server that restarts and a full disk do not count as failures of a
 // handler. The batch is tried again with growing pauses, without a limit or for [WithRetryLimit].

@@ -63,14 +63,15 @@ const (
 type FailurePolicy = consume.FailurePolicy
 
 const (
-	// FailStop ends the worker: Start returns ErrConsecutiveFailures.
+	// FailStop ends the worker: Start returns [ErrConsecutiveFailures] with the cause.
 	FailStop = consume.FailStop
 	// FailPause pauses the consumer in all workers, until an operator resumes it (package
 	// ops). The other consumers continue.
 	FailPause = consume.FailPause
-	// FailDeadLetter makes the failing event a dead letter, and the consumer continues.
-	// Later events of the aggregate, or of the consumer's own key, become dead letters too.
-	// An operator has them retried in order, or discarded (package ops).
+	// FailDeadLetter makes the failing event a dead letter, in the transaction that moves the
+	// checkpoint, and the consumer continues. Later events of the aggregate, or of the consumer's
+	// own key ([consumer.ByKey]), become dead letters too. An operator has them retried in order,
+	// or discarded (package ops).
 	FailDeadLetter = consume.FailDeadLetter
 )
 
