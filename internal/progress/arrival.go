@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -38,10 +37,13 @@ func (a Arrival) Why() error {
 	return fmt.Errorf("it is at position %d", a.Position)
 }
 
+// arrivals are the statements that tell how far a consumer has come.
+type arrivals struct{ arrived, known string }
+
 // Arrived reads whether a consumer has handled a position, and the incarnation of the server
 // that answers.
-func (c Checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a Arrival, token string, err error) {
-	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token)
+func (s arrivals) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a Arrival, token string, err error) {
+	err = q.QueryRowContext(ctx, s.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Arrival{Unknown: true}, "", nil
@@ -53,13 +55,9 @@ func (c Checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, 
 }
 
 // Known reports whether a worker has registered code for a consumer.
-func (c Checkpoints) Known(ctx context.Context, q store.Querier, unit string) (known bool, err error) {
-	if err = q.QueryRowContext(ctx, c.known, unit).Scan(&known); err != nil {
+func (s arrivals) Known(ctx context.Context, q store.Querier, unit string) (known bool, err error) {
+	if err = q.QueryRowContext(ctx, s.known, unit).Scan(&known); err != nil {
 		return false, fmt.Errorf("worker: find the workers with code for consumer %s: %w", errtext.Value(unit), err)
 	}
 	return known, nil
-}
-
-func known(t tables.Tables) string {
-	return `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers))`
 }

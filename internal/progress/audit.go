@@ -10,12 +10,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
+// audit are the statements that keep the audit small.
+type audit struct{ compact, clean string }
+
 // Compact merges a consumer's neighbouring audit rows of void positions, except the newest
 // kept rows. It begins at the row with the id after and reads at most chunk rows. done is the
 // id where it ended. more reports whether another call may find rows.
-func (c Checkpoints) Compact(ctx context.Context, q store.Querier, unit string, after int64, kept, chunk int) (done int64, more bool, err error) {
+func (a audit) Compact(ctx context.Context, q store.Querier, unit string, after int64, kept, chunk int) (done int64, more bool, err error) {
 	var rows int64
-	if err := q.QueryRowContext(ctx, c.compact, unit, after, kept, chunk).Scan(&rows, &done); err != nil {
+	if err := q.QueryRowContext(ctx, a.compact, unit, after, kept, chunk).Scan(&rows, &done); err != nil {
 		return after, false, fmt.Errorf("worker: compact the audit of consumer %q: %w", unit, err)
 	}
 	return done, rows == int64(chunk), nil
@@ -27,8 +30,8 @@ const CleanChunk = 10_000
 
 // Clean deletes at most CleanChunk closed audit rows that are older than keep. It returns the
 // number of deleted rows.
-func (c Checkpoints) Clean(ctx context.Context, db store.Querier, keep time.Duration) (int64, error) {
-	r, err := db.ExecContext(ctx, c.clean, strconv.FormatInt(keep.Milliseconds(), 10), CleanChunk)
+func (a audit) Clean(ctx context.Context, db store.Querier, keep time.Duration) (int64, error) {
+	r, err := db.ExecContext(ctx, a.clean, strconv.FormatInt(keep.Milliseconds(), 10), CleanChunk)
 	if err != nil {
 		return 0, fmt.Errorf("worker: delete old rows of the audit: %w", err)
 	}

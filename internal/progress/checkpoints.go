@@ -34,19 +34,16 @@ type Checkpoints struct {
 	idleTimeout string // of the server, for a batch's transaction
 
 	// SQL
-	load, revisions, place, clean string
-	scopes, selecting             string
-	lockScope, rescope            string
-	issued                        string
-	arrived, known                string
-	guard, guardAndAudit, pause   string
-	incarnation                   string
-	batch, endBatch               string
-	repair, repaired, shorten     string
-	compact                       string
-	holderPrepared                string
-	deadLetters                   deadLettersSQL
-	rescale                       rescaleSQL
+	load, revisions, place      string
+	issued, incarnation         string
+	guard, guardAndAudit, pause string
+	rescale                     rescaleSQL
+	deadLetters
+	scopes
+	arrivals
+	holders
+	repairs
+	audit
 }
 
 // Server holds the SQL expressions by which a statement checks the server that answers.
@@ -93,17 +90,18 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 	return Checkpoints{
 		worker:      worker,
 		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
-		load:        r("load"), issued: server.issued(), revisions: r("revisions"), place: r("place"), scopes: r("scopes"),
-		lockScope: `SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`,
-		rescope:   r("rescope"), selecting: r("selecting"),
+		load:        r("load"), issued: server.issued(), revisions: r("revisions"), place: r("place"), pause: r("pause"),
 		incarnation:   `SELECT coalesce(` + server.Incarnation + `, '')`,
 		guard:         with("guard", sqltext.Values{"effects": "", "audit": ""}),
 		guardAndAudit: with("guard", sqltext.Values{"effects": r("audited"), "audit": r("audit")}),
-		clean:         r("clean"), compact: r("compact"), pause: r("pause"), arrived: r("arrived"), known: known(t),
-		rescale: newRescaleSQL(with, t), deadLetters: newDeadLettersSQL(with, t.DeadLetters.SQL()),
-		repair:   with("repair", sqltext.Values{"more": `, revision = revision + 1, updated_at = clock_timestamp()`, "condition": `EXISTS (SELECT FROM durable)`, "removes": `NOT $16::boolean`}),
-		shorten:  with("shorten", sqltext.Values{"more": "", "condition": `pg_current_xact_id_if_assigned()::xid::text = $4::text`, "removes": "true"}),
-		repaired: r("repaired"), batch: findBatch(t), endBatch: endBatch(t), holderPrepared: r("holder_prepared"),
+		rescale:       newRescaleSQL(with, t),
+		deadLetters:   newDeadLetters(with, t),
+		scopes: scopes{worker, r("scopes"),
+			`SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`, r("rescope"), r("selecting")},
+		arrivals: arrivals{r("arrived"), `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers))`},
+		holders:  holders{worker, r("holder_prepared"), findBatch(t), endBatch(t)},
+		repairs:  newRepairs(worker, with),
+		audit:    audit{r("compact"), r("clean")},
 	}
 }
 
@@ -186,4 +184,15 @@ func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, af
 		return fmt.Errorf("worker: place the first checkpoint of consumer %q: %w", unit, err)
 	}
 	return nil
+}
+
+// Pause pauses a consumer for all workers. Its progress must be unchanged since the load, and
+// the consumer assigned to this worker.
+func (c Checkpoints) Pause(ctx context.Context, q store.Querier, unit string, from *State, reason string) (ok bool, err error) {
+	result, err := q.ExecContext(ctx, c.pause, unit, from.Revision, By(c.worker), reason)
+	if err != nil {
+		return false, fmt.Errorf("worker: pause consumer %q: %w", unit, err)
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/sqltext"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -59,19 +60,19 @@ const DeadLettersCounted = 100
 // letters of each order.
 const retriesAtOnce = 30
 
-// deadLettersSQL are the statements on dead letters. The cost of a statement grows with the
+// deadLetters are the statements on dead letters. The cost of a statement grows with the
 // size of its request, not with the number of dead letters. So each search begins at a place
 // in an index and ends after a few rows. A search orders by columns that only this index has.
 // The planner does not know its limit. Otherwise the planner sorts all rows if its statistics
 // are outdated.
-type deadLettersSQL struct{ add, have, next, remove, removeFirst, keep string }
+type deadLetters struct{ add, have, next, remove, removeFirst, keep string }
 
-func newDeadLettersSQL(r func(name string, more sqltext.Values) string, deadLetters string) deadLettersSQL {
+func newDeadLetters(r func(name string, more sqltext.Values) string, t tables.Tables) deadLetters {
 	proven := func(search string) string { return r("proven", sqltext.Values{"search": r(search, nil)}) }
-	return deadLettersSQL{
+	return deadLetters{
 		add: r("add_dead_letters", nil), have: proven("have_dead_letters"), next: r("asked_retries", nil) + "\n" + proven("next_retries"),
 		removeFirst: r("remove_first_dead_letter", nil), keep: r("keep_dead_letters", nil),
-		remove: `DELETE FROM ` + deadLetters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
+		remove: `DELETE FROM ` + t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
 	}
 }
 
@@ -81,19 +82,19 @@ const replaysCounted = 1_000
 
 // AddDeadLetters adds dead letters. A dead letter whose order is to be retried is retried,
 // too.
-func (c Checkpoints) AddDeadLetters(ctx context.Context, tx store.Querier, unit string, deadLetters []DeadLetter) error {
+func (l deadLetters) AddDeadLetters(ctx context.Context, tx store.Querier, unit string, deadLetters []DeadLetter) error {
 	rows, err := json.Marshal(deadLetters)
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, c.deadLetters.add, unit, string(rows)); err != nil {
+	if _, err := tx.ExecContext(ctx, l.add, unit, string(rows)); err != nil {
 		return fmt.Errorf("worker: write %d dead letters of consumer %q: %w", len(deadLetters), unit, err)
 	}
 	return nil
 }
 
 // HaveDeadLetters returns the orders that have dead letters, and the replayed ones among them.
-func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, orders []Order) (have, replayed map[Order]bool, err error) {
+func (l deadLetters) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, orders []Order) (have, replayed map[Order]bool, err error) {
 	type asked struct {
 		Order
 		N int `json:"n"`
@@ -113,7 +114,7 @@ func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit,
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := proven(ctx, q, token, c.deadLetters.have, unit, string(list))
+	found, err := proven(ctx, q, token, l.have, unit, string(list))
 	if err != nil {
 		return nil, nil, fmt.Errorf("worker: find dead letters of consumer %q: %w", unit, err)
 	}
@@ -128,8 +129,8 @@ func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit,
 
 // NextRetries returns some of the dead letters to retry, in order of position. For each
 // aggregate or key it returns the first ones, without gaps.
-func (c Checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, token string) (all []Retry, err error) {
-	found, err := proven(ctx, q, token, c.deadLetters.next, unit)
+func (l deadLetters) NextRetries(ctx context.Context, q store.Querier, unit, token string) (all []Retry, err error) {
+	found, err := proven(ctx, q, token, l.next, unit)
 	if err != nil {
 		return nil, fmt.Errorf("worker: find dead letters of consumer %q to retry: %w", unit, err)
 	}
@@ -162,13 +163,13 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 // dead letters that follow it. Once the consumer has forgotten an aggregate, it does not
 // forget it again for the next dead letter. An event that fails during its replay stays a dead
 // letter.
-func (c Checkpoints) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry, text string) (err error) {
+func (l deadLetters) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry, text string) (err error) {
 	if r.Err == nil && r.Forget {
-		_, err = tx.ExecContext(ctx, c.deadLetters.removeFirst, unit, r.Position)
+		_, err = tx.ExecContext(ctx, l.removeFirst, unit, r.Position)
 	} else if r.Err == nil {
-		_, err = tx.ExecContext(ctx, c.deadLetters.remove, unit, r.Position)
+		_, err = tx.ExecContext(ctx, l.remove, unit, r.Position)
 	} else {
-		_, err = tx.ExecContext(ctx, c.deadLetters.keep, unit, r.Position, text)
+		_, err = tx.ExecContext(ctx, l.keep, unit, r.Position, text)
 	}
 	if err != nil {
 		return fmt.Errorf("worker: write the dead letter of consumer %q at position %d: %w", unit, r.Position, err)

@@ -25,10 +25,16 @@ type Prepared struct {
 	Age         time.Duration
 }
 
+// holders are the statements that find who holds a consumer's row.
+type holders struct {
+	worker               uuid.UUID
+	prepared, batch, end string
+}
+
 // HolderPrepared returns the prepared transaction that holds a consumer's row.
-func (c Checkpoints) HolderPrepared(ctx context.Context, q store.Querier, unit string) (p Prepared, err error) {
+func (h holders) HolderPrepared(ctx context.Context, q store.Querier, unit string) (p Prepared, err error) {
 	var seconds float64
-	err = q.QueryRowContext(ctx, c.holderPrepared, unit).Scan(&p.Transaction, &p.GID, &p.Owner, &seconds)
+	err = q.QueryRowContext(ctx, h.prepared, unit).Scan(&p.Transaction, &p.GID, &p.Owner, &seconds)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Prepared{}, nil
 	}
@@ -104,9 +110,9 @@ type OpenBatch struct {
 
 // OpenBatch returns the batch of a consumer that holds its row. It skips the batch of the
 // session own. If own is 0, it skips all batches of this worker.
-func (c Checkpoints) OpenBatch(ctx context.Context, q store.Querier, unit string, own int64) (z OpenBatch, err error) {
+func (h holders) OpenBatch(ctx context.Context, q store.Querier, unit string, own int64) (z OpenBatch, err error) {
 	var worker string
-	err = q.QueryRowContext(ctx, c.batch, unit, own, Signature(c.worker)).Scan(&z.Session, &z.Signature, &worker)
+	err = q.QueryRowContext(ctx, h.batch, unit, own, Signature(h.worker)).Scan(&z.Session, &z.Signature, &worker)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return OpenBatch{}, nil
@@ -117,8 +123,8 @@ func (c Checkpoints) OpenBatch(ctx context.Context, q store.Querier, unit string
 }
 
 // EndBatch ends the session of a batch if the session is still in that batch.
-func (c Checkpoints) EndBatch(ctx context.Context, q store.Querier, unit string, z OpenBatch) (ended bool, err error) {
-	err = q.QueryRowContext(ctx, c.endBatch, unit, z.Session, z.Signature).Scan(&ended)
+func (h holders) EndBatch(ctx context.Context, q store.Querier, unit string, z OpenBatch) (ended bool, err error) {
+	err = q.QueryRowContext(ctx, h.end, unit, z.Session, z.Signature).Scan(&ended)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}

@@ -2,7 +2,10 @@ package progress
 
 import (
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/store"
@@ -127,3 +130,16 @@ func (a *Advance) Handles(from int64, b delivered.Borders, others, aside []store
 func (a *Advance) Empty(checkpoint int64) bool {
 	return a.To == checkpoint && len(a.Marks) == 0
 }
+
+// Pause is a pause of a consumer.
+type Pause struct {
+	Since  time.Time
+	By     string // an operator, or "worker" and its id
+	Reason string
+}
+
+// ByWorker reports whether a worker has paused the consumer, not an operator.
+func (p *Pause) ByWorker() bool { return strings.HasPrefix(p.By, "worker ") }
+
+// By returns the operator that a worker's own pauses and repairs record.
+func By(worker uuid.UUID) string { return "worker " + worker.String() }

@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -44,20 +47,34 @@ type repairDetail struct {
 	Transaction string `json:"transaction"`
 }
 
+// repairs are the statements that set a checkpoint back.
+type repairs struct {
+	worker                    uuid.UUID
+	repair, repaired, shorten string
+}
+
+func newRepairs(worker uuid.UUID, r func(name string, more sqltext.Values) string) repairs {
+	return repairs{
+		worker: worker, repaired: r("repaired", nil),
+		repair:  r("repair", sqltext.Values{"more": `, revision = revision + 1, updated_at = clock_timestamp()`, "condition": `EXISTS (SELECT FROM durable)`, "removes": `NOT $16::boolean`}),
+		shorten: r("shorten", sqltext.Values{"more": "", "condition": `pg_current_xact_id_if_assigned()::xid::text = $4::text`, "removes": "true"}),
+	}
+}
+
 // Repair reverts the progress of a batch that its handler committed without handling all its
 // events. ok is false if the row is no longer as the batch left it.
-func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b Committed, m Repair) (ok bool, err error) {
-	args, err1 := c.setBack(unit, b, m.SetBack)
+func (r repairs) Repair(ctx context.Context, q store.Querier, unit string, b Committed, m Repair) (ok bool, err error) {
+	args, err1 := r.setBack(unit, b, m.SetBack)
 	detail, err2 := json.Marshal(repairDetail{From: b.To, To: m.To, Transaction: b.After.Author})
 	deadLetters, err3 := json.Marshal(append([]DeadLetter{}, m.DeadLetters...))
 	if err := errtext.Join(err1, err2, err3); err != nil {
 		return false, err
 	}
-	args = append(args, string(deadLetters), string(detail), By(c.worker), b.Reason, m.Forget)
+	args = append(args, string(deadLetters), string(detail), By(r.worker), b.Reason, m.Forget)
 	var revision int64
-	err = q.QueryRowContext(ctx, c.repair, args...).Scan(&revision)
+	err = q.QueryRowContext(ctx, r.repair, args...).Scan(&revision)
 	if errors.Is(err, sql.ErrNoRows) {
-		return c.Repaired(ctx, q, unit, b.After, b.To) // the answer to the previous attempt may have been lost
+		return r.Repaired(ctx, q, unit, b.After, b.To) // the answer to the previous attempt may have been lost
 	}
 	if err != nil {
 		return false, fmt.Errorf("worker: set back the checkpoint of consumer %q: %w", unit, err)
@@ -66,22 +83,22 @@ func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b
 }
 
 // setBack returns the arguments of the SQL of setBack.
-func (c Checkpoints) setBack(unit string, b Committed, m SetBack) ([]any, error) {
+func (r repairs) setBack(unit string, b Committed, m SetBack) ([]any, error) {
 	marks, err := json.Marshal(append([]Mark{}, m.Marks...))
 	return []any{unit, b.After.Revision, b.After.Row, b.After.Author, b.Token,
-		m.To, c.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects)}, err
+		m.To, r.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects)}, err
 }
 
 // Shorten reverts, in a batch's own transaction, the part of the guard's writes that concerns
 // events that were not handled. It returns the version of the row, which the commit publishes.
 // ok is false if the transaction does not hold the row as the guard left it.
-func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit string, b Committed, m SetBack) (v Version, ok bool, err error) {
+func (r repairs) Shorten(ctx context.Context, tx store.Querier, unit string, b Committed, m SetBack) (v Version, ok bool, err error) {
 	v = b.After
-	args, err := c.setBack(unit, b, m)
+	args, err := r.setBack(unit, b, m)
 	if err != nil {
 		return v, false, err
 	}
-	switch err := tx.QueryRowContext(ctx, c.shorten, args...).Scan(&v.Row); {
+	switch err := tx.QueryRowContext(ctx, r.shorten, args...).Scan(&v.Row); {
 	case errors.Is(err, sql.ErrNoRows):
 		return v, false, nil
 	case err != nil:
@@ -107,8 +124,8 @@ func AsRole(ctx context.Context, tx store.Querier, role string, statements func(
 
 // Repaired reports whether this worker has already reverted a batch that moved the checkpoint
 // to a position.
-func (c Checkpoints) Repaired(ctx context.Context, q store.Querier, unit string, after Version, to int64) (ok bool, err error) {
-	err = q.QueryRowContext(ctx, c.repaired, unit, By(c.worker), after.Author, strconv.FormatInt(to, 10)).Scan(&ok)
+func (r repairs) Repaired(ctx context.Context, q store.Querier, unit string, after Version, to int64) (ok bool, err error) {
+	err = q.QueryRowContext(ctx, r.repaired, unit, By(r.worker), after.Author, strconv.FormatInt(to, 10)).Scan(&ok)
 	if err != nil {
 		return false, fmt.Errorf("worker: find the repair of consumer %q: %w", unit, err)
 	}

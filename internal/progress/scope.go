@@ -34,8 +34,14 @@ func recorded(unit, stored string) (r Recorded, err error) {
 	return r, nil
 }
 
+// scopes are the statements on the scopes of consumers.
+type scopes struct {
+	worker                        uuid.UUID
+	read, lock, record, selecting string
+}
+
 // Scopes reads the scopes in the rows of consumers and of their parts.
-func (c Checkpoints) Scopes(ctx context.Context, q store.Querier, consumers []string) ([]Recorded, error) {
+func (s scopes) Scopes(ctx context.Context, q store.Querier, consumers []string) ([]Recorded, error) {
 	names, err := json.Marshal(consumers)
 	if err != nil {
 		return nil, err
@@ -46,7 +52,7 @@ func (c Checkpoints) Scopes(ctx context.Context, q store.Querier, consumers []st
 			return Recorded{}, err
 		}
 		return recorded(unit, stored)
-	}, c.scopes, string(names))
+	}, s.read, string(names))
 	if err != nil {
 		return nil, fmt.Errorf("worker: read the scopes of %d consumers: %w", len(consumers), err)
 	}
@@ -68,7 +74,7 @@ type beginner interface {
 // Rescope records the scope to for a unit from its position on, if the row still has scope r.
 // The guard then rejects each batch that was planned before. If token is not empty, Rescope
 // writes only in that incarnation of the server. reason is shown to operators.
-func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
+func (s scopes) Rescope(ctx context.Context, db beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
 	d = Rescoped{From: r.Scope, To: to}
 	err = pgdriver.Repeated(func() error {
 		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -76,10 +82,10 @@ func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to sc
 			return err
 		}
 		defer func() { _ = tx.Rollback() }() // a no-op after Commit
-		if _, err := tx.ExecContext(ctx, c.lockScope, r.Unit); err != nil {
+		if _, err := tx.ExecContext(ctx, s.lock, r.Unit); err != nil {
 			return err
 		}
-		if err := tx.QueryRowContext(ctx, c.rescope, r.Unit, r.Stored, to.String(), By(c.worker), reason, token).Scan(&d.Position); err != nil {
+		if err := tx.QueryRowContext(ctx, s.record, r.Unit, r.Stored, to.String(), By(s.worker), reason, token).Scan(&d.Position); err != nil {
 			return err
 		}
 		return tx.Commit()
@@ -103,14 +109,14 @@ type Selecting struct {
 
 // Selecting reads the scopes of the other workers with code for a consumer, dead or alive. It
 // leaves out draining workers.
-func (c Checkpoints) Selecting(ctx context.Context, q store.Querier, consumer string) ([]Selecting, error) {
-	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (s Selecting, err error) {
+func (s scopes) Selecting(ctx context.Context, q store.Querier, consumer string) ([]Selecting, error) {
+	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (o Selecting, err error) {
 		var text string
-		if err = rows.Scan(&s.Worker, &s.Place, &s.Key, &text); err == nil {
-			s.Scope, err = scope.Parse(text)
+		if err = rows.Scan(&o.Worker, &o.Place, &o.Key, &text); err == nil {
+			o.Scope, err = scope.Parse(text)
 		}
-		return s, err
-	}, c.selecting, consumer, c.worker.String())
+		return o, err
+	}, s.selecting, consumer, s.worker.String())
 	if err != nil {
 		return nil, fmt.Errorf("worker: read the scopes of the workers with code for consumer %q: %w", consumer, err)
 	}
