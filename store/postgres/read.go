@@ -2,12 +2,13 @@ package postgres
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -68,14 +69,41 @@ func (s *Store) ReadAggregateStream(ctx context.Context, q store.Querier, aggreg
 	return stream, nil
 }
 
-func (s *Store) canRead(q store.Querier) error {
-	if s.err != nil {
-		return s.err
+// ReadRanges returns at most limit visible events in the ranges, in order of
+// position and from one snapshot. limit must be above 0.
+func (s *Store) ReadRanges(ctx context.Context, q store.Querier, ranges []store.Range, limit int) ([]store.PersistedEvent, error) {
+	if err := s.canRead(q); err != nil {
+		return nil, err
 	}
-	if q == nil {
-		return errors.New("storepostgres: the querier is nil: pass a *sql.DB, *sql.Conn or *sql.Tx")
+	if limit <= 0 {
+		return nil, fmt.Errorf("storepostgres: ReadRanges: limit is %d: it must be above 0", limit)
 	}
-	return nil
+	list, err := json.Marshal(append([]store.Range{}, ranges...))
+	if err != nil {
+		return nil, fmt.Errorf("storepostgres: ReadRanges: %w", err)
+	}
+	events, err := s.query(ctx, q, limit, s.sql.ranges, string(list), limit)
+	if err != nil {
+		return nil, fmt.Errorf("storepostgres: read %d ranges of %s: %w", len(ranges), s.events, err)
+	}
+	return events, nil
+}
+
+// ReadAges returns the first visible event above each place, and the event's age. Places with
+// types need the index (aggregate_type, global_position).
+func (s *Store) ReadAges(ctx context.Context, q store.Querier, places []store.Place) ([]store.Waiting, error) {
+	if err := s.canRead(q); err != nil {
+		return nil, err
+	}
+	list, err := json.Marshal(append([]store.Place{}, places...))
+	if err != nil {
+		return nil, fmt.Errorf("storepostgres: ReadAges: %w", err)
+	}
+	all, err := pgdriver.QueryAll(ctx, q, pgdriver.Columns(func(w *store.Waiting) []any { return []any{&w.Position, pgdriver.Duration(&w.Age)} }), s.sql.ages, s.args(string(list))...)
+	if err != nil {
+		return nil, fmt.Errorf("storepostgres: read the ages of what waits above %d places in %s: %w", len(places), s.events, s.explain(err))
+	}
+	return all, nil
 }
 
 // query executes a read with the proof of the incarnation.

@@ -5,6 +5,7 @@
 package postgres
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -125,6 +126,17 @@ func (c *StoreConfig) tables() (events, heads ident.Table, err error) {
 
 // Validate returns the error of the config with which NewStore was called.
 func (s *Store) Validate() error { return s.err }
+
+// canRead refuses a read of an invalid Store, or without a querier.
+func (s *Store) canRead(q store.Querier) error {
+	if s.err != nil {
+		return s.err
+	}
+	if q == nil {
+		return errors.New("storepostgres: the querier is nil: pass a *sql.DB, *sql.Conn or *sql.Tx")
+	}
+	return nil
+}
 
 // PositionColumn returns the quoted events table and the column whose default draws the positions.
 func (s *Store) PositionColumn() (table, column string) {
