@@ -41,6 +41,9 @@ func newStatements(t tables.Tables) statements {
 	}
 }
 
+// unitsOf is an SQL condition for the units of the split consumer $1.
+const unitsOf = `left(consumer_name, length($1::text) + 1) = $1::text || '#'`
+
 // jobsStatements are the statements of a Jobs. {parts} and {limit} are replaced in each call.
 type jobsStatements struct{ list, queues, workers, acknowledge string }
 

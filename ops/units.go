@@ -13,9 +13,6 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// An operation takes the name of a consumer. If the consumer is split, the operation changes its
-// units, each as if it were a consumer. Operations on one unit also take the name of a unit.
-
 // consumerCore is what all operations of an Operator share.
 type consumerCore struct {
 	core
@@ -74,6 +71,9 @@ func (o *consumerCore) changeUnits(ctx context.Context, v *verb, invalid error, 
 	})
 }
 
+// An operation takes the name of a consumer. If the consumer is split, the operation changes its
+// units, each as if it were a consumer. Operations on one unit also take the name of a unit.
+
 // locked is the progress of a unit whose row the transaction has locked.
 type locked struct {
 	consumer string // the unit's name: that of the consumer, if it is not split
@@ -82,9 +82,6 @@ type locked struct {
 	key      string // name of the key by which it is split; empty: the aggregate's id
 	effects  delivered.Borders
 }
-
-// unitsOf is an SQL condition for the units of the split consumer $1.
-const unitsOf = `left(consumer_name, length($1::text) + 1) = $1::text || '#'`
 
 // lock waits for the rows of a consumer's units, or of one unit, and reads them in order of
 // name. Read other tables that depend on the progress after lock. The snapshot of lock may be
