@@ -183,6 +183,26 @@ func checkConsumer(name string) error {
 	return checkUnit(name)
 }
 
+const maxQueueName = 1_000 // bytes; the index takes little more
+
+// checkQueue checks the name of a queue.
+func checkQueue(name string) error { return checkText("the queue's name", name, maxQueueName) }
+
+// checkID checks the ID of a job or of a run.
+func checkID(of string, id int64) error {
+	if id < 1 {
+		return fmt.Errorf("%w: the %s's ID is %d, they begin at 1", ErrInvalid, of, id)
+	}
+	return nil
+}
+
+func checkLimit(limit int) error {
+	if limit < 1 || limit > maxJobs {
+		return fmt.Errorf("%w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxJobs)
+	}
+	return nil
+}
+
 func checkText(what, s string, limit int) error {
 	switch {
 	case strings.TrimSpace(s) == "":

@@ -82,17 +82,62 @@ func lockError(ctx context.Context, what, holder string, err error) error {
 	return fmt.Errorf("lock %s: %w", what, err)
 }
 
-const maxQueueName = 1_000 // bytes; the index takes little more
+// JobFilter selects jobs. The zero JobFilter selects all jobs.
+type JobFilter struct {
+	States []jobs.State // empty: all
+	Kind   string       // empty: all
+	Queue  string       // empty: all
 
-// checkQueue checks the name of a queue.
-func checkQueue(name string) error { return checkText("the queue's name", name, maxQueueName) }
+	// After and Before bound the IDs: a job's ID is above After and below Before. 0 is no
+	// bound. For the next page, set Before to the last ID of this page.
+	After, Before int64
+}
 
-// checkID checks the ID of a job or of a run.
-func checkID(of string, id int64) error {
-	if id < 1 {
-		return fmt.Errorf("%w: the %s's ID is %d, they begin at 1", ErrInvalid, of, id)
+func (f JobFilter) empty() bool {
+	return len(f.States) == 0 && f.Kind == "" && f.Queue == "" && f.After == 0 && f.Before == 0
+}
+
+func (f JobFilter) has(s jobs.State) bool { return len(f.States) == 0 || slices.Contains(f.States, s) }
+
+func (f JobFilter) check(states ...jobs.State) (err error) {
+	var all []error
+	for _, s := range f.States {
+		if !slices.Contains(states, s) {
+			all = append(all, fmt.Errorf("%w: the state %s is not one of %q", ErrInvalid, errtext.Value(s), states))
+		}
 	}
-	return nil
+	if f.Kind != "" {
+		all = append(all, checkText("the kind", f.Kind, maxQueueName))
+	}
+	if f.Queue == AllQueues {
+		all = append(all, fmt.Errorf("%w: no job is in queue %q: leave the queue empty for all", ErrInvalid, AllQueues))
+	} else if f.Queue != "" {
+		all = append(all, checkQueue(f.Queue))
+	}
+	if f.After < 0 || f.Before < 0 {
+		all = append(all, fmt.Errorf("%w: After is %d and Before %d, IDs begin at 1", ErrInvalid, f.After, f.Before))
+	}
+	return errtext.Join(all...)
+}
+
+// where returns the conditions of the filter for state, or for all states if state is empty. The
+// state is part of the text, since the predicates of indexes contain it.
+func (f JobFilter) where(p *pgdriver.Parameters, state jobs.State) string {
+	where := `true`
+	if state != "" {
+		where = `state = '` + string(state) + `'`
+	}
+	return where + pgdriver.And(p, `kind = %s`, "text", f.Kind) + pgdriver.And(p, `queue = %s`, "text", f.Queue) +
+		pgdriver.And(p, `id > %s`, "bigint", f.After) + pgdriver.And(p, `id < %s`, "bigint", f.Before)
+}
+
+// order returns the ORDER BY. For running jobs, it keeps the planner from a scan in the order
+// of IDs through all waiting jobs.
+func order(state jobs.State) string {
+	if state == jobs.StateRunning {
+		return `id + 0 DESC`
+	}
+	return `id DESC`
 }
 
 // lockedJob is an unfinished job whose row the transaction has locked.
