@@ -44,11 +44,7 @@ func (s *starter) admit(jobs []queue.Job) {
 
 func (s *starter) newRun(j queue.Job) *run {
 	h := s.handlers.of[j.Kind]
-	most := j.Most
-	if most == 0 {
-		most = h.maxAttempts
-	}
-	return &run{Run: jobrun.Run{Claim: j.Run}, env: s.env, queue: s.servedQueue, handler: h, row: j, header: headerOf(j, s.name, most)}
+	return &run{Run: jobrun.Run{Claim: j.Run}, env: s.env, queue: s.servedQueue, handler: h, row: j, header: headerOf(j, s.name, cmp.Or(j.Most, h.maxAttempts))}
 }
 
 func (s *starter) showPrefetched() {

@@ -106,5 +106,3 @@ func (q *servedQueue) count(state queue.State, failed bool) {
 		q.requestPoll()
 	}
 }
-
-func (q *servedQueue) countLost() { q.change(func(s *QueueStatus) { s.Lost++ }) }

@@ -148,7 +148,7 @@ func (p *reports) settledBefore(e *ending, state queue.State) {
 // lost records that another worker has the job of a run.
 func (p *reports) lost(r *run) {
 	p.inFlight.Drop(r)
-	r.queue.countLost()
+	r.queue.change(func(s *QueueStatus) { s.Lost++ })
 	p.observers.Notify(observe.JobLost{Job: observe.Job(r.header)})
 }
 

@@ -19,19 +19,12 @@ type signals struct {
 }
 
 // restAfterFailure pauses. The pause ends early when others have moved the progress, as an operator
-// does who skips the event, and, if the database failed, when the frontier recovers.
+// does who skips the event, or if the database failed, when the frontier recovers.
 func (n signals) restAfterFailure(intake context.Context, pause time.Duration, disturbed bool, moved <-chan struct{}) {
-	if !disturbed {
-		n.recovered = nil
+	if disturbed {
+		moved = n.recovered
 	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-n.recovered:
-	case <-moved:
-	case <-intake.Done():
-	}
+	backoff.SleepUntil(intake, pause, moved)
 }
 
 // await waits for a signal, or until due, if that is not zero. It reports whether the loop

@@ -73,9 +73,7 @@ type conn struct {
 
 func (c *conn) Connect(context.Context) (driver.Conn, error) { return c, nil }
 
-func (c *conn) Driver() driver.Driver { return c }
-
-func (c *conn) Open(string) (driver.Conn, error) { return c, nil }
+func (c *conn) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
 
 func (c *conn) Close() error { return nil }
 

@@ -147,7 +147,7 @@ func place(f *folder, n ast.Node) string {
 }
 
 // exported counts what users can name in the packages that they can import: constants, variables,
-// functions, types and methods.
+// functions, types and methods, also those that a type has from an embedded one without a name.
 func exported(fs []*folder) (n int) {
 	for _, f := range fs {
 		if strings.Contains("/"+f.dir+"/", "/internal/") {
@@ -163,8 +163,13 @@ func exported(fs []*folder) (n int) {
 			if _, isType := obj.(*types.TypeName); !ok || !isType {
 				continue
 			}
-			for m := range named.Methods() {
-				if m.Exported() {
+			for m := range types.NewMethodSet(types.NewPointer(named)).Methods() {
+				of := m.Obj().(*types.Func).Signature().Recv().Type()
+				if p, ok := of.(*types.Pointer); ok {
+					of = p.Elem()
+				}
+				receiver, ok := of.(*types.Named)
+				if ok && m.Obj().Exported() && (receiver.Obj() == obj || receiver.Obj().Pkg() == f.pkg && !receiver.Obj().Exported()) {
 					n++
 				}
 			}
