@@ -62,7 +62,7 @@ func (c *claimer) claim(ctx context.Context, want, slots int, condition ClaimFil
 	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
 	limit := want
-	if c.capped() {
+	if c.status().Capped {
 		err = c.on(ctx, func(conn *sql.Conn) (err error) {
 			jobs, limit, err = c.claimCapped(ctx, conn, d)
 			return err

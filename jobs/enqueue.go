@@ -242,6 +242,9 @@ func (c *Client) EnqueueMany(ctx context.Context, tx Querier, entries []EnqueueP
 	specs := make([]enqueueSpec, len(entries))
 	for i, e := range entries {
 		if specs[i], err = e.spec(); err != nil {
+			if len(entries) > 1 {
+				err = fmt.Errorf("%w (entry %d of this call, from 0)", err, i)
+			}
 			return nil, err
 		}
 	}

@@ -284,6 +284,10 @@ func TestEnqueueManyOnPool(t *testing.T) {
 	if !errors.Is(err, jobs.ErrKeyReused) {
 		t.Fatal(err)
 	}
+	_, err = s.EnqueueMany(t.Context(), s.d.DB, []jobs.EnqueueParams{{Args: task{1}}, {Args: task{2}, Options: []jobs.EnqueueOption{jobs.Priority(99)}}})
+	if !errors.Is(err, jobs.ErrInvalid) || !strings.Contains(err.Error(), "(entry 1 of this call, from 0)") {
+		t.Errorf("an invalid entry: %v", err)
+	}
 	var n int
 	if err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs`).Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d jobs, %v, want the one from before", n, err)

@@ -134,7 +134,7 @@ func (p *poller) peek(ctx context.Context, now bool) {
 	if low && (found.None || found.Due > 0) {
 		p.claimer.lanes.nothingDue(begin, p.peekedAt)
 	}
-	wasCapped := p.capped()
+	wasCapped := p.status().Capped
 	p.change(func(s *QueueStatus) { s.Capped, s.Paused = found.Capped, found.Paused })
 	switch {
 	case found.None || found.Paused || found.Due > 0:

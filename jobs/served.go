@@ -83,12 +83,6 @@ func (q *servedQueue) change(f func(s *QueueStatus)) {
 	f(&q.told)
 }
 
-func (q *servedQueue) capped() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.told.Capped
-}
-
 // count counts a settled job. In a capped queue the job's slot is free only now.
 func (q *servedQueue) count(state queue.State, failed bool) {
 	q.change(func(s *QueueStatus) {
@@ -99,7 +93,7 @@ func (q *servedQueue) count(state queue.State, failed bool) {
 			s.Failed++
 		}
 	})
-	if q.capped() {
+	if q.status().Capped {
 		q.poll()
 	}
 	if state == queue.Available {

@@ -393,6 +393,15 @@ func TestPayloadsOfAnyKind(t *testing.T) {
 	s.expect(t, exitDone, words("letters show c 2 --payload -o json"), `"payload":"text"`)
 }
 
+// Help of an unknown verb is wrong usage.
+func TestHelpOfUnknownVerbs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.expect(t, exitUnable, words("help nosuch"), "unknown command")
+	s.expect(t, exitUnable, words("help jobs nosuch"), "unknown command")
+	s.expect(t, exitDone, words("help jobs retry"), "pgfrontier jobs retry")
+}
+
 // The role's tables may have other names.
 func TestOtherNamesOfTables(t *testing.T) {
 	t.Parallel()

@@ -73,6 +73,8 @@ func judge(err error) error {
 		return statusError{exitUnable, fmt.Errorf("%w: not done within --timeout; a change waits for the batch that a worker has in flight", err)}
 	case errors.Is(err, migrations.ErrNotApplied), pgdriver.IsUndefined(err):
 		return statusError{exitUnable, fmt.Errorf("%w; here --schema, --prefix and --table give other names, and migrate up makes the tables, with --jobs those of jobs; tables of a newer version want a newer pgfrontier", err)}
+	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
+		return statusError{exitUnable, fmt.Errorf("%w; pgfrontier migrate grants, also with --jobs, prints what each role needs", err)}
 	}
 	return statusError{exitUnable, err}
 }

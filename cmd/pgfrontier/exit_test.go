@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -33,6 +35,14 @@ func TestLostAnswers(t *testing.T) {
 		if exitOf(err) != exitUnknown || !strings.Contains(err.Error(), "operation 9") {
 			t.Errorf("%v: status %d, %v", cause, exitOf(err), err)
 		}
+	}
+}
+
+// A lost GRANT has its remedy.
+func TestMissingPrivilege(t *testing.T) {
+	err := judge(fmt.Errorf("pause: %w", &pgconn.PgError{Code: "42501", Message: "permission denied for table consumer_operations"}))
+	if exitOf(err) != exitUnable || !strings.Contains(err.Error(), "migrate grants") {
+		t.Errorf("status %d, %v", exitOf(err), err)
 	}
 }
 

@@ -92,6 +92,16 @@ func (a *app) root() *cobra.Command {
 	).Replace(root.UsageTemplate()))
 	wrapTexts(root)
 	root.SetHelpCommandGroupID("more")
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = func(_ *cobra.Command, verbs []string) error { // else an unknown verb is no error
+			c, rest, err := root.Find(verbs)
+			if err == nil && len(rest) > 0 {
+				err = fmt.Errorf("unknown command %q for %q", rest[0], c.CommandPath())
+			}
+			return err
+		}
+	}
 	root.SetCompletionCommandGroupID("more")
 	return root
 }
