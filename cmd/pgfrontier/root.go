@@ -94,6 +94,7 @@ func (a *app) root() *cobra.Command {
 	root.SetHelpCommandGroupID("more")
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Short, help.Long, help.Example = "how a verb is used", "Help shows how a verb is used, as -h does.", "  pgfrontier help jobs retry"
 		help.Args = func(_ *cobra.Command, verbs []string) error { // else an unknown verb is no error
 			c, rest, err := root.Find(verbs)
 			if err == nil && len(rest) > 0 {
