@@ -59,7 +59,12 @@ func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 		c := &r.Consumer
 		to := []any{&c.Name, &c.Position, &c.HeadLag, pgdriver.Duration(&c.OldestAge), &c.Revision, pgdriver.UTC(&c.UpdatedAt)}
 		to = append(to, pauseInto(&c.Paused)...)
-		return append(to, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, pgdriver.JSON(&c.Scope))
+		return append(to, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, pgdriver.Destination(func(column any) error {
+			if pgdriver.JSON(&c.Scope).Scan(column) != nil { // a worker that reads it ends, and names the consumer
+				c.Scope = nil
+			}
+			return nil
+		}))
 	}), o.sql.consumers)
 	return consumersOf(rows), err
 }

@@ -26,6 +26,18 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
+// A scope that this library did not write costs its consumer's scope, and no consumer.
+func TestForeignScope(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, scope) VALUES
+		('a', 1, '[1, 2]'), ('b', 2, '{"types": 7}'), ('c', 3, '{"types": ["Order"]}'), ('d', 4, NULL)`)
+	all, err := s.Consumers(t.Context())
+	if err != nil || len(all) != 4 || all[0].Scope != nil || all[1].Scope != nil || all[2].Scope == nil || all[2].Scope.Types[0] != "Order" || all[3].Scope != nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
 // Blockers shows a transaction while it holds the log back.
 func TestLogAndBlockers(t *testing.T) {
 	t.Parallel()
