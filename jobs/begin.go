@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
 )
@@ -150,11 +151,14 @@ func (s *starter) mayStart(ctx context.Context, all []*run) (may map[int64]bool,
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	begin := time.Now()
-	ids, err := onLoop(ctx, s.shared, func(conn *sql.Conn) ([]int64, error) { return s.queue.Start(ctx, s.planned(conn, conn), runs) })
+	err = batch.Each(runs, func(part []queue.Run) error {
+		ids, err := onLoop(ctx, s.shared, func(conn *sql.Conn) ([]int64, error) { return s.queue.Start(ctx, s.planned(conn, conn), part) })
+		for _, id := range ids {
+			may[id] = true
+		}
+		return err
+	}, func(r queue.Run, err error) error { return s.refuse(r.ID, err) })
 	s.at = time.Now().Add(min(time.Since(begin), jobrun.Gather))
-	for _, id := range ids {
-		may[id] = true
-	}
 	return may, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
@@ -50,25 +51,26 @@ func (c *claimer) gathers(now time.Time, want int) bool {
 // gathered returns when a claim waits for no more slots.
 func (c *claimer) gathered() time.Time { return c.claimedAt.Add(min(c.took, jobrun.Gather)) }
 
-// claim sends one claim. The claim begins above the floors of the lanes. It begins at the
-// bottom if a low claim is due, or if the user's filter has a condition.
+// claim sends one claim. The claim begins above the floors of the lanes. It begins at the bottom if
+// a low claim is due, or if it leaves out jobs by a condition. If the database refuses one of the
+// jobs, the claim takes the others.
 func (c *claimer) claim(ctx context.Context, want, slots int, condition ClaimFilter) (jobs []queue.Job, err error) {
 	begin := time.Now()
-	c.low = condition.Condition != "" || !begin.Before(c.lanes.lowDue)
 	d := queue.Demand{
 		Worker: c.source.ID, Claim: rand.Int64N(1<<63-1) + 1, Queue: c.name, Kinds: c.kinds,
 		Limit: want, Start: slots, Condition: condition.Condition, Args: condition.Args,
 	}
+	if out := c.refused.Begin(begin); len(out) > 0 {
+		d = d.But(out)
+	}
+	picky := d.Condition != ""
+	c.low = condition.Condition != "" || !begin.Before(c.lanes.lowDue)
 	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
-	limit := want
-	if c.status().Capped {
-		err = c.on(ctx, func(conn *sql.Conn) (err error) {
-			jobs, limit, err = c.claimCapped(ctx, conn, d)
-			return err
-		})
-	} else {
-		jobs, err = onLoop(ctx, c.shared, func(conn *sql.Conn) ([]queue.Job, error) { return c.walk(ctx, conn, conn, d) })
+	jobs, limit, err := c.send(ctx, d)
+	if pgdriver.FaultOf(err) != pgdriver.FaultServer && pgdriver.SQLState(err) != pgdriver.QueryCanceled {
+		picky = true
+		jobs, err = c.apart(ctx, d, err)
 	}
 	now := time.Now()
 	c.took, c.claimedAt = now.Sub(begin), now
@@ -78,18 +80,59 @@ func (c *claimer) claim(ctx context.Context, want, slots int, condition ClaimFil
 	if limit == 0 {
 		c.walkAt = begin // a claim without room takes nothing
 	} else {
-		c.lanes.claimed(jobs, limit, c.low, condition.Condition != "", c.walkAt, c.walkedAt)
+		c.lanes.claimed(jobs, limit, c.low, picky, c.walkAt, c.walkedAt)
 	}
+	ids := make([]int64, len(jobs))
+	bytes := 0
+	for i, j := range jobs {
+		ids[i] = j.ID
+		bytes += len(j.Args)
+	}
+	c.refused.Partly(ids)
+	c.refused.End()
 	if len(jobs) > 0 {
-		bytes := 0
-		for _, j := range jobs {
-			bytes += len(j.Args)
-		}
 		c.width = bytes / len(jobs)
 		c.observers.Notify(observe.JobsClaimed{Queue: c.name, Jobs: len(jobs), Took: c.took})
 		c.change(func(s *QueueStatus) { s.Claimed += int64(len(jobs)) })
 	}
 	return jobs, nil
+}
+
+// send sends a claim. room is how many jobs the caps allow.
+func (c *claimer) send(ctx context.Context, d queue.Demand) (jobs []queue.Job, room int, err error) {
+	err = c.on(ctx, func(conn *sql.Conn) (err error) {
+		if c.status().Capped {
+			jobs, room, err = c.claimCapped(ctx, conn, d)
+			return err
+		}
+		room = d.Limit
+		jobs, err = c.walk(ctx, conn, conn, d)
+		return err
+	})
+	return jobs, room, err
+}
+
+// apart claims the jobs of a demand that the database does not refuse, after it has refused them
+// together with the error why. A statement about one job may fail, such as one whose trigger raises
+// an error: this must cost the job alone. The next claims leave the refused jobs out for a while.
+func (c *claimer) apart(ctx context.Context, d queue.Demand, why error) (jobs []queue.Job, err error) {
+	ids, err := onLoop(ctx, c.shared, func(conn *sql.Conn) ([]int64, error) {
+		d.Lanes = c.lanes.next(c.low, time.Now())
+		return c.queue.Due(ctx, c.planned(conn, conn), d)
+	})
+	if err != nil {
+		return nil, why
+	}
+	started := 0
+	err = batch.Each(ids, func(part []int64) error {
+		more, _, err := c.send(ctx, d.Only(part, max(0, d.Start-started)))
+		jobs, started = append(jobs, more...), started+min(len(more), max(0, d.Start-started))
+		return err
+	}, c.refuse)
+	if len(jobs) > 0 {
+		return jobs, nil // a later claim reports the error of all
+	}
+	return nil, err
 }
 
 // claimCapped claims under the caps. It holds the caps' lock until the claim is committed. room is
@@ -123,9 +166,6 @@ func (c *claimer) walk(ctx context.Context, conn *sql.Conn, on Querier, d queue.
 	return jobs, err
 }
 
-// conditionOffset is how many parameters a claim has before the parameters of a condition.
-const conditionOffset = 7
-
 // before calls the user's BeforeClaim hook. skip reports whether to leave out this claim.
 func (c *claimer) before(ctx context.Context) (f ClaimFilter, skip bool) {
 	hook := c.cfg.hooks.BeforeClaim
@@ -135,6 +175,6 @@ func (c *claimer) before(ctx context.Context) (f ClaimFilter, skip bool) {
 	if !c.observers.Call("BeforeClaim", func() { f = hook(ctx, c.name) }) {
 		return ClaimFilter{}, true
 	}
-	f.Condition = pgdriver.ShiftParameters(f.Condition, conditionOffset)
+	f.Condition = queue.Given(f.Condition)
 	return f, f.Skip
 }

@@ -51,7 +51,7 @@ func (w *Worker) reasons() []error {
 	all := []error{s.CoordinationError, s.SettleError, runtime.LateHeartbeat(s.LastHeartbeat, w.cfg.heartbeatTimeout, "take its jobs for lost")}
 	for _, q := range s.Queues {
 		if q.LastError != nil {
-			all = append(all, fmt.Errorf("no jobs can be claimed of queue %q: %w", q.Name, q.LastError))
+			all = append(all, fmt.Errorf("claims of queue %q fail: %w", q.Name, q.LastError))
 		}
 		all = append(all, runtime.LostSlots(q.Overdue, q.Concurrency, fmt.Sprintf(" of queue %q", q.Name), q.OverdueSince))
 	}

@@ -1,11 +1,14 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/observe"
 )
@@ -21,6 +24,7 @@ type shared struct {
 	claimable bool      // there may be more jobs to claim
 	pausedTo  time.Time // after a failure: no claim before this time
 	failures  int
+	refused   batch.Refused[int64] // jobs that the database does not let a claim take
 }
 
 // mostLooping bounds the connections that the loops of all queues use at once: a worker of a
@@ -47,17 +51,35 @@ func onLoop[T any](ctx context.Context, s *shared, f func(conn *sql.Conn) (T, er
 	return answer, err
 }
 
-// failed records whether a statement of the loop has failed.
+// failed records whether a statement of the loop has failed. Refused jobs stay recorded.
 func (s *shared) failed(err error) {
 	err = errtext.Of(err)
-	s.change(func(s *QueueStatus) { s.LastError = err })
+	shown := cmp.Or(err, s.refused.Err())
+	s.change(func(q *QueueStatus) { q.LastError = shown })
+	if shown == nil {
+		s.observers.End(about(observe.ConditionQueue, s.name))
+	} else {
+		s.observers.Begin(about(observe.ConditionQueue, s.name), shown)
+	}
 	if err == nil {
 		s.failures = 0
-		s.observers.End(about(observe.ConditionQueue, s.name))
 		return
 	}
 	s.failures++
 	s.pausedTo = time.Now().Add(backoff.Session(s.failures))
-	s.observers.Begin(about(observe.ConditionQueue, s.name), err)
 	s.observers.Notify(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: s.name, Err: err})
+}
+
+// refuse records a job that the database does not let the loop claim or start. It returns an error if too many
+// jobs are refused.
+func (s *shared) refuse(id int64, err error) error {
+	err = errtext.Of(fmt.Errorf("jobs: claim of job %d: %w", id, s.refusal(id, err)))
+	known, ok := s.refused.Add(id, err, time.Now())
+	if !ok {
+		return err
+	}
+	if !known {
+		s.observers.Notify(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: s.name, Row: id, Err: err})
+	}
+	return nil
 }

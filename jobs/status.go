@@ -45,7 +45,7 @@ type QueueStatus struct {
 	Paused       bool     // by an operator, as of the last poll
 	Capped       bool     // there is a cap for all workers, as of the last poll
 	UnknownKinds []string // kinds of due jobs for which this worker has no handlers
-	LastError    error    // why no jobs can be claimed at the moment, nil if they can
+	LastError    error    // why no jobs can be claimed at the moment, or which one cannot be; nil if all can
 }
 
 // MarshalJSON writes the fields by name, and errors as their texts.

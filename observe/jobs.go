@@ -199,7 +199,7 @@ type StatementFailed struct {
 	Condition Condition
 	Queue     string // of ConditionQueue
 	Table     string // of a worker of package jobs/table, as its options name it; empty: of package jobs
-	Row       int64  // the id of the row that Table refuses to change; 0: not a single row
+	Row       int64  // the id of the job whose row the database refuses to change; 0: not a single row
 	Err       error
 }
 
@@ -207,6 +207,8 @@ func (StatementFailed) level() slog.Level { return slog.LevelError }
 func (e StatementFailed) line() (message string, attrs []slog.Attr) {
 	condition := slog.String("condition", string(e.Condition))
 	switch {
+	case e.Row != 0 && e.Condition == ConditionQueue:
+		return "the database refuses to change a job", []slog.Attr{condition, slog.String("queue", e.Queue), slog.Int64("job", e.Row), failure(e.Err)}
 	case e.Row != 0:
 		return "the table refuses to change a row", []slog.Attr{condition, slog.String("table", e.Table), slog.Int64("job", e.Row), failure(e.Err)}
 	case e.Table != "":

@@ -158,6 +158,7 @@ func TestLog(t *testing.T) {
 	says(observe.WorkerStopped{Drained: true}, "level=INFO", "drained")
 	says(observe.LeadershipChanged{Leader: true}, "gained leadership")
 	says(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: "q"}, "cannot claim jobs, retrying", "queue=q")
+	says(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: "q", Row: 7}, "the database refuses to change a job", "queue=q", "job=7")
 	says(observe.StatementFailed{Condition: observe.ConditionSettle}, "cannot store outcomes of jobs, retrying")
 	says(observe.StatementFailed{Condition: observe.ConditionClaim, Row: 7}, "the table refuses to change a row", "job=7")
 	says(observe.StatementFailed{Condition: observe.ConditionSettle, Table: "app.work"}, "statement failed, retrying", "table=app.work")

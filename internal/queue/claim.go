@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,30 +64,66 @@ type Job struct {
 type Claimer struct{ sql claimSQL }
 
 type claimSQL struct {
-	claim                                         map[Caps]string // by the locked caps
-	inFlight, start, late, lock, room, peek, want string
+	claim                                              map[Caps]string // by the locked caps
+	inFlight, start, late, lock, room, peek, due, want string
 }
 
 // Claim claims due jobs. It skips jobs that other transactions have locked. A worker without a
 // row in the table of workers claims none. A paused queue yields none. A queue with a cap
 // yields none unless the transaction has locked the cap, according to d.Caps.
 func (q *Claimer) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, error) {
+	statement, args, err := d.statement(q.sql.claim[d.Caps])
+	if err != nil {
+		return nil, err
+	}
+	return read(ctx, on, fmt.Sprintf("claim jobs of queue %q", d.Queue), scanJob, statement, args...)
+}
+
+// Due returns the jobs that a claim would take if it were sent now, also locked ones.
+func (q *Claimer) Due(ctx context.Context, on store.Querier, d Demand) ([]int64, error) {
+	statement, args, err := d.statement(q.sql.due)
+	if err != nil {
+		return nil, err
+	}
+	return read(ctx, on, fmt.Sprintf("read the due jobs of queue %q", d.Queue), scanID, statement, args...)
+}
+
+// statement returns the statement of a demand, and its arguments.
+func (d *Demand) statement(text string) (statement string, args []any, err error) {
 	lanes, err := list(d.Lanes)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: claim: %w", err)
+		return "", nil, fmt.Errorf("jobs: claim: %w", err)
 	}
-	statement := strings.ReplaceAll(q.sql.claim[d.Caps], "{limit}", strconv.Itoa(d.Limit))
 	condition := ""
 	if d.Condition != "" {
 		condition = " AND (" + d.Condition + ")"
 	}
-	statement = strings.Replace(statement, "{condition}", condition, 1)
-	args := append([]any{d.Worker.String(), d.Claim, d.Queue, lanes, names(d.Kinds), d.Limit, d.Start}, d.Args...)
-	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, statement, args...)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: claim jobs of queue %q: %w", d.Queue, err)
+	statement = strings.Replace(strings.ReplaceAll(text, "{limit}", strconv.Itoa(d.Limit)), "{condition}", condition, 1)
+	return statement, append([]any{d.Worker.String(), d.Claim, d.Queue, lanes, names(d.Kinds), d.Limit, d.Start}, d.Args...), nil
+}
+
+// conditionOffset is how many parameters a claim has before the parameters of a condition.
+const conditionOffset = 7
+
+// Given returns the condition of a caller with its parameters moved behind those of a claim.
+func Given(condition string) string { return pgdriver.ShiftParameters(condition, conditionOffset) }
+
+// But returns the demand without jobs.
+func (d Demand) But(ids []int64) Demand { return d.and(`id <> ALL ($%d::bigint[])`, ids) }
+
+// Only returns the demand for jobs, of which it starts up to start.
+func (d Demand) Only(ids []int64, start int) Demand {
+	d.Limit, d.Start = len(ids), min(len(ids), start)
+	return d.and(`id = ANY ($%d::bigint[])`, ids)
+}
+
+func (d Demand) and(condition string, ids []int64) Demand {
+	d.Args = append(slices.Clone(d.Args), pgdriver.Array(ids))
+	if d.Condition != "" {
+		d.Condition = "(" + d.Condition + ") AND "
 	}
-	return jobs, nil
+	d.Condition += fmt.Sprintf(condition, conditionOffset+len(d.Args))
+	return d
 }
 
 // InFlight returns the jobs of a queue that run for a worker according to the database. They

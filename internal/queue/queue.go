@@ -44,7 +44,7 @@ func New(t tables.Jobs) *Queue {
 				{}: claim(`{uncapped name IN ($3::text, '*')}`), {Own: true}: claim(`{uncapped name = '*'}`),
 				{All: true}: claim(`{uncapped name = $3::text}`), {Own: true, All: true}: claim(`true`),
 			},
-			inFlight: r("in_flight"), start: r("start"), late: r("late"), lock: r("lock"), room: r("room"), peek: r("peek"), want: r("want"),
+			inFlight: r("in_flight"), start: r("start"), late: r("late"), lock: r("lock"), room: r("room"), peek: r("peek"), due: r("due"), want: r("want"),
 		}},
 		Settler: Settler{settleSQL{complete: r("complete"), completeOne: r("complete_one"), settle: r("settle"), verdict: r("verdict")}},
 		Reader:  Reader{readSQL{find: r("find"), attempts: r("attempts_of"), counts: r("counts"), logs: r("logs_of"), await: r("await"), log: r("log")}},

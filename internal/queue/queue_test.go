@@ -344,6 +344,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"cancel":      {"bigint", s.Operator.sql.cancel, `7`},
 		"due":         {"text, text, text, bigint", s.Claimer.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
 		"above":       {"text, bigint, text, text, text, bigint, bigint", claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
+		"wouldTake":   {"text, bigint, text, text, text, bigint, bigint", strings.NewReplacer("{limit}", "10", "{condition}", "").Replace(s.Claimer.sql.due), `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
 		"unknown":     {"text, text", s.Leader.sql.unknown, `'q1', '["k1"]'`},
 		"unserved":    {"", s.Leader.sql.unserved, ""},
 		"expirable":   {"text", strings.ReplaceAll(s.Leader.sql.expirable, "{limit}", "896"), `'{7}'`},
@@ -362,9 +363,39 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 			t.Errorf("%s costs %g, and the server would compile it:\n%s", name, cost, all)
 		}
 		// The index returns the rows in the required order, so that the scan ends early.
-		inOrder := slices.Contains([]string{"claim", "above", "due", "retained"}, name)
+		inOrder := slices.Contains([]string{"claim", "above", "due", "wouldTake", "retained"}, name)
 		if wholeTable.MatchString(all) || inOrder && (strings.Contains(all, "Bitmap") || strings.Contains(all, "Sort")) {
 			t.Errorf("%s:\n%s", name, all)
+		}
+	}
+}
+
+// Due returns the jobs that the claim then takes. Only and But restrict both.
+func TestDueIsWhatAClaimTakes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	var all []NewJob
+	for i := range 30 {
+		all = append(all, NewJob{Kind: string(rune('a' + i%3)), Priority: 1 + 4*(i/3%3)})
+	}
+	ids := s.add(all...)
+	for _, d := range []Demand{
+		s.demand(4, "a", "b").But(ids[:6]),
+		s.demand(9, "a", "b").Only(ids[3:12], 2),
+		{Worker: s.me, Claim: 77, Queue: "default", Lanes: lanes, Kinds: []string{"b", "c"}, Limit: 5, Condition: "id > $8", Args: []any{ids[9]}},
+		Demand{Worker: s.me, Claim: 78, Queue: "default", Lanes: lanes, Kinds: []string{"c"}, Limit: 5, Condition: "id > $8 OR id < $9", Args: []any{ids[9], ids[2]}}.But(ids[20:]),
+	} {
+		due, err := s.Due(t.Context(), s.d.DB, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var taken []int64
+		for _, j := range s.claim(d) {
+			taken = append(taken, j.ID)
+		}
+		slices.Sort(due)
+		if len(taken) == 0 || !slices.Equal(due, taken) {
+			t.Errorf("%+v: due are %v, taken were %v", d, due, taken)
 		}
 	}
 }

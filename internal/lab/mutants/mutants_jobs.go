@@ -39,6 +39,12 @@ var jobMutants = []Mutant{
 		Test: Test{"./coord", "TestDeadSQLChecksAgain"},
 	},
 	{
+		Name: "all-or-none-claimed", Jobs: true,
+		Mistake: "a claim that fails is sent again: what made it fail will be over",
+		Edits:   []Edit{{"jobs/claim.go", `if pgdriver.FaultOf(err) != pgdriver.FaultServer &&`, `if pgdriver.FaultOf(err) > pgdriver.FaultRow &&`}},
+		Test:    Test{"./jobs", "TestRefusedJobDelaysNoOther"},
+	},
+	{
 		Name: "in-flight-after", Jobs: true,
 		Mistake: "a reconciliation takes the set of jobs in flight after the rows, because it is fresher then",
 		Edits: []Edit{

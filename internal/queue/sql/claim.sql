@@ -11,11 +11,7 @@ WITH lane AS (
 ), picked AS MATERIALIZED (
 	SELECT j.at, row_number() OVER () AS n
 	FROM lane CROSS JOIN LATERAL (
-		SELECT ctid AS at FROM {jobs}
-		WHERE state = 'available' AND queue = $3::text AND priority = lane.p AND run_at <= statement_timestamp()
-			AND (run_at, id) > (lane.at, lane.id)
-			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($5::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp()){condition}
-		ORDER BY run_at, id LIMIT {limit} FOR UPDATE SKIP LOCKED) AS j
+		SELECT ctid AS at FROM {jobs} WHERE {claimable} ORDER BY run_at, id LIMIT {limit} FOR UPDATE SKIP LOCKED) AS j
 	WHERE EXISTS (SELECT FROM {workers} WHERE worker_id = $1::uuid)
 		AND NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND paused_at IS NOT NULL)
 		AND {open}
