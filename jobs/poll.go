@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/observe"
@@ -104,7 +105,11 @@ func (p *poller) idle(ctx context.Context, found int) {
 			return
 		}
 	}
-	if p.at = p.peekedAt.Add(min(10*p.peekTook, p.polls.First)); !time.Now().Before(p.at) {
+	pause := min(10*p.peekTook, p.polls.First)
+	if found == 0 && p.refused.Err() != nil {
+		pause = p.polls.First // a peek also finds the refused jobs, which claims leave out
+	}
+	if p.at = p.peekedAt.Add(pause); !time.Now().Before(p.at) {
 		p.peek(ctx, found > 0)
 	}
 }
@@ -123,6 +128,9 @@ func (p *poller) peek(ctx context.Context, now bool) {
 	})
 	p.peekedAt = time.Now()
 	p.peekTook = p.peekedAt.Sub(begin)
+	if err == nil && low && (found.None || found.Due > 0) {
+		p.refused = batch.Refused[int64]{} // no refused job is due any more
+	}
 	p.failed(err)
 	if err != nil {
 		p.polls.Quiet = 0

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -110,17 +111,28 @@ func TestEventsThatEndALongPause(t *testing.T) {
 	}
 }
 
-// A peek that took long is not repeated at once. It does not delay the next poll either.
+// A peek that took long is not repeated at once. It does not delay the next poll either. While a job
+// is refused, which peeks find and claims leave out, the next peek waits for the poll.
 func TestSlowPeekDelaysNoPoll(t *testing.T) {
 	const poll = 100 * time.Millisecond
-	for took, want := range map[time.Duration]time.Duration{
-		time.Millisecond: 10 * time.Millisecond,
-		time.Second:      poll,
+	for _, c := range []struct {
+		took    time.Duration
+		refused bool
+		found   int
+		want    time.Duration
+	}{
+		{time.Millisecond, false, 0, 10 * time.Millisecond},
+		{time.Second, false, 0, poll},
+		{time.Millisecond, true, 0, poll},
+		{time.Millisecond, true, 1, 10 * time.Millisecond},
 	} {
-		p := &poller{shared: &shared{cfg: &config{}}, polls: jobrun.Polls{First: poll, Longest: poll}, peekedAt: time.Now().Add(time.Minute), peekTook: took}
-		p.idle(t.Context(), 0)
-		if got := p.at.Sub(p.peekedAt); got != want {
-			t.Errorf("after a peek of %v the next is due in %v, want %v", took, got, want)
+		p := &poller{shared: &shared{cfg: &config{}}, polls: jobrun.Polls{First: poll, Longest: poll}, peekedAt: time.Now().Add(time.Minute), peekTook: c.took}
+		if c.refused {
+			p.refused.Add(7, errors.New("refused"), time.Now())
+		}
+		p.idle(t.Context(), c.found)
+		if got := p.at.Sub(p.peekedAt); got != c.want {
+			t.Errorf("%+v: the next peek is due in %v", c, got)
 		}
 	}
 }

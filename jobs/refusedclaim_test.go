@@ -86,3 +86,16 @@ func TestRefusedJobDelaysNoOther(t *testing.T) {
 		})
 	}
 }
+
+// A refused job that is removed is named no more, also if no other job comes.
+func TestRefusedJobThatIsGone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	s.add(task{})
+	s.d.Exec(t, `UPDATE jobs SET attempt = 2147483647`)
+	w := s.run()
+	s.until("the status to name the job", func() bool { return w.Status().Queues[0].LastError != nil })
+	s.d.Exec(t, `DELETE FROM jobs`)
+	s.until("the status to be well again", func() bool { return w.Status().Queues[0].LastError == nil })
+}

@@ -70,8 +70,8 @@ func (s *shared) failed(err error) {
 	s.observers.Notify(observe.StatementFailed{Condition: observe.ConditionQueue, Queue: s.name, Err: err})
 }
 
-// refuse records a job that the database does not let the loop claim or start. It returns an error if too many
-// jobs are refused.
+// refuse records a job that the database does not let the loop claim or start. It returns an error
+// if too many jobs are refused.
 func (s *shared) refuse(id int64, err error) error {
 	err = errtext.Of(fmt.Errorf("jobs: claim of job %d: %w", id, s.refusal(id, err)))
 	known, ok := s.refused.Add(id, err, time.Now())
