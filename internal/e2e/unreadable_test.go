@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -37,9 +39,13 @@ func TestUnreadableEventCostsItselfOnly(t *testing.T) {
 			s := statusOf(w.Worker, name)
 			return s.Position == 39 && s.LastError != nil && strings.Contains(s.LastError.Error(), "the event at position 40: ")
 		})
-		if err := operator(t, d).SkipEvent(t.Context(), name, 40, by); err != nil {
-			t.Fatal(err)
-		}
+		await(t, name+" to skip it, once a heartbeat says that it is stuck", func() bool {
+			err := operator(t, d).SkipEvent(t.Context(), name, 40, by)
+			if early := (*ops.NotStuckError)(nil); err != nil && !errors.As(err, &early) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
 		awaitHandled(t, d.DB, name, append(upTo(39), after...)...)
 	}
 	await(t, "the parts to be at the event", func() bool {
