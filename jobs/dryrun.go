@@ -91,7 +91,7 @@ func (h *Handlers) dryRun(ctx context.Context, given []jobdryrun.Given, db jobdr
 	var tx *sql.Tx
 	check := func(err error) error { return err }
 	if handler.tx {
-		if tx, check, err = db.Begin(ctx); err != nil {
+		if ctx, tx, check, err = db.Begin(ctx); err != nil {
 			return nil, err
 		}
 	}

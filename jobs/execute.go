@@ -166,7 +166,8 @@ func (c *call) decode(runs []*run) {
 func (c *call) invoke() error {
 	return recovered(func() error {
 		return c.calls.wrapped(c.ctx, c.runs, func(ctx context.Context) error {
-			return c.h.call(ctx, c.tx.handle(), c.jobs)
+			ctx, tx := c.tx.handler(ctx)
+			return c.h.call(ctx, tx, c.jobs)
 		})
 	})
 }

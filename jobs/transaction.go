@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
@@ -58,12 +59,13 @@ func (t *transaction) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// handle returns the transaction that the handler gets.
-func (t *transaction) handle() *sql.Tx {
+// handler returns the context and the transaction that the handler gets.
+func (t *transaction) handler(ctx context.Context) (context.Context, *sql.Tx) {
 	if t == nil {
-		return nil
+		return ctx, nil
 	}
-	return t.tx
+	conn := t.conn // a handler that is given up may ask for it after close
+	return delivery.WithConn(ctx, func() *sql.Conn { return conn }), t.tx
 }
 
 func (t *transaction) rollback() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobdryrun"
 	"github.com/pgfrontier/worker/jobs"
@@ -93,7 +94,7 @@ func HandleJobs(ctx context.Context, db *sql.DB, h *jobs.Handlers, given []Given
 		return all, err
 	}
 	if b.tx == nil {
-		if _, _, err := b.Begin(ctx); err != nil {
+		if _, _, _, err := b.Begin(ctx); err != nil {
 			return all, fmt.Errorf("workertest: a transaction to inspect: %w", err)
 		}
 	}
@@ -110,18 +111,18 @@ type dryRun struct {
 	tx   *sql.Tx
 }
 
-func (b *dryRun) Begin(ctx context.Context) (tx *sql.Tx, check func(error) error, err error) {
+func (b *dryRun) Begin(ctx context.Context) (handling context.Context, tx *sql.Tx, check func(error) error, err error) {
 	if b.db == nil {
-		return nil, nil, errors.New("db is nil")
+		return nil, nil, nil, errors.New("db is nil")
 	}
 	if b.conn, err = b.db.Conn(ctx); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if b.tx, err = b.conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted}); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	t, err := number(ctx, b.tx, b.conn)
-	return b.tx, func(err error) error {
+	return delivery.WithConn(ctx, func() *sql.Conn { return b.conn }), b.tx, func(err error) error {
 		err = t.check(ctx, err)
 		if errors.Is(err, worker.ErrTransactionEnded) {
 			err = fmt.Errorf("%w: %w", jobs.ErrTxEnded, err)

@@ -1,4 +1,4 @@
-// Package delivery carries the running call of a consumer's handler in its context.
+// Package delivery carries the running call of a handler in its context.
 package delivery
 
 import (
@@ -7,20 +7,28 @@ import (
 	"sync"
 )
 
-type key struct{}
+type (
+	key     struct{}
+	connKey struct{}
+)
 
 type call struct {
 	delivery any // a consumer.Delivery
-	conn     func() *sql.Conn
 
 	mu    sync.Mutex
 	calls map[int64]int // calls of Next for each event
 }
 
-// With returns a context for the other functions. d is a consumer.Delivery. Each call of Conn calls
-// conn, which is nil if there is no connection.
+// With returns a context for the other functions. d is a consumer.Delivery. conn is that of
+// [WithConn].
 func With(ctx context.Context, d any, conn func() *sql.Conn) context.Context {
-	return context.WithValue(ctx, key{}, &call{delivery: d, conn: conn})
+	return context.WithValue(WithConn(ctx, conn), key{}, &call{delivery: d})
+}
+
+// WithConn returns a context for Conn. Each call of Conn calls conn, which is nil if there is no
+// connection.
+func WithConn(ctx context.Context, conn func() *sql.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, conn)
 }
 
 // Of returns the consumer.Delivery of With, or nil.
@@ -31,10 +39,10 @@ func Of(ctx context.Context) any {
 	return nil
 }
 
-// Conn returns the connection of With, or nil.
+// Conn returns the connection of With or WithConn, or nil.
 func Conn(ctx context.Context) *sql.Conn {
-	if c, ok := ctx.Value(key{}).(*call); ok && c.conn != nil {
-		return c.conn()
+	if conn, _ := ctx.Value(connKey{}).(func() *sql.Conn); conn != nil {
+		return conn()
 	}
 	return nil
 }

@@ -32,10 +32,10 @@ type Outcome struct {
 
 // Database is the database of a dry run.
 type Database interface {
-	// Begin begins the transaction of a handler that takes one. check gets the error that the
-	// handler has returned. check returns this error, or how the handler has harmed the
-	// transaction.
-	Begin(ctx context.Context) (tx *sql.Tx, check func(error) error, err error)
+	// Begin begins the transaction of a handler that takes one. handling is ctx with the
+	// connection. check gets the error that the handler has returned. check returns this error,
+	// or how the handler has harmed the transaction.
+	Begin(ctx context.Context) (handling context.Context, tx *sql.Tx, check func(error) error, err error)
 	// Committed reports whether the transaction with this txid was committed.
 	Committed(ctx context.Context, txid string) (bool, error)
 }

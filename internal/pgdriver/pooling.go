@@ -25,7 +25,7 @@ type Pooling struct {
 
 // ErrNoLimit reports that the pool takes its connections from a pgxpool.Pool without a limit of its
 // own. A caller that does not know the limit uses all connections, and its own statements wait.
-var ErrNoLimit = errors.New("db has its connections from a pgxpool.Pool (stdlib.OpenDBFromPool), which does not tell how many, and no limit of its own: call db.SetMaxOpenConns with a number below the pool's MaxConns")
+var ErrNoLimit = errors.New("db has its connections from a pgxpool.Pool (stdlib.OpenDBFromPool), which does not tell how many, and no limit of its own: make it with pgxtx.DB, or call db.SetMaxOpenConns with a number below the pool's MaxConns")
 
 // CheckPooling refuses a pool over another pool without a limit, and everything that
 // [CheckProxy] refuses. lent reports whether the connections belong to another pool, as

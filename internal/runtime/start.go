@@ -55,7 +55,7 @@ func (s *Start) Validate(arguments ...error) error {
 	if s.DB.DB == nil {
 		size = errors.New("db is nil: open one with sql.Open")
 	} else if n := s.DB.Stats().MaxOpenConnections; n > 0 && n < s.Least {
-		size = fmt.Errorf("db allows %d open connections, a worker needs at least %d (and %s): raise db.SetMaxOpenConns", n, s.Least, s.Further)
+		size = fmt.Errorf("db allows %d open connections, a worker needs at least %d (and %s): raise db.SetMaxOpenConns (with pgxtx.DB, MaxConns of its pool)", n, s.Least, s.Further)
 	}
 	if err := errtext.Join(append([]error{size}, arguments...)...); err != nil {
 		return fmt.Errorf("%s: %w: %w", s.Package, refusal.ErrInvalidConfig, err)

@@ -39,8 +39,14 @@ func (BatchOnly) batchOnly() {}
 
 var errBatchOnly = errors.New("it embeds consumer.BatchOnly, and has no HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error: add it, or a Handle")
 
-// Check returns an error for a consumer that embeds BatchOnly and has no HandleBatch.
+// Check returns an error for a consumer that embeds BatchOnly and has no HandleBatch, and for one
+// whose own CheckConsumer returns an error.
 func Check(c Consumer) error {
+	if c, ok := c.(interface{ CheckConsumer() error }); ok {
+		if err := c.CheckConsumer(); err != nil {
+			return err
+		}
+	}
 	_, bulk := c.(BatchConsumer)
 	if _, only := c.(interface{ batchOnly() }); only && !bulk {
 		return errBatchOnly

@@ -31,9 +31,9 @@ func Info(ctx context.Context) (d Delivery, ok bool) {
 	return d, ok
 }
 
-// Conn returns the connection of the transaction that was passed to Handle. The driver's own
-// features, such as COPY, run there in the same transaction. The connection is valid until
-// Handle returns. ok is false outside of Handle.
+// Conn returns the connection of the transaction that was passed to Handle, or to a handler of
+// jobs.RegisterTx. The driver's own features, such as COPY, run there in the same transaction. The
+// connection is valid until the handler returns. ok is false outside of a handler.
 //
 // Do not close the connection. Close waits for the end of the transaction, and Handle waits for
 // Close, until BatchTimeout ends both. Do not use the transaction inside of conn.Raw either.

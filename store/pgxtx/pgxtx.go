@@ -1,4 +1,6 @@
-// Package pgxtx runs what takes a *sql.Tx, such as Append and Enqueue, in a transaction of pgx.
+// Package pgxtx is for applications that use pgx without database/sql. Do runs what takes a *sql.Tx,
+// such as Append and Enqueue, in a transaction of pgx. In and Consumer give handlers the pgx.Tx of
+// their batch. DB makes workers on a pgxpool.Pool.
 package pgxtx
 
 import (
@@ -6,21 +8,22 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/store/consumer"
 )
 
 var (
-	errOutside  = errors.New("pgxtx: no transaction: pass on the context that Handle was given")
 	errNil      = errors.New("pgxtx: tx is nil: begin a transaction of pgx first")
+	errNoPool   = errors.New("pgxtx: pool is nil: make one with pgxpool.New")
 	errPrepares = errors.New("pgxtx: prepare no statement: pgx prepares what it sends, if its mode says so")
 	errEnds     = errors.New("pgxtx: the transaction is the caller's: commit it, or roll it back, as pgx.Tx, after Do")
 )
+
+// Tx is another name of sql.Tx, for programs that do not import database/sql.
+type Tx = sql.Tx
 
 // Do calls f with a *sql.Tx whose statements run in tx, and returns what f returns. It begins and
 // ends no transaction: tx is the caller's before and after. If f commits or rolls back, nothing
@@ -28,7 +31,7 @@ var (
 //
 // The statements have the contexts of their own calls. As ever with pgx, a context that ends in a
 // statement closes the connection of tx. tx must not be used by others during Do.
-func Do(tx pgx.Tx, f func(tx *sql.Tx) error) (err error) {
+func Do(tx pgx.Tx, f func(tx *Tx) error) (err error) {
 	if tx == nil {
 		return errNil
 	}
@@ -47,23 +50,25 @@ func Do(tx pgx.Tx, f func(tx *sql.Tx) error) (err error) {
 	return f(view)
 }
 
-// Conn calls f with the connection of the transaction that was passed to Handle of a consumer, for
-// COPY, batches and code of sqlc for pgx. Begin and end no transaction there, and do not use the
-// *sql.Tx of Handle in f: f holds its connection. Conn returns an error outside of Handle, and if
-// the pool of the worker has another driver than pgx/v5.
-func Conn(ctx context.Context, f func(conn *pgx.Conn) error) error {
-	conn, ok := consumer.Conn(ctx)
-	if !ok {
-		return errOutside
+// DB returns a *sql.DB over pool, for what takes one: workers, clients, operators and migrations. It
+// uses all connections of pool but one, which is left to the application. Several workers may share
+// the *sql.DB; package worker says how many connections each needs. Close it when nobody uses it
+// any more; that leaves pool open.
+func DB(pool *pgxpool.Pool) *sql.DB {
+	if pool == nil {
+		return sql.OpenDB(refused{errNoPool})
 	}
-	return pgdriver.Raw(conn, func(of any) error {
-		c, ok := of.(*stdlib.Conn)
-		if !ok {
-			return fmt.Errorf("pgxtx: the connection is a %T: open the pool of the worker with pgx/v5/stdlib", of)
-		}
-		return f(c.Conn())
-	})
+	db := stdlib.OpenDBFromPool(pool)
+	db.SetMaxOpenConns(max(1, int(pool.Config().MaxConns)-1))
+	return db
 }
+
+// refused is the connector of a *sql.DB that cannot be used.
+type refused struct{ error }
+
+func (r refused) Connect(context.Context) (driver.Conn, error) { return nil, r.error }
+
+func (refused) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
 
 // conn is the one connection of a *sql.DB. It has no transaction but tx.
 type conn struct {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/pgxtx"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
-	"github.com/pgfrontier/worker/workertest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -39,7 +37,12 @@ func newPool(t *testing.T, mode pgx.QueryExecMode) (*pgtest.Database, *pgxpool.P
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
 	}
-	pool, err := pgxpool.New(t.Context(), d.InMode(mode).URL)
+	cfg, err := pgxpool.ParseConfig(d.InMode(mode).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 10
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,43 +316,4 @@ func readAll(q store.Querier, query string, args []any) (all [][]any, err error)
 		all = append(all, row)
 	}
 	return all, rows.Err()
-}
-
-// copier copies the IDs of aggregates into the table seen.
-type copier struct{}
-
-func (copier) Name() string { return "copier" }
-
-func (copier) Handle(ctx context.Context, _ *sql.Tx, e store.PersistedEvent) error {
-	return pgxtx.Conn(ctx, func(conn *pgx.Conn) error {
-		_, err := conn.CopyFrom(ctx, pgx.Identifier{"seen"}, []string{"id"}, pgx.CopyFromRows([][]any{{e.AggregateID}}))
-		return err
-	})
-}
-
-// A handler uses pgx in its transaction: what it copies commits with the checkpoint, or is rolled back.
-func TestConnOfAHandler(t *testing.T) {
-	t.Parallel()
-	d, _ := newPool(t, pgx.QueryExecModeCacheStatement)
-	d.Exec(t, `CREATE TABLE seen (id text)`)
-	copies := copier{}
-	events := []store.Event{order("1"), order("2")}
-	inspect := func(tx *sql.Tx) error {
-		if n := count(t, tx, `SELECT count(*) FROM seen`); n != 2 {
-			t.Errorf("%d rows are copied, want 2", n)
-		}
-		return nil
-	}
-	if err := workertest.Handle(t.Context(), d.DB, copies, events, inspect); err != nil {
-		t.Error(err)
-	}
-	if n := count(t, d.DB, `SELECT count(*) FROM seen`); n != 0 {
-		t.Errorf("%d rows stay of a transaction that was rolled back", n)
-	}
-	if err := workertest.Handle(t.Context(), d.OpenPQ(t), copies, events, nil); err == nil || !strings.Contains(err.Error(), "pgx/v5/stdlib") {
-		t.Errorf("with lib/pq: %v", err)
-	}
-	if err := pgxtx.Conn(t.Context(), nil); err == nil {
-		t.Error("outside of Handle there is a connection")
-	}
 }
