@@ -7,9 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
+	"github.com/pgfrontier/worker/store/pgxtx"
 )
 
 // The epoch is exact: a batch and a reset each hold the consumer's row, so each waits for the
@@ -90,9 +92,7 @@ func (b *LedgerConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.Persist
 	if d.first {
 		b.node.reach(ctx, afterGuard)
 	}
-	delivery, _ := consumer.Info(ctx)
-	if _, err := tx.ExecContext(ctx, ledgerInsert, b.scope.Name, b.node.Name, delivery.Late, delivery.Replay, e.GlobalPosition,
-		e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID.String()); err != nil {
+	if err := b.write(ctx, tx, e); err != nil {
 		return err
 	}
 	b.node.reach(ctx, afterEffect)
@@ -100,6 +100,22 @@ func (b *LedgerConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.Persist
 		return err
 	}
 	return nil
+}
+
+// write writes an event into the ledger. With a driver that the library knows, every other event is
+// written through pgx.
+func (b *LedgerConsumer) write(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	delivery, _ := consumer.Info(ctx)
+	args := []any{b.scope.Name, b.node.Name, delivery.Late, delivery.Replay, e.GlobalPosition,
+		e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID.String()}
+	if b.node.Plain || e.GlobalPosition%2 == 0 {
+		_, err := tx.ExecContext(ctx, ledgerInsert, args...)
+		return err
+	}
+	return pgxtx.In(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, ledgerInsert, args...)
+		return err
+	})
 }
 
 // injected counts and records a fault of a handler.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -17,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/network"
 	"github.com/pgfrontier/worker/sim/server"
+	"github.com/pgfrontier/worker/store/pgxtx"
 )
 
 // Machine is what a worker of any kind runs on: its connections, and the network
@@ -26,6 +28,8 @@ type Machine struct {
 	Net     *network.Network
 	Relay   *network.Relay
 	DB      *sql.DB
+	Plain   bool          // the driver of DB is not known to the library
+	lender  *pgxpool.Pool // of DB, nil: it has connections of its own
 	Config  *pgx.ConnConfig
 	History *history.History
 	Bounds  harness.Bounds
@@ -68,12 +72,34 @@ func NewMachine(e Equipment, on *server.Database, h *history.History, slot, life
 	if m.Relay, err = network.NewRelay(m.Config); err != nil {
 		return nil, err
 	}
-	if e.Plain && slot%2 == 0 {
+	m.Plain = e.Plain && slot%2 == 0
+	switch own := fault.Dice(e.Seed, "pool of "+m.Name).IntN(2) == 0; {
+	case m.Plain:
 		m.DB = sized(network.OpenPlain(m.Config), e.Pool)
-	} else {
+	case own:
 		m.DB = OpenPool(m.Config, e.Pool)
+	default:
+		err = m.borrow(e.Pool)
 	}
-	return m, nil
+	return m, err
+}
+
+// borrow gives the machine so many connections of a pool of pgx.
+func (m *Machine) borrow(connections int) (err error) {
+	config, err := pgxpool.ParseConfig("")
+	if err != nil {
+		return err
+	}
+	config.ConnConfig = m.Config
+	config.MaxConns = int32(connections) + 1
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		c.RuntimeParams = m.Config.RuntimeParams // the worker adds its own, and the pool has a copy
+		return nil
+	}
+	if m.lender, err = pgxpool.NewWithConfig(context.Background(), config); err == nil {
+		m.DB = pgxtx.DB(m.lender)
+	}
+	return err
 }
 
 // OpenPool opens a pool that keeps so many connections open.
@@ -151,6 +177,9 @@ func (m *Machine) cleanUp() {
 	m.Net.CleanUp()
 	m.Relay.Close()
 	_ = m.DB.Close() // its connections are broken as a rule
+	if m.lender != nil {
+		m.lender.Close()
+	}
 }
 
 // Connect opens a pool of one connection for an actor of the harness, through a network of its
