@@ -89,7 +89,7 @@ func (s *site) walk(ctx context.Context, c consumer.Consumer, w *walker, opts ..
 // returns positions a second and how many events were handled.
 func (s *site) tour(ctx context.Context, c consumer.Consumer, w *walker, walk func(context.Context) error) (rate float64, counted int, err error) {
 	scope := ""
-	if _, ok := c.(consumer.ScopedConsumer); ok {
+	if c, ok := c.(consumer.ScopedConsumer); ok && len(c.AggregateTypes()) > 0 {
 		scope = rare
 	}
 	var n int

@@ -11,6 +11,10 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
+const projectionUpsert = `
+INSERT INTO projection AS p (aggregate_id, events, last) VALUES ($1, 1, $2)
+ON CONFLICT (aggregate_id) DO UPDATE SET events = p.events + 1, last = excluded.last`
+
 // projecting is a walker that counts the events of each aggregate in a table.
 type projecting struct{ walker }
 
@@ -18,9 +22,7 @@ func (p *projecting) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 	if err := p.walker.Handle(ctx, tx, e); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, `
-INSERT INTO projection AS p (aggregate_id, events, last) VALUES ($1, 1, $2)
-ON CONFLICT (aggregate_id) DO UPDATE SET events = p.events + 1, last = excluded.last`, e.AggregateID, e.GlobalPosition)
+	_, err := tx.ExecContext(ctx, projectionUpsert, e.AggregateID, e.GlobalPosition)
 	return err
 }
 

@@ -19,6 +19,7 @@ var scenarios = []scenario{
 	{"catch-up", "a handler that does nothing reads a small and a large old log; the control reads the same rows with database/sql, each in its own process", catchUp},
 	{"bulk", "a BatchConsumer counts events by aggregate with one upsert a batch; the control is a loop without the library that reads, applies, and moves a checkpoint in one transaction", bulk},
 	{"upsert", "the same with one upsert an event, through Handle", upsert},
+	{"pgx", "the consumer of upsert with a pgx.Tx; the control is the same with a *sql.Tx", native},
 	{"partitions", "one consumer over an old log, in 1, 2, 4 and 8 partitions on one worker, whose handler sleeps for 1 ms, writes one upsert, or does nothing; the first also with a process for each partition", partitions},
 	{"partitions-head", "one consumer at the head of the log, 1,000 appends a second, in 1 and in 8 partitions on one worker: statements that the worker sends for an event, and the lag behind the COMMIT", partitionsAtHead},
 	{"partitions-quiet", "one consumer on a quiet log, 10 appends a second, in 8 and in 64 partitions on one worker: transactions that the server counts, without the appends, and how long a Waiter waits for single appends", partitionsOfQuietLog},

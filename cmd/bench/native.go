@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	"github.com/pgfrontier/worker/store/pgxtx"
+)
+
+// nativeProjecting is a projecting consumer that writes through pgx.
+type nativeProjecting struct{ walker }
+
+func (p *nativeProjecting) Handle(ctx context.Context, tx pgx.Tx, e store.PersistedEvent) error {
+	if err := p.walker.Handle(ctx, nil, e); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, projectionUpsert, e.AggregateID, e.GlobalPosition)
+	return err
+}
+
+// native compares a handler with a pgx.Tx with one that has a *sql.Tx, in turns, in batches of several
+// sizes.
+func native(ctx context.Context, l *lab) (rows []row, err error) {
+	err = l.onSite(ctx, func(s *site) error {
+		if err := s.fill(ctx, l.size.upserts); err != nil {
+			return err
+		}
+		for _, batch := range []int{1, 10, worker.DefaultConfig().BatchSize} {
+			var best [2]float64
+			counted := 0
+			for pass := range l.size.passes + 1 {
+				bySQL := &projecting{walker{name: fmt.Sprintf("sql_%d_%d", batch, pass)}}
+				byPgx := &nativeProjecting{walker{name: fmt.Sprintf("pgx_%d_%d", batch, pass)}}
+				for i, w := range []*walker{&bySQL.walker, &byPgx.walker} {
+					c := []consumer.Consumer{bySQL, pgxtx.Consumer(byPgx)}[i]
+					rate, n, err := s.project(ctx, c, w, func(ctx context.Context) error {
+						return s.work(ctx, 1, []consumer.Consumer{c}, []worker.Option{worker.WithBatchSize(batch)}, w.arrive)
+					})
+					if err != nil {
+						return err
+					}
+					best[i], counted = max(best[i], rate), counted+n
+				}
+			}
+			name := fmt.Sprintf("batches of %s", grouped(batch))
+			rows = append(rows,
+				row{part: "control: *sql.Tx, " + name, measured: grouped(best[0]) + " events/s"},
+				against("pgx.Tx, "+name, best[1], best[0], "control", 0.95, counted))
+		}
+		return nil
+	})
+	return rows, err
+}
