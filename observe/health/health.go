@@ -4,6 +4,8 @@
 //	http.Handle("/livez", health.Live(w))
 //	http.Handle("/readyz", health.Ready(w, 5*time.Minute))
 //
+// For several workers of a process, w is health.All(first, second).
+//
 // An answer is 200 and "ok", or 503 and one line for each reason, with its remedy. It
 // is JSON, an object a line with the field "reason", if the request's Accept names
 // application/json. The lines name hosts and roles as the driver's errors do, and no
@@ -13,9 +15,12 @@ package health
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -25,6 +30,35 @@ type Worker interface {
 	Live() error
 	// Ready returns the reasons why the worker does not do all of its work, none if it does.
 	Ready(ctx context.Context, maxAge time.Duration) []error
+}
+
+// All is several workers of one process as one: it is live if all are live, and ready if all are
+// ready. It asks all at the same time.
+func All(workers ...Worker) Worker { return all(workers) }
+
+type all []Worker
+
+func (a all) Live() error {
+	var reasons []string
+	for _, w := range a {
+		if err := w.Live(); err != nil {
+			reasons = append(reasons, err.Error())
+		}
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(reasons, "; "))
+}
+
+func (a all) Ready(ctx context.Context, maxAge time.Duration) []error {
+	reasons := make([][]error, len(a))
+	var asked sync.WaitGroup
+	for i, w := range a {
+		asked.Go(func() { reasons[i] = w.Ready(ctx, maxAge) })
+	}
+	asked.Wait()
+	return slices.Concat(reasons...)
 }
 
 const (

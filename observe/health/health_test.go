@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,5 +92,48 @@ func TestMaxAge(t *testing.T) {
 		if s.maxAge != want {
 			t.Errorf("%v is taken for %v, want %v", given, s.maxAge, want)
 		}
+	}
+}
+
+// Several workers are live or ready if all are, and are asked at the same time.
+func TestAll(t *testing.T) {
+	first, second := errors.New("first"), errors.New("second")
+	for _, c := range []struct {
+		of    []health.Worker
+		live  string
+		ready []error
+	}{
+		{nil, "", nil},
+		{[]health.Worker{&said{}, &said{}}, "", nil},
+		{[]health.Worker{&said{}, &said{live: first, ready: []error{first, second}}}, "first", []error{first, second}},
+		{[]health.Worker{&said{live: first, ready: []error{first}}, &said{live: second, ready: []error{second}}}, "first; second", []error{first, second}},
+	} {
+		all := health.All(c.of...)
+		if err := all.Live(); (err == nil) != (c.live == "") || err != nil && err.Error() != c.live {
+			t.Errorf("live: %v, want %q", err, c.live)
+		}
+		if got := all.Ready(t.Context(), time.Minute); !slices.Equal(got, c.ready) {
+			t.Errorf("ready: %v, want %v", got, c.ready)
+		}
+	}
+	a, b := make(chan bool), make(chan bool)
+	together := health.All(meets{a, b}, meets{b, a})
+	if got := together.Ready(t.Context(), time.Minute); len(got) > 0 {
+		t.Error(got)
+	}
+}
+
+// meets waits in Ready until another worker is asked, too.
+type meets struct{ mine, others chan bool }
+
+func (meets) Live() error { return nil }
+
+func (m meets) Ready(ctx context.Context, _ time.Duration) []error {
+	go func() { m.mine <- true }()
+	select {
+	case <-m.others:
+		return nil
+	case <-time.After(time.Minute):
+		return []error{errors.New("nobody else was asked")}
 	}
 }
