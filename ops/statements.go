@@ -23,6 +23,7 @@ type statements struct {
 	allOperations, operationsOf                  string
 	notStuck, skipLate                           string
 	replay, replayTypes, missed                  string
+	eventsOf, drawAggregate                      string
 }
 
 func newStatements(t tables.Tables) statements {
@@ -38,6 +39,7 @@ func newStatements(t tables.Tables) statements {
 		allOperations: r("all_operations"), operationsOf: r("operations_of"),
 		notStuck: r("not_stuck"), skipLate: r("skip_late"),
 		replay: r("replay"), replayTypes: r("replay_types"), missed: r("missed"),
+		eventsOf: r("events_of"), drawAggregate: r("draw_aggregate"),
 	}
 }
 

@@ -1,0 +1,308 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/delivery"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// Verification asks whether the rows of one aggregate are what a consumer's code makes of its
+// events, see [Operator.Verify].
+type Verification struct {
+	// Consumer is the code: that which runs, or that of a new build.
+	Consumer consumer.Forgetter
+	Log      store.Log
+	// Decoder is that of the workers, see worker.WithDecoder; nil: none.
+	Decoder func(ctx context.Context, e store.PersistedEvent) (store.PersistedEvent, error)
+
+	AggregateType string
+	AggregateID   string // empty: an aggregate of the type is drawn
+	// Rows is a query of the aggregate's rows. $1 is the aggregate's ID. Leave out columns that differ
+	// with every run, such as serial numbers.
+	Rows string
+}
+
+// Verified is the result of a Verification. The rows are right if Missing, Unexpected and Err are
+// empty.
+type Verified struct {
+	AggregateType, AggregateID string
+
+	Events     int      // number of events that were handled
+	Missing    []string // rows that the events make and the table lacks, as JSON
+	Unexpected []string // rows of the table that the events do not make, as JSON
+
+	Position int64 // of the first event that Handle failed at; of a BatchConsumer, of its batch
+	Err      error // of Handle
+}
+
+// Verify recomputes the rows of one aggregate and compares them with those that are there. In one
+// transaction, it calls Forget, and then Handle with the aggregate's events that the consumer has
+// handled: not its dead letters, nor what was skipped or is in doubt. It rolls the transaction back,
+// so nothing changes.
+//
+// With the code of a new build, Verify is a preview: the differences are what a replay would
+// change, and Err is what would fail.
+//
+// The events have Late and Replay set, see [consumer.Delivery]. Handle must then leave out effects outside of
+// the transaction; these are not rolled back. Events come in the order of positions: a handler that
+// depends on the order may have got late events in another.
+//
+// The consumer waits until Verify ends; ctx limits that. Verify returns [ErrNotFound] if the consumer
+// does not exist, or has handled no event of the aggregate. It returns [ErrInvalid] for a consumer
+// with its own key, see [consumer.ByKey].
+func (o *Operator) Verify(ctx context.Context, v Verification) (found Verified, err error) {
+	if err = v.check(); err == nil {
+		err = o.verify(ctx, v, &found)
+	}
+	if err != nil {
+		return Verified{}, o.fail("verify a consumer", err)
+	}
+	return found, nil
+}
+
+func (v Verification) check() error {
+	if v.Consumer == nil || v.Log == nil {
+		return fmt.Errorf("%w: Consumer and Log are needed", ErrInvalid)
+	}
+	err := errtext.Join(checkConsumer(v.Consumer.Name()), checkText("AggregateType", v.AggregateType, maxAggregate))
+	if v.AggregateID != "" {
+		err = errtext.Join(err, checkText("AggregateID", v.AggregateID, maxAggregate))
+	}
+	if strings.TrimSpace(v.Rows) == "" {
+		err = errtext.Join(err, fmt.Errorf("%w: Rows is empty: give a query of the aggregate's rows, with $1 for its ID", ErrInvalid))
+	}
+	if s, ok := v.Consumer.(consumer.ScopedConsumer); ok && v.AggregateType != "" {
+		if types := s.AggregateTypes(); len(types) > 0 && !slices.Contains(types, v.AggregateType) {
+			err = errtext.Join(err, fmt.Errorf("%w: the consumer selects %s, and not %s", ErrInvalid, errtext.Value(strings.Join(types, ", ")), errtext.Value(v.AggregateType)))
+		}
+	}
+	return err
+}
+
+func (o *Operator) verify(ctx context.Context, v Verification, found *Verified) error {
+	conn, err := o.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := pgdriver.WithoutJIT(ctx, tx); err != nil {
+		return err
+	}
+	r := &recomputation{v, o.in(tx), found}
+	at, positions, err := r.lock(ctx)
+	if err != nil {
+		return err
+	}
+	*found = Verified{AggregateType: v.AggregateType, AggregateID: r.AggregateID}
+	_, slots, _ := partition.Parse(at.consumer)
+	d := consumer.Delivery{Consumer: v.Consumer.Name(), Partition: slots.String(), Attempt: 1, Late: true, Replay: true}
+	return r.run(delivery.With(ctx, d, func() *sql.Conn { return conn }), positions)
+}
+
+// recomputation lets the code of a Verification write the rows again.
+type recomputation struct {
+	Verification
+	c     consumerTx
+	found *Verified
+}
+
+// lock locks the consumer, draws the aggregate if none is given, and returns the unit that has it, with
+// the positions of the aggregate's events that the unit has handled.
+func (r *recomputation) lock(ctx context.Context) (at locked, positions []int64, err error) {
+	c := r.c
+	units, err := c.lock(ctx, r.Consumer.Name())
+	if err != nil {
+		return at, nil, err
+	}
+	if err := c.refuseOwnKey(ctx, units[0]); err != nil {
+		return at, nil, err
+	}
+	if r.AggregateID == "" {
+		last := slices.MaxFunc(units, func(a, b locked) int { return cmp.Compare(a.position, b.position) }).position
+		err := c.tx.QueryRowContext(ctx, c.sql.drawAggregate, r.AggregateType, rand.Int64N(last+1), last).Scan(&r.AggregateID)
+		if noRows(err) {
+			return at, nil, errNoEvents
+		}
+		if err != nil {
+			return at, nil, fmt.Errorf("draw an aggregate: %w", err)
+		}
+	}
+	if units, err = unitOf(units, r.AggregateID); err != nil {
+		return at, nil, err
+	}
+	if positions, err = r.handled(ctx, units[0]); err == nil && len(positions) == 0 {
+		err = errNoEvents
+	}
+	return units[0], positions, err
+}
+
+// handled returns the positions of an aggregate's events of which a unit has had the effects.
+func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error) {
+	c := r.c
+	had, err := hadEffects(ctx, c, at)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := c.steps(ctx, r.Consumer.Name())
+	if err != nil {
+		return nil, err
+	}
+	missed, err := c.missed(ctx, at, []string{r.AggregateType}, steps)
+	if err != nil {
+		return nil, err
+	}
+	had = had.Lack(missed)
+	var start consumer.Start
+	if s, ok := r.Consumer.(consumer.Starter); ok {
+		start = s.StartAt()
+	}
+	after, atHead := start.Position()
+	positions, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Value[int64], c.sql.eventsOf, at.consumer, r.AggregateType, r.AggregateID, at.position, after, atHead)
+	if err != nil {
+		return nil, fmt.Errorf("read the positions of its events: %w", err)
+	}
+	slot := func() (int, error) { return partition.Slot(r.AggregateID), nil } // which cannot fail
+	return slices.DeleteFunc(positions, func(p int64) bool {
+		yes, _ := had.Had(p, at.key, slot)
+		return !yes
+	}), nil
+}
+
+func (r *recomputation) run(ctx context.Context, positions []int64) error {
+	var began, ended string
+	const current = `SELECT txid_current()::text`
+	if err := r.c.tx.QueryRowContext(ctx, current).Scan(&began); err != nil {
+		return err
+	}
+	there, err := r.rows(ctx)
+	if err != nil {
+		return err
+	}
+	handled := r.handle(ctx, positions)
+	err = r.c.tx.QueryRowContext(ctx, current).Scan(&ended)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil && began != ended, errors.Is(err, sql.ErrTxDone):
+		return errVerifyEnded
+	case handled != nil:
+		r.found.Err = handled
+		return nil
+	case pgdriver.SQLState(err) == pgdriver.InFailedTransaction:
+		r.found.Err = errors.New("the handler returned no error, though a statement of its failed and aborted the transaction: return that error")
+		return nil
+	case err != nil:
+		return err
+	}
+	made, err := r.rows(ctx)
+	if err != nil {
+		return err
+	}
+	r.found.Position = 0
+	r.found.Missing, r.found.Unexpected = without(made, there), without(there, made)
+	return nil
+}
+
+// errVerifyEnded reports that what Verify did may have been committed.
+var errVerifyEnded = errors.New("the handler ended the transaction, which belongs to Verify: what it did may be committed; remove the Commit, Rollback or equivalent SQL from it")
+
+// rows returns the rows of the aggregate as JSON, sorted.
+func (r *recomputation) rows(ctx context.Context) ([]string, error) {
+	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Value[string], `SELECT to_jsonb(r)::text FROM (`+r.Rows+`
+) AS r`, r.AggregateID)
+	if strings.HasPrefix(pgdriver.SQLState(err), "42") {
+		return nil, fmt.Errorf("%w: Rows: %v", ErrInvalid, err) // %v, since a table of the library is not missing
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the rows of the aggregate: %w", err)
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// without returns the elements of a that b lacks. Both are sorted, and may have an element more than
+// once.
+func without(a, b []string) (more []string) {
+	for _, x := range a {
+		i, found := slices.BinarySearch(b, x)
+		if !found {
+			more = append(more, x)
+			continue
+		}
+		b = b[i+1:]
+	}
+	return more
+}
+
+// verifyBatch is the number of events of a call of HandleBatch.
+const verifyBatch = 100
+
+// handle forgets the aggregate and handles its events. A panic is an error.
+func (r *recomputation) handle(ctx context.Context, positions []int64) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	if err := r.Consumer.Forget(ctx, r.c.tx, r.AggregateType, r.AggregateID); err != nil {
+		return fmt.Errorf("call Forget: %w", err)
+	}
+	bulk, isBulk := r.Consumer.(consumer.BatchConsumer)
+	size := 1
+	if isBulk {
+		size = verifyBatch
+	}
+	for some := range slices.Chunk(positions, size) {
+		r.found.Position = some[0]
+		events, err := r.read(ctx, some)
+		if err == nil && isBulk {
+			err = bulk.HandleBatch(ctx, r.c.tx, events)
+		} else if err == nil {
+			err = r.Consumer.Handle(ctx, r.c.tx, events[0])
+		}
+		if err != nil {
+			return err
+		}
+		r.found.Events += len(some)
+	}
+	return nil
+}
+
+// read returns the events at positions as handlers get them.
+func (r *recomputation) read(ctx context.Context, positions []int64) ([]store.PersistedEvent, error) {
+	events := make([]store.PersistedEvent, len(positions))
+	for i, p := range positions {
+		found, err := r.Log.ReadEvents(ctx, r.c.tx, p-1, 1)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(found) == 0 || found[0].GlobalPosition != p:
+			return nil, fmt.Errorf("the Log has no event at position %d, which the table of events has: give the log of the workers", p)
+		}
+		if events[i] = found[0]; r.Decoder != nil {
+			if events[i], err = r.Decoder(ctx, found[0]); err != nil {
+				return nil, fmt.Errorf("call Decoder: %w", err)
+			}
+		}
+	}
+	return events, nil
+}

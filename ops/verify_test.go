@@ -1,0 +1,295 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// totals is the projection "c" of a number and a text for each aggregate. add writes one event,
+// forget deletes what was written.
+type totals struct {
+	add    func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error
+	forget string
+}
+
+func (totals) Name() string { return "c" }
+
+func (p totals) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	return p.add(ctx, tx, e)
+}
+
+func (p totals) Forget(ctx context.Context, tx *sql.Tx, _, aggregateID string) error {
+	_, err := tx.ExecContext(ctx, p.forget, aggregateID)
+	return err
+}
+
+// bulkTotals is totals for batches.
+type bulkTotals struct{ totals }
+
+func (p bulkTotals) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
+	for _, e := range events {
+		if err := p.Handle(ctx, tx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type partedTotals struct{ totals }
+
+func (partedTotals) Partitions() consumer.Partitions { return consumer.Partitions{Count: 4} }
+
+const forgetTotals = `DELETE FROM totals WHERE id = $1`
+
+// count adds the number n and a text to the aggregate's row.
+func count(n int, text string) func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	return func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO totals AS t VALUES ($1, $2::int, $3) ON CONFLICT (id) DO UPDATE SET n = t.n + $2::int, log = t.log || $3`, e.AggregateID, n, text)
+		return err
+	}
+}
+
+// verifySite has a projection of some events of the aggregates a and b, and no worker.
+func verifySite(t *testing.T, of consumer.Consumer) site {
+	t.Helper()
+	s := newSite(t)
+	s.Exec(t, `CREATE TABLE totals (id text PRIMARY KEY, n bigint NOT NULL, log text NOT NULL)`)
+	s.append(t, "a", 3)
+	s.append(t, "b", 2)
+	s.append(t, "a", 1)
+	stop := s.work(t, of)
+	await(t, "all events to be handled", func() bool {
+		return s.count(t, `SELECT count(*) FROM totals`) == 2 && s.count(t, `SELECT min(last_position) FROM consumer_checkpoints WHERE split_at IS NULL`) == 6
+	})
+	stop()
+	return s
+}
+
+func verification(of consumer.Forgetter) ops.Verification {
+	return ops.Verification{Consumer: of, Log: newStore(), AggregateType: "Order", AggregateID: "a", Rows: `SELECT * FROM totals WHERE id = $1`}
+}
+
+// Verify finds no difference if there is none, for every kind of consumer, and changes nothing.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	right := totals{count(1, "x"), forgetTotals}
+	for name, of := range map[string]consumer.Forgetter{"event": right, "batch": bulkTotals{right}, "partitions": partedTotals{right}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := verifySite(t, of)
+			before := s.state(t)
+			for _, id := range []string{"a", "b", ""} {
+				v := verification(of)
+				v.AggregateID = id
+				found, err := s.Verify(t.Context(), v)
+				want := ops.Verified{AggregateType: "Order", AggregateID: found.AggregateID, Events: map[string]int{"a": 4, "b": 2}[found.AggregateID]}
+				if err != nil || !reflect.DeepEqual(found, want) || id != "" && id != found.AggregateID {
+					t.Errorf("%q: %+v, %v, want %+v", id, found, err, want)
+				}
+			}
+			if after := s.state(t); after != before {
+				t.Errorf("Verify changed\n%s\nto\n%s", before, after)
+			}
+		})
+	}
+}
+
+// state returns all that Verify must not change.
+func (s site) state(t *testing.T) (state string) {
+	t.Helper()
+	s.scan(t, `SELECT concat_ws(E'\n', (SELECT string_agg(x::text, ';' ORDER BY x) FROM totals AS x), (SELECT string_agg(x::text, ';' ORDER BY x::text) FROM consumer_checkpoints AS x),
+		(SELECT count(*) FROM consumer_operations), (SELECT count(*) FROM consumer_dead_letters))`, &state)
+	return state
+}
+
+// Verify finds mistakes of a handler, and rows that others have changed.
+func TestVerifyFindsMistakes(t *testing.T) {
+	t.Parallel()
+	missed, doubled := false, false
+	memory := 0
+	for name, wrong := range map[string]totals{
+		"lost update": {func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			if e.GlobalPosition == 2 && !missed {
+				missed = true
+				return nil
+			}
+			return count(1, "x")(ctx, tx, e)
+		}, forgetTotals},
+		"time": {func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			return count(1, fmt.Sprint(time.Now().UnixNano()))(ctx, tx, e)
+		}, forgetTotals},
+		"randomness": {func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			return count(rand.IntN(1<<30), "x")(ctx, tx, e)
+		}, forgetTotals},
+		"memory": {func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			memory++
+			return count(memory, "x")(ctx, tx, e)
+		}, forgetTotals},
+		"order of a map": {func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			text := ""
+			for i := range map[int]bool{0: true, 1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true} {
+				text += fmt.Sprint(i)
+			}
+			return count(1, text)(ctx, tx, e)
+		}, forgetTotals},
+		"double insert": {func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			n := 1
+			if e.GlobalPosition == 3 && !doubled { // as after a retry that wrote through the pool
+				n, doubled = 2, true
+			}
+			return count(n, "x")(ctx, tx, e)
+		}, forgetTotals},
+		"missing delete": {count(1, "x"), `SELECT $1::text`},
+		"swallowed error": {func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			if of, _ := consumer.Info(ctx); of.Replay {
+				_, _ = tx.ExecContext(ctx, `SELECT 1/0`)
+				return nil
+			}
+			return count(1, "x")(ctx, tx, e)
+		}, forgetTotals},
+	} {
+		s := verifySite(t, wrong)
+		found, err := s.Verify(t.Context(), verification(wrong))
+		if err != nil || len(found.Missing)+len(found.Unexpected) == 0 && found.Err == nil {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+	right := totals{count(1, "x"), forgetTotals}
+	s := verifySite(t, right)
+	for query, want := range map[string]ops.Verified{
+		`UPDATE totals SET n = 5 WHERE id = 'a'`: {Missing: []string{`{"n": 4, "id": "a", "log": "xxxx"}`}, Unexpected: []string{`{"n": 5, "id": "a", "log": "xxxx"}`}},
+		`DELETE FROM totals WHERE id = 'a'`:      {Missing: []string{`{"n": 4, "id": "a", "log": "xxxx"}`}},
+	} {
+		s.Exec(t, query)
+		want.AggregateType, want.AggregateID, want.Events = "Order", "a", 4
+		if found, err := s.Verify(t.Context(), verification(right)); err != nil || !reflect.DeepEqual(found, want) {
+			t.Errorf("%s: %+v, %v, want %+v", query, found, err, want)
+		}
+		s.Exec(t, `INSERT INTO totals VALUES ('a', 4, 'xxxx') ON CONFLICT (id) DO UPDATE SET n = excluded.n, log = excluded.log`)
+	}
+}
+
+// What the consumer has not handled is not recomputed: dead letters, skipped events, positions in doubt,
+// events before its start and above its checkpoint.
+func TestVerifyLeavesOutWhatWasNotHandled(t *testing.T) {
+	t.Parallel()
+	right := totals{count(1, "x"), forgetTotals}
+	s := newSite(t)
+	s.Exec(t, `CREATE TABLE totals (id text PRIMARY KEY, n bigint NOT NULL, log text NOT NULL)`)
+	s.append(t, "a", 9)
+	s.place(t, 3)
+	s.Exec(t, `INSERT INTO totals VALUES ('a', 6, 'xxxxxx')`)
+	if err := s.SkipEvent(t.Context(), "c", 4, by); err != nil {
+		t.Fatal(err)
+	}
+	s.place(t, 8) // 1 to 8 without 4, and without
+	s.open(t, 6, 6)
+	if found, err := s.Verify(t.Context(), verification(right)); err != nil || found.Events != 6 || len(found.Missing)+len(found.Unexpected) > 0 {
+		t.Errorf("%+v, %v", found, err)
+	}
+	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
+		SELECT 'c', global_position, aggregate_type, aggregate_id, event_id, event_type, 3 FROM events WHERE global_position = 8`)
+	late := struct {
+		totals
+		starts
+	}{right, 2}
+	if found, err := s.Verify(t.Context(), verification(late)); err != nil || found.Events != 3 {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+type starts int64
+
+func (s starts) StartAt() consumer.Start { return consumer.After(int64(s)) }
+
+// The code of a new build tells what would change and what would fail.
+func TestVerifyRehearses(t *testing.T) {
+	t.Parallel()
+	s := verifySite(t, totals{count(1, "x"), forgetTotals})
+	found, err := s.Verify(t.Context(), verification(totals{count(10, "y"), forgetTotals}))
+	want := ops.Verified{AggregateType: "Order", AggregateID: "a", Events: 4, Missing: []string{`{"n": 40, "id": "a", "log": "yyyy"}`}, Unexpected: []string{`{"n": 4, "id": "a", "log": "xxxx"}`}}
+	if err != nil || !reflect.DeepEqual(found, want) {
+		t.Errorf("%+v, %v, want %+v", found, err, want)
+	}
+	refused := errors.New("refused")
+	for name, fails := range map[string]func() error{"an error": func() error { return refused }, "a panic": func() error { panic(refused) }} {
+		found, err = s.Verify(t.Context(), verification(totals{func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			if e.GlobalPosition == 3 {
+				return fails()
+			}
+			return nil
+		}, forgetTotals}))
+		if err != nil || found.Position != 3 || found.Events != 2 || found.Err == nil || !strings.Contains(found.Err.Error(), "refused") {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+	decodes := verification(totals{func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		return count(1, string(e.Payload))(ctx, tx, e)
+	}, forgetTotals})
+	decodes.Decoder = func(_ context.Context, e store.PersistedEvent) (store.PersistedEvent, error) {
+		e.Payload = []byte("x")
+		return e, nil
+	}
+	if found, err := s.Verify(t.Context(), decodes); err != nil || len(found.Missing)+len(found.Unexpected) > 0 {
+		t.Errorf("decoded: %+v, %v", found, err)
+	}
+}
+
+// What cannot be verified is refused, with the remedy.
+func TestVerifyRefuses(t *testing.T) {
+	t.Parallel()
+	right := totals{count(1, "x"), forgetTotals}
+	s := verifySite(t, right)
+	ends := totals{func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error { return tx.Commit() }, `SELECT $1::text`}
+	for name, c := range map[string]struct {
+		change func(v *ops.Verification)
+		is     error
+		says   string
+	}{
+		"no code":         {func(v *ops.Verification) { v.Consumer = nil }, ops.ErrInvalid, "Consumer"},
+		"no log":          {func(v *ops.Verification) { v.Log = nil }, ops.ErrInvalid, "Log"},
+		"no rows":         {func(v *ops.Verification) { v.Rows = " " }, ops.ErrInvalid, "Rows"},
+		"no type":         {func(v *ops.Verification) { v.AggregateType = "" }, ops.ErrInvalid, "AggregateType"},
+		"no such query":   {func(v *ops.Verification) { v.Rows = `SELECT FROM nowhere WHERE id = $1` }, ops.ErrInvalid, "nowhere"},
+		"no aggregate":    {func(v *ops.Verification) { v.AggregateID = "nobody" }, ops.ErrNotFound, "no event"},
+		"no drawn one":    {func(v *ops.Verification) { v.AggregateType, v.AggregateID = "Nothing", "" }, ops.ErrNotFound, "no event"},
+		"ends it":         {func(v *ops.Verification) { v.Consumer = ends }, nil, "Commit"},
+		"no such events":  {func(v *ops.Verification) { v.Log = emptyLog{newStore()} }, nil, ""},
+		"another context": {func(v *ops.Verification) {}, context.Canceled, ""},
+	} {
+		v := verification(right)
+		c.change(&v)
+		ctx, cancel := context.WithCancel(t.Context())
+		if c.is == context.Canceled {
+			cancel()
+		}
+		found, err := s.Verify(ctx, v)
+		cancel()
+		if name == "no such events" {
+			if err != nil || found.Err == nil || !strings.Contains(found.Err.Error(), "the log of the workers") {
+				t.Errorf("%s: %+v, %v", name, found, err)
+			}
+			continue
+		}
+		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+type emptyLog struct{ store.Log }
+
+func (emptyLog) ReadEvents(context.Context, store.Querier, int64, int) ([]store.PersistedEvent, error) {
+	return nil, nil
+}
