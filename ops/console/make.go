@@ -231,7 +231,7 @@ func digest(all []record) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err error) {
+func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) error {
 	if (a.On == OnWorker) != (a.Kind == ops.KindDrain) {
 		return a.unknown()
 	}
@@ -256,20 +256,25 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err
 		return o.Retire(ctx, a.Name, by)
 	case ops.KindPartition:
 		return o.Partition(ctx, a.Name, int(min(*a.Number, 1<<30)), by)
-	case ops.KindRetry:
-		if a.All {
-			_, err = o.RetryDeadLettersWhere(ctx, a.Name, *a.Filter, maxLetters, by)
-			return err
-		}
-		return o.RetryDeadLetters(ctx, a.Name, a.Position, by)
-	case ops.KindDiscard:
-		if a.All {
-			_, err = o.DiscardDeadLettersWhere(ctx, a.Name, *a.Filter, maxLetters, by)
-			return err
-		}
-		return o.DiscardDeadLetter(ctx, a.Name, a.Position, by)
+	case ops.KindRetry, ops.KindDiscard:
+		return a.onLetters(ctx, o, by)
 	}
 	return a.unknown()
+}
+
+// onLetters retries or discards one dead letter, or those of the filter.
+func (a change) onLetters(ctx context.Context, o *ops.Operator, by ops.By) (err error) {
+	switch {
+	case a.Kind == ops.KindRetry && a.All:
+		_, err = o.RetryDeadLettersWhere(ctx, a.Name, *a.Filter, maxLetters, by)
+	case a.Kind == ops.KindRetry:
+		err = o.RetryDeadLetters(ctx, a.Name, a.Position, by)
+	case a.All:
+		_, err = o.DiscardDeadLettersWhere(ctx, a.Name, *a.Filter, maxLetters, by)
+	default:
+		err = o.DiscardDeadLetter(ctx, a.Name, a.Position, by)
+	}
+	return err
 }
 
 // onMany changes the finished jobs of the filter.
