@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/jobdryrun"
 	"github.com/pgfrontier/worker/internal/jobrun"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/runtime"
 )
 
 func init() {
@@ -97,7 +98,7 @@ func (h *Handlers) dryRun(ctx context.Context, given []jobdryrun.Given, db jobdr
 	}
 	bounded, stop := jobrun.Bounded(ctx, handler.timeout, ErrTimeout)
 	defer stop(nil)
-	err = check(recovered(func() error { return handler.call(bounded, tx, jobs) }))
+	err = check(runtime.Recovered(func() error { return handler.call(bounded, tx, jobs) }))
 	if errors.Is(err, ErrTxEnded) {
 		err = coded(CodeTxEnded, true, err, "%v", err)
 	}

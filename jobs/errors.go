@@ -3,11 +3,9 @@ package jobs
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/refusal"
-	"github.com/pgfrontier/worker/observe"
 )
 
 var (
@@ -90,15 +88,4 @@ func (e *FailedError) Error() string {
 		text += ": " + e.Text
 	}
 	return errtext.Line(text)
-}
-
-// recovered calls f and returns a panic of f as an error. The returned error is sound: the worker's
-// goroutines may call its methods, as errors.Is does.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
-	return errtext.Sound(f())
 }

@@ -149,7 +149,7 @@ func (c *call) decode(runs []*run) {
 	for _, r := range runs {
 		r.clearReported()
 		var job any
-		err := recovered(func() (err error) {
+		err := runtime.Recovered(func() (err error) {
 			job, err = c.h.decode(r)
 			return err
 		})
@@ -164,7 +164,7 @@ func (c *call) decode(runs []*run) {
 
 // invoke calls the handler.
 func (c *call) invoke() error {
-	return recovered(func() error {
+	return runtime.Recovered(func() error {
 		return c.calls.wrapped(c.ctx, c.runs, func(ctx context.Context) error {
 			ctx, tx := c.tx.handler(ctx)
 			return c.h.call(ctx, tx, c.jobs)

@@ -3,7 +3,11 @@ package runtime
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"sync"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/observe"
 )
 
 // Errors of a middleware that breaks its rules.
@@ -14,6 +18,17 @@ var (
 	errNilContext  = errors.New("the middleware called next with a nil context: pass on the one that it was given, or one made from it")
 	errCutShort    = errors.New("a panic or runtime.Goexit in next has ended the call of the middleware")
 )
+
+// Recovered calls f and returns a panic of f as an error. The methods of the returned error, which
+// errors.Is may call, do not panic.
+func Recovered(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return errtext.Sound(f())
+}
 
 // Next is the next function of one call of a middleware. The middleware may use several
 // goroutines. The zero value was not called.

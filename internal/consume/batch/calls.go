@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/delivery"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -113,7 +114,7 @@ func (c *calls) deliver() (at *store.PersistedEvent, err error) {
 // forget makes the consumer forget the aggregate of the first replayed event.
 func (b *Batch) forget(ctx context.Context, first []store.PersistedEvent) error {
 	b.Tx.begin(first, time.Now())
-	return b.Tx.check(recovering(func() error {
+	return b.Tx.check(runtime.Recovered(func() error {
 		return b.Forgets.Forget(ctx, b.Tx.Tx, first[0].AggregateType, first[0].AggregateID)
 	}))
 }

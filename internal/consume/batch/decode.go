@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -17,7 +18,7 @@ func decode(ctx context.Context, decoder Decoder, events []store.PersistedEvent)
 	}
 	decoded = slices.Clone(events)
 	for i := range decoded {
-		err := recovering(func() (err error) {
+		err := runtime.Recovered(func() (err error) {
 			decoded[i], err = decoder(ctx, events[i])
 			return err
 		})

@@ -54,7 +54,7 @@ func (h *Handler) call(ctx context.Context, tx *sql.Tx, events []store.Persisted
 func (h *Handler) callWithin(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
 	var once runtime.Next
 	var failed error
-	err := recovering(func() error {
+	err := runtime.Recovered(func() error {
 		return h.Middleware(func(ctx context.Context, _ *sql.Tx, _ []store.PersistedEvent) error {
 			return once.Call(ctx, func() error {
 				if ctx.Err() != nil {
@@ -70,15 +70,4 @@ func (h *Handler) callWithin(ctx context.Context, tx *sql.Tx, events []store.Per
 		return errtext.Join(missing, err)
 	}
 	return cmp.Or(failed, err)
-}
-
-// recovering calls f and turns a panic into an error. The methods of the returned error, which
-// errors.Is may call, do not panic.
-func recovering(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
-	return errtext.Sound(f())
 }

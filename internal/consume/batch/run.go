@@ -52,7 +52,7 @@ type Result struct {
 func (b *Batch) RunWithin(ctx context.Context, middleware func(next Func) Func, described observe.Batch) Result {
 	r := Result{Pace: b.Pace}
 	var once runtime.Next
-	err := recovering(func() error {
+	err := runtime.Recovered(func() error {
 		return middleware(func(inner context.Context, _ observe.Batch) error {
 			return once.Call(inner, func() error {
 				r = b.Run(ctx, inner)
