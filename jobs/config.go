@@ -264,17 +264,13 @@ const day = 24 * time.Hour
 func (c config) validate() error {
 	all := c.checkQueues()
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
-	between := func(option string, d, low, high time.Duration, orZero bool) {
-		if (d < low || d > high) && !(orZero && d == 0) {
-			fail("%s: %v is out of range, allowed is %v to %v", option, d, low, high)
-		}
+	between := func(option string, d, low, high time.Duration, orZero bool, of string) {
+		all = append(all, errtext.Range(option, d, low, high, orZero, of))
 	}
 	if c.concurrency < 0 {
 		fail("WithConcurrency: %d is out of range, it takes 0 for no bound, or more", c.concurrency)
 	}
-	if c.prefetch < 0 || c.prefetch > maxConcurrency {
-		fail("WithPrefetch: %d is out of range, allowed is 0 to %d", c.prefetch, maxConcurrency)
-	}
+	all = append(all, errtext.Range("WithPrefetch", c.prefetch, 0, maxConcurrency, false, ""))
 	if c.claimBatch < 0 || c.claimBatch > maxConcurrency {
 		fail("WithClaimBatch: %d is out of range, allowed is 1 to %d, or 0 for no bound", c.claimBatch, maxConcurrency)
 	}
@@ -286,15 +282,15 @@ func (c config) validate() error {
 		fail("WithStopAfterJobs: %d is out of range, it takes 0 for no bound, or more", c.stopAfterJobs)
 	}
 	all = append(all, ident.CheckHost("WithHostname", c.hostname))
-	between("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false)
-	between("WithMaxPollInterval", c.maxPollInterval, c.pollInterval, day, true)
-	between("WithHeartbeatInterval", c.heartbeat, 10*time.Millisecond, time.Hour, false)
-	between("WithHeartbeatTimeout", c.heartbeatTimeout, 2*c.heartbeat, day, false)
-	between("WithRescueDelay", c.rescueDelay, 100*time.Millisecond, day, false)
-	between("WithShutdownTimeout", c.shutdownTimeout, 10*time.Millisecond, 365*day, true)
-	between("WithRetention", c.retention, time.Second, 36500*day, true)
-	between("WithStartLimit", c.startLimit, 10*time.Millisecond, 365*day, true)
-	between("WithStopAfter", c.stopAfter, time.Millisecond, 365*day, true)
+	between("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false, "")
+	between("WithMaxPollInterval", c.maxPollInterval, c.pollInterval, day, true, "WithPollInterval")
+	between("WithHeartbeatInterval", c.heartbeat, 10*time.Millisecond, time.Hour, false, "")
+	between("WithHeartbeatTimeout", c.heartbeatTimeout, 2*c.heartbeat, day, false, "2 x WithHeartbeatInterval")
+	between("WithRescueDelay", c.rescueDelay, 100*time.Millisecond, day, false, "")
+	between("WithShutdownTimeout", c.shutdownTimeout, 10*time.Millisecond, 365*day, true, "")
+	between("WithRetention", c.retention, time.Second, 36500*day, true, "")
+	between("WithStartLimit", c.startLimit, 10*time.Millisecond, 365*day, true, "")
+	between("WithStopAfter", c.stopAfter, time.Millisecond, 365*day, true, "")
 	if c.leader != LeaderStrategyAdvisory && c.leader != LeaderStrategyLease {
 		fail("WithLeaderStrategy: %s is unknown, allowed are %q and %q", errtext.Value(c.leader), LeaderStrategyAdvisory, LeaderStrategyLease)
 	}
@@ -314,9 +310,7 @@ func (c config) checkQueues() (all []error) {
 		if err := checkQueue("WithQueue", q.name); err != nil {
 			all = append(all, err)
 		}
-		if q.concurrency < 1 || q.concurrency > maxConcurrency {
-			all = append(all, fmt.Errorf("WithQueue %s: a concurrency of %d is out of range, allowed is 1 to %d", errtext.Value(q.name), q.concurrency, maxConcurrency))
-		}
+		all = append(all, errtext.Range("WithQueue "+errtext.Value(q.name)+": the concurrency", q.concurrency, 1, maxConcurrency, false, ""))
 		if seen[q.name] {
 			all = append(all, fmt.Errorf("WithQueue %s is given twice", errtext.Value(q.name)))
 		}
@@ -340,9 +334,7 @@ func (c config) tables() (jobs tables.Jobs, events tables.Tables, err error) {
 func (c *config) checkPriorities() (all []error) {
 	seen := map[string]bool{}
 	for _, q := range c.priorities {
-		if q.priority < 1 || q.priority > 9 {
-			all = append(all, fmt.Errorf("WithQueuePriority %s: %d is out of range, allowed is 1 to 9", errtext.Value(q.name), q.priority))
-		}
+		all = append(all, errtext.Range("WithQueuePriority "+errtext.Value(q.name), q.priority, 1, 9, false, ""))
 		if !slices.ContainsFunc(c.served(), func(s queueConfig) bool { return s.name == q.name }) {
 			all = append(all, fmt.Errorf("WithQueuePriority %s: the worker does not serve this queue: name it with WithQueue", errtext.Value(q.name)))
 		}

@@ -149,16 +149,16 @@ var optionTable = []setting{
 	duration{option: "WithBatchTimeout", at: func(c *Config) *time.Duration { return &c.BatchTimeout }, standard: 30 * time.Second, low: 10 * time.Millisecond, high: day},
 	number[int]{option: "WithMaxConsecutiveFailures", at: func(c *Config) *int { return &c.MaxConsecutiveFailures }, standard: 5, low: 1, high: 1_000_000},
 	choice[FailurePolicy]{"WithFailurePolicy", func(c *Config) *FailurePolicy { return &c.FailurePolicy }, []FailurePolicy{FailStop, FailPause, FailDeadLetter}},
-	duration{option: "WithRetryLimit", at: func(c *Config) *time.Duration { return &c.RetryLimit }, orZero: true, from: twoHeartbeats, high: 365 * day},
+	duration{option: "WithRetryLimit", at: func(c *Config) *time.Duration { return &c.RetryLimit }, orZero: true, from: twoHeartbeats, of: "2 x WithHeartbeatInterval", high: 365 * day},
 	duration{option: "WithShutdownTimeout", at: func(c *Config) *time.Duration { return &c.ShutdownTimeout }, orZero: true, low: 10 * time.Millisecond, high: day},
 	duration{option: "WithPollInterval", at: func(c *Config) *time.Duration { return &c.PollInterval }, standard: time.Second, low: time.Millisecond, high: time.Hour},
-	duration{option: "WithMaxPollInterval", at: func(c *Config) *time.Duration { return &c.MaxPollInterval }, standard: 30 * time.Second, from: func(c *Config) time.Duration { return c.PollInterval }, high: day},
+	duration{option: "WithMaxPollInterval", at: func(c *Config) *time.Duration { return &c.MaxPollInterval }, standard: 30 * time.Second, from: func(c *Config) time.Duration { return c.PollInterval }, of: "WithPollInterval", high: day},
 	choice[DispatcherStrategy]{"WithDispatcherStrategy", func(c *Config) *DispatcherStrategy { return &c.DispatcherStrategy }, []DispatcherStrategy{DispatcherStrategyPoll, DispatcherStrategyNotify}},
 	duration{option: "WithDispatcherInterval", at: func(c *Config) *time.Duration { return &c.DispatcherInterval }, standard: 200 * time.Millisecond, low: time.Millisecond, high: time.Hour},
 	phrase{option: "WithNotifyConnectionString", at: func(c *Config) *string { return &c.NotifyConnectionString }, secret: true, check: checkNotifyConnection},
 	phrase{option: "WithNotifyChannel", at: func(c *Config) *string { return &c.NotifyChannel }, standard: "worker_events", check: func(c *Config) error { return ident.Check("WithNotifyChannel", c.NotifyChannel) }},
 	duration{option: "WithHeartbeatInterval", at: func(c *Config) *time.Duration { return &c.HeartbeatInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
-	duration{option: "WithHeartbeatTimeout", at: func(c *Config) *time.Duration { return &c.HeartbeatTimeout }, standard: 30 * time.Second, from: twoHeartbeats, high: day},
+	duration{option: "WithHeartbeatTimeout", at: func(c *Config) *time.Duration { return &c.HeartbeatTimeout }, standard: 30 * time.Second, from: twoHeartbeats, of: "2 x WithHeartbeatInterval", high: day},
 	duration{option: "WithRebalanceInterval", at: func(c *Config) *time.Duration { return &c.RebalanceInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
 	choice[LeaderStrategy]{"WithLeaderStrategy", func(c *Config) *LeaderStrategy { return &c.LeaderStrategy }, []LeaderStrategy{LeaderStrategyAdvisory, LeaderStrategyLease}},
 	phrase{option: "WithHostname", at: func(c *Config) *string { return &c.Hostname }, check: func(c *Config) error { return ident.CheckHost("WithHostname", c.Hostname) }},
@@ -192,6 +192,7 @@ type number[T int | time.Duration] struct {
 	at                  func(c *Config) *T
 	standard, low, high T
 	from                func(c *Config) T // the lower bound, in place of low
+	of                  string            // names the option of from
 	orZero              bool              // 0 is allowed, too
 }
 
@@ -200,14 +201,11 @@ type duration = number[time.Duration]
 func (n number[T]) reset(c *Config) { *n.at(c) = n.standard }
 
 func (n number[T]) validate(c *Config) error {
-	value, low := *n.at(c), n.low
+	low := n.low
 	if n.from != nil {
 		low = n.from(c)
 	}
-	if low <= value && value <= n.high || n.orZero && value == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s: %v is out of range, allowed is %v to %v", n.option, value, low, n.high)
+	return errtext.Range(n.option, *n.at(c), low, n.high, n.orZero, n.of)
 }
 
 func (n number[T]) print(c *Config) string { return printed(n.option, *n.at(c)) }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -21,6 +22,19 @@ func Value[T ~string](s T) string {
 		return strconv.Quote(string(s))
 	}
 	return fmt.Sprintf("%q... (%d bytes)", beginning(string(s), maxValue), len(s))
+}
+
+// Range returns an error about an option whose value is not between low and high. With orZero, 0 is
+// allowed, too. Another option may determine low: of then names it, as in "2 x WithOther". If that
+// option is out of range itself, Range returns nil, since the range would have no value.
+func Range[T int | time.Duration](option string, value, low, high T, orZero bool, of string) error {
+	if low <= value && value <= high || orZero && value == 0 || of != "" && (low < 0 || low > high) {
+		return nil
+	}
+	if of != "" {
+		of = ", the least is " + of
+	}
+	return fmt.Errorf("%s: %v is out of range, allowed is %v to %v%s", option, value, low, high, of)
 }
 
 // Unquoted is Value without quotes if s is short and on one line.

@@ -137,17 +137,10 @@ func (o Options[R]) settings() (settings, error) {
 // checkNumbers returns an error for each number out of range.
 func (s settings) checkNumbers() (all []error) {
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
-	if s.most < 0 || s.most > math.MaxInt32 {
-		fail("MaxNumRetries: %d is out of range, allowed is 0 to %d", s.most, math.MaxInt32)
-	}
-	if s.retryAfter < 0 || s.retryAfter > longestDelay {
-		fail("RetryAfter: %v is out of range, allowed is 0 to %v", s.retryAfter, longestDelay)
-	}
+	all = append(all, errtext.Range("MaxNumRetries", s.most, 0, math.MaxInt32, false, ""), errtext.Range("RetryAfter", s.retryAfter, 0, longestDelay, false, ""),
+		errtext.Range("StalledMaxAge", s.stalled, minStalled, day, false, ""))
 	if s.most > 1 != (s.retryAfter > 0) {
 		fail("MaxNumRetries is %d and RetryAfter is %v: for retries give 2 failures or more and a time, for none neither", s.most, s.retryAfter)
-	}
-	if s.stalled < minStalled || s.stalled > day {
-		fail("StalledMaxAge: %v is out of range, allowed is %v to %v", s.stalled, minStalled, day)
 	}
 	if s.resets > math.MaxInt32 {
 		fail("MaxNumResets: %d is out of range, allowed is up to %d", s.resets, math.MaxInt32)
@@ -261,27 +254,23 @@ func (o WorkerOptions) withDefaults(stalled time.Duration) WorkerOptions {
 func (o WorkerOptions) check(stalled time.Duration) error {
 	var all []error
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
-	between := func(option string, d, low, high time.Duration, orZero bool) {
-		if (d < low || d > high) && !(orZero && d == 0) {
-			fail("%s: %v is out of range, allowed is %v to %v", option, d, low, high)
-		}
+	between := func(option string, d, low, high time.Duration, orZero bool, of string) {
+		all = append(all, errtext.Range(option, d, low, high, orZero, of))
 	}
-	if o.NumHandlers < 1 || o.NumHandlers > maxHandlers {
-		fail("NumHandlers: %d is out of range, allowed is 1 to %d", o.NumHandlers, maxHandlers)
-	}
+	all = append(all, errtext.Range("NumHandlers", o.NumHandlers, 1, maxHandlers, false, ""))
 	if o.NumTotalJobs < 0 {
 		fail("NumTotalJobs: %d is out of range, it takes 0 for no bound, or more", o.NumTotalJobs)
 	}
-	between("Interval", o.Interval, time.Millisecond, time.Hour, false)
-	between("MaxInterval", o.MaxInterval, o.Interval, day, false)
-	between("HeartbeatInterval", o.HeartbeatInterval, 10*time.Millisecond, time.Hour, false)
-	if 3*o.HeartbeatInterval > stalled {
+	between("Interval", o.Interval, time.Millisecond, time.Hour, false, "")
+	between("MaxInterval", o.MaxInterval, o.Interval, day, false, "Interval")
+	between("HeartbeatInterval", o.HeartbeatInterval, 10*time.Millisecond, time.Hour, false, "")
+	if o.HeartbeatInterval > stalled/3 {
 		fail("HeartbeatInterval: %v is out of range, StalledMaxAge (%v) must be three of it or more", o.HeartbeatInterval, stalled)
 	}
-	between("MaximumRuntimePerJob", o.MaximumRuntimePerJob, time.Millisecond, 365*day, true)
-	between("StartLimit", o.StartLimit, 10*time.Millisecond, 365*day, true)
-	between("MaxActiveTime", o.MaxActiveTime, time.Millisecond, 365*day, true)
-	between("ShutdownTimeout", o.ShutdownTimeout, 10*time.Millisecond, 365*day, true)
+	between("MaximumRuntimePerJob", o.MaximumRuntimePerJob, time.Millisecond, 365*day, true, "")
+	between("StartLimit", o.StartLimit, 10*time.Millisecond, 365*day, true, "")
+	between("MaxActiveTime", o.MaxActiveTime, time.Millisecond, 365*day, true, "")
+	between("ShutdownTimeout", o.ShutdownTimeout, 10*time.Millisecond, 365*day, true, "")
 	return errtext.Join(append(all, ident.CheckHost("WorkerHostname", o.WorkerHostname))...)
 }
 
