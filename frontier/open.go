@@ -2,6 +2,7 @@ package frontier
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -34,6 +35,9 @@ func (t OpenTransaction) Remedy() string { return Holder{PID: t.PID, GID: t.GID}
 // takes no lock. The text of statements may contain data of users: set queries only where this
 // data may be shown.
 func OpenTransactions(ctx context.Context, q store.Querier, log store.SequenceNamer, queries bool) ([]OpenTransaction, error) {
+	if pgdriver.IsNil(q) || pgdriver.IsNil(log) {
+		return nil, errors.New("frontier: q or log is nil: pass a database and its event store")
+	}
 	var o origin
 	if err := o.find(ctx, q, log); err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"reflect"
 
 	"github.com/pgfrontier/worker/internal/awaited"
 	"github.com/pgfrontier/worker/internal/changes"
@@ -120,19 +119,6 @@ func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, e
 		return err
 	})
 	return was, errtext.Of(err)
-}
-
-// isNil reports whether v is a nil interface or holds a nil pointer, map, slice, func or chan.
-func isNil(v any) bool {
-	if v == nil {
-		return true
-	}
-	r := reflect.ValueOf(v)
-	switch r.Kind() {
-	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Interface, reflect.Chan:
-		return r.IsNil()
-	}
-	return false
 }
 
 // hidden returns ErrPrivileges if row-level security may have hidden rows of the tables. An error

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -40,7 +41,7 @@ func (c *Client) EnqueueFor(ctx context.Context, tx Querier, event store.Persist
 	switch {
 	case err != nil:
 		return Enqueued{}, err
-	case isNil(tx):
+	case pgdriver.IsNil(tx):
 		return Enqueued{}, fmt.Errorf("%w: EnqueueFor: tx is nil: give the transaction that Handle was given", ErrInvalid)
 	case s.unique > 0 || s.once != nil:
 		return Enqueued{}, fmt.Errorf("%w: EnqueueFor takes no Unique, UniqueUntilStart or Once: the event is the key", ErrInvalid)

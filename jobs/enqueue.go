@@ -142,7 +142,7 @@ type Enqueued struct {
 
 // spec checks the parameters and returns the job to enqueue.
 func (e EnqueueParams) spec() (s enqueueSpec, err error) {
-	if isNil(e.Args) {
+	if pgdriver.IsNil(e.Args) {
 		return s, fmt.Errorf("%w: the arguments are nil", ErrInvalid)
 	}
 	for _, o := range e.Options {
@@ -279,8 +279,7 @@ func checkKeys(specs []enqueueSpec) error {
 // default isolation is stricter than read committed, the pool may find a conflict. A transaction
 // that names its isolation level does not find that conflict.
 func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Querier) error) error {
-	switch {
-	case tx != nil && isNil(tx):
+	if tx != nil && pgdriver.IsNil(tx) {
 		return fmt.Errorf("jobs: tx is a nil %T: give a transaction, or the untyped nil", tx)
 	}
 	pool := c.db

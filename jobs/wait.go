@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -35,6 +36,9 @@ func Wait[R any](ctx context.Context, c *Client, id int64) (result R, err error)
 
 // await returns a job once it has finished.
 func (c *Client) await(ctx context.Context, id int64) (info Info, err error) {
+	if c == nil {
+		return info, errors.New("client is nil: make one with NewClient")
+	}
 	if c.err != nil {
 		return info, c.err
 	}

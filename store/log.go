@@ -177,8 +177,11 @@ type TxLog interface {
 }
 
 // FromTxLog adapts a TxLog. A read outside of a transaction runs in a read-only transaction of
-// its own and costs two more round trips. If l is a SequenceNamer, so is the result.
+// its own and costs two more round trips. If l is a SequenceNamer, so is the result. Of nil it is nil.
 func FromTxLog(l TxLog) Log {
+	if l == nil {
+		return nil
+	}
 	if n, ok := l.(SequenceNamer); ok {
 		return namedTxLog{txLog{l}, n}
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -40,8 +41,8 @@ import (
 // that failed. If the handler ended its transaction in any way, the error is
 // [worker.ErrTransactionEnded] and names the way. The handler's writes may then stay.
 func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, inspect func(tx *sql.Tx) error) error {
-	if db == nil {
-		return errors.New("workertest: db is nil")
+	if db == nil || pgdriver.IsNil(c) {
+		return errors.New("workertest: db or the consumer is nil")
 	}
 	fail := func(err error) error { return fmt.Errorf("workertest: consumer %q: %w", c.Name(), err) }
 	given := wanted(c, persisted(events))

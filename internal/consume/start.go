@@ -143,7 +143,7 @@ func refused(err error) error {
 
 // validate returns the errors of the arguments of New.
 func (w *Worker) validate() (all []error) {
-	if isNil(w.log) {
+	if pgdriver.IsNil(w.log) {
 		all = append(all, errors.New("eventStore is nil: make one with NewStore of package store/postgres"))
 	} else if v, ok := w.log.(interface{ Validate() error }); ok {
 		all = append(all, v.Validate())

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/observe"
@@ -121,7 +121,7 @@ func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
 
 // unitOf returns the unit of a consumer, or an error about its specification.
 func unitOf(c consumer.Consumer) (_ *unit, err error) {
-	if isNil(c) {
+	if pgdriver.IsNil(c) {
 		return nil, errors.New("is nil")
 	}
 	defer func() {
@@ -207,15 +207,6 @@ func checkType(t string) error {
 		return errors.New("has a NUL or invalid UTF-8")
 	}
 	return nil
-}
-
-// isNil reports whether v is nil, or is an interface with a nil pointer.
-func isNil(v any) bool {
-	if v == nil {
-		return true
-	}
-	r := reflect.ValueOf(v)
-	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
 // unitSet is the set of units of this worker.

@@ -3,7 +3,23 @@ package pgdriver
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"reflect"
 )
+
+// ErrNil reports a nil database, connection or transaction.
+var ErrNil = errors.New("the querier is nil: pass a *sql.DB, *sql.Conn or *sql.Tx")
+
+// IsNil reports whether v is a nil interface or holds a nil pointer, map, slice, func or chan.
+func IsNil(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+		return r.IsNil()
+	}
+	return false
+}
 
 // queryer is a connection, a pool or a transaction that can read.
 type queryer interface {
@@ -12,6 +28,9 @@ type queryer interface {
 
 // QueryAll returns all rows of a query, each converted by scan.
 func QueryAll[T any](ctx context.Context, q queryer, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	if IsNil(q) {
+		return nil, ErrNil
+	}
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 var (
@@ -32,7 +33,7 @@ type Tx = sql.Tx
 // The statements have the contexts of their own calls. As ever with pgx, a context that ends in a
 // statement closes the connection of tx. tx must not be used by others during Do.
 func Do(tx pgx.Tx, f func(tx *Tx) error) (err error) {
-	if tx == nil {
+	if pgdriver.IsNil(tx) {
 		return errNil
 	}
 	c := &conn{tx: tx}

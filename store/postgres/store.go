@@ -5,11 +5,11 @@
 package postgres
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
@@ -69,7 +69,9 @@ func WithLogger(l store.Logger) StoreOption {
 func NewStoreConfig(opts ...StoreOption) *StoreConfig {
 	c := &StoreConfig{Logger: store.NoOpLogger{}}
 	for _, opt := range opts {
-		opt(c)
+		if opt != nil {
+			opt(c)
+		}
 	}
 	return c
 }
@@ -132,8 +134,8 @@ func (s *Store) canRead(q store.Querier) error {
 	if s.err != nil {
 		return s.err
 	}
-	if q == nil {
-		return errors.New("storepostgres: the querier is nil: pass a *sql.DB, *sql.Conn or *sql.Tx")
+	if pgdriver.IsNil(q) {
+		return fmt.Errorf("storepostgres: %w", pgdriver.ErrNil)
 	}
 	return nil
 }

@@ -210,7 +210,7 @@ var partitionMutants = []Mutant{
 		Name:    "slot-salted",
 		Mistake: "the hash has a salt, so that nobody can make keys of one slot: each worker has its own",
 		Edits: []Edit{
-			{"internal/consume/unit.go", `	"reflect"`, "	\"math/rand/v2\"\n	\"reflect\""},
+			{"internal/consume/unit.go", `	"slices"`, "	\"math/rand/v2\"\n	\"slices\""},
 			{"internal/consume/unit.go", `type spec struct {`, "type spec struct {\n	salt string"},
 			{"internal/consume/unit.go", `d := &spec{`, `d := &spec{salt: strconv.FormatUint(rand.Uint64(), 10), `},
 			{"internal/consume/consumer_loop.go", `Slot: u.key.SlotOf,`, `Slot: func(e *store.PersistedEvent) (int, error) { return partition.Slot(u.salt + e.AggregateID), nil },`},
