@@ -75,7 +75,7 @@ func (o *Operator) Verify(ctx context.Context, v Verification) (found Verified, 
 }
 
 func (v Verification) check() error {
-	if v.Consumer == nil || v.Log == nil {
+	if pgdriver.IsNil(v.Consumer) || pgdriver.IsNil(v.Log) {
 		return fmt.Errorf("%w: Consumer and Log are needed", ErrInvalid)
 	}
 	err := errtext.Join(checkConsumer(v.Consumer.Name()), checkText("AggregateType", v.AggregateType, maxAggregate))
