@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -109,19 +110,7 @@ func (s schema) once(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// lock serializes the appliers, since concurrent CREATE ... IF NOT EXISTS statements fail. The
-// lock belongs to the transaction, so it works behind a pooler, too.
-//
-// The role's lock_timeout does not end this wait. The following statements wait for at most a
-// second, or for the role's lock_timeout if that is shorter. Heartbeats and batches queue
-// behind a statement that waits to change their table.
-const lock = `
-WITH before AS MATERIALIZED (
-	SELECT role, set_config('lock_timeout', '0', true) AS lock FROM (SELECT current_setting('lock_timeout') AS role OFFSET 0) AS before
-), turn AS MATERIALIZED (
-	SELECT role, pg_advisory_xact_lock(hashtextextended('github.com/pgfrontier/worker/migrations', 0)) FROM before WHERE lock IS NOT NULL
-)
-SELECT set_config('lock_timeout', CASE WHEN role::interval > '0' AND role::interval < '1s' THEN role ELSE '1s' END, true) FROM turn`
+var lock = texts.Statement("lock", nil)
 
 // inTheWay returns end, an error of a wait for a lock. It adds the transactions that held locks
 // of the tables during the whole wait.
@@ -135,13 +124,7 @@ func (s schema) inTheWay(ctx context.Context, db *sql.DB, end error) error {
 	return fmt.Errorf("%w: in the way is %s: let its application end the transaction, or SELECT pg_terminate_backend(pid)", end, strings.Join(who, ", "))
 }
 
-// holders selects the transactions with locks of the tables in a JSON array.
-const holders = `
-SELECT DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction, see pg_prepared_xacts') || coalesce(' (application_name ' || quote_ident(a.application_name) || ', ' || a.state || ')', '')
-FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'relation' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-AND l.relation IN (SELECT to_regclass(x.name)::oid FROM json_array_elements_text($1::text::json) AS x(name))
-AND l.pid IS DISTINCT FROM pg_backend_pid() AND coalesce(a.xact_start < clock_timestamp() - interval '1 second', true) ORDER BY 1`
+var holders = texts.Statement("holders", nil)
 
 // errLockWait reports that the wait for the other appliers failed.
 var errLockWait = errors.New("migrations: cannot wait for other processes that apply them")
@@ -165,9 +148,11 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	}
 	// The statements are executed one by one: the extended protocol takes a single statement at
 	// a time.
-	for _, statement := range slices.Concat(statements, statementsOf(s.beside), s.ownStatements()) {
+	for _, statement := range slices.Concat(statements, statementsOf(s.beside, false), s.ownStatements()) {
 		if _, err := tx.ExecContext(ctx, statement); pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
 			return fmt.Errorf("migrations: cannot lock the tables: %w", err)
+		} else if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
+			return duplicates(err)
 		} else if err != nil {
 			return fmt.Errorf("migrations: %w, in %s", err, statement)
 		}
@@ -180,6 +165,13 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 		return cannotUpgrade(faults)
 	}
 	return errors.Join(err, errors.New("migrations: a view, a table or the like has the name of one of the indexes to create: choose other table names"))
+}
+
+// duplicates explains the error of a unique index that cannot be created. The rows were inserted
+// while there was none.
+func duplicates(err error) error {
+	index, detail := pgdriver.Violation(err)
+	return fmt.Errorf("migrations: cannot create unique index %q again, since rows were inserted while it was missing: %s keep one row of each key, DELETE the others or cancel their jobs, then apply again: %w", index, cmp.Or(detail, "the server does not say which:"), err)
 }
 
 func cannotUpgrade(faults []string) error {
@@ -201,7 +193,7 @@ func (s schema) applied(ctx context.Context, q store.Querier) (bool, error) {
 	case len(faults) > 0 || v.applied < s.version:
 		return false, nil
 	}
-	missing, err := missingIndexes(ctx, q, slices.Concat(s.own, s.beside))
+	missing, err := filter(ctx, q, missingIndexes, shapes(slices.Concat(s.own, s.beside), false))
 	return err == nil && len(missing) == 0, err
 }
 

@@ -120,8 +120,8 @@ DROP TABLE consumer_operations`)
 		`"consumer_checkpoints" has no column revision; ` +
 		`"consumer_checkpoints" has a column that the worker does not fill and that has no default: tenant; ` +
 		`"consumer_gap_skips" has no column state; ` +
-		`"consumer_dead_letters" has no unique index on (consumer_name, global_position); ` +
-		`"worker_leader_election" has no unique index on (name); ` +
+		`"consumer_dead_letters" has no unique index on (consumer_name, global_position), named "consumer_dead_letters_pkey"; ` +
+		`"worker_leader_election" has no unique index on (name), named "worker_leader_election_name_idx"; ` +
 		`"consumer_checkpoints_token" has no column only: call migrations.Apply`
 	if err := migrations.Check(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v\ndoes not say\n%s", err, want)

@@ -61,6 +61,9 @@ func created(text string) []string {
 			all = append(all, name)
 		} else if _, rest, ok := strings.Cut(line, "INDEX IF NOT EXISTS "); ok {
 			name, table, _ := strings.Cut(rest, " ON ")
+			if strings.HasSuffix(name, `pkey"`) {
+				continue // in case the constraint was dropped
+			}
 			table = strings.Fields(table)[0]
 			all = append(all, table[:strings.LastIndex(table, ".")+1]+name)
 		} else if _, name, ok := strings.Cut(line, "    CONSTRAINT "); ok {

@@ -1,13 +1,13 @@
 package migrations
 
 import (
-	"context"
 	"embed"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/sqltext"
-	"github.com/pgfrontier/worker/store"
 )
 
 //go:embed sql/*.sql
@@ -15,9 +15,10 @@ var files embed.FS
 
 // shape is what an existing table must have.
 type shape struct {
-	Table   string   `json:"table"`
-	Columns []string `json:"columns"`
-	Key     []string `json:"key"` // columns that need a unique index; empty: none
+	Table   string       `json:"table"`
+	Columns []string     `json:"columns"`
+	Whole   bool         `json:"whole"` // it has all unique indexes, and no other column needs a value
+	Indexes []indexShape `json:"indexes"`
 }
 
 // shapes returns the shapes of tables. If whole is set, they are complete. Otherwise they have
@@ -26,46 +27,73 @@ func shapes(tables []table, whole bool) []shape {
 	all := make([]shape, len(tables))
 	for i, t := range tables {
 		base, later := t.columnNames()
-		all[i] = shape{Table: t.SQL(), Columns: append([]string{}, base...), Key: []string{}}
+		all[i] = shape{Table: t.SQL(), Columns: append([]string{}, base...), Whole: whole, Indexes: t.shapes(whole)}
 		if whole {
 			all[i].Columns = append(all[i].Columns, later...)
-			for _, c := range strings.Split(t.key, ", ") {
-				all[i].Key = append(all[i].Key, columnName(c))
-			}
 		}
 	}
 	return all
 }
 
 var (
-	texts        = sqltext.Parse(files)
-	missingParts = texts.Statement("missing_parts", nil)
-	faulty       = texts.Statement("faulty", nil)
+	texts          = sqltext.Parse(files)
+	missingParts   = texts.Statement("missing_parts", nil)
+	missingIndexes = texts.Statement("missing_indexes", nil)
+	faulty         = texts.Statement("faulty", nil)
 )
 
-// missingIndex names an index and describes equivalent ones.
-type missingIndex struct {
-	Index  string `json:"index"`
-	Table  string `json:"table"`
-	On     string `json:"on"` // empty: only this name will do
-	Unique bool   `json:"unique"`
+// indexShape is an index that a table must have, or one like it.
+type indexShape struct {
+	Relation  string   `json:"relation"`
+	On        string   `json:"on"`
+	Columns   []string `json:"columns"` // of a unique index, sorted
+	Predicate string   `json:"predicate"`
+	Unique    bool     `json:"unique"`
+	create    string
 }
 
-// missingIndexes returns the names of the missing indexes.
-func missingIndexes(ctx context.Context, q store.Querier, tables []table) ([]string, error) {
-	var all []missingIndex
-	for _, t := range tables {
-		for _, i := range t.indexes {
-			x := missingIndex{Index: ident.Table{Schema: t.Schema, Name: t.indexName(i)}.SQL(), Table: t.SQL(), Unique: i.unique}
-			if i.where == "" {
-				x.On = i.on
+// shapes returns the indexes of a table. Without whole, it returns those that are not unique.
+func (t table) shapes(whole bool) []indexShape {
+	all := []indexShape{}
+	add := func(name, on, where string, unique bool) {
+		x := indexShape{t.beside(name).SQL(), on, []string{}, where, unique, "CREATE INDEX"}
+		if unique {
+			for c := range strings.SplitSeq(on, ", ") {
+				x.Columns = append(x.Columns, columnName(c))
 			}
-			all = append(all, x)
+			slices.Sort(x.Columns)
+			x.create = "CREATE UNIQUE INDEX"
+		}
+		if x.create += fmt.Sprintf(" IF NOT EXISTS %s ON %s (%s)", ident.Quote(name), t.SQL(), on); where != "" {
+			x.create += " WHERE " + where
+		}
+		all = append(all, x)
+	}
+	key := whole
+	for _, i := range t.indexes {
+		if key = key && !(i.unique && i.on == t.key); whole || !i.unique {
+			add(t.indexName(i), i.on, i.where, i.unique)
 		}
 	}
-	return filter(ctx, q, `
-SELECT x.value->>'index' FROM json_array_elements($1::text::json) WITH ORDINALITY AS x(value, n)
-WHERE NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = to_regclass(x.value->>'index') AND c.relkind IN ('i', 'I'))
-AND NOT EXISTS (`+equivalent("x.value->>'table'", "(x.value->>'on')", "(x.value->>'unique')::boolean")+`)
-ORDER BY n`, all)
+	if key {
+		add(t.keyName(), t.key, "", true)
+	}
+	return all
+}
+
+// createIndexes returns a statement that creates the missing indexes of tables. CREATE INDEX locks
+// its table even if it creates nothing.
+func createIndexes(tables []table, whole bool) string {
+	var rows []string
+	for _, t := range tables {
+		for _, x := range t.shapes(whole) {
+			row := []string{x.create, t.SQL(), x.Relation, x.On, "{" + strings.Join(x.Columns, ",") + "}", x.Predicate}
+			for i := range row {
+				row[i] = ident.Literal(row[i])
+			}
+			row[4] += "::text[]"
+			rows = append(rows, fmt.Sprintf("(%s, %t)", strings.Join(row, ", "), x.Unique))
+		}
+	}
+	return do(texts.Statement("create_indexes", sqltext.Values{"indexes": strings.Join(rows, ",\n    ")}))
 }

@@ -29,7 +29,7 @@ func StoreSQL(c *Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return text(storeHeader, schemasOf(s.beside), statementsOf(s.beside)), nil
+	return text(storeHeader, schemasOf(s.beside), statementsOf(s.beside, false)), nil
 }
 
 // The first line shows the kind of a file: generate overwrites no file with another first line.
@@ -76,13 +76,17 @@ func schemasOf(tables []table) []string {
 
 // ownStatements records the version last: a session that sees the version sees the tables.
 func (s schema) ownStatements() []string {
-	return append(statementsOf(s.own), s.recordVersion())
+	return append(statementsOf(s.own, true), s.recordVersion())
 }
 
-func statementsOf(tables []table) []string {
-	var all []string
+// statementsOf creates a unique index of an existing table only if whole is set. A program that
+// appends events in other ways may do without.
+func statementsOf(tables []table, whole bool) (all []string) {
 	for _, t := range tables {
 		all = append(all, t.statements()...)
+	}
+	if len(tables) > 0 {
+		all = append(all, createIndexes(tables, whole))
 	}
 	return all
 }

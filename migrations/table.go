@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
@@ -46,9 +45,6 @@ func (t table) statements() []string {
 	}
 	for _, f := range t.fixes {
 		statements = append(statements, do(fmt.Sprintf("IF EXISTS (%s\n) THEN ALTER TABLE %s ALTER COLUMN %s %s; END IF;", t.unfixed(f), t.SQL(), ident.Quote(f.column), f.action)))
-	}
-	for _, i := range t.indexes {
-		statements = append(statements, t.createIndex(i))
 	}
 	return statements
 }
@@ -100,33 +96,6 @@ func (t table) unfixed(f fix) string {
     SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped AND %s`, ident.Literal(t.SQL()), ident.Literal(f.column), is)
 }
 
-// createIndex creates an index unless there is an equivalent one under any name. For an index
-// with a condition, only the name counts.
-func (t table) createIndex(i index) string {
-	kind, where := "INDEX", ""
-	if i.unique {
-		kind = "UNIQUE INDEX"
-	}
-	if i.where != "" {
-		where = " WHERE " + i.where
-	}
-	create := fmt.Sprintf("CREATE %s IF NOT EXISTS %s ON %s (%s)%s", kind, ident.Quote(t.indexName(i)), t.SQL(), i.on, where)
-	if i.where != "" {
-		// CREATE INDEX locks the table even if it creates nothing.
-		name := ident.Table{Schema: t.Schema, Name: t.indexName(i)}.SQL()
-		return do(fmt.Sprintf("IF to_regclass(%s) IS NULL THEN %s; END IF;", ident.Literal(name), create))
-	}
-	return do(fmt.Sprintf("IF NOT EXISTS (%s\n) THEN %s; END IF;", equivalent(ident.Literal(t.SQL()), ident.Literal(i.on), strconv.FormatBool(i.unique)), create))
-}
-
-// equivalent selects the indexes of a table that are equivalent to one on these columns. Its
-// arguments are SQL.
-func equivalent(table, columns, unique string) string {
-	return fmt.Sprintf(`
-    SELECT FROM pg_index AS i WHERE i.indrelid = to_regclass(%s) AND i.indisvalid AND (i.indisunique OR NOT %s)
-    AND split_part(pg_get_indexdef(i.indexrelid), ' USING ', 2) = 'btree (' || %s || ')'`, table, unique, columns)
-}
-
 // do returns a DO statement of PL/pgSQL. No line within the body may end with a semicolon,
 // since some migration tools end a statement there.
 func do(body string) string {
@@ -162,6 +131,9 @@ func (t table) uniqueName(u string) string { return relationName(t.Name, columns
 func (t table) indexName(i index) string {
 	return relationName(t.Name, columnsPart(cmp.Or(i.as, i.on))+"_idx")
 }
+
+// beside returns a name in the schema of the table.
+func (t table) beside(name string) ident.Table { return ident.Table{Schema: t.Schema, Name: name} }
 
 func (t table) sequenceName() string { return givenName(t.Name, "_"+t.serial+"_seq") }
 
@@ -215,16 +187,15 @@ type relation struct {
 }
 
 func (t table) relations() []relation {
-	at := func(name string) ident.Table { return ident.Table{Schema: t.Schema, Name: name} }
-	all := []relation{{t.Table, fmt.Sprintf("table %q", t)}, {at(t.keyName()), fmt.Sprintf("the primary key of %q", t)}}
+	all := []relation{{t.Table, fmt.Sprintf("table %q", t)}, {t.beside(t.keyName()), fmt.Sprintf("the primary key of %q", t)}}
 	if t.serial != "" {
-		all = append(all, relation{at(t.sequenceName()), fmt.Sprintf("the sequence of %q", t)})
+		all = append(all, relation{t.beside(t.sequenceName()), fmt.Sprintf("the sequence of %q", t)})
 	}
 	for _, u := range t.unique {
-		all = append(all, relation{at(t.uniqueName(u)), fmt.Sprintf("a unique constraint of %q", t)})
+		all = append(all, relation{t.beside(t.uniqueName(u)), fmt.Sprintf("a unique constraint of %q", t)})
 	}
 	for _, i := range t.indexes {
-		all = append(all, relation{at(t.indexName(i)), fmt.Sprintf("an index of %q", t)})
+		all = append(all, relation{t.beside(t.indexName(i)), fmt.Sprintf("an index of %q", t)})
 	}
 	return all
 }

@@ -6,15 +6,11 @@ SELECT fault FROM (
 	UNION ALL
 	SELECT s.n, 2, s.name || ' has a column that the worker does not fill and that has no default: ' || string_agg(a.name, ', ' ORDER BY a.number)
 	FROM shape AS s JOIN attribute AS a ON a.oid = s.oid
-	WHERE cardinality(s.key) > 0 AND a.wanting AND a.name <> ALL (s.columns)
+	WHERE s.whole AND a.wanting AND a.name <> ALL (s.columns)
 	GROUP BY s.n, s.name
 	UNION ALL
-	SELECT s.n, 3, s.name || ' has no unique index on (' || array_to_string(s.key, ', ') || ')'
-	FROM shape AS s
-	WHERE cardinality(s.key) > 0 AND s.key <@ ARRAY(SELECT a.name FROM attribute AS a WHERE a.oid = s.oid) AND NOT EXISTS (
-		SELECT FROM pg_index AS i
-		WHERE i.indrelid = s.oid AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
-		AND s.key = ARRAY(
-			SELECT a.name FROM attribute AS a
-			WHERE a.oid = s.oid AND a.number = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) ORDER BY a.name COLLATE "C"))
-) AS found ORDER BY n, k
+	SELECT x.n, 3, x.name || ' has no unique index on (' || x."on" || ')' || coalesce(' WHERE ' || nullif(x.predicate, ''), '') || ', named ' || x.relation
+		|| CASE WHEN to_regclass(x.relation) IS NULL THEN '' ELSE ', which is there and is invalid or of another kind: DROP INDEX ' || x.relation || ' first' END
+	FROM indexed AS x
+	WHERE x.whole AND x."unique" AND x.columns <@ ARRAY(SELECT a.name FROM attribute AS a WHERE a.oid = x.oid) AND NOT {index_there x.oid}
+) AS found ORDER BY n, k, fault
