@@ -172,13 +172,7 @@ FROM (SELECT to_regclass($1::text)::oid AS oid) AS t`, t.SQL()).Scan(&found, &al
 func (o *origin) findColumn(ctx context.Context, q store.Querier, table, column string) error {
 	var attribute sql.NullString
 	var hidden, allowed bool
-	err := q.QueryRowContext(ctx, `
-SELECT c.oid::bigint, quote_ident(n.nspname) || '.' || quote_ident(c.relname), row_security_active(c.oid),
-	quote_ident(a.attname), coalesce(has_column_privilege(c.oid, a.attnum, 'SELECT'), false)
-FROM pg_class AS c
-JOIN pg_namespace AS n ON n.oid = c.relnamespace
-LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = (parse_ident($2::text))[1]
-WHERE c.oid = to_regclass($1::text)`, table, column).Scan(&o.tableOID, &o.table, &hidden, &attribute, &allowed)
+	err := q.QueryRowContext(ctx, texts["find_column"], table, column).Scan(&o.tableOID, &o.table, &hidden, &attribute, &allowed)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return setupError(errTableNotFound, "create the table, or correct the name that the event store returns", "there is no table %s", table)
@@ -225,13 +219,7 @@ func (o *origin) findSequence(ctx context.Context, q store.Querier) error {
 func (o *origin) readSequence(ctx context.Context, q store.Querier) error {
 	var s settings
 	var readable bool
-	err := q.QueryRowContext(ctx, `
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), coalesce(pg_relation_filenode(c.oid), 0)::bigint,
-	has_sequence_privilege(c.oid, 'SELECT'), s.seqcache, s.seqincrement, s.seqcycle, s.seqmin
-FROM pg_sequence AS s
-JOIN pg_class AS c ON c.oid = s.seqrelid
-JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE s.seqrelid = $1::bigint::oid`, o.sequenceOID).Scan(&o.sequence, &o.file, &readable, &s.cache, &s.increment, &s.cycle, &s.lowest)
+	err := q.QueryRowContext(ctx, texts["read_sequence"], o.sequenceOID).Scan(&o.sequence, &o.file, &readable, &s.cache, &s.increment, &s.cycle, &s.lowest)
 	switch {
 	case err != nil:
 		return fmt.Errorf("frontier: read the settings of the sequence of %s.%s: %w", o.table, o.column, err)

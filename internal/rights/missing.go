@@ -74,11 +74,6 @@ func queryNeeds(ctx context.Context, q store.Querier, statement string, needs []
 // HiddenAppenders names some roles that may append to a table of events and whose sessions q's
 // role cannot see.
 func HiddenAppenders(ctx context.Context, q store.Querier, table string) (roles string, err error) {
-	err = q.QueryRowContext(ctx, `
-SELECT coalesce(string_agg(quote_ident(rolname), ', '), '') FROM (
-	SELECT rolname FROM pg_roles
-	WHERE rolcanlogin AND NOT rolsuper AND NOT pg_has_role(oid, 'USAGE') AND NOT pg_has_role('pg_read_all_stats', 'USAGE')
-		AND has_any_column_privilege(oid, to_regclass($1::text)::oid, 'INSERT')
-	ORDER BY rolname LIMIT 5) AS r`, table).Scan(&roles)
+	err = q.QueryRowContext(ctx, texts["hidden_appenders"], table).Scan(&roles)
 	return roles, err
 }
