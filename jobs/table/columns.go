@@ -63,17 +63,6 @@ type attribute struct {
 	number           int
 }
 
-// attributesSQL reads the columns of a table. A domain counts as its base type. Types of users are
-// qualified, since sessions may have other search paths. The base is compared with constants, so it
-// is read without the quotes of quote_all_identifiers.
-const attributesSQL = `
-SELECT a.attname::text, CASE WHEN n.nspname = 'pg_catalog' THEN format_type(a.atttypid, a.atttypmod) ELSE quote_ident(n.nspname) || '.' || quote_ident(t.typname) END,
-	replace(format_type(b.oid, NULL), '"', ''), CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
-	a.attnotnull OR t.typnotnull, a.attgenerated <> '' OR a.attidentity = 'a', a.attnum,
-	coalesce((SELECT string_agg(e.enumlabel, ',') FROM pg_enum AS e WHERE e.enumtypid = b.oid), '')
-FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid JOIN pg_namespace AS n ON n.oid = t.typnamespace JOIN pg_type AS b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
-WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped`
-
 func scanAttribute(rows *sql.Rows) (a attribute, err error) {
 	var labels string
 	err = rows.Scan(&a.name, &a.full, &a.base, &a.length, &a.notNull, &a.made, &a.number, &labels)
@@ -184,11 +173,7 @@ func inspect(ctx context.Context, on store.Querier, s settings, hostname string)
 func (r *relation) resolve(ctx context.Context, on store.Querier, table bool) (finding string, err error) {
 	var kind, persistence, similar string
 	var found ident.Table
-	err = on.QueryRowContext(ctx, `
-SELECT coalesce(max(n.nspname::text), ''), coalesce(max(c.relname::text), ''), coalesce(max(c.relkind::text), ''), coalesce(max(c.relpersistence::text), ''),
-	coalesce((SELECT min(other.relname::text) FROM pg_class AS other WHERE lower(other.relname::text) = $3::text AND other.relkind IN ('r', 'p', 'v', 'm', 'f')), '')
-FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE c.oid = coalesce(to_regclass($1::text), to_regclass($2::text))`, r.written.SQL(), r.SQL(), r.Name).Scan(&found.Schema, &found.Name, &kind, &persistence, &similar)
+	err = on.QueryRowContext(ctx, sqlTexts["resolve"], r.written.SQL(), r.SQL(), r.Name).Scan(&found.Schema, &found.Name, &kind, &persistence, &similar)
 	switch {
 	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
 		return "", fmt.Errorf("jobs/table: %w: it may not use the schema of %s: GRANT USAGE ON SCHEMA %s", ErrPrivileges, r, ident.Quote(r.Schema))
@@ -211,7 +196,7 @@ WHERE c.oid = coalesce(to_regclass($1::text), to_regclass($2::text))`, r.written
 }
 
 func (s settings) attributes(ctx context.Context, on store.Querier, of relation) (map[string]attribute, error) {
-	all, err := pgdriver.QueryAll(ctx, on, scanAttribute, attributesSQL, of.SQL())
+	all, err := pgdriver.QueryAll(ctx, on, scanAttribute, sqlTexts["attributes"], of.SQL())
 	if err != nil {
 		return nil, fmt.Errorf("jobs/table: read the columns of %s: %w", of, err)
 	}
