@@ -55,7 +55,7 @@ func (c *Client) EnqueueFor(ctx context.Context, tx Querier, event store.Persist
 		s.emitAs = info.Consumer
 	}
 	id, err := c.queue.Emit(ctx, tx, s.job, s.emitAs, event.GlobalPosition, n)
-	return Enqueued{ID: id, Existing: id == 0 && err == nil}, errtext.Of(err)
+	return Enqueued{ID: id, Existing: id == 0 && err == nil}, errtext.Of(pgdriver.Misfit(err))
 }
 
 var errOutsideHandle = errors.New("jobs: EnqueueFor works in the Handle of a consumer only, with its context: use Enqueue elsewhere")

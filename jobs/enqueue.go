@@ -255,7 +255,7 @@ func (c *Client) EnqueueMany(ctx context.Context, tx Querier, entries []EnqueueP
 		all, err = c.insert(ctx, on, specs)
 		return err
 	})
-	return all, errtext.Of(err)
+	return all, errtext.Of(pgdriver.Misfit(err))
 }
 
 // checkKeys refuses different jobs under one key of Once in the same call. The first of the jobs

@@ -102,7 +102,7 @@ type completion struct {
 
 // errRowLocked reports that another transaction holds the lock of a job's row for too long. The job
 // could not be completed.
-var errRowLocked = errors.New("another transaction has locked the job's row, such as one that cancels it and is open: commit it or roll it back")
+var errRowLocked = errors.New("another transaction has locked the job's row, such as one that cancels it and is open: commit it or roll it back; or a BEFORE trigger of yours leaves the row: it must return NEW, or OLD for a DELETE")
 
 // completeIn completes runs in a transaction. It waits for locked rows for half of the time that a
 // statement may take, and then returns errRowLocked. It returns ErrClaimLost if another worker has

@@ -35,6 +35,8 @@ const (
 	UniqueViolation       = "23505"
 	UndefinedTable        = "42P01"
 	UndefinedColumn       = "42703"
+	UndefinedFunction     = "42883" // or operator
+	NoConflictTarget      = "42P10" // no unique index fits an ON CONFLICT
 	QueryCanceled         = "57014" // also of statement_timeout
 	LockNotAvailable      = "55P03" // lock_timeout
 
@@ -167,6 +169,19 @@ func FaultOf(err error) Fault {
 func IsUndefined(err error) bool {
 	s := SQLState(err)
 	return s == UndefinedTable || s == UndefinedColumn
+}
+
+// Misfit adds the remedy to err if the statement does not fit the tables.
+func Misfit(err error) error {
+	if s := SQLState(err); !IsUndefined(err) && s != UndefinedFunction && s != NoConflictTarget {
+		return err
+	}
+	return fmt.Errorf("%w: the tables lack a part, or other tables have their names: pgfrontier doctor says which, and pgfrontier migrate up, with --jobs for jobs, creates it", err)
+}
+
+// Dropped is the error of a statement that wrote fewer rows than it was to. tables names the tables.
+func Dropped(tables string) error {
+	return fmt.Errorf("the server leaves out rows of %s without an error: a BEFORE trigger of yours must return NEW, or OLD for a DELETE (pgfrontier doctor names it)", tables)
 }
 
 // IsUnanswered reports whether an error of a COMMIT leaves the outcome unknown. There was no

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -38,7 +39,10 @@ type nullArgs struct {
 }
 
 // Enqueuer enqueues jobs.
-type Enqueuer struct{ sql enqueueSQL }
+type Enqueuer struct {
+	sql           enqueueSQL
+	jobs, emitted ident.Table
+}
 
 type enqueueSQL struct{ enqueue, enqueueAlike, enqueueOnce, emit, keys, once string }
 
@@ -87,6 +91,9 @@ func (q *Enqueuer) enqueueAlike(ctx context.Context, on store.Querier, jobs []Ne
 	}
 	ids, err = read(ctx, on, "enqueue", scanID, q.sql.enqueueAlike, j.Kind, cmp.Or(j.Queue, "default"), cmp.Or(j.Priority, 5), timeOf(j.At), j.Delay,
 		timeOf(j.GoodUntil), textOf(j.Meta), sql.NullInt64{Int64: int64(j.MaxAttempts), Valid: j.MaxAttempts > 0}, given, resets)
+	if err == nil && len(ids) != len(jobs) {
+		return nil, fmt.Errorf("jobs: enqueue: %w", pgdriver.Dropped(q.jobs.String()))
+	}
 	slices.Sort(ids)
 	return ids, err
 }
@@ -113,20 +120,19 @@ type Once struct {
 func (q *Enqueuer) EnqueueOnce(ctx context.Context, on store.Querier, job NewJob, once Once) (id int64, err error) {
 	ids, err := q.enqueue(ctx, on, q.sql.enqueueOnce, []NewJob{job}, once.Key, once.Hash,
 		sql.NullInt64{Int64: once.For.Microseconds(), Valid: once.For > 0})
-	if err != nil {
-		return 0, err
-	}
-	return ids[0], nil
+	return cmp.Or(ids...), err
 }
 
 // Emit inserts a job unless the emitter has already inserted it in its n-th call for the event
 // at position. It returns the job's id, or 0.
 func (q *Enqueuer) Emit(ctx context.Context, on store.Querier, job NewJob, emitter string, position int64, n int) (id int64, err error) {
-	ids, err := q.enqueue(ctx, on, q.sql.emit, []NewJob{job}, emitter, position, n)
-	if err != nil {
-		return 0, err
+	for range 2 {
+		ids, err := q.enqueue(ctx, on, q.sql.emit, []NewJob{job}, emitter, position, n)
+		if err != nil || ids[0] != -2 {
+			return cmp.Or(ids...), err
+		}
 	}
-	return ids[0], nil
+	return 0, fmt.Errorf("jobs: enqueue: %w", pgdriver.Dropped(q.emitted.String()))
 }
 
 func (q *Enqueuer) enqueue(ctx context.Context, on store.Querier, statement string, jobs []NewJob, more ...any) (ids []int64, err error) {
@@ -145,7 +151,9 @@ func (q *Enqueuer) enqueue(ctx context.Context, on store.Querier, statement stri
 		return nil, err
 	}
 	for _, p := range all {
-		ids[p.n-1] = p.id
+		if ids[p.n-1] = p.id; p.id == -1 {
+			return nil, fmt.Errorf("jobs: enqueue: %w", pgdriver.Dropped(q.jobs.String()))
+		}
 	}
 	return ids, nil
 }

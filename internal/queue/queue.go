@@ -38,7 +38,7 @@ func New(t tables.Jobs) *Queue {
 		tables: t,
 		Enqueuer: Enqueuer{enqueueSQL{
 			enqueue: r("enqueue"), enqueueAlike: r("enqueue_alike"), enqueueOnce: r("enqueue_once"), emit: r("emit"), keys: r("keys"), once: r("once_owner"),
-		}},
+		}, t.Jobs, t.Emitted},
 		Claimer: Claimer{claimSQL{
 			claim: map[Caps]string{
 				{}: claim(`{uncapped name IN ($3::text, '*')}`), {Own: true}: claim(`{uncapped name = '*'}`),

@@ -130,7 +130,7 @@ func (f *Flow[In]) Start(ctx context.Context, c *Client, tx jobs.Querier, in In,
 		return c.start(ctx, on, f.def.name, s, spec.key)
 	})
 	if err != nil {
-		return Started{}, errtext.Of(fmt.Errorf("flow: start %s: %w", errtext.Value(f.def.name), err))
+		return Started{}, errtext.Of(fmt.Errorf("flow: start %s: %w", errtext.Value(f.def.name), pgdriver.Misfit(err)))
 	}
 	return started, nil
 }
@@ -149,6 +149,9 @@ func (c *Client) start(ctx context.Context, on jobs.Querier, name string, s shap
 		if err == nil || !errors.Is(err, sql.ErrNoRows) {
 			return Started{started.Run, true}, err
 		}
+	}
+	if !key.Valid {
+		return started, pgdriver.Dropped(c.core.Tables.FlowRuns.String())
 	}
 	return Started{}, fmt.Errorf("%w: %s", ErrKeyBusy, errtext.Value(key.String))
 }

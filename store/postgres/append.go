@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -36,12 +38,14 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, expected store.ExpectedV
 		return store.AppendResult{}, appendError(aggregateType, aggregateID, expected, err)
 	case len(persisted) == 0:
 		conflict := s.conflict(ctx, tx, aggregateType, aggregateID, expected)
+		if conflict.Err == nil && (expected.IsAny() || expected.IsNoStream() && conflict.Actual == 0) {
+			return store.AppendResult{}, fmt.Errorf("storepostgres: append to aggregate %s %s: %w", errtext.Unquoted(aggregateType), errtext.Value(aggregateID), pgdriver.Dropped(s.heads.String()+" or "+s.events.String()))
+		}
 		s.log.Debug(ctx, "append refused", "aggregate_type", aggregateType, "aggregate_id", aggregateID,
 			"expected", expected.String(), "actual_version", conflict.Actual)
 		return store.AppendResult{}, conflict
 	case len(persisted) != len(events):
-		return store.AppendResult{}, fmt.Errorf("storepostgres: %d of %d events were inserted into %s: does a trigger or a rule drop rows there?",
-			len(persisted), len(events), s.events)
+		return store.AppendResult{}, fmt.Errorf("storepostgres: %d of %d events were inserted: %w", len(persisted), len(events), pgdriver.Dropped(s.events.String()))
 	case persisted[0].GlobalPosition < 1:
 		return store.AppendResult{}, fmt.Errorf("storepostgres: an event was inserted into %s at position %d, and consumers begin at 1: roll back, and ALTER the SEQUENCE of its global_position with MINVALUE 1 START 1 RESTART 1",
 			s.events, persisted[0].GlobalPosition)

@@ -36,6 +36,9 @@ func (e *ConflictError) Error() string {
 	if e.Actual >= 0 {
 		fmt.Fprintf(&b, ", found version %d", e.Actual)
 	}
+	if e.Actual == e.Expected.Value() && e.Expected.IsExact() { // or it was reached since
+		b.WriteString(", unless a BEFORE trigger drops the change of the aggregate's head")
+	}
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
@@ -76,7 +79,7 @@ func appendError(aggregateType, aggregateID string, expected store.ExpectedVersi
 			err = fmt.Errorf("%w: %w: %s", ErrDuplicateEventID, err, detail)
 		}
 	}
-	return fmt.Errorf("storepostgres: append to aggregate %s %s: %w", errtext.Unquoted(aggregateType), errtext.Value(aggregateID), err)
+	return fmt.Errorf("storepostgres: append to aggregate %s %s: %w", errtext.Unquoted(aggregateType), errtext.Value(aggregateID), pgdriver.Misfit(err))
 }
 
 // violation returns the columns of the violated unique index, and the server's detail. For a

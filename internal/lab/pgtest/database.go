@@ -280,3 +280,11 @@ func AwaitBlockedFor(t testing.TB, db *sql.DB, d time.Duration) (began time.Time
 	}
 	return at.Time
 }
+
+// DropRows makes a trigger drop the rows of a kind of statement on a table, such as "INSERT", without
+// an error.
+func (d *Database) DropRows(t testing.TB, on, table string) {
+	t.Helper()
+	d.Exec(t, `CREATE OR REPLACE FUNCTION drop_rows() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	d.Exec(t, `CREATE TRIGGER drop_rows BEFORE `+on+` ON `+table+` FOR EACH ROW EXECUTE FUNCTION drop_rows()`)
+}
