@@ -43,7 +43,10 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *
 	case err != nil:
 		return result{outcome: disturbed, err: fmt.Errorf("worker: guard of a batch: %w", err)}
 	case !owned:
-		return result{outcome: overtaken, err: c.refusedByIncarnation(ctx, tx, w.advance.Token)}
+		err = c.quickly(ctx, func(ctx context.Context) error {
+			return c.w.checkpoints.Refused(ctx, tx, c.unit.name, &w.from, w.advance)
+		})
+		return result{outcome: overtaken, err: err}
 	}
 
 	// The wait for the guard is not the handler's fault: BatchTimeout starts after it.

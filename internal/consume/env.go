@@ -2,7 +2,6 @@ package consume
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"time"
 
@@ -58,17 +57,6 @@ func (s statements) quickLimit() time.Duration { return s.w.limits.after(s.fails
 // quickly runs a statement that touches a few rows.
 func (s statements) quickly(ctx context.Context, statement func(ctx context.Context) error) error {
 	return s.w.bounded(ctx, s.quickLimit(), statement)
-}
-
-// refusedByIncarnation returns store.ErrIncarnation if an incarnation other than token refused the
-// guard.
-func (s statements) refusedByIncarnation(ctx context.Context, tx *sql.Tx, token string) (err error) {
-	var is string
-	err = s.quickly(ctx, into(&is, func(ctx context.Context) (string, error) { return s.w.checkpoints.Incarnation(ctx, tx) }))
-	if err == nil && is != token {
-		return store.ErrIncarnation
-	}
-	return err
 }
 
 // loadRow loads the row of the unit. If the unit was replaced, the state contains only the

@@ -34,10 +34,12 @@ type Checkpoints struct {
 	idleTimeout string // of the server, for a batch's transaction
 
 	// SQL
-	load, revisions, place      string
-	issued, incarnation         string
-	guard, guardAndAudit, pause string
-	rescale                     rescaleSQL
+	load, revisions, place string
+	issued, incarnation    string
+	guard, guardAndAudit   string
+	pause, refused         string
+	tables                 tables.Tables
+	rescale                rescaleSQL
 	deadLetters
 	scopes
 	arrivals
@@ -90,10 +92,10 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 	return Checkpoints{
 		worker:      worker,
 		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
-		load:        r("load"), issued: server.issued(), revisions: r("revisions"), place: r("place"), pause: r("pause"),
+		load:        r("load"), issued: server.issued(), revisions: r("revisions"), place: r("place"), pause: r("pause"), refused: r("refused"), tables: t,
 		incarnation:   `SELECT coalesce(` + server.Incarnation + `, '')`,
-		guard:         with("guard", sqltext.Values{"effects": "", "audit": ""}),
-		guardAndAudit: with("guard", sqltext.Values{"effects": r("audited"), "audit": r("audit")}),
+		guard:         with("guard", sqltext.Values{"effects": "", "audit": "", "all_kept": "true"}),
+		guardAndAudit: with("guard", sqltext.Values{"effects": r("audited"), "audit": r("audit"), "all_kept": r("kept")}),
 		rescale:       newRescaleSQL(with, t),
 		deadLetters:   newDeadLetters(with, t),
 		scopes: scopes{worker, r("scopes"),

@@ -65,12 +65,12 @@ const retriesAtOnce = 30
 // in an index and ends after a few rows. A search orders by columns that only this index has.
 // The planner does not know its limit. Otherwise the planner sorts all rows if its statistics
 // are outdated.
-type deadLetters struct{ add, have, next, remove, removeFirst, keep string }
+type deadLetters struct{ table, add, have, next, remove, removeFirst, keep string }
 
 func newDeadLetters(r func(name string, more sqltext.Values) string, t tables.Tables) deadLetters {
 	proven := func(search string) string { return r("proven", sqltext.Values{"search": r(search, nil)}) }
 	return deadLetters{
-		add: r("add_dead_letters", nil), have: proven("have_dead_letters"), next: r("asked_retries", nil) + "\n" + proven("next_retries"),
+		table: t.DeadLetters.String(), add: r("add_dead_letters", nil), have: proven("have_dead_letters"), next: r("asked_retries", nil) + "\n" + proven("next_retries"),
 		removeFirst: r("remove_first_dead_letter", nil), keep: r("keep_dead_letters", nil),
 		remove: `DELETE FROM ` + t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
 	}
@@ -87,10 +87,22 @@ func (l deadLetters) AddDeadLetters(ctx context.Context, tx store.Querier, unit 
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, l.add, unit, string(rows)); err != nil {
+	if err := l.write(ctx, tx, int64(len(deadLetters)), l.add, unit, string(rows)); err != nil {
 		return fmt.Errorf("worker: write %d dead letters of consumer %q: %w", len(deadLetters), unit, err)
 	}
 	return nil
+}
+
+// write executes a statement that writes least rows at least.
+func (l deadLetters) write(ctx context.Context, tx store.Querier, least int64, statement string, args ...any) error {
+	result, err := tx.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n >= least {
+		return err
+	}
+	return pgdriver.Dropped(l.table)
 }
 
 // HaveDeadLetters returns the orders that have dead letters, and the replayed ones among them.
@@ -163,15 +175,15 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 // dead letters that follow it. Once the consumer has forgotten an aggregate, it does not
 // forget it again for the next dead letter. An event that fails during its replay stays a dead
 // letter.
-func (l deadLetters) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry, text string) (err error) {
-	if r.Err == nil && r.Forget {
-		_, err = tx.ExecContext(ctx, l.removeFirst, unit, r.Position)
-	} else if r.Err == nil {
-		_, err = tx.ExecContext(ctx, l.remove, unit, r.Position)
-	} else {
-		_, err = tx.ExecContext(ctx, l.keep, unit, r.Position, text)
+func (l deadLetters) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry, text string) error {
+	statement, args := l.remove, []any{unit, r.Position}
+	switch {
+	case r.Err != nil:
+		statement, args = l.keep, append(args, text)
+	case r.Forget:
+		statement = l.removeFirst
 	}
-	if err != nil {
+	if err := l.write(ctx, tx, 1, statement, args...); err != nil {
 		return fmt.Errorf("worker: write the dead letter of consumer %q at position %d: %w", unit, r.Position, err)
 	}
 	return nil

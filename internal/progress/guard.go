@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/pgfrontier/worker/internal/delivered"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -31,12 +33,32 @@ func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, f
 		statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects))
 	}
 	var mark string
-	var signed bool
-	err = tx.QueryRowContext(ctx, statement, args...).Scan(&m.Revision, &m.Row, &m.Author, &m.Written, &m.Transaction, &m.Role, &mark, &signed)
+	var signed, kept bool
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&m.Revision, &m.Row, &m.Author, &m.Written, &m.Transaction, &m.Role, &mark, &signed, &kept)
 	if errors.Is(err, sql.ErrNoRows) {
 		return m, false, nil
 	}
+	if err == nil && !kept {
+		err = pgdriver.Dropped(c.tables.GapSkips.String())
+	}
 	return m, err == nil, err
+}
+
+// Refused returns, after a Guard that has moved nothing, store.ErrIncarnation if another incarnation
+// answers, an error if a trigger drops the move, and nil if the progress or the assignment has changed.
+func (c Checkpoints) Refused(ctx context.Context, tx store.Querier, unit string, from *State, a Advance) (err error) {
+	var token string
+	var dropped bool
+	err = tx.QueryRowContext(ctx, c.refused, unit, from.Revision, c.worker.String(), from.Row, from.Position, a.To).Scan(&token, &dropped)
+	switch {
+	case err != nil:
+		return fmt.Errorf("worker: find why the guard has moved nothing: %w", err)
+	case token != a.Token:
+		return store.ErrIncarnation
+	case dropped:
+		return pgdriver.Dropped(c.tables.Checkpoints.String())
+	}
+	return nil
 }
 
 // stored returns the text of borders for a statement, NULL if they do not change.

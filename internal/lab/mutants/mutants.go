@@ -62,7 +62,7 @@ var guardMutants = []Mutant{
 		Name:    "audit-apart",
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
-			{"internal/progress/checkpoints.go", `with("guard", sqltext.Values{"effects": r("audited"), "audit": r("audit")}),`,
+			{"internal/progress/checkpoints.go", `with("guard", sqltext.Values{"effects": r("audited"), "audit": r("audit"), "all_kept": r("kept")}),`,
 				"texts.Fill(`WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at){audit} SELECT 1`, values),"},
 			{"internal/progress/guard.go", `statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects))`,
 				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {

@@ -2,5 +2,7 @@
 , gone AS (
 	DELETE FROM {gap_skips}
 	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
+	RETURNING 1
 ), audit AS ({marks_of_guard}
+	RETURNING 1
 )

@@ -26,4 +26,4 @@ WITH limits AS MATERIALIZED (
 	RETURNING revision, ctid::text AS at, xmin::text AS author, {written} AS written, tableoid AS home, updated_at
 ){audit}
 SELECT revision, at, author, written, pg_current_xact_id()::text, current_setting('role'), {mark_transaction},
-	set_config('lock_timeout', (SELECT role FROM limits), true) IS NOT NULL AND {sign_batch} FROM guard
+	set_config('lock_timeout', (SELECT role FROM limits), true) IS NOT NULL AND {sign_batch}, {all_kept} FROM guard
