@@ -77,15 +77,5 @@ type FailedError struct {
 }
 
 func (e *FailedError) Error() string {
-	text := fmt.Sprintf("jobs: job %d has %s", e.ID, e.State)
-	if e.State == StateCancelled {
-		text = fmt.Sprintf("jobs: job %d was %s", e.ID, e.State)
-	}
-	if e.Code != "" {
-		text += " (" + e.Code + ")"
-	}
-	if e.Text != "" {
-		text += ": " + e.Text
-	}
-	return errtext.Line(text)
+	return errtext.Outcome(fmt.Sprintf("jobs: job %d", e.ID), string(e.State), e.Code, e.Text)
 }

@@ -37,6 +37,21 @@ func Range[T int | time.Duration](option string, value, low, high T, orZero bool
 	return fmt.Errorf("%s: %v is out of range, allowed is %v to %v%s", option, value, low, high, of)
 }
 
+// Outcome returns the text of a job or a run that has ended in a state, such as "failed".
+func Outcome(what, state, code, text string) string {
+	verb := " has "
+	if strings.HasPrefix(state, "cancel") {
+		verb = " was "
+	}
+	if code != "" {
+		state += " (" + code + ")"
+	}
+	if text != "" {
+		state += ": " + text
+	}
+	return Line(what + verb + state)
+}
+
 // Unquoted is Value without quotes if s is short and on one line.
 func Unquoted(s string) string {
 	if len(s) <= maxValue && !strings.ContainsAny(s, "\r\n") {

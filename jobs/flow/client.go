@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -42,20 +41,11 @@ type FailedError struct {
 }
 
 func (e *FailedError) Error() string {
-	text := fmt.Sprintf("flow: run %d has %s", e.Run, e.State)
-	if e.State == jobs.StateCancelled {
-		text = fmt.Sprintf("flow: run %d was %s", e.Run, e.State)
-	}
+	state := string(e.State)
 	if e.Step != "" {
-		text += ": step " + errtext.Value(e.Step)
+		state += ": step " + errtext.Value(e.Step)
 	}
-	if e.Code != "" {
-		text += " (" + e.Code + ")"
-	}
-	if e.Text != "" {
-		text += ": " + e.Text
-	}
-	return errtext.Line(text)
+	return errtext.Outcome(fmt.Sprintf("flow: run %d", e.Run), state, e.Code, e.Text)
 }
 
 // Client starts, reads, changes and awaits runs. Any number of goroutines may use a client.
@@ -195,14 +185,14 @@ func inTx[T any](ctx context.Context, c *Client, tx jobs.Querier, f func(on jobs
 // on returns the pool of tx if tx is a *sql.DB, or the client's pool if tx is nil. For any other
 // tx, isPool is false.
 func (c *Client) on(tx jobs.Querier) (pool pgdriver.Pool, isPool bool, err error) {
-	switch v := reflect.ValueOf(tx); {
+	switch {
 	case c == nil:
 		return pool, false, errors.New("client is nil: make one with NewClient")
 	case c.core.Err != nil:
 		return pool, false, c.core.Err
 	case tx == nil:
 		return c.core.DB, true, nil
-	case v.Kind() == reflect.Pointer && v.IsNil():
+	case pgdriver.IsNil(tx):
 		return pool, false, fmt.Errorf("tx is a nil %T: give a transaction, or the untyped nil", tx)
 	}
 	db, isPool := tx.(*sql.DB)
