@@ -43,14 +43,14 @@ func (w *Worker) Live() error { return w.probe().Live() }
 // Package health serves the errors to an orchestrator.
 //
 // The duration is not used. A job may be due for long without a fault, behind a cap or jobs of
-// higher priority. Watch Queues of ops.Jobs instead.
+// higher priority. Watch Queues of ops.Jobs instead. Refused of [QueueStatus] does not count.
 func (w *Worker) Ready(ctx context.Context, _ time.Duration) []error { return w.probe().Ready(ctx) }
 
 func (w *Worker) reasons() []error {
 	s := w.Status()
 	all := []error{s.CoordinationError, s.SettleError, runtime.LateHeartbeat(s.LastHeartbeat, w.cfg.heartbeatTimeout, "take its jobs for lost")}
 	for _, q := range s.Queues {
-		if q.LastError != nil {
+		if q.LastError != nil && q.Refused == 0 {
 			all = append(all, fmt.Errorf("claims of queue %q fail: %w", q.Name, q.LastError))
 		}
 		all = append(all, runtime.LostSlots(q.Overdue, q.Concurrency, fmt.Sprintf(" of queue %q", q.Name), q.OverdueSince))

@@ -70,16 +70,19 @@ func TestRefusedJobDelaysNoOther(t *testing.T) {
 			}
 			if c.refused != started { // which is claimed again, and then starts with its claim
 				s.until("the status to name the job", func() bool {
-					err := w.Status().Queues[0].LastError
-					return err != nil && strings.Contains(err.Error(), fmt.Sprintf("job %d:", bad)) && strings.Contains(err.Error(), "others go on")
+					q := w.Status().Queues[0]
+					return q.LastError != nil && q.Refused == 1 && strings.Contains(q.LastError.Error(), fmt.Sprintf("job %d:", bad)) && strings.Contains(q.LastError.Error(), "others go on")
 				})
+				if reasons := w.Ready(t.Context(), 0); len(reasons) > 0 {
+					t.Errorf("the worker is not ready: %v", reasons)
+				}
 				s.d.Exec(t, `DROP TRIGGER IF EXISTS refuse ON jobs`)
 				s.d.Exec(t, `UPDATE jobs SET attempt = 0 WHERE id = $1 AND attempt > 9`, bad)
 			}
 			if i := s.ended(bad); i.State != jobs.StateCompleted {
 				t.Errorf("the refused job is %s", i.State)
 			}
-			s.until("the status to be well again", func() bool { return w.Status().Queues[0].LastError == nil })
+			s.until("the status to be well again", func() bool { q := w.Status().Queues[0]; return q.LastError == nil && q.Refused == 0 })
 			if n, all := s.noted("refused %d", bad), len(s.notes()); n != all || n == 0 || n > 1 && c.refused != started {
 				t.Errorf("observers were told of %q", s.notes())
 			}

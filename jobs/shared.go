@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -54,8 +53,11 @@ func onLoop[T any](ctx context.Context, s *shared, f func(conn *sql.Conn) (T, er
 // failed records whether a statement of the loop has failed. Refused jobs stay recorded.
 func (s *shared) failed(err error) {
 	err = errtext.Of(err)
-	shown := cmp.Or(err, s.refused.Err())
-	s.change(func(q *QueueStatus) { q.LastError = shown })
+	shown, refused := s.refused.Err(), s.refused.Len()
+	if err != nil {
+		shown, refused = err, 0
+	}
+	s.change(func(q *QueueStatus) { q.LastError, q.Refused = shown, refused })
 	if shown == nil {
 		s.observers.End(about(observe.ConditionQueue, s.name))
 	} else {

@@ -194,6 +194,9 @@ func (r *Refused[K]) End() {
 	maps.DeleteFunc(r.of, func(_ K, one refusal) bool { return !since.Before(one.until) })
 }
 
+// Len returns the number of rows that are set aside.
+func (r *Refused[K]) Len() int { return len(r.of) }
+
 // Err returns an error about the rows that are set aside, nil if there are none.
 func (r *Refused[K]) Err() error {
 	if len(r.of) == 0 {

@@ -187,16 +187,16 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// A queue is not up while no jobs can be claimed from it, and slots that handlers keep which were
-// given up are lost.
+// A queue is not up while no jobs can be claimed from it. It is up if only some jobs cannot be. Slots
+// that handlers keep which were given up are lost.
 func TestQueueUp(t *testing.T) {
 	got := map[string]float64{}
-	sampleJobs(jobs.Status{State: observe.StateRunning, Queues: []jobs.QueueStatus{{Name: "a", Overdue: 2}, {Name: "b", LastError: errors.New("away")}}}, time.Now(), func(m *Metric, value float64, attributes ...string) {
+	sampleJobs(jobs.Status{State: observe.StateRunning, Queues: []jobs.QueueStatus{{Name: "a", Overdue: 2}, {Name: "b", LastError: errors.New("away")}, {Name: "c", LastError: errors.New("job 7"), Refused: 1}}}, time.Now(), func(m *Metric, value float64, attributes ...string) {
 		if m == jobsQueueUp || m == jobsLostSlots {
 			got[attributes[0]+" "+m.Name] = value
 		}
 	})
-	if fmt.Sprint(got) != "map[a pgfrontier.jobs.queue.slots.lost:2 a pgfrontier.jobs.queue.up:1 b pgfrontier.jobs.queue.slots.lost:0 b pgfrontier.jobs.queue.up:0]" {
+	if fmt.Sprint(got) != "map[a pgfrontier.jobs.queue.slots.lost:2 a pgfrontier.jobs.queue.up:1 b pgfrontier.jobs.queue.slots.lost:0 b pgfrontier.jobs.queue.up:0 c pgfrontier.jobs.queue.slots.lost:0 c pgfrontier.jobs.queue.up:1]" {
 		t.Errorf("the gauges are %v", got)
 	}
 }

@@ -99,7 +99,7 @@ func sampleJobs(s jobs.Status, now time.Time, sample Sample) {
 		sample(jobsRunning, float64(q.Running), q.Name)
 		sample(jobsLostSlots, float64(q.Overdue), q.Name)
 		sample(jobsPrefetched, float64(q.Prefetched), q.Name)
-		sample(jobsQueueUp, truth(q.LastError == nil), q.Name)
+		sample(jobsQueueUp, truth(q.LastError == nil || q.Refused > 0), q.Name)
 		sample(jobsPaused, truth(q.Paused), q.Name)
 		sample(jobsUnknown, float64(len(q.UnknownKinds)), q.Name)
 	}
