@@ -1,6 +1,7 @@
 package workertest_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -67,6 +68,28 @@ func TestCatchUpStopsAtFirstFailure(t *testing.T) {
 	}
 	if err := catchUp(t, d.DB, []consumer.Consumer{nil}); !errors.Is(err, worker.ErrInvalidConfig) {
 		t.Errorf("with a nil consumer: %v", err)
+	}
+}
+
+// A failed statement aborts the transaction, and does not end it.
+func TestCatchUpReturnsErrorOfStatement(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	appendEvents(t, d.DB, event("Order", "a"))
+	for driver, db := range map[string]*sql.DB{"pgx": d.DB, "lib/pq": d.OpenPQ(t)} {
+		for says, sequel := range map[string]error{"division by zero": nil, "PostgreSQL has aborted the transaction": errSwallowed} {
+			err := catchUp(t, db, []consumer.Consumer{swallowing{&counter{name: "c", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+				_, err := tx.ExecContext(ctx, `SELECT 1/0`)
+				return cmp.Or(sequel, err)
+			}}}})
+			if !errors.Is(err, worker.ErrConsecutiveFailures) || errors.Is(err, worker.ErrTransactionEnded) || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: got %v, want %q", driver, err, says)
+			}
+		}
+	}
+	appendEvents(t, d.DB, event("Order", "end"))
+	if err := catchUp(t, d.DB, []consumer.Consumer{ender("commits, then fails a statement", sequels["returns an error"])}); !errors.Is(err, worker.ErrTransactionEnded) {
+		t.Errorf("a commit before the failed statement: %v", err)
 	}
 }
 

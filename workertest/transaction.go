@@ -1,6 +1,7 @@
 package workertest
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -20,9 +21,10 @@ import (
 // transaction is a transaction that a handler receives and must not end. Its id distinguishes
 // it from later transactions, with every driver.
 type transaction struct {
-	tx   *sql.Tx
-	conn *sql.Conn // on which it runs
-	id   string
+	tx     *sql.Tx
+	conn   *sql.Conn // on which it runs
+	id     string
+	shared bool // with a worker, which rolls it back itself
 }
 
 func number(ctx context.Context, tx *sql.Tx, conn *sql.Conn) (*transaction, error) {
@@ -62,6 +64,8 @@ func (t *transaction) check(ctx context.Context, err error) error {
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case aborted && t.shared:
+		return cmp.Or(err, errSwallowed) // the worker checks an aborted transaction
 	case aborted:
 		_ = t.tx.Rollback() // the rollback lets ending read the transaction's status
 	case failed != nil && !errors.Is(failed, sql.ErrTxDone):
@@ -72,15 +76,14 @@ func (t *transaction) check(ctx context.Context, err error) error {
 	case failed != nil:
 		return errtext.Join(err, failed)
 	case aborted && how != committed:
-		if err == nil {
-			err = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
-		}
-		return err
+		return cmp.Or(err, errSwallowed)
 	case err != nil:
 		return fmt.Errorf("%w: it was %s; the handler returned: %w", worker.ErrTransactionEnded, how, err)
 	}
 	return fmt.Errorf("%w: it was %s", worker.ErrTransactionEnded, how)
 }
+
+var errSwallowed = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
 
 const committed = "committed"
 
@@ -192,6 +195,7 @@ func (w *watched) call(ctx context.Context, tx *sql.Tx, handle func() error) (er
 		if t, err = number(ctx, tx, conn); err != nil {
 			return err
 		}
+		t.shared = true
 		w.mu.Lock()
 		w.last[d.Partition] = t
 		w.mu.Unlock()
