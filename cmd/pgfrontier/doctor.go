@@ -81,6 +81,8 @@ var (
 		{"positions", (*patient).positions, false},
 		{"sequences", (*patient).sequences, true},
 		{"indexes", (*patient).indexes, true},
+		{"drift", (*patient).drift, true},
+		{"triggers", (*patient).triggers, true},
 		{"visibility", (*patient).visibility, false},
 		{"transactions", (*patient).transactions, false},
 		{"prepared", (*patient).prepared, false},

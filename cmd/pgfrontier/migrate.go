@@ -79,11 +79,19 @@ func (a *app) migrateCheckVerb() *cobra.Command {
 			if err != nil && !errors.Is(err, migrations.ErrNotApplied) && !errors.Is(err, migrations.ErrNewerVersion) {
 				return err
 			}
-			said := "ok"
+			said, drift := "ok", []string{}
 			if err != nil {
 				said = clean(err.Error())
+			} else if says, remedies, err := findDrift(ctx, db, config.Names); err != nil {
+				return err
+			} else {
+				for i := range says {
+					drift = append(drift, clean(says[i]+": "+remedies[i]))
+				}
 			}
-			if printed := a.print(object{"ok": err == nil, "reason": said}, func() string { return said + "\n" }); printed != nil {
+			if printed := a.print(object{"ok": err == nil, "reason": said, "drift": drift}, func() string {
+				return strings.Join(append([]string{said}, drift...), "\n") + "\n"
+			}); printed != nil {
 				return printed
 			}
 			if err != nil {

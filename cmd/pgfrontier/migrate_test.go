@@ -25,6 +25,8 @@ func TestMigrate(t *testing.T) {
 	s.expect(t, exitDone, words("migrate up --jobs"), "jobs")
 	s.expect(t, exitDone, words("migrate check --jobs"))
 	s.expect(t, exitDone, words("status"), "no consumer has run yet")
+	s.Exec(t, `DROP INDEX jobs_claim_idx`)
+	s.expect(t, exitDone, words("migrate check --jobs"), `"jobs" has no index on (queue, priority, run_at, id), so statements read the whole table: CREATE INDEX CONCURRENTLY "jobs_claim_idx"`)
 	s.Exec(t, `UPDATE consumer_checkpoints_schema SET version = 1000, applied = 1000`)
 	s.expect(t, exitRefused, words("migrate check"), "newer")
 }
