@@ -29,7 +29,7 @@ type Queue struct {
 func New(t tables.Jobs) *Queue {
 	newJobs, ends := ChannelsSQL(t)
 	values := sqltext.Names(t, sqltext.Values{
-		"sequence": ident.Literal(t.Jobs.SQL()), "new_jobs": newJobs, "ends": ends, "most_attempts": strconv.Itoa(maxAttempts),
+		"sequence": ident.Literal(t.Jobs.SQL()), "history_name": ident.Literal(t.History.String()), "new_jobs": newJobs, "ends": ends, "most_attempts": strconv.Itoa(maxAttempts),
 		"timeout": liveness.TimeoutSQL("o", "interval '30 seconds'"), "open": "{open}", "limit": "{limit}", "ids": "{ids}", "condition": "{condition}",
 	})
 	r := func(name string) string { return texts.Statement(name, values) }

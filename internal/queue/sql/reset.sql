@@ -9,6 +9,7 @@
 ), past AS (
 	INSERT INTO {history} ({kept}, {held}, state, code, error)
 	SELECT {kept}, {held}, final, 'WORKER_LOST', 'each worker that ran it was lost, ' || resets + 1 || ' times' FROM gone
+	RETURNING 1
 ), back AS (
 	UPDATE {jobs} AS j SET {freed}, resets = j.resets + (l.started_at IS NOT NULL)::int,
 		run_at = CASE WHEN l.started_at IS NULL THEN j.run_at ELSE clock_timestamp() + random() * 2 ^ least(j.resets, 8) * interval '1 second' END
@@ -19,4 +20,5 @@
 	SELECT id, attempt, claim, claimed_by, started_at, 'lost', 'WORKER_LOST' FROM back
 	ON CONFLICT (job_id, attempt) DO NOTHING
 ), {told}
+SELECT 0, 0 {dropped} UNION ALL
 SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM gone) WHERE (SELECT count(*) FROM told) >= 0

@@ -32,3 +32,4 @@ WITH d AS MATERIALIZED (
 	WHERE a.job_id = ANY (ARRAY(SELECT id FROM back WHERE attempt > {most_attempts})) AND a.job_id = b.id AND a.attempt = b.attempt - {most_attempts}
 )
 SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 AND {bounded} UNION ALL SELECT id, 'available' FROM back
+UNION ALL SELECT 0, '' {dropped}
