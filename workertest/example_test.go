@@ -85,3 +85,38 @@ func ExampleCatchUp() {
 	// caught up: <nil>
 	// as expected: <nil>
 }
+
+// Cached keeps its total in memory, which is a mistake.
+type Cached struct{ cents int }
+
+func (*Cached) Name() string { return "cached_v1" }
+
+func (c *Cached) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	c.cents += 100
+	_, err := tx.ExecContext(ctx, `UPDATE totals SET cents = $1::int`, c.cents)
+	return err
+}
+
+// Faults do not change what a correct consumer writes. The error for another one names the cause.
+func ExampleStorm() {
+	ctx := context.Background() // t.Context(), in a test
+	var o workertest.StormOptions
+	o.Seed = 1 // leave it out in a test, to have other faults in each run
+	o.Model = []string{`SELECT cents FROM totals`}
+	for i := range 40 {
+		placed := event("Order", fmt.Sprint("order-", i%10))
+		placed.Payload = []byte(`{"cents": 100}`)
+		o.Events = append(o.Events, placed)
+	}
+	for _, create := range []func() consumer.Consumer{
+		func() consumer.Consumer { return Totals{} },
+		func() consumer.Consumer { return new(Cached) },
+	} {
+		db, drop := database()
+		fmt.Println(workertest.Storm(ctx, db, newStore(), create, o))
+		drop()
+	}
+	// Output:
+	// <nil>
+	// workertest: Storm of consumer "cached_v1" with Seed 1: a run with rollbacks and restarts differs from the first: Model[0]: missing {"cents":4000}, unexpected {"cents":800}: the consumer keeps state in memory, which a rollback does not undo and a restart loses: read the state through tx
+}

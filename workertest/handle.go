@@ -1,14 +1,13 @@
-// Package workertest runs consumers and the handlers of jobs in an application's tests. The
-// tests need a real database with the tables of package migrations.
+// Package workertest runs consumers and the handlers of jobs in an application's tests, on a real
+// database with the tables of package migrations.
 //
 // [Handle] calls a consumer with given events, and rolls its changes back. [CatchUp] runs a
-// worker until the consumers have handled all events of the log.
+// worker until the consumers have handled all events of the log. [Storm] does so under
+// faults, and compares the read model.
 //
 // [HandleJob] calls a handler of jobs with given arguments, and returns the job's outcome.
 // [Drain] runs a worker until all due jobs have ended. [Enqueued] lists the jobs of a
 // transaction or a database.
-//
-// The functions return errors and do not import package testing.
 package workertest
 
 import (

@@ -107,9 +107,14 @@ func (t *transaction) ending(ctx context.Context, next string) (how string, err 
 // watched checks every call of a consumer's handler.
 type watched struct {
 	consumer.Consumer
-	mu   sync.Mutex
-	last map[string]*transaction // of each unit: no two calls of a unit run at the same time
+	around around          // nil: call the handler
+	start  *consumer.Start // nil: the consumer's own
+	mu     sync.Mutex
+	last   map[string]*transaction // of each unit: no two calls of a unit run at the same time
 }
+
+// around calls a handler with events, in the transaction t.
+type around func(ctx context.Context, t *transaction, events []store.PersistedEvent, handle func() error) error
 
 // watchedBatch is watched for a BatchConsumer.
 type watchedBatch struct {
@@ -126,29 +131,38 @@ func (p inParts) Partitions() consumer.Partitions { return p.of.Partitions() }
 func watch(consumers []consumer.Consumer) []consumer.Consumer {
 	all := make([]consumer.Consumer, len(consumers))
 	for i, c := range consumers {
-		bulk, isBulk := c.(consumer.BatchConsumer)
-		parts, isParts := c.(consumer.Partitioned)
-		w := &watched{Consumer: c, last: map[string]*transaction{}}
-		switch v := reflect.ValueOf(c); {
-		case !v.IsValid(), v.Kind() == reflect.Pointer && v.IsNil():
-			all[i] = c // the worker refuses it
-		case isBulk && isParts:
-			all[i] = struct {
-				*watchedBatch
-				inParts
-			}{&watchedBatch{w, bulk}, inParts{parts}}
-		case isBulk:
-			all[i] = &watchedBatch{w, bulk}
-		case isParts:
-			all[i] = struct {
-				*watched
-				inParts
-			}{w, inParts{parts}}
-		default:
-			all[i] = w
+		if all[i] = c; !isNil(c) { // the worker refuses nil
+			all[i] = watchOne(c, nil, nil)
 		}
 	}
 	return all
+}
+
+func isNil(c consumer.Consumer) bool {
+	v := reflect.ValueOf(c)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// watchOne wraps c. The result has the same optional interfaces as c.
+func watchOne(c consumer.Consumer, f around, start *consumer.Start) consumer.Consumer {
+	bulk, isBulk := c.(consumer.BatchConsumer)
+	parts, isParts := c.(consumer.Partitioned)
+	w := &watched{Consumer: c, around: f, start: start, last: map[string]*transaction{}}
+	switch {
+	case isBulk && isParts:
+		return struct {
+			*watchedBatch
+			inParts
+		}{&watchedBatch{w, bulk}, inParts{parts}}
+	case isBulk:
+		return &watchedBatch{w, bulk}
+	case isParts:
+		return struct {
+			*watched
+			inParts
+		}{w, inParts{parts}}
+	}
+	return w
 }
 
 func (w *watched) AggregateTypes() []string {
@@ -159,6 +173,9 @@ func (w *watched) AggregateTypes() []string {
 }
 
 func (w *watched) StartAt() consumer.Start {
+	if w.start != nil {
+		return *w.start
+	}
 	if s, ok := w.Consumer.(consumer.Starter); ok {
 		return s.StartAt()
 	}
@@ -170,11 +187,11 @@ func (w *watched) Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggrega
 	if !ok {
 		return nil
 	}
-	return w.call(ctx, tx, func() error { return f.Forget(ctx, tx, aggregateType, aggregateID) })
+	return w.call(ctx, tx, nil, func() error { return f.Forget(ctx, tx, aggregateType, aggregateID) })
 }
 
 func (w *watched) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
-	err := w.call(ctx, tx, func() error { return w.Consumer.Handle(ctx, tx, e) })
+	err := w.call(ctx, tx, []store.PersistedEvent{e}, func() error { return w.Consumer.Handle(ctx, tx, e) })
 	if errors.Is(err, worker.ErrTransactionEnded) {
 		return fmt.Errorf("at position %d: %w", e.GlobalPosition, err) // with lib/pq, the error of the worker lacks the position
 	}
@@ -182,10 +199,11 @@ func (w *watched) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent
 }
 
 func (w *watchedBatch) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
-	return w.call(ctx, tx, func() error { return w.bulk.HandleBatch(ctx, tx, events) })
+	return w.call(ctx, tx, events, func() error { return w.bulk.HandleBatch(ctx, tx, events) })
 }
 
-func (w *watched) call(ctx context.Context, tx *sql.Tx, handle func() error) (err error) {
+// call calls a handler with events, or Forget with none.
+func (w *watched) call(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent, handle func() error) (err error) {
 	d, _ := consumer.Info(ctx)
 	w.mu.Lock()
 	t := w.last[d.Partition]
@@ -200,5 +218,8 @@ func (w *watched) call(ctx context.Context, tx *sql.Tx, handle func() error) (er
 		w.last[d.Partition] = t
 		w.mu.Unlock()
 	}
-	return t.call(ctx, handle)
+	if w.around == nil || events == nil {
+		return t.call(ctx, handle)
+	}
+	return t.call(ctx, func() error { return w.around(ctx, t, events, handle) })
 }
