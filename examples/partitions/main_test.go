@@ -1,10 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/pgfrontier/worker/examples/internal/program"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+	"github.com/pgfrontier/worker/workertest"
 )
 
 func TestMain(m *testing.M) { program.Main(m, main) }
@@ -19,4 +24,18 @@ func TestPartitions(t *testing.T) {
 	}
 	p.Await(t, `^parts: 8, events: 1200 of 1200$`)
 	p.Interrupt(t)
+}
+
+// Neither splits and merges nor crashes change the points.
+func TestPointsUnderFaults(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, `CREATE TABLE points (customer TEXT PRIMARY KEY, events BIGINT NOT NULL)`)
+	o := workertest.StormOptions{Model: []string{`SELECT * FROM points`}, Limit: pgtest.Patience}
+	for i := range 20 {
+		o.Events = append(o.Events, store.Event{AggregateType: "Customer", AggregateID: fmt.Sprint("customer-", i%10), EventType: "PointsEarned"})
+	}
+	events := storepostgres.NewStore(storepostgres.DefaultStoreConfig())
+	if err := workertest.Storm(t.Context(), d.DB, events, func() consumer.Consumer { return Points{} }, o); err != nil {
+		t.Error(err)
+	}
 }
