@@ -118,5 +118,5 @@ func ExampleStorm() {
 	}
 	// Output:
 	// <nil>
-	// workertest: Storm of consumer "cached_v1" with Seed 1: a run with rollbacks and restarts differs from the first: Model[0]: missing {"cents":4000}, unexpected {"cents":800}: the consumer keeps state in memory, which a rollback does not undo and a restart loses: read the state through tx
+	// workertest: Storm of consumer "cached_v1" with Seed 1: a run with rollbacks and restarts differs from the first: Model[0]: missing {"cents":4000}, unexpected {"cents":800}: the consumer keeps state in memory, which a rollback does not undo and a restart loses, or depends on the size of batches: read the state through tx
 }

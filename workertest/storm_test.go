@@ -330,7 +330,7 @@ func TestStormFindsMistakes(t *testing.T) {
 			return func(_ *stormed, ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 				return set(ctx, tx, e.AggregateID, rand.Int64N(1e9))
 			}
-		}, says: "such as time.Now, random numbers"},
+		}, says: "such as time.Now, now(), random numbers"},
 		"assumes global order": {handle: func(*sql.DB) stormHandle {
 			return func(_ *stormed, ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 				return set(ctx, tx, "last", e.GlobalPosition)

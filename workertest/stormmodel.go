@@ -82,8 +82,8 @@ func without(a, b []string) (rest []string) {
 // The hints name the probable causes of a difference.
 const (
 	hintPool   = "Handle uses the pool: execute every statement through tx"
-	hintRandom = "the rows depend on more than the events, such as time.Now, random numbers, the order of a map, a sequence, or a variable of the package: derive them from the event, or leave the column out of Model"
-	hintMemory = "the consumer keeps state in memory, which a rollback does not undo and a restart loses: read the state through tx"
+	hintRandom = "the rows depend on more than the events, such as time.Now, now(), random numbers, the order of a map, a sequence, or a variable of the package: derive them from the event, or leave the column out of Model"
+	hintMemory = "the consumer keeps state in memory, which a rollback does not undo and a restart loses, or depends on the size of batches: read the state through tx"
 	hintOrder  = "the rows depend on the order of events of different aggregates, and late commits change this order: accept any order, name the cause in CausationID if an event always follows another, or use worker.WithGapPolicy(worker.GapWait)"
 )
 
