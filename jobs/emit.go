@@ -13,7 +13,8 @@ import (
 )
 
 // EmitAs names the emitter of [Client.EnqueueFor]. By default the emitter is the consumer. A copy
-// of a consumer under another name continues as the same emitter if both give the same name.
+// of a consumer under another name continues as the same emitter if both give the same name. A
+// consumer that was renamed by [ops.Operator.Rename] continues as the same emitter without EmitAs.
 func EmitAs(emitter string) EnqueueOption {
 	return enqueueOption(func(e *enqueueSpec) {
 		e.emitAs = emitter

@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // Roles names the database roles of a deployment. A name is quoted, so its capital letters are
@@ -46,11 +47,16 @@ func Grants(c *Config, r Roles) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	jobs, err := c.jobs()
+	if err != nil {
+		return "", err
+	}
 	return s.grantText(grantsHeader, "Roles", []grantee{
 		{"Writer", r.Writer, "appends events, and nothing else", s.writerNeeds(), ""},
 		{"Worker", r.Worker, "runs consumers, whose handlers need more", s.workerNeeds(),
 			"\n-- To see what a transaction of another role does that holds back the log.\n" + grantStats(r.Worker) + ";\n"},
-		{"Operator", r.Operator, "does what package ops does", s.operatorNeeds(), ""},
+		{"Operator", r.Operator, "does what package ops does", s.operatorNeeds(),
+			grantIfThere("To rename a consumer that enqueues jobs, if there are any.", emitterNeeds(jobs), r.Operator)},
 		{"Reader", r.Reader, "reads events, and how consumers stand", s.readerNeeds(), ""},
 	})
 }
@@ -118,10 +124,8 @@ func (s schema) grants(needs []rights.Need, role string) []string {
 			switch p := n.Privilege; {
 			case n.Serial != "":
 				sequences = append(sequences, fmt.Sprintf("GRANT %s ON SEQUENCE %s TO %s", p, ident.Table{Schema: t.Schema, Name: t.sequenceName()}.SQL(), ident.Quote(role)))
-			case len(n.Columns) > 0:
-				privileges[n.Table] = append(privileges[n.Table], p+" ("+strings.Join(n.Columns, ", ")+")")
 			default:
-				privileges[n.Table] = append(privileges[n.Table], p)
+				privileges[n.Table] = append(privileges[n.Table], privilege(n))
 			}
 		}
 		if p := privileges[t.SQL()]; len(p) > 0 {
@@ -134,6 +138,26 @@ func (s schema) grants(needs []rights.Need, role string) []string {
 		schemas[i] = grantSchema(name, role)
 	}
 	return slices.Concat(schemas, tables, sequences)
+}
+
+// privilege returns a need as GRANT names it.
+func privilege(n rights.Need) string {
+	if len(n.Columns) == 0 {
+		return n.Privilege
+	}
+	return n.Privilege + " (" + strings.Join(n.Columns, ", ") + ")"
+}
+
+// grantIfThere grants a role privileges on tables of another schema, if they exist.
+func grantIfThere(comment string, needs []rights.Need, role string) string {
+	var b strings.Builder
+	b.WriteString("\n-- " + comment + "\n")
+	for _, n := range needs {
+		b.WriteString(do(fmt.Sprintf(`IF to_regclass(%[1]s) IS NOT NULL THEN
+    EXECUTE (SELECT format('GRANT USAGE ON SCHEMA %%s TO %%I', relnamespace::regnamespace, %[2]s) FROM pg_class WHERE oid = to_regclass(%[1]s)); EXECUTE format('GRANT %[3]s ON %%s TO %%I', to_regclass(%[1]s), %[2]s); END IF;`,
+			ident.Literal(n.Table), ident.Literal(role), privilege(n))) + ";\n")
+	}
+	return b.String()
 }
 
 // grantSchema lets a role find tables. Tables without a schema were created in the first schema
@@ -179,16 +203,28 @@ func whole(all []rights.Need) []rights.Need {
 func (s schema) operatorNeeds() []rights.Need {
 	return slices.Concat(
 		rights.On(s.Events, "SELECT"), sequence(s.Events, positionColumn, "SELECT"),
-		rights.On(s.Checkpoints, "SELECT", "UPDATE", "DELETE"),
+		rights.On(s.Checkpoints, "SELECT", "INSERT", "UPDATE", "DELETE"),
 		rights.On(s.Assignments, "SELECT", "DELETE"),
-		rights.On(s.Nodes, "SELECT"), []rights.Need{{Table: s.Nodes.SQL(), Privilege: "UPDATE", Columns: []string{"consumers", "drain_requested_at"}}},
+		rights.On(s.Nodes, "SELECT"), columns(s.Nodes, "UPDATE", "consumers", "drain_requested_at"),
 		rights.On(s.Stopped, "SELECT"),
 		rights.On(s.GapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.GapSkips, idColumn, "USAGE"),
 		rights.On(s.DeadLetters, "SELECT", "INSERT", "UPDATE", "DELETE"),
-		rights.On(s.Operations, "SELECT", "INSERT"), sequence(s.Operations, idColumn, "USAGE"),
+		rights.On(s.Operations, "SELECT", "INSERT"), columns(s.Operations, "UPDATE", "consumer_name"), sequence(s.Operations, idColumn, "USAGE"),
 		rights.On(s.Settled, "SELECT"),
 		rights.On(s.record, "SELECT"), // Check reads it
 		rights.On(s.Changes, "SELECT", "INSERT", "UPDATE"))
+}
+
+// emitterNeeds returns the needs of an operator who renames a consumer that enqueues jobs.
+func emitterNeeds(t tables.Jobs) (all []rights.Need) {
+	for _, table := range []ident.Table{t.EmittedThrough, t.Emitted} {
+		all = append(append(all, rights.On(table, "SELECT")...), columns(table, "UPDATE", "emitter")...)
+	}
+	return all
+}
+
+func columns(t ident.Table, privilege string, columns ...string) []rights.Need {
+	return []rights.Need{{Table: t.SQL(), Privilege: privilege, Columns: columns}}
 }
 
 func (s schema) readerNeeds() []rights.Need {

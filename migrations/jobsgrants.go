@@ -1,11 +1,8 @@
 package migrations
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
-	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/rights"
 )
 
@@ -48,20 +45,8 @@ func JobsGrants(c *Config, r JobsRoles) (string, error) {
 	}
 	return s.grantText(grantsHeader, "JobsRoles", []grantee{
 		{"Client", r.Client, "enqueues jobs, reads their outcomes, and cancels them", whole(rights.JobsClient(jobs)), ""},
-		{"Worker", r.Worker, "runs jobs, whose handlers need more", whole(append(rights.JobsWorker(jobs, true), rights.JobsFlows(jobs)...)), emitters(whole(rights.JobsEmitters(events)), r.Worker)},
+		{"Worker", r.Worker, "runs jobs, whose handlers need more", whole(append(rights.JobsWorker(jobs, true), rights.JobsFlows(jobs)...)), grantIfThere("To see how far consumers are that enqueue jobs, if there are any.", whole(rights.JobsEmitters(events)), r.Worker)},
 		{"Operator", r.Operator, "does what ops.Jobs does", slices.Concat(whole(rights.JobsOperator(jobs)), rights.JobsMarks(jobs), rights.On(s.record, "SELECT")), ""},
 		{"Reader", r.Reader, "reads all about jobs, arguments and results included", s.readAll(), ""},
 	})
-}
-
-// emitters grants a role SELECT on the existing tables of consumers.
-func emitters(needs []rights.Need, role string) string {
-	var b strings.Builder
-	b.WriteString("\n-- To see how far consumers are that enqueue jobs, if there are any.\n")
-	for _, n := range needs {
-		b.WriteString(do(fmt.Sprintf(`IF to_regclass(%[1]s) IS NOT NULL THEN
-    EXECUTE (SELECT format('GRANT USAGE ON SCHEMA %%s TO %%I', relnamespace::regnamespace, %[2]s) FROM pg_class WHERE oid = to_regclass(%[1]s)); EXECUTE format('GRANT %[3]s ON %%s TO %%I', to_regclass(%[1]s), %[2]s); END IF;`,
-			ident.Literal(n.Table), ident.Literal(role), n.Privilege)) + ";\n")
-	}
-	return b.String()
 }

@@ -31,6 +31,10 @@ type Consumer struct {
 	OpenRanges  int64     // ranges of positions that it has passed in doubt
 	DeadLetters int64
 
+	// RenamedTo is the new name of a renamed consumer. The other fields then describe the row that
+	// is left under the old name, without a position. See Rename. Empty: it was not renamed.
+	RenamedTo string
+
 	Scope *Scope // of the code that runs it, or ran it last; if it is split, of its first unit; nil: not recorded
 
 	Units  []Unit // of a split consumer, in order; empty: it is not split
@@ -59,7 +63,7 @@ func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 		c := &r.Consumer
 		to := []any{&c.Name, &c.Position, &c.HeadLag, pgdriver.Duration(&c.OldestAge), &c.Revision, pgdriver.UTC(&c.UpdatedAt)}
 		to = append(to, pauseInto(&c.Paused)...)
-		return append(to, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, pgdriver.Destination(func(column any) error {
+		return append(to, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, &c.RenamedTo, pgdriver.Destination(func(column any) error {
 			if pgdriver.JSON(&c.Scope).Scan(column) != nil { // a worker that reads it ends, and names the consumer
 				c.Scope = nil
 			}
@@ -84,7 +88,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 		n := len(all)
 		if !ok || slots == partition.All || n == 0 || all[n-1].Name != name {
 			if r.split {
-				r.Consumer = Consumer{Name: r.Name, Fixed: r.Fixed, UpdatedAt: r.UpdatedAt, Revision: r.Revision}
+				r.Consumer = Consumer{Name: r.Name, Fixed: r.Fixed, UpdatedAt: r.UpdatedAt, Revision: r.Revision, RenamedTo: r.RenamedTo}
 			}
 			all = append(all, r.Consumer)
 			continue
@@ -110,6 +114,9 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 	}
 	for i := range all {
 		all[i].Revision = all[i].revision(all[i].Revision)
+		if all[i].RenamedTo != "" {
+			all[i].Position, all[i].Units = 0, nil
+		}
 	}
 	return all
 }

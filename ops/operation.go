@@ -35,6 +35,7 @@ const (
 	KindDiscard Kind = "discard" // a dead letter
 	KindReplay  Kind = "replay"  // an aggregate
 	KindRetire  Kind = "retire"
+	KindRename  Kind = "rename"
 	// A worker records KindScope when its build selects other types than the build before.
 	// KindReplayTypes delivers the events that were passed without the types.
 	KindScope       Kind = "scope"

@@ -43,6 +43,10 @@ func New(db *sql.DB, opts ...Option) (*Operator, error) {
 		return nil, errors.New("ops: db is nil: open the database of the workers with sql.Open")
 	}
 	t, err := tables.Parse(configured(opts))
+	var jobs tables.Jobs
+	if err == nil {
+		jobs, err = tables.ParseJobs(configured(opts))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ops: WithNames: %w", err)
 	}
@@ -61,7 +65,7 @@ SELECT $5::text, $1::text, $2::jsonb, $3::text, $4::text, clock_timestamp()
 RETURNING id, detail::text, created_at`,
 		object:  func(on Operation) []any { return []any{on.Consumer} },
 		workers: t.Nodes, stopped: t.Stopped, draining: `draining`, serials: serial.Consumers(t),
-	}, t: t, sql: newStatements(t)}.under(nil), nil
+	}, t: t, sql: newStatements(t), emitted: jobs.Emitted, emittedThrough: jobs.EmittedThrough}.under(nil), nil
 }
 
 // under returns an Operator whose changes are made as dry tells. If dry is nil, they are committed.

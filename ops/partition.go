@@ -24,7 +24,10 @@ func (o *Operator) Partition(ctx context.Context, consumer string, n int, by By)
 	v := onConsumer(KindPartition, consumer, by)
 	return o.change(ctx, v, errtext.Join(checkConsumer(consumer), invalid), func(tx *sql.Tx) (int64, error) {
 		c := o.in(tx)
-		_, _, err := c.lockOwn(ctx, consumer)
+		own, _, err := c.lockOwn(ctx, consumer)
+		if err == nil {
+			err = refuseRenamed(ctx, c, consumer, own.position)
+		}
 		if err == nil {
 			err = c.checkRevision(ctx, consumer)
 		}

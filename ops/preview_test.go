@@ -122,7 +122,7 @@ func TestPreviewMatchesChange(t *testing.T) {
 		position := rapid.Int64Range(-1, 9).Draw(rt, "position")
 		limit := rapid.IntRange(1, 3).Draw(rt, "limit")
 		f := ops.DeadLetterFilter{EventType: rapid.SampledFrom([]string{"", "T0", "T1"}).Draw(rt, "type")}
-		name := rapid.SampledFrom([]string{"pause", "resume", "reset", "skip", "retry", "discard", "retry where", "discard where", "partition", "retire", "replay"}).Draw(rt, "change")
+		name := rapid.SampledFrom([]string{"pause", "resume", "reset", "skip", "retry", "discard", "retry where", "discard where", "partition", "retire", "rename", "replay"}).Draw(rt, "change")
 		aggregate := fmt.Sprint("a", rapid.IntRange(0, 8).Draw(rt, "aggregate"))
 		var n int64
 		change := func(o *ops.Operator) (err error) {
@@ -147,6 +147,8 @@ func TestPreviewMatchesChange(t *testing.T) {
 				err = o.Partition(ctx, consumer, limit-1, by)
 			case "retire":
 				err = o.Retire(ctx, consumer, by)
+			case "rename":
+				err = o.Rename(ctx, consumer, "d", by)
 			case "replay":
 				err = o.Replay(ctx, consumer, "Order", aggregate, by)
 			}
@@ -204,7 +206,7 @@ func TestPreviewMatchesChange(t *testing.T) {
 			seen["refused"]++
 		}
 	}))
-	expectSeen(t, seen, 11)
+	expectSeen(t, seen, 12)
 }
 
 // expectSeen fails the test if a longer run has not reached every change.

@@ -176,11 +176,12 @@ SELECT coalesce(scope::text, '') FROM `+c.t.Checkpoints.SQL()+` WHERE split_at I
 }
 
 // steps reads the operations since the consumer's start that decided which events were delivered.
+// A retirement of what a Rename has left does not end the consumer.
 func (c consumerTx) steps(ctx context.Context, name string) (steps []scope.Step, err error) {
 	type row struct{ unit, kind, detail string }
 	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *row) []any { return []any{&r.unit, &r.kind, &r.detail} }), `
 SELECT consumer_name, operation, detail::text FROM `+c.t.Operations.SQL()+`
-WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'reset', 'repair', 'replay types', 'retire') ORDER BY id`, name)
+WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'reset', 'repair', 'replay types', 'retire') AND detail->>'renamed_to' IS NULL ORDER BY id`, name)
 	if err != nil {
 		return nil, fmt.Errorf("read what was done to it: %w", err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// RegisteredError refuses a Retire of a consumer for which a worker has code.
+// RegisteredError refuses a Retire or a Rename of a consumer for which a worker has code.
 type RegisteredError struct {
 	Worker    uuid.UUID
 	Host      string
@@ -32,19 +32,27 @@ func (e *RegisteredError) Error() string {
 //
 // Retire refuses with a [RegisteredError] while a worker has code for the consumer. A worker whose
 // last heartbeat is older than a day is dead, since a day is the longest HeartbeatTimeout.
+//
+// Under the old name of a renamed consumer, Retire removes what [Operator.Rename] has left.
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 	v := onConsumer(KindRetire, consumer, by)
 	return o.change(ctx, v, checkConsumer(consumer), func(tx *sql.Tx) (int64, error) {
 		c := o.in(tx)
-		units, err := c.lock(ctx, consumer)
+		units, err := c.lockUnits(ctx, consumer)
+		if err == nil {
+			err = c.checkRevision(ctx, consumer)
+		}
 		if err == nil {
 			err = c.unregistered(ctx, consumer)
 		}
 		if err != nil {
 			return 0, err
 		}
-		detail, err := c.remove(ctx, consumer, furthest(units))
-		if err != nil {
+		detail := retireDetail{Position: furthest(units)}
+		if detail.RenamedTo, err = renamedTo(ctx, c, consumer, detail.Position); err != nil {
+			return 0, err
+		}
+		if err := c.remove(ctx, consumer, &detail); err != nil {
 			return 0, err
 		}
 		return o.record(ctx, tx, v.Operation, detail)
@@ -74,25 +82,32 @@ type retireDetail struct {
 	Position    int64 `json:"position"`
 	Audit       int64 `json:"audit_rows_deleted"`
 	DeadLetters int64 `json:"dead_letters_deleted"`
+
+	RenamedTo string `json:"renamed_to,omitempty"` // the row was left by a Rename
 }
 
 // remove deletes the rows of the consumer, and of all its present and former units.
-func (c consumerTx) remove(ctx context.Context, consumer string, position int64) (d retireDetail, err error) {
-	d.Position = position
+func (c consumerTx) remove(ctx context.Context, consumer string, d *retireDetail) (err error) {
 	const its = ` WHERE consumer_name = $1::text OR ` + unitsOf
 	for _, s := range []struct {
 		what, query string
 		rows        *int64
 	}{
-		{"forget that dead workers had code for it", `UPDATE ` + c.t.Nodes.SQL() + ` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, new(int64)},
 		{"delete its assignment", `DELETE FROM ` + c.t.Assignments.SQL() + its, new(int64)},
 		{"delete its rows of the audit", `DELETE FROM ` + c.t.GapSkips.SQL() + its, &d.Audit},
 		{"delete its dead letters", `DELETE FROM ` + c.t.DeadLetters.SQL() + its, &d.DeadLetters},
 		{"delete its checkpoint", `DELETE FROM ` + c.t.Checkpoints.SQL() + its, new(int64)},
 	} {
 		if *s.rows, err = exec(ctx, c.tx, s.what, s.query, consumer); err != nil {
-			return d, err
+			return err
 		}
 	}
-	return d, nil
+	return forgetDead(ctx, c, consumer)
+}
+
+// forgetDead removes the consumer's name from the registrations of dead workers.
+func forgetDead(ctx context.Context, c consumerTx, consumer string) error {
+	_, err := exec(ctx, c.tx, "forget that dead workers had code for it", `
+UPDATE `+c.t.Nodes.SQL()+` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, consumer)
+	return err
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -19,6 +21,8 @@ type consumerCore struct {
 	t        tables.Tables
 	sql      statements
 	revision *int64 // revision that the consumer must have; nil: any
+
+	emitted, emittedThrough ident.Table // of jobs; they may not exist
 }
 
 // consumerTx is the transaction of a change of a consumer, with the statements that it executes.
@@ -90,9 +94,13 @@ type locked struct {
 // lock takes the consumer's own row first. Splits and merges lock this row, too, so the units
 // do not change.
 //
-// lock refuses a consumer that has another revision than the one of IfRevision.
+// lock refuses a consumer that was renamed, and one that has another revision than the one of
+// IfRevision.
 func (c consumerTx) lock(ctx context.Context, name string) ([]locked, error) {
 	units, err := c.lockUnits(ctx, name)
+	if err == nil {
+		err = refuseRenamed(ctx, c, partition.Consumer(name), units[0].position)
+	}
 	if err == nil {
 		err = c.checkRevision(ctx, name)
 	}
@@ -189,6 +197,15 @@ func furthest(units []locked) int64 {
 	return slices.MaxFunc(units, func(a, b locked) int { return int(min(max(a.position-b.position, -1), 1)) }).position
 }
 
+// lowest returns the lowest position of units.
+func lowest(units []locked) int64 {
+	position := units[0].position
+	for _, at := range units {
+		position = min(position, at.position)
+	}
+	return position
+}
+
 // unitOf returns the unit to which an aggregate belongs.
 func unitOf(units []locked, aggregate string) ([]locked, error) {
 	if len(units) == 1 {
@@ -204,4 +221,39 @@ func unitOf(units []locked, aggregate string) ([]locked, error) {
 		}
 	}
 	return nil, fmt.Errorf("no unit has slot %03x of aggregate %s", slot, errtext.Value(aggregate))
+}
+
+// leftPosition is the position of the row that Rename leaves under the old name. A worker stops at
+// a position above the log's last one, even if the row is not paused.
+const leftPosition = math.MaxInt64
+
+// renamedError refuses a change under the name that a consumer had before a Rename.
+type renamedError struct{ to string }
+
+func (e *renamedError) Error() string {
+	return fmt.Sprintf("it was renamed to %s: use that name; Retire removes the row that is left under the old name", errtext.Value(e.to))
+}
+
+func (e *renamedError) Unwrap() error { return ErrNotFound }
+
+// renamedTo returns the new name of a consumer if a row of it is one that Rename has left.
+func renamedTo(ctx context.Context, c consumerTx, consumer string, position int64) (to string, err error) {
+	if position != leftPosition {
+		return "", nil
+	}
+	err = c.tx.QueryRowContext(ctx, `
+SELECT coalesce((SELECT detail->>'to' FROM `+c.t.Operations.SQL()+` WHERE consumer_name = $1::text AND operation = 'rename' ORDER BY id DESC LIMIT 1), '')`, consumer).Scan(&to)
+	if err != nil {
+		return "", fmt.Errorf("read its new name: %w", err)
+	}
+	return to, nil
+}
+
+// refuseRenamed returns a *renamedError for a consumer that was renamed.
+func refuseRenamed(ctx context.Context, c consumerTx, consumer string, position int64) error {
+	to, err := renamedTo(ctx, c, consumer, position)
+	if err == nil && to != "" {
+		err = &renamedError{to}
+	}
+	return err
 }

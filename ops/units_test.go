@@ -159,6 +159,9 @@ func TestOperationsChangeOneConsumerOnly(t *testing.T) {
 		func() error { return s.Reset(ctx, "c_1", 8, by) },
 		func() error { return s.Reset(ctx, "c_1", 1, by) },
 		func() error { return s.Partition(ctx, "c_1", 4, by) },
+		func() error { return s.Rename(ctx, "c_1", "c_2", by) },
+		func() error { return s.Retire(ctx, "c_1", by) },
+		func() error { return s.Rename(ctx, "c_2", "c_1", by) },
 		func() error { return s.Retire(ctx, "c_1", by) },
 	} {
 		if err := change(); err != nil {

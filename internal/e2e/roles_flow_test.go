@@ -205,7 +205,8 @@ func (f *flow) rescale(t *testing.T) {
 		w.Stop()
 		f.must(t, w.result(t))
 	}
-	f.must(t, f.Retire(t.Context(), "parts", reason))
+	f.must(t, f.Rename(t.Context(), "parts", "renamed", reason))
+	f.must(t, f.Retire(t.Context(), "renamed", reason))
 }
 
 // awaitLate has positions passed in doubt: one range is filled late, one is

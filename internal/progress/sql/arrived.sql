@@ -1,5 +1,6 @@
 -- Reads all units of a consumer in one snapshot. Every unit must have passed the position, because
 -- only the consumer's key tells the unit of the event. The own row of a split consumer is ignored.
+-- A row at the highest bigint is left of a renamed consumer, which continues under another name.
 SELECT min(u.last_position), bool_or(u.paused_at IS NOT NULL),
 	bool_or(EXISTS (SELECT FROM {gap_skips} AS s WHERE s.consumer_name = u.consumer_name AND s.state = 'open' AND s.gap_position <= $2::bigint AND s.gap_end >= $2::bigint)),
 	bool_or(EXISTS (SELECT FROM {dead_letters} AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND NOT l.replay)),
@@ -11,5 +12,5 @@ FROM (
 	SELECT c.consumer_name, c.last_position, c.paused_at FROM {checkpoints} AS own
 	JOIN {checkpoints} AS c ON left(c.consumer_name, length($1::text) + 1) = $1::text || '#'
 	WHERE own.consumer_name = $1::text AND own.split_at IS NOT NULL
-) AS u
+) AS u WHERE u.last_position < 9223372036854775807
 HAVING count(*) > 0

@@ -2,14 +2,15 @@
 -- or lower if events below it may still be delivered, late or from the dead letters. It removes the
 -- rows of the first five thousand events below the position of an earlier call. A transaction that
 -- enqueues either holds a lock on the position's row, or has not read the new position. In both
--- cases the rows below it still exist.
+-- cases the rows below it still exist. A checkpoint at the highest bigint is left of a renamed
+-- consumer, and says nothing of events.
 WITH old AS MATERIALIZED (
 	SELECT emitter, position FROM {emitted_through} ORDER BY emitter FOR UPDATE SKIP LOCKED
 ), settled AS MATERIALIZED (
 	SELECT c.consumer_name AS emitter, least(c.last_position,
 		(SELECT min(g.gap_position) - 1 FROM {gap_skips} AS g WHERE g.consumer_name = c.consumer_name AND g.state = 'open'),
 		(SELECT min(l.global_position) - 1 FROM {dead_letters} AS l WHERE l.consumer_name = c.consumer_name)) AS position
-	FROM {checkpoints} AS c WHERE EXISTS (SELECT FROM {emitted} AS e WHERE e.emitter = c.consumer_name)
+	FROM {checkpoints} AS c WHERE c.last_position < 9223372036854775807 AND EXISTS (SELECT FROM {emitted} AS e WHERE e.emitter = c.consumer_name)
 ), raised AS (
 	UPDATE {emitted_through} AS t SET position = s.position FROM settled AS s JOIN old USING (emitter)
 	WHERE t.emitter = s.emitter AND t.position < s.position
