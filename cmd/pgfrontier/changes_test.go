@@ -313,6 +313,31 @@ func TestPartitionAndRetire(t *testing.T) {
 	s.expect(t, exitDone, words("operations"), "retire")
 }
 
+func TestRename(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.place(t, 7)
+	s.expect(t, exitUnable, words("rename c d#000-7ff --reason r"), "the new name")
+	s.expect(t, exitRefused, words("rename nobody d --reason r"), `there is no consumer "nobody"`)
+	would := s.expect(t, exitDone, words("rename c d --reason r --dry-run -o json")).data(t)["would_record"].([]any)
+	if len(would) != 2 || would[0].(map[string]any)["on"] != "d" || would[1].(map[string]any)["on"] != "c" {
+		t.Errorf("previewed %v", would)
+	}
+	if data := s.expect(t, exitDone, words("rename c d --reason r -o json")).data(t); data["done"] != "rename" || data["on"] != "c" || data["to"] != "d" {
+		t.Errorf("printed %v", data)
+	}
+	s.expect(t, exitDone, words("status"), "renamed")
+	s.expect(t, exitDone, words("consumer c"), "to d", "renamed to d: r")
+	s.expect(t, exitDone, words("consumer d"), "7, ")
+	s.expect(t, exitRefused, words("resume c --reason r"), `it was renamed to "d"`)
+	s.expect(t, exitRefused, words("rename c d --reason r"), "it was renamed so already")
+	s.expect(t, exitRefused, words("rename d c --reason r"), "the name is in use")
+	if got := s.run(t, words("doctor")...); strings.Contains(got.out, "no worker has code for: c") || strings.Contains(got.out, "c by ann") {
+		t.Errorf("what is left is wrong:\n%s", got.out)
+	}
+	s.expect(t, exitDone, words("retire c --reason r --yes"))
+}
+
 func TestRetireWithAWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -81,6 +81,9 @@ func (d dossier) text() string {
 	if p := d.Paused; p != nil {
 		f.add("paused", "since %s by %s: %s", stamp(p.Since), p.By.Operator, p.By.Reason)
 	}
+	if d.RenamedTo != "" {
+		f.add("renamed", "to %s", d.RenamedTo)
+	}
 	f.add("position", "%d, %d behind the head, the oldest event waits %s", d.Position, d.HeadLag, short(d.OldestAge))
 	f.add("revision", "%d, changed %s", d.Revision, stamp(d.UpdatedAt))
 	if len(d.Units) == 0 {

@@ -221,10 +221,11 @@ func (v view) disagreement(c ops.Consumer) string {
 	return cmp.Or(demand.Waiting(c, v.living(), place), demand.Disagreement(c, v.living(), place))
 }
 
-// each calls do for each consumer, or of one that is split for its units.
+// each calls do for each consumer, or of one that is split for its units. It leaves out what a rename
+// has left.
 func each(all []ops.Consumer, do func(c ops.Consumer, name string, worker uuid.UUID)) {
 	for _, c := range all {
-		if len(c.Units) == 0 {
+		if len(c.Units) == 0 && c.RenamedTo == "" {
 			do(c, c.Name, c.Worker)
 		}
 		for _, u := range c.Units {
@@ -280,7 +281,7 @@ func (p *patient) pausedOnes(context.Context) (finding, error) {
 		}
 	}
 	for _, c := range p.consumers {
-		if len(c.Units) == 0 {
+		if len(c.Units) == 0 && c.RenamedTo == "" {
 			note(c.Name, c.Paused)
 		}
 		for _, u := range c.Units {

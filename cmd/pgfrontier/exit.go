@@ -42,7 +42,7 @@ func refuse(format string, args ...any) error {
 }
 
 // refusals are what package ops answers to a change or a question that makes no sense now.
-var refusals = []error{ops.ErrNotFound, ops.ErrNoDeadLetter, ops.ErrUnchanged}
+var refusals = []error{ops.ErrNotFound, ops.ErrNoDeadLetter, ops.ErrUnchanged, ops.ErrExists}
 
 func isRefusal(err error) bool {
 	var settled *ops.NotSettledError

@@ -221,6 +221,24 @@ a consumer with a key of its own.`,
 	})
 }
 
+func (a *app) renameVerb() *cobra.Command {
+	return a.consumerChanges(&cobra.Command{
+		Use: "rename OLD NEW", Short: "give a consumer another name", Args: cobra.ExactArgs(2), ValidArgsFunction: a.consumerNames,
+		Long: `Gives a consumer another name. Under it the consumer continues exactly where it was.
+Stop the workers with the old name, rename, then deploy the new name: it is refused
+while a worker has code for either name.
+
+A row stays under the old name, so that a worker that still has it handles no event.
+retire OLD removes the row, once no such worker can start any more.`,
+		Example: `  pgfrontier rename totals_v1 order_totals --reason "there are other totals now"`,
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			return a.onConsumer(ctx, consumerChange{what: "rename", name: args[0], do: func(ctx context.Context, o *ops.Operator, by ops.By) (object, error) {
+				return object{"to": args[1]}, o.Rename(ctx, args[0], args[1], by)
+			}})
+		}),
+	})
+}
+
 func (a *app) retireVerb() *cobra.Command {
 	return a.consumerChanges(&cobra.Command{
 		Use: "retire NAME", Short: "remove a consumer for good", Args: cobra.ExactArgs(1), ValidArgsFunction: a.consumerNames,

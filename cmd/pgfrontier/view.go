@@ -81,6 +81,9 @@ func (v view) late(maxAge time.Duration) (reasons []string) {
 
 // state is a consumer's in one word or two.
 func (v view) state(c ops.Consumer) string {
+	if c.RenamedTo != "" {
+		return stateRenamed
+	}
 	if len(c.Units) == 0 {
 		return v.unitState(c.Paused, c.Worker)
 	}
@@ -106,6 +109,7 @@ const (
 	statePaused  = "paused"
 	stateUnowned = "unowned" // no worker has it
 	stateSilent  = "silent"  // its worker's heartbeat is old, or gone
+	stateRenamed = "renamed" // what is left under an old name
 )
 
 func (v view) unitState(p *ops.Pause, worker uuid.UUID) string {
@@ -314,7 +318,7 @@ func (v view) object() object {
 
 func (v view) consumer(c ops.Consumer) object {
 	return object{
-		"name": c.Name, "position": c.Position, "behind": c.HeadLag, "oldest_age_seconds": seconds(c.OldestAge), "state": v.state(c),
+		"name": c.Name, "position": c.Position, "behind": c.HeadLag, "oldest_age_seconds": seconds(c.OldestAge), "state": v.state(c), "renamed_to": c.RenamedTo,
 		"revision": c.Revision, "updated_at": c.UpdatedAt, "paused": paused(c.Paused), "worker": owner(c.Worker),
 		"open_ranges": c.OpenRanges, "dead_letters": c.DeadLetters, "selects": selects(c.Scope), "partitions_wanted": c.Wanted, "partitions_fixed": c.Fixed,
 		"units": listed(c.Units, func(u ops.Unit) object {
