@@ -20,7 +20,7 @@ import (
 const changePath = "change"
 
 // changes are all kinds of changes that a form may ask for.
-var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
+var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRename, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
 
 // change is a change that a form requests.
 type change struct {
@@ -32,6 +32,7 @@ type change struct {
 	Number   *int64                `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
 	Type     string                `json:",omitempty"` // of the aggregate to replay
 	ID       string                `json:",omitempty"`
+	To       string                `json:",omitempty"` // the consumer's new name
 	From     string                `json:",omitempty"` // the step at which a run continues; empty: the steps that failed
 	All      bool                  `json:",omitempty"` // dead letters that Filter takes
 	Filter   *ops.DeadLetterFilter `json:",omitempty"`
@@ -55,7 +56,7 @@ func changeOf(r *http.Request) (a change, err error) {
 		return a, &refusal{http.StatusBadRequest, "The form cannot be read, or is too long."}
 	}
 	q := query{r.PostForm, &err}
-	a = change{On: q.Get("on"), Name: q.Get("name"), Kind: ops.Kind(q.Get("kind")), Position: q.int("position"), Type: q.Get("aggregate_type"), ID: q.Get("aggregate_id"), From: q.Get("from"), All: q.Get("all") == "1",
+	a = change{On: q.Get("on"), Name: q.Get("name"), Kind: ops.Kind(q.Get("kind")), Position: q.int("position"), Type: q.Get("aggregate_type"), ID: q.Get("aggregate_id"), To: q.Get("to"), From: q.Get("from"), All: q.Get("all") == "1",
 		Reason: strings.TrimSpace(q.Get("reason")), Revision: q.int("revision"), Shown: q.Get("shown"), Through: q.Get("through"), Older: q.Get("older"), Confirm: q.Get("typed")}
 	if q.Get("number") != "" {
 		n := q.int("number")
@@ -82,6 +83,8 @@ func changeOf(r *http.Request) (a change, err error) {
 		err = &refusal{http.StatusBadRequest, "The form lacks the revision that it was drawn from: load its page again."}
 	case slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset}, a.Kind) && q.Get("position") == "":
 		err = &refusal{http.StatusBadRequest, "Give a position."}
+	case a.Kind == ops.KindRename && a.To == "":
+		err = &refusal{http.StatusBadRequest, "Give a new name."}
 	case a.Kind == ops.KindPartition && a.Number == nil:
 		err = &refusal{http.StatusBadRequest, "Give a number of partitions, or 0 for what the code demands."}
 	}
@@ -106,6 +109,8 @@ func (a change) Title() string {
 		name = cmp.Or(a.Place, a.Name)
 	case a.Kind == ops.KindReplay:
 		return fmt.Sprintf("%s %s %s to %s", a.Kind, a.Type, a.ID, name)
+	case a.Kind == ops.KindRename:
+		return fmt.Sprintf("%s %s to %s", a.Kind, name, a.To)
 	case a.All:
 		return fmt.Sprintf("%s all dead letters that match, of %s", a.Kind, name)
 	case a.Kind == ops.KindRetry || a.Kind == ops.KindDiscard:
@@ -126,7 +131,7 @@ func (a change) onEvents() bool { return a.On == OnConsumer || a.On == OnWorker 
 // still reports whether the change requires an unchanged consumer. Such a change is refused if the
 // consumer has moved since. The other changes are possible while batches move the consumer.
 func (a change) still() bool {
-	return a.On == OnConsumer && slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset, ops.KindResume, ops.KindRetire}, a.Kind)
+	return a.On == OnConsumer && slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset, ops.KindResume, ops.KindRename, ops.KindRetire}, a.Kind)
 }
 
 // HasNumber reports whether the form has a number. N returns the number.
@@ -147,6 +152,8 @@ func (a change) Back() string {
 	switch {
 	case a.Typed():
 		return "./?"
+	case a.Kind == ops.KindRename:
+		consumer = a.To
 	case a.Jobs != nil:
 		return "jobs?" + url.Values{"state": {string(a.State())}, "kind": {a.Jobs.Kind}, "queue": {a.Jobs.Queue}}.Encode()
 	case a.On == OnJob:

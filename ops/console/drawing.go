@@ -50,6 +50,9 @@ func (s *snapshot) ticks(at func(position int64) float64) (all []mark) {
 	of := map[tick][]string{}
 	var order []tick
 	for _, c := range s.Consumers {
+		if c.RenamedTo != "" {
+			continue
+		}
 		stands := s.State(c)
 		k := tick{math.Round(at(c.Position)/tickWidth) * tickWidth, stands.Class}
 		if of[k] == nil {

@@ -91,7 +91,7 @@ func (c *Console) mayChange(ctx context.Context, g Grant, a change) error {
 		}
 		name = r.Flow
 	}
-	if !g.allows(Action{On: a.On, Kind: a.Kind, Name: name}) {
+	if !g.allows(Action{On: a.On, Kind: a.Kind, Name: name}) || a.Kind == ops.KindRename && !g.allows(Action{On: a.On, Kind: a.Kind, Name: a.To}) {
 		return no
 	}
 	return nil
@@ -252,6 +252,8 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) erro
 		return o.Reset(ctx, a.Name, a.Position, by)
 	case ops.KindReplay:
 		return o.Replay(ctx, a.Name, a.Type, a.ID, by)
+	case ops.KindRename:
+		return o.Rename(ctx, a.Name, a.To, by)
 	case ops.KindRetire:
 		return o.Retire(ctx, a.Name, by)
 	case ops.KindPartition:

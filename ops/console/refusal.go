@@ -83,7 +83,7 @@ func isConflict(err error) bool {
 	var settled *ops.NotSettledError
 	var state *ops.StateError
 	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &settled) || errors.As(err, &state) ||
-		isAny(err, errOther, ops.ErrUnchanged, ops.ErrNoDeadLetter)
+		isAny(err, errOther, ops.ErrUnchanged, ops.ErrExists, ops.ErrNoDeadLetter)
 }
 
 func isAny(err error, these ...error) bool {

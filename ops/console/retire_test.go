@@ -59,6 +59,34 @@ func TestRetire(t *testing.T) {
 	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusNotFound)
 }
 
+// A consumer is renamed, and what is left under the old name can only be retired.
+func TestRename(t *testing.T) {
+	t.Parallel()
+	may := func(*http.Request) console.Grant {
+		return console.Grant{Operator: "ann", Level: console.Operate, Allow: func(a console.Action) bool { return a.Name != "secret" }}
+	}
+	s := stuck(t, console.Options{Access: may})
+	s.place(t, "other", 1)
+	form := with(s.get(t, "consumer?name=c").hidden(t, `value="rename"`), "reason", "r")
+	for to, status := range map[string]int{"": http.StatusBadRequest, "d#000-7ff": http.StatusBadRequest, "other": http.StatusConflict, "secret": http.StatusForbidden} {
+		s.do(t, http.MethodPost, "change", with(form, "to", to)).expect(t, status)
+	}
+	confirm := s.preview(t, with(form, "to", "d"))
+	s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1 WHERE consumer_name = 'c'`)
+	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict)
+	s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision - 1 WHERE consumer_name = 'c'`)
+	made := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther)
+	if to := made.header.Get("Location"); to != "consumer?name=d&done=rename" {
+		t.Errorf("goes on to %q", to)
+	}
+	if got := s.get(t, "consumer?name=c").expect(t, http.StatusOK); !strings.Contains(got.body, "renamed to d: r") || strings.Contains(got.body, `value="resume"`) || !strings.Contains(got.body, `value="retire"`) {
+		t.Errorf("the old name's page is\n%s", got.body)
+	}
+	if got := s.get(t, "").expect(t, http.StatusOK); strings.Contains(got.body, "1 consumer paused") || strings.Contains(got.body, "9,223,372") {
+		t.Errorf("the overview is\n%s", got.body)
+	}
+}
+
 // A schedule is forgotten without its name: a program that has it brings it back.
 func TestRetireSchedule(t *testing.T) {
 	t.Parallel()

@@ -232,6 +232,8 @@ func (s *snapshot) State(c ops.Consumer) state {
 		}
 	}
 	switch {
+	case c.RenamedTo != "":
+		return state{"✓", isRenamed, "good"}
 	case c.Paused != nil:
 		return state{"❚❚", isPaused, "warn"}
 	case nobody:
@@ -267,7 +269,7 @@ func (l choice) Search() choice { return l }
 
 // choose finds the consumers that an address asks for.
 func (s *snapshot) choose(address string, q url.Values) choice {
-	l := choice{Address: address, Find: q.Get("find"), State: q.Get("state"), States: []string{isPaused, isUnowned, isSilent, isLate, isBehind, isUpToDate, hasLetters}, Consumers: []ops.Consumer{}}
+	l := choice{Address: address, Find: q.Get("find"), State: q.Get("state"), States: []string{isPaused, isUnowned, isSilent, isLate, isBehind, isUpToDate, isRenamed, hasLetters}, Consumers: []ops.Consumer{}}
 	for _, c := range s.Consumers {
 		has := strings.Contains(strings.ToLower(c.Name), strings.ToLower(l.Find))
 		if !has || l.State != "" && l.State != s.State(c).Word && !(l.State == hasLetters && c.DeadLetters > 0) {
@@ -305,6 +307,7 @@ const (
 	isLate     = "late"
 	isBehind   = "behind"
 	isUpToDate = "up to date"
+	isRenamed  = "renamed"           // what is left under an old name
 	hasLetters = "with dead letters" // shown beside one of the other states
 )
 
