@@ -87,12 +87,8 @@ func createIndexes(tables []table, whole bool) string {
 	var rows []string
 	for _, t := range tables {
 		for _, x := range t.shapes(whole) {
-			row := []string{x.create, t.SQL(), x.Relation, x.On, "{" + strings.Join(x.Columns, ",") + "}", x.Predicate}
-			for i := range row {
-				row[i] = ident.Literal(row[i])
-			}
-			row[4] += "::text[]"
-			rows = append(rows, fmt.Sprintf("(%s, %t)", strings.Join(row, ", "), x.Unique))
+			rows = append(rows, fmt.Sprintf("(%s, %s, %s, %s, %s::text[], %s, %t)", ident.Literal(x.create), ident.Literal(t.SQL()), ident.Literal(x.Relation),
+				ident.Literal(x.On), ident.Literal("{"+strings.Join(x.Columns, ",")+"}"), ident.Literal(x.Predicate), x.Unique))
 		}
 	}
 	return do(texts.Statement("create_indexes", sqltext.Values{"indexes": strings.Join(rows, ",\n    ")}))

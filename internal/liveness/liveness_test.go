@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -173,6 +174,17 @@ func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
 		if v := beat(); !v.Beat || v.incarnation != "" {
 			t.Errorf("lock %v: without a token a heartbeat shows %+v", lock, v)
 		}
+	}
+}
+
+// A worker whose row a trigger drops is not registered, and says so.
+func TestRegistrationThatATriggerDrops(t *testing.T) {
+	d, nodes, token := newTables(t)
+	s := join(t, Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds", HeartbeatInterval: time.Hour, HeartbeatTimeout: 2 * time.Hour})
+	d.Exec(t, `DELETE FROM nodes`)
+	d.DropRows(t, "INSERT", "nodes")
+	if err := s.Register(t.Context()); err == nil || !strings.Contains(err.Error(), "leaves out rows of nodes without an error") {
+		t.Errorf("Register returns %v", err)
 	}
 }
 

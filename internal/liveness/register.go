@@ -30,7 +30,10 @@ func (s *Session) Register(ctx context.Context) error {
 	}
 	start := time.Now()
 	err = s.report(func(status string) error {
-		_, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(append([]any{status}, values...)...)...)
+		n, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(append([]any{status}, values...)...)...)
+		if err == nil && n == 0 {
+			err = pgdriver.Dropped(s.Nodes.String())
+		}
 		return err
 	})
 	if err == nil {

@@ -177,10 +177,9 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 // letter.
 func (l deadLetters) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry, text string) error {
 	statement, args := l.remove, []any{unit, r.Position}
-	switch {
-	case r.Err != nil:
+	if r.Err != nil {
 		statement, args = l.keep, append(args, text)
-	case r.Forget:
+	} else if r.Forget {
 		statement = l.removeFirst
 	}
 	if err := l.write(ctx, tx, 1, statement, args...); err != nil {
