@@ -43,10 +43,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *
 	case err != nil:
 		return result{outcome: disturbed, err: fmt.Errorf("worker: guard of a batch: %w", err)}
 	case !owned:
-		err = c.quickly(ctx, func(ctx context.Context) error {
-			return c.w.checkpoints.Refused(ctx, tx, c.unit.name, &w.from, w.advance)
-		})
-		return result{outcome: overtaken, err: err}
+		return result{outcome: overtaken, err: c.whyRefused(ctx, tx, w)}
 	}
 
 	// The wait for the guard is not the handler's fault: BatchTimeout starts after it.
@@ -94,6 +91,13 @@ func (c *consumerLoop) callsOf(w *work, t *batch.Tx, moved progress.Moved, b *ob
 		calls.Until = time.Now().Add(time.Duration(c.w.limits.share * float64(c.w.cfg.BatchTimeout)))
 	}
 	return calls
+}
+
+// whyRefused returns why the guard has moved nothing, nil if the progress or the assignment has changed.
+func (s statements) whyRefused(ctx context.Context, tx *sql.Tx, w *work) error {
+	return s.quickly(ctx, func(ctx context.Context) error {
+		return s.w.checkpoints.Refused(ctx, tx, s.unit.name, &w.from, w.advance)
+	})
 }
 
 // guard runs the guard until it returns, intake ends, or the connection is found dead.
