@@ -168,7 +168,10 @@ func (g *gale) live(ctx context.Context) error {
 	})
 	err := worker.New(g.db, g.log, []consumer.Consumer{watchOne(g.create(), l.around, &g.from)}, opts...).Start(ctx)
 	l.strikes.Wait()
-	if l.crashed.Load() && !errors.Is(err, worker.ErrTransactionEnded) && !errors.Is(err, worker.ErrHandlerOverdue) {
+	switch {
+	case errors.Is(err, worker.ErrTransactionEnded), errors.Is(err, worker.ErrHandlerOverdue):
+		return err
+	case l.crashed.Load(), errors.Is(err, worker.ErrOutcomeUnknown): // the outcome of a batch whose connection was cut
 		return nil
 	}
 	return err
