@@ -175,7 +175,7 @@ SELECT $1::text, $3::bigint, revision, clock_timestamp(), $4::text, $5::text FRO
 var errNamed = &refusal{ErrUnchanged, "it has this name already"}
 
 func unchangedIf(err error, to string) error {
-	if r, ok := err.(*renamedError); ok && r.to == to {
+	if r, ok := err.(*renamed); ok && r.to == to {
 		return &refusal{ErrUnchanged, "it was renamed so already"}
 	}
 	return err

@@ -227,14 +227,14 @@ func unitOf(units []locked, aggregate string) ([]locked, error) {
 // a position above the log's last one, even if the row is not paused.
 const leftPosition = math.MaxInt64
 
-// renamedError refuses a change under the name that a consumer had before a Rename.
-type renamedError struct{ to string }
+// renamed refuses a change under the name that a consumer had before a Rename.
+type renamed struct{ to string }
 
-func (e *renamedError) Error() string {
+func (e *renamed) Error() string {
 	return fmt.Sprintf("it was renamed to %s: use that name; Retire removes the row that is left under the old name", errtext.Value(e.to))
 }
 
-func (e *renamedError) Unwrap() error { return ErrNotFound }
+func (e *renamed) Unwrap() error { return ErrNotFound }
 
 // renamedTo returns the new name of a consumer if a row of it is one that Rename has left.
 func renamedTo(ctx context.Context, c consumerTx, consumer string, position int64) (to string, err error) {
@@ -249,11 +249,11 @@ SELECT coalesce((SELECT detail->>'to' FROM `+c.t.Operations.SQL()+` WHERE consum
 	return to, nil
 }
 
-// refuseRenamed returns a *renamedError for a consumer that was renamed.
+// refuseRenamed returns a *renamed for a consumer that was renamed.
 func refuseRenamed(ctx context.Context, c consumerTx, consumer string, position int64) error {
 	to, err := renamedTo(ctx, c, consumer, position)
 	if err == nil && to != "" {
-		err = &renamedError{to}
+		err = &renamed{to}
 	}
 	return err
 }
