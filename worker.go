@@ -24,6 +24,12 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 	return &Worker{consume.New(db, eventStore, consumers, configOf(opts))}
 }
 
+// Describe returns, as JSON, what a build declares of its consumers: names, selected types and
+// versions, starts and partitions. It needs no database. Print it in CI, and give it to the
+// verb plan of pgfrontier or to Plan of package ops. These compare it with a deployment before
+// the build runs. The error is the ErrInvalidConfig by which Start would refuse the consumers.
+func Describe(consumers []consumer.Consumer) ([]byte, error) { return consume.Describe(consumers) }
+
 // configOf returns the defaults, changed by opts.
 func configOf(opts []Option) Config {
 	c := DefaultConfig()

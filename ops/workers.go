@@ -55,6 +55,7 @@ type Demand struct {
 type Scope struct {
 	Types   []string // aggregate types; empty: all
 	Version int      // of the code, see [consumer.Versioned]
+	Start   string   // where a new consumer begins: a position, or "head"; empty: at the first event
 }
 
 // details parses the column details of a worker's row. A worker of another library may have
