@@ -32,7 +32,12 @@ func TestDocumented(t *testing.T) {
 	s.expect(t, exitDone, line("jobs flows cancel %s --reason r --yes", s.flow(t)))
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash) VALUES ('nightly', 'h')`)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, consumers) VALUES (gen_random_uuid(), 'pod-7', 1, '{}'); INSERT INTO jobs_workers (worker_id, hostname, pid) VALUES (gen_random_uuid(), 'pod-7', 1)`)
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("build.json", []byte(`{"format": 1, "consumers": [{"name": "new", "count": 1}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	want := map[string]int{
+		"pgfrontier plan build.json":               exitRefused, // it would begin
 		"pgfrontier doctor":                        exitRefused, // no worker leads
 		"pgfrontier status -w":                     -1,          // it does not end
 		"pgfrontier console":                       -1,

@@ -84,7 +84,7 @@ func (s site) login(t *testing.T, name string) (role string, as site) {
 var (
 	readingVerbs = []string{
 		"status", "status --check", "status -o json", "consumer c", "workers", "operations", "operations c", "gaps c", "wait c 2",
-		"blocked", "blocked --queries", "letters list c --payload", "letters show c 1 --payload", "migrate check", "doctor",
+		"blocked", "blocked --queries", "letters list c --payload", "letters show c 1 --payload", "plan testdata/build.json", "migrate check", "doctor",
 	}
 	changingVerbs = []string{
 		"pause c", "skip c 3", "reset c --to beginning", "reset c --to settled", "resume c", "replay c Order a", "partition c 2", "rename c d", "retire d",
