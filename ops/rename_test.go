@@ -232,11 +232,13 @@ func TestRenameKeepsWhatWasPassed(t *testing.T) {
 		t.Fatal(err)
 	}
 	missed("d")
+	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason)
+		VALUES ('c', 'scope', '{"from": {"types": ["Other"]}, "to": {"types": ["Order"]}, "position": 9223372036854775807, "open": []}', 'w', 'r')`) // old programs
 	if err := errors.Join(s.Retire(t.Context(), "c", by), s.Rename(t.Context(), "d", "c", by)); err != nil {
 		t.Fatal(err)
 	}
 	missed("c")
-	if got, want := s.kinds(t, "c"), "rename c, retire c, rename c, rename c, scope c"; got != want {
+	if got, want := s.kinds(t, "c"), "rename c, retire c, scope c, rename c, rename c, scope c"; got != want {
 		t.Errorf("operations: %s, want %s", got, want)
 	}
 	if err := errors.Join(s.Retire(t.Context(), "d", by), s.Retire(t.Context(), "c", by)); err != nil {

@@ -207,6 +207,9 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'rese
 		if err := json.Unmarshal([]byte(r.detail), of); err != nil {
 			return nil, fmt.Errorf("read the operation %s on %s: %w", r.kind, errtext.Value(r.unit), err)
 		}
+		if s.Changed != nil && s.Changed.Position == leftPosition {
+			continue // by an old program, on the row that a Rename has left
+		}
 		steps = append(steps, s)
 	}
 	return steps, nil
