@@ -264,13 +264,9 @@ const day = 24 * time.Hour
 func (c config) validate() error {
 	all := c.checkQueues()
 	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
-	between := func(option string, d, low, high time.Duration, orZero bool, of string) {
-		all = append(all, errtext.Range(option, d, low, high, orZero, of))
-	}
 	if c.concurrency < 0 {
 		fail("WithConcurrency: %d is out of range, it takes 0 for no bound, or more", c.concurrency)
 	}
-	all = append(all, errtext.Range("WithPrefetch", c.prefetch, 0, maxConcurrency, false, ""))
 	if c.claimBatch < 0 || c.claimBatch > maxConcurrency {
 		fail("WithClaimBatch: %d is out of range, allowed is 1 to %d, or 0 for no bound", c.claimBatch, maxConcurrency)
 	}
@@ -281,16 +277,17 @@ func (c config) validate() error {
 	if c.stopAfterJobs < 0 {
 		fail("WithStopAfterJobs: %d is out of range, it takes 0 for no bound, or more", c.stopAfterJobs)
 	}
-	all = append(all, ident.CheckHost("WithHostname", c.hostname))
-	between("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false, "")
-	between("WithMaxPollInterval", c.maxPollInterval, c.pollInterval, day, true, "WithPollInterval")
-	between("WithHeartbeatInterval", c.heartbeat, 10*time.Millisecond, time.Hour, false, "")
-	between("WithHeartbeatTimeout", c.heartbeatTimeout, 2*c.heartbeat, day, false, "2 x WithHeartbeatInterval")
-	between("WithRescueDelay", c.rescueDelay, 100*time.Millisecond, day, false, "")
-	between("WithShutdownTimeout", c.shutdownTimeout, 10*time.Millisecond, 365*day, true, "")
-	between("WithRetention", c.retention, time.Second, 36500*day, true, "")
-	between("WithStartLimit", c.startLimit, 10*time.Millisecond, 365*day, true, "")
-	between("WithStopAfter", c.stopAfter, time.Millisecond, 365*day, true, "")
+	all = append(all, ident.CheckHost("WithHostname", c.hostname),
+		errtext.Range("WithPrefetch", c.prefetch, 0, maxConcurrency, false, ""),
+		errtext.Range("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false, ""),
+		errtext.Range("WithMaxPollInterval", c.maxPollInterval, c.pollInterval, day, true, "WithPollInterval"),
+		errtext.Range("WithHeartbeatInterval", c.heartbeat, 10*time.Millisecond, time.Hour, false, ""),
+		errtext.Range("WithHeartbeatTimeout", c.heartbeatTimeout, 2*c.heartbeat, day, false, "2 x WithHeartbeatInterval"),
+		errtext.Range("WithRescueDelay", c.rescueDelay, 100*time.Millisecond, day, false, ""),
+		errtext.Range("WithShutdownTimeout", c.shutdownTimeout, 10*time.Millisecond, 365*day, true, ""),
+		errtext.Range("WithRetention", c.retention, time.Second, 36500*day, true, ""),
+		errtext.Range("WithStartLimit", c.startLimit, 10*time.Millisecond, 365*day, true, ""),
+		errtext.Range("WithStopAfter", c.stopAfter, time.Millisecond, 365*day, true, ""))
 	if c.leader != LeaderStrategyAdvisory && c.leader != LeaderStrategyLease {
 		fail("WithLeaderStrategy: %s is unknown, allowed are %q and %q", errtext.Value(c.leader), LeaderStrategyAdvisory, LeaderStrategyLease)
 	}

@@ -45,10 +45,8 @@ type QueueStatus struct {
 	Paused       bool     // by an operator, as of the last poll
 	Capped       bool     // there is a cap for all workers, as of the last poll
 	UnknownKinds []string // kinds of due jobs for which this worker has no handlers
-	// LastError is why no jobs can be claimed at the moment, or names a job that cannot be. It is nil
-	// if all can. Refused counts the jobs that cannot be while others can, else it is 0.
-	LastError error
-	Refused   int `json:",omitempty"`
+	LastError    error    // why no jobs can be claimed at the moment, or which one cannot be; nil if all can
+	Refused      int      `json:",omitempty"` // jobs that cannot be claimed while others can; LastError names one
 }
 
 // MarshalJSON writes the fields by name, and errors as their texts.

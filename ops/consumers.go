@@ -184,7 +184,7 @@ type GapFilter struct {
 // to 10,000. Closed gaps are merged, and deleted later, see GapSkipRetention. To list the gaps
 // of a unit that was replaced, pass the unit's name.
 func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit int) ([]Gap, error) {
-	return read(ctx, &o.core, "list the gaps of consumer "+errtext.Value(consumer), errtext.Join(checkUnit(consumer), checkLimit(limit)),
+	return read(ctx, &o.core, "list the gaps of consumer "+errtext.Value(consumer), errtext.Join(checkUnit(consumer), checkLimit(limit, maxJobs)),
 		pgdriver.Columns(func(g *Gap) []any {
 			return []any{&g.ID, &g.Consumer, &g.Worker, &g.First, &g.Last, &g.Missing, &g.State, &g.SkippedTo, pgdriver.UTC(&g.FirstSeenAt), pgdriver.UTCOrNil(&g.ClosedAt)}
 		}), o.gapsSQL(f.OnlyOpen), consumer, cmp.Or(f.Before, math.MaxInt64), limit)

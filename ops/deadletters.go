@@ -94,7 +94,7 @@ func (o *deadLetterOps) DeadLetters(ctx context.Context, consumer string) ([]Dea
 // FilterDeadLetters may read all dead letters of the consumer.
 func (o *deadLetterOps) FilterDeadLetters(ctx context.Context, consumer string, f DeadLetterFilter, payload bool, limit int) ([]DeadLetter, error) {
 	query, args := o.deadLettersSQL(consumer, f, payload, limit)
-	return read(ctx, &o.core, "list the dead letters of consumer "+errtext.Value(consumer), errtext.Join(checkUnit(consumer), f.check(), checkLimit(limit)), scanDeadLetter, query, args...)
+	return read(ctx, &o.core, "list the dead letters of consumer "+errtext.Value(consumer), errtext.Join(checkUnit(consumer), f.check(), checkLimit(limit, maxJobs)), scanDeadLetter, query, args...)
 }
 
 func (o *deadLetterOps) deadLettersSQL(consumer string, f DeadLetterFilter, payload bool, limit int) (query string, args []any) {
@@ -200,7 +200,7 @@ func (o *deadLetterOps) where(ctx context.Context, kind Kind, consumer string, f
 		}
 		return with, nil
 	}
-	err = o.changeUnits(ctx, onConsumer(kind, consumer, by), errtext.Join(f.check(), checkLimit(limit)), choose, func(c consumerTx, at locked) (any, error) {
+	err = o.changeUnits(ctx, onConsumer(kind, consumer, by), errtext.Join(f.check(), checkLimit(limit, maxJobs)), choose, func(c consumerTx, at locked) (any, error) {
 		positions := found[at.consumer]
 		if kind == KindDiscard {
 			if err := c.keepEffects(ctx, at, 0); err != nil {

@@ -199,9 +199,9 @@ func checkID(of string, id int64) error {
 	return nil
 }
 
-func checkLimit(limit int) error {
-	if limit < 1 || limit > maxJobs {
-		return fmt.Errorf("%w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxJobs)
+func checkLimit(limit, most int) error {
+	if limit < 1 || limit > most {
+		return fmt.Errorf("%w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, most)
 	}
 	return nil
 }

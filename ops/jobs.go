@@ -80,7 +80,7 @@ func (o *Jobs) Workers(ctx context.Context) ([]Worker, error) {
 
 // Operations lists operations on jobs and queues, the newest first. limit is 1 to 10,000.
 func (o *Jobs) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
-	invalid := checkLimit(limit)
+	invalid := checkLimit(limit, maxJobs)
 	if f.Consumer != "" {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: operations on jobs have no consumer: Operator lists those that have", ErrInvalid))
 	}

@@ -55,7 +55,7 @@ const (
 // 10,000. List reads little more than it returns. Exception: for a kind or a queue with few
 // jobs, List scans all jobs that match the states and IDs.
 func (o *bulkOps) List(ctx context.Context, f JobFilter, limit int) ([]Job, error) {
-	invalid := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit))
+	invalid := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit, maxJobs))
 	query, args := o.listSQL(f, limit)
 	return read(ctx, &o.core, "list the jobs", invalid, scanJob, query, args...)
 }

@@ -29,7 +29,7 @@ type CancelledJobs struct {
 //
 // All cancellations are one operation. The operation's detail has the filter and the IDs.
 func (o *bulkOps) CancelAll(ctx context.Context, f JobFilter, limit int, by By) (all CancelledJobs, err error) {
-	invalid := errtext.Join(f.check(unfinishedStates...), checkLimit(limit))
+	invalid := errtext.Join(f.check(unfinishedStates...), checkLimit(limit, maxJobs))
 	if invalid == nil && f.empty() {
 		invalid = fmt.Errorf("%w: the filter is empty, which is every job: name states, a kind, a queue or IDs", ErrInvalid)
 	}
@@ -112,11 +112,8 @@ func (o *bulkOps) DiscardAll(ctx context.Context, f JobFilter, limit int, by By)
 // changeMany applies do to finished jobs, and records each change. refused is an SQL condition
 // for the jobs j that do would refuse.
 func (o *bulkOps) changeMany(ctx context.Context, kind Kind, f JobFilter, allowed []jobs.State, refused string, limit int, by By, do func(c jobsTx, id int64) (queue string, detail any, err error)) (ids []int64, err error) {
-	invalid := f.check(allowed...)
-	switch {
-	case limit < 1 || limit > maxMany:
-		invalid = errtext.Join(invalid, fmt.Errorf("%w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxMany))
-	case f.empty():
+	invalid := errtext.Join(f.check(allowed...), checkLimit(limit, maxMany))
+	if f.empty() {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: the filter is empty: name states, a kind, a queue or IDs", ErrInvalid))
 	}
 	if len(f.States) == 0 {

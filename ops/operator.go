@@ -112,7 +112,7 @@ func (o *Operator) IfRevision(revision int64) *Operator {
 
 // Operations lists operations on consumers, the newest first. limit is 1 to 10,000.
 func (o *Operator) Operations(ctx context.Context, f OperationFilter, limit int) ([]Operation, error) {
-	invalid := checkLimit(limit)
+	invalid := checkLimit(limit, maxJobs)
 	if f.Consumer != "" {
 		invalid = errtext.Join(invalid, checkConsumer(f.Consumer))
 	}

@@ -253,25 +253,21 @@ func (o WorkerOptions) withDefaults(stalled time.Duration) WorkerOptions {
 // check returns an error that lists every option out of range.
 func (o WorkerOptions) check(stalled time.Duration) error {
 	var all []error
-	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
-	between := func(option string, d, low, high time.Duration, orZero bool, of string) {
-		all = append(all, errtext.Range(option, d, low, high, orZero, of))
-	}
-	all = append(all, errtext.Range("NumHandlers", o.NumHandlers, 1, maxHandlers, false, ""))
 	if o.NumTotalJobs < 0 {
-		fail("NumTotalJobs: %d is out of range, it takes 0 for no bound, or more", o.NumTotalJobs)
+		all = append(all, fmt.Errorf("NumTotalJobs: %d is out of range, it takes 0 for no bound, or more", o.NumTotalJobs))
 	}
-	between("Interval", o.Interval, time.Millisecond, time.Hour, false, "")
-	between("MaxInterval", o.MaxInterval, o.Interval, day, false, "Interval")
-	between("HeartbeatInterval", o.HeartbeatInterval, 10*time.Millisecond, time.Hour, false, "")
 	if o.HeartbeatInterval > stalled/3 {
-		fail("HeartbeatInterval: %v is out of range, StalledMaxAge (%v) must be three of it or more", o.HeartbeatInterval, stalled)
+		all = append(all, fmt.Errorf("HeartbeatInterval: %v is out of range, StalledMaxAge (%v) must be three of it or more", o.HeartbeatInterval, stalled))
 	}
-	between("MaximumRuntimePerJob", o.MaximumRuntimePerJob, time.Millisecond, 365*day, true, "")
-	between("StartLimit", o.StartLimit, 10*time.Millisecond, 365*day, true, "")
-	between("MaxActiveTime", o.MaxActiveTime, time.Millisecond, 365*day, true, "")
-	between("ShutdownTimeout", o.ShutdownTimeout, 10*time.Millisecond, 365*day, true, "")
-	return errtext.Join(append(all, ident.CheckHost("WorkerHostname", o.WorkerHostname))...)
+	return errtext.Join(append(all, ident.CheckHost("WorkerHostname", o.WorkerHostname),
+		errtext.Range("NumHandlers", o.NumHandlers, 1, maxHandlers, false, ""),
+		errtext.Range("Interval", o.Interval, time.Millisecond, time.Hour, false, ""),
+		errtext.Range("MaxInterval", o.MaxInterval, o.Interval, day, false, "Interval"),
+		errtext.Range("HeartbeatInterval", o.HeartbeatInterval, 10*time.Millisecond, time.Hour, false, ""),
+		errtext.Range("MaximumRuntimePerJob", o.MaximumRuntimePerJob, time.Millisecond, 365*day, true, ""),
+		errtext.Range("StartLimit", o.StartLimit, 10*time.Millisecond, 365*day, true, ""),
+		errtext.Range("MaxActiveTime", o.MaxActiveTime, time.Millisecond, 365*day, true, ""),
+		errtext.Range("ShutdownTimeout", o.ShutdownTimeout, 10*time.Millisecond, 365*day, true, ""))...)
 }
 
 var errNoHandle = errors.New("the Handle of the Handler is nil: give the function that runs a job")
