@@ -56,14 +56,16 @@ func withReturned(cause, err error) error {
 
 // timedOut marks the result of a batch that exceeded BatchTimeout because it had too many
 // events. The sign is that the last call of the handler took less than half of
-// BatchTimeout. Then no event is to blame.
-func (b *Batch) timedOut(r *Result) {
+// BatchTimeout, or all have returned. Then no event is to blame. done events were handled.
+func (b *Batch) timedOut(r *Result, done int) {
 	n, t := len(b.Events), b.Tx
-	if n < 2 || !errors.Is(r.Err, errBatchTimeout) || len(t.call) == 1 && time.Since(t.called) > b.Timeout/2 {
+	if n < 2 || !errors.Is(r.Err, errBatchTimeout) || t.Through == 0 && len(t.call) == 1 && time.Since(t.called) > b.Timeout/2 {
 		return
 	}
 	begun := n
-	if r.At != nil {
+	if t.Through > 0 { // Shorten took too long, after the call of the last handled event
+		begun = done
+	} else if r.At != nil {
 		begun = 1 + slices.IndexFunc(b.Events, func(e store.PersistedEvent) bool { return e.GlobalPosition == r.At.GlobalPosition })
 	}
 	r.Pace = r.Pace.TimedOut(begun, b.Timeout)

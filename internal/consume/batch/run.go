@@ -90,7 +90,7 @@ func (b *Batch) Run(ctx, inner context.Context) (r Result) {
 	if c.err != nil {
 		r.Kind, r.Err = classify(ctx, b.Tx, c.err)
 		r.At = c.at
-		b.timedOut(&r)
+		b.timedOut(&r, c.done)
 		return r
 	}
 	r.Pace = r.Pace.Handled(c.done, r.Handle)
