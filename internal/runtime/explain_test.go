@@ -3,6 +3,7 @@ package runtime
 import (
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
@@ -27,6 +28,9 @@ func TestExplainNamesTheRemedy(t *testing.T) {
 			explained := Explain("worker", err)
 			if got := errors.Is(explained, refusal.ErrPreparedStatements); got != want || !errors.Is(explained, err) {
 				t.Errorf("%s: %s: explained: %v, want %v: %v", name, statement, got, want, explained)
+			}
+			if want && !strings.Contains(explained.Error(), "sends DEALLOCATE ALL or DISCARD ALL, remove that") {
+				t.Errorf("%s: %s: the error does not name the other cause: %v", name, statement, explained)
 			}
 			if again := Explain("worker", explained); again != explained {
 				t.Errorf("%s: explained twice: %v", name, again)
