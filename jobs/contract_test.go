@@ -218,7 +218,7 @@ func TestHandlerThatIgnoresAnError(t *testing.T) {
 			s.runOn(open(t, s.d))
 			for n, id := range ids {
 				i := s.ended(id)
-				if n == 2 && (i.State != jobs.StateFailed || !strings.Contains(i.Error, "must return that error")) || n != 2 && i.State != jobs.StateCompleted {
+				if n == 2 && (i.State != jobs.StateFailed || !strings.Contains(i.Error, "return the error of that statement")) || n != 2 && i.State != jobs.StateCompleted {
 					t.Errorf("job %d is %s: %s", n, i.State, i.Error)
 				}
 			}

@@ -3,8 +3,10 @@ package jobs
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/delivery"
@@ -88,9 +90,8 @@ func (t *transaction) close() {
 	t.free()
 }
 
-// errTxAborted reports that a statement has aborted the transaction. PostgreSQL commits nothing of
-// an aborted transaction.
-var errTxAborted = errors.New("a statement of the handler has failed and aborted its transaction, yet the handler returned nil: it must return that error, or use a savepoint")
+// errRowsOpen reports that a driver has not sent a statement. The connection is not lost.
+var errRowsOpen = errors.New("the handler left Rows open: close them before it returns, as by a deferred Close")
 
 // txEnd is how a transaction has ended.
 type txEnd int
@@ -115,8 +116,11 @@ func (t *transaction) end(ctx context.Context, err error, complete func(context.
 		if err = t.resetRole(ctx); err == nil {
 			err = complete(ctx)
 		}
-		if pgdriver.SQLState(err) == pgdriver.InFailedTransaction {
-			err = fmt.Errorf("%w: %w", errTxAborted, err)
+		switch {
+		case pgdriver.SQLState(err) == pgdriver.InFailedTransaction:
+			err = fmt.Errorf("%w: %w", pgdriver.ErrTxAborted, err)
+		case err != nil && strings.Contains(err.Error(), "query being processed"), errors.Is(err, driver.ErrBadConn) && !pgdriver.IsGone(t.conn): // lib/pq, pgx
+			err = fmt.Errorf("%w: %w", errRowsOpen, err)
 		}
 	}
 	if err != nil {

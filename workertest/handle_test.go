@@ -79,7 +79,7 @@ func TestHandleReturnsWorkerErrors(t *testing.T) {
 				_, _ = tx.Exec(`SELECT 1/0`)
 				return errSwallowed
 			},
-			says: "PostgreSQL has aborted the transaction",
+			says: "return the error of that statement",
 		},
 		"a commit": {
 			before: func(_ context.Context, tx *sql.Tx, _ store.PersistedEvent) error {

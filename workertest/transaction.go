@@ -65,7 +65,7 @@ func (t *transaction) check(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case aborted && t.shared:
-		return cmp.Or(err, errSwallowed) // the worker checks an aborted transaction
+		return cmp.Or(err, pgdriver.ErrTxAborted) // the worker checks an aborted transaction
 	case aborted:
 		_ = t.tx.Rollback() // the rollback lets ending read the transaction's status
 	case failed != nil && !errors.Is(failed, sql.ErrTxDone):
@@ -76,14 +76,12 @@ func (t *transaction) check(ctx context.Context, err error) error {
 	case failed != nil:
 		return errtext.Join(err, failed)
 	case aborted && how != committed:
-		return cmp.Or(err, errSwallowed)
+		return cmp.Or(err, pgdriver.ErrTxAborted)
 	case err != nil:
 		return fmt.Errorf("%w: it was %s; the handler returned: %w", worker.ErrTransactionEnded, how, err)
 	}
 	return fmt.Errorf("%w: it was %s", worker.ErrTransactionEnded, how)
 }
-
-var errSwallowed = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
 
 const committed = "committed"
 

@@ -187,3 +187,26 @@ func TestFailureThatPassesIsForgotten(t *testing.T) {
 	start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(2), worker.WithBatchSize(1), worker.WithPollInterval(time.Millisecond))
 	awaitHandled(t, d.DB, "flaky", upTo(6)...)
 }
+
+// With lib/pq, too, the error of an aborted transaction says what to do, whether the commit or the
+// handler's next statement finds the transaction aborted.
+func TestSwallowedErrorWithPQ(t *testing.T) {
+	t.Parallel()
+	for _, next := range []string{"", `SELECT 1`} {
+		d := newLog(t)
+		db := d.OpenPQ(t)
+		appendN(t, d.DB, "Order", "1", 1)
+		c := &ledger{name: "failing", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+			_, _ = tx.ExecContext(ctx, `SELECT 1 / 0`)
+			if next == "" {
+				return errNotWritten
+			}
+			_, err := tx.ExecContext(ctx, next)
+			return err
+		}}
+		err := start(t, db, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(2)).result(t)
+		if !errors.Is(err, worker.ErrConsecutiveFailures) || !strings.Contains(err.Error(), "return the error of that statement") {
+			t.Errorf("after %q: Start returned %v", next, err)
+		}
+	}
+}

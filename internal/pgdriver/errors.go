@@ -80,6 +80,9 @@ func Repeated(f func() error) (err error) {
 	return err
 }
 
+// ErrTxAborted reports a handler that went on after a statement had aborted its transaction.
+var ErrTxAborted = errors.New("a statement of the handler has failed and aborted the transaction, and the handler went on: return the error of that statement, or guard the statement by a savepoint")
+
 // IsTransactionTimeout reports whether the server ended the transaction and the connection
 // because of a time limit.
 func IsTransactionTimeout(err error) bool {

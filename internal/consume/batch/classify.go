@@ -39,6 +39,8 @@ func classify(ctx context.Context, t *Tx, err error) (failure.Kind, error) {
 		return failure.Database, err
 	case pgdriver.IsGone(t.Conn), pgdriver.IsOutOfResources(err):
 		return failure.Loss, err
+	case pgdriver.SQLState(err) == pgdriver.InFailedTransaction:
+		return failure.Handler, fmt.Errorf("%w: %w", pgdriver.ErrTxAborted, err)
 	}
 	// Any other error is the handler's, also the loss of a connection of its own.
 	return failure.Handler, err
@@ -100,7 +102,9 @@ func classifyCommit(ctx context.Context, err error) (failure.Kind, error) {
 		return failure.Database, failed
 	case pgdriver.IsOutOfResources(err):
 		return failure.Loss, failed
-	case pgdriver.IsRolledBack(err), pgdriver.IsTransactionTimeout(err):
+	case pgdriver.IsRolledBack(err):
+		return failure.Handler, fmt.Errorf("%w: %w", pgdriver.ErrTxAborted, failed)
+	case pgdriver.IsTransactionTimeout(err):
 		return failure.Handler, failed
 	case pgdriver.SQLState(err) != "" && !pgdriver.IsConnectionLoss(err):
 		return failure.Handler, failed // for example a deferred constraint

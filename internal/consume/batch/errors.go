@@ -13,7 +13,6 @@ var ErrTransactionEnded = errors.New("worker: the handler ended the batch's tran
 var (
 	errBatchTimeout = errors.New("the batch took longer than BatchTimeout")
 	errConnClosed   = errors.New("the handler closed the connection of consumer.Conn, and a Close waits until the transaction ends: remove it")
-	errTxAborted    = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
 )
 
 // errGone is the failure of a handler that returned nil on a lost connection.

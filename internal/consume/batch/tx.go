@@ -68,7 +68,7 @@ func (t *Tx) check(err error) error {
 	}
 	switch {
 	case status == pgdriver.TxAborted && err == nil:
-		return errTxAborted
+		return pgdriver.ErrTxAborted
 	case status == pgdriver.TxAborted:
 		return err
 	case pgdriver.IsGone(t.Conn):
