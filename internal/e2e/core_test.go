@@ -131,10 +131,17 @@ func core(t *testing.T, set map[string]string, driver string) {
 	runs := flows.NewClient(client)
 	scheduler := schedule.New(db, jobs.NewClient(db), schedule.Job(`s\c'hed`, schedule.Every(time.Second), func(time.Time) jobs.Args { return coreJob{} }))
 	jw := jobs.NewWorker(db, handlers, flows.Advance(), jobs.WithQueue(`q\u'eue`, 2), jobs.WithQueue("default", 2), jobs.WithPollInterval(50*time.Millisecond))
+	running, ended := context.WithCancelCause(t.Context()) // none of them has ended with an error
 	run := func(start func(context.Context) error) {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 		done := make(chan error, 1)
-		go func() { done <- start(ctx) }()
+		go func() {
+			err := start(ctx)
+			if err != nil {
+				ended(err)
+			}
+			done <- err
+		}()
 		t.Cleanup(func() {
 			cancel()
 			if err := <-done; err != nil {
@@ -173,8 +180,8 @@ func core(t *testing.T, set map[string]string, driver string) {
 		t.Fatal(err)
 	}
 	awaitHandled(t, d.DB, `a\l'l`, 2, 4, 5, 1)
-	if r, err := runs.Wait(t.Context(), started.Run); err != nil || r.State != jobs.StateCompleted {
-		t.Errorf("the run is %+v, %v", r, err)
+	if r, err := runs.Wait(running, started.Run); err != nil || r.State != jobs.StateCompleted {
+		t.Fatalf("the run is %+v, %v, %v", r, err, context.Cause(running))
 	}
 	await(t, "the job of a key", func() bool {
 		return one[int](t, d.DB, `SELECT count(*) FROM jobs_history WHERE id = $1 AND state = 'completed' AND attempt >= 2`, ids[0]) == 1
