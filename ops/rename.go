@@ -25,6 +25,9 @@ import (
 // No operation but [Operator.Retire] accepts the old name. Retire frees it, so call Retire only when
 // no program with the old name can start any more.
 //
+// Code with EmitAs of the old name must name the new one from then on. Upgrade all workers of jobs
+// and pgfrontier before a Rename: earlier versions do not know the row that stays.
+//
 // Both names have a record of the Rename.
 func (o *Operator) Rename(ctx context.Context, consumer, to string, by By) error {
 	v := onConsumer(KindRename, consumer, by)
@@ -100,6 +103,15 @@ func (c *renaming) check(ctx context.Context) error {
 		if taken {
 			return takenError(to, t)
 		}
+	}
+	var retired bool
+	err := c.tx.QueryRowContext(ctx, `
+SELECT EXISTS (SELECT FROM `+c.t.Operations.SQL()+` WHERE consumer_name = $1::text AND operation = 'retire' AND detail->>'renamed_to' IS NULL)`, to).Scan(&retired)
+	if err != nil {
+		return fmt.Errorf("read the operations of the new name: %w", err)
+	}
+	if retired {
+		return fmt.Errorf("%w: %s has operations of a retired consumer %s, which would count as this one's, as would its keys of EnqueueFor: choose another name", ErrExists, c.t.Operations.SQL(), errtext.Value(to))
 	}
 	return nil
 }

@@ -329,6 +329,7 @@ func TestRename(t *testing.T) {
 	s.expect(t, exitDone, words("status"), "renamed")
 	s.expect(t, exitDone, words("consumer c"), "to d", "renamed to d: r")
 	s.expect(t, exitDone, words("consumer d"), "7, ")
+	s.expect(t, exitRefused, words("wait c 7"), `"c" was renamed: wait for "d"`)
 	s.expect(t, exitRefused, words("resume c --reason r"), `it was renamed to "d"`)
 	s.expect(t, exitRefused, words("rename c d --reason r"), "it was renamed so already")
 	s.expect(t, exitRefused, words("rename d c --reason r"), "the name is in use")

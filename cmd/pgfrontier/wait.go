@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/ops"
 )
 
 const waitPoll = 100 * time.Millisecond
@@ -38,6 +40,19 @@ func (a *app) waitVerb() *cobra.Command {
 			})
 		}),
 	}
+}
+
+// awaitable refuses a name that no consumer has, or has any more.
+func awaitable(ctx context.Context, o *ops.Operator, name string) error {
+	all, err := o.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(c ops.Consumer) bool { return c.Name == name })
+	if i >= 0 && all[i].RenamedTo != "" {
+		return refuse("consumer %q was renamed: wait for %q", name, all[i].RenamedTo)
+	}
+	return known(ctx, o, name)
 }
 
 func (a *app) waitFor(ctx context.Context, consumer string, position int64) error {
@@ -72,7 +87,9 @@ func (a *app) waitFor(ctx context.Context, consumer string, position int64) erro
 			return refuse("%w: consumer %q, position %d; see letters show", worker.ErrDeadLettered, consumer, position)
 		case now.Unknown:
 			if there, err := checkpoints.Known(ctx, db, consumer); err == nil && !there {
-				return known(ctx, o, consumer)
+				if err := awaitable(ctx, o, consumer); err != nil {
+					return err
+				}
 			}
 		}
 		last = now
