@@ -85,6 +85,9 @@ func (v Verification) check() error {
 	if strings.TrimSpace(v.Rows) == "" {
 		err = errtext.Join(err, fmt.Errorf("%w: Rows is empty: give a query of the aggregate's rows, with $1 for its ID", ErrInvalid))
 	}
+	if f, ok := v.Consumer.(interface{ Forgets() bool }); ok && !f.Forgets() { // of package pgxtx
+		err = errtext.Join(err, fmt.Errorf("%w: the handler has no Forget: add one, which deletes its rows of an aggregate", ErrInvalid))
+	}
 	if s, ok := v.Consumer.(consumer.ScopedConsumer); ok && v.AggregateType != "" {
 		if types := s.AggregateTypes(); len(types) > 0 && !slices.Contains(types, v.AggregateType) {
 			err = errtext.Join(err, fmt.Errorf("%w: the consumer selects %s, and not %s", ErrInvalid, errtext.Value(strings.Join(types, ", ")), errtext.Value(v.AggregateType)))
@@ -107,9 +110,16 @@ func (o *Operator) verify(ctx context.Context, v Verification, found *Verified) 
 	if err := pgdriver.WithoutJIT(ctx, tx); err != nil {
 		return err
 	}
+	var lockTimeout string // of the role, which lock sets aside
+	if err := tx.QueryRowContext(ctx, `SELECT current_setting('lock_timeout')`).Scan(&lockTimeout); err != nil {
+		return err
+	}
 	r := &recomputation{v, o.in(tx), found}
 	at, positions, err := r.lock(ctx)
 	if err != nil {
+		return err
+	}
+	if _, err := exec(ctx, tx, "limit the handler", `SELECT set_config('lock_timeout', $1::text, true)`, lockTimeout); err != nil {
 		return err
 	}
 	*found = Verified{AggregateType: v.AggregateType, AggregateID: r.AggregateID}
@@ -204,6 +214,8 @@ func (r *recomputation) run(ctx context.Context, positions []int64) error {
 		return context.Cause(ctx)
 	case err == nil && began != ended, errors.Is(err, sql.ErrTxDone):
 		return errVerifyEnded
+	case handled != nil && (pgdriver.IsTimeLimit(handled) || pgdriver.IsConflict(handled) || pgdriver.IsConnectionLoss(handled)):
+		return handled // the database's, not the handler's
 	case handled != nil:
 		r.found.Err = handled
 		return nil
@@ -227,7 +239,7 @@ var errVerifyEnded = errors.New("the handler ended the transaction, which belong
 
 // rows returns the rows of the aggregate as JSON, sorted.
 func (r *recomputation) rows(ctx context.Context) ([]string, error) {
-	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Value[string], `SELECT to_jsonb(r)::text FROM (`+r.Rows+`
+	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Value[string], `SELECT row_to_json(r)::text FROM (`+strings.TrimRight(r.Rows, "; \n\t")+`
 ) AS r`, r.AggregateID)
 	if strings.HasPrefix(pgdriver.SQLState(err), "42") {
 		return nil, fmt.Errorf("%w: Rows: %v", ErrInvalid, err) // %v, since a table of the library is not missing

@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
+	"github.com/pgfrontier/worker/store/pgxtx"
 )
 
 // totals is the projection "c" of a number and a text for each aggregate. add writes one event,
@@ -77,7 +79,7 @@ func verifySite(t *testing.T, of consumer.Consumer) site {
 }
 
 func verification(of consumer.Forgetter) ops.Verification {
-	return ops.Verification{Consumer: of, Log: newStore(), AggregateType: "Order", AggregateID: "a", Rows: `SELECT * FROM totals WHERE id = $1`}
+	return ops.Verification{Consumer: of, Log: newStore(), AggregateType: "Order", AggregateID: "a", Rows: `SELECT * FROM totals WHERE id = $1;`}
 }
 
 // Verify finds no difference if there is none, for every kind of consumer, and changes nothing.
@@ -168,8 +170,8 @@ func TestVerifyFindsMistakes(t *testing.T) {
 	right := totals{count(1, "x"), forgetTotals}
 	s := verifySite(t, right)
 	for query, want := range map[string]ops.Verified{
-		`UPDATE totals SET n = 5 WHERE id = 'a'`: {Missing: []string{`{"n": 4, "id": "a", "log": "xxxx"}`}, Unexpected: []string{`{"n": 5, "id": "a", "log": "xxxx"}`}},
-		`DELETE FROM totals WHERE id = 'a'`:      {Missing: []string{`{"n": 4, "id": "a", "log": "xxxx"}`}},
+		`UPDATE totals SET n = 5 WHERE id = 'a'`: {Missing: []string{`{"id":"a","n":4,"log":"xxxx"}`}, Unexpected: []string{`{"id":"a","n":5,"log":"xxxx"}`}},
+		`DELETE FROM totals WHERE id = 'a'`:      {Missing: []string{`{"id":"a","n":4,"log":"xxxx"}`}},
 	} {
 		s.Exec(t, query)
 		want.AggregateType, want.AggregateID, want.Events = "Order", "a", 4
@@ -218,7 +220,7 @@ func TestVerifyRehearses(t *testing.T) {
 	t.Parallel()
 	s := verifySite(t, totals{count(1, "x"), forgetTotals})
 	found, err := s.Verify(t.Context(), verification(totals{count(10, "y"), forgetTotals}))
-	want := ops.Verified{AggregateType: "Order", AggregateID: "a", Events: 4, Missing: []string{`{"n": 40, "id": "a", "log": "yyyy"}`}, Unexpected: []string{`{"n": 4, "id": "a", "log": "xxxx"}`}}
+	want := ops.Verified{AggregateType: "Order", AggregateID: "a", Events: 4, Missing: []string{`{"id":"a","n":40,"log":"yyyy"}`}, Unexpected: []string{`{"id":"a","n":4,"log":"xxxx"}`}}
 	if err != nil || !reflect.DeepEqual(found, want) {
 		t.Errorf("%+v, %v, want %+v", found, err, want)
 	}
@@ -251,16 +253,24 @@ func TestVerifyRefuses(t *testing.T) {
 	t.Parallel()
 	right := totals{count(1, "x"), forgetTotals}
 	s := verifySite(t, right)
+	s.Operator = operator(t, s.OpenSet(t, "lock_timeout", "7s"))
 	ends := totals{func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error { return tx.Commit() }, `SELECT $1::text`}
 	for name, c := range map[string]struct {
 		change func(v *ops.Verification)
 		is     error
 		says   string
 	}{
-		"no code":         {func(v *ops.Verification) { v.Consumer = nil }, ops.ErrInvalid, "Consumer"},
-		"no log":          {func(v *ops.Verification) { v.Log = nil }, ops.ErrInvalid, "Log"},
-		"no rows":         {func(v *ops.Verification) { v.Rows = " " }, ops.ErrInvalid, "Rows"},
-		"no type":         {func(v *ops.Verification) { v.AggregateType = "" }, ops.ErrInvalid, "AggregateType"},
+		"no code":   {func(v *ops.Verification) { v.Consumer = nil }, ops.ErrInvalid, "Consumer"},
+		"no log":    {func(v *ops.Verification) { v.Log = nil }, ops.ErrInvalid, "Log"},
+		"no rows":   {func(v *ops.Verification) { v.Rows = " " }, ops.ErrInvalid, "Rows"},
+		"no type":   {func(v *ops.Verification) { v.AggregateType = "" }, ops.ErrInvalid, "AggregateType"},
+		"no Forget": {func(v *ops.Verification) { v.Consumer = pgxtx.Consumer(onPgx{}).(consumer.Forgetter) }, ops.ErrInvalid, "no Forget"},
+		"a lock": {func(v *ops.Verification) {
+			v.Consumer = totals{func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+				_, err := tx.ExecContext(ctx, `DO $$ BEGIN IF current_setting('lock_timeout') <> '7s' THEN RAISE 'it is %', current_setting('lock_timeout'); END IF; RAISE lock_not_available; END $$`)
+				return err
+			}, forgetTotals}
+		}, nil, "lock_not_available"},
 		"no such query":   {func(v *ops.Verification) { v.Rows = `SELECT FROM nowhere WHERE id = $1` }, ops.ErrInvalid, "nowhere"},
 		"no aggregate":    {func(v *ops.Verification) { v.AggregateID = "nobody" }, ops.ErrNotFound, "no event"},
 		"no drawn one":    {func(v *ops.Verification) { v.AggregateType, v.AggregateID = "Nothing", "" }, ops.ErrNotFound, "no event"},
@@ -287,6 +297,12 @@ func TestVerifyRefuses(t *testing.T) {
 		}
 	}
 }
+
+type onPgx struct{}
+
+func (onPgx) Name() string { return "c" }
+
+func (onPgx) Handle(context.Context, pgx.Tx, store.PersistedEvent) error { return nil }
 
 type emptyLog struct{ store.Log }
 

@@ -103,10 +103,18 @@ func (o optional) StartAt() consumer.Start {
 	return consumer.AtBeginning()
 }
 
+type forgetter interface {
+	Forget(ctx context.Context, tx pgx.Tx, aggregateType, aggregateID string) error
+}
+
+// Forgets reports whether Forget does anything.
+func (o optional) Forgets() bool {
+	_, ok := o.of.(forgetter)
+	return ok
+}
+
 func (o optional) Forget(ctx context.Context, _ *sql.Tx, aggregateType, aggregateID string) error {
-	h, ok := o.of.(interface {
-		Forget(ctx context.Context, tx pgx.Tx, aggregateType, aggregateID string) error
-	})
+	h, ok := o.of.(forgetter)
 	if !ok {
 		return nil
 	}

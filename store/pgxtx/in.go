@@ -22,7 +22,8 @@ var (
 // In calls f with the transaction that was passed to Handle of a consumer or to a handler of
 // jobs.RegisterTx. It returns what f returns. Code of sqlc for pgx, COPY and batches run in tx.
 // tx.Begin sets a savepoint. Commit and Rollback of tx itself return an error, and so does
-// every method after f has returned. f must not use the *sql.Tx of the handler.
+// a use of tx after f has returned. Call LargeObjects in f, without open rows: else its methods
+// panic. f must not use the *sql.Tx of the handler.
 //
 // In returns an error outside of a handler, if the pool of the worker has another driver than
 // pgx/v5, and if f leaves rows open.
@@ -142,8 +143,12 @@ func (p *part) Prepare(ctx context.Context, name, query string) (*pgconn.Stateme
 	return p.conn.Prepare(ctx, name, query)
 }
 
-// LargeObjects costs a round trip, since pgx makes LargeObjects only for transactions of its own.
+// LargeObjects costs a round trip, since pgx makes LargeObjects only for transactions of its own. It
+// cannot return an error: the methods of its zero value panic.
 func (p *part) LargeObjects() pgx.LargeObjects {
+	if p.closed() != nil || p.conn.PgConn().IsBusy() { // BeginTx would close a connection with open rows
+		return pgx.LargeObjects{}
+	}
 	const nothing = ";" // it succeeds in an aborted transaction, too
 	own, err := p.conn.BeginTx(p.ctx, pgx.TxOptions{BeginQuery: nothing})
 	if err != nil {
