@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Database makes a database for one test: a copy of the database template. drop closes db, and
@@ -67,7 +68,7 @@ func onServer(open func(name string) (*sql.DB, error), do func(admin *sql.DB) er
 	return errors.Join(do(admin), admin.Close())
 }
 
-func dropDatabase(ctx context.Context, admin *sql.DB, name string) error {
+func dropDatabase(ctx context.Context, admin store.Querier, name string) error {
 	_, err := admin.ExecContext(ctx, `DROP DATABASE IF EXISTS `+ident.Quote(name)+` WITH (FORCE)`)
 	return err
 }
@@ -87,10 +88,11 @@ func ensureTemplate(ctx context.Context, admin *sql.DB, name string, open func(s
 		return err
 	}
 	making := ident.Quote(name + "_making")
-	if err := dropDatabase(ctx, admin, name+"_making"); err != nil {
+	// All statements are on this connection: admin may allow one only.
+	if err := dropDatabase(ctx, lock, name+"_making"); err != nil {
 		return err
 	}
-	if _, err := admin.ExecContext(ctx, `CREATE DATABASE `+making); err != nil {
+	if _, err := lock.ExecContext(ctx, `CREATE DATABASE `+making); err != nil {
 		return err
 	}
 	db, err := open(name + "_making")
@@ -100,6 +102,6 @@ func ensureTemplate(ctx context.Context, admin *sql.DB, name string, open func(s
 	if err := errors.Join(setup(ctx, db), db.Close()); err != nil {
 		return fmt.Errorf("setup: %w", err)
 	}
-	_, err = admin.ExecContext(ctx, `ALTER DATABASE `+making+` RENAME TO `+ident.Quote(name))
+	_, err = lock.ExecContext(ctx, `ALTER DATABASE `+making+` RENAME TO `+ident.Quote(name))
 	return err
 }

@@ -242,7 +242,9 @@ func (l *life) prepare(ctx context.Context, t *transaction, f fault) (strike fun
 			cancel()
 		}
 		if f.stops {
-			l.crashed.Store(f.cuts || f.fails)
+			if f.cuts || f.fails { // another unit's stop may come later
+				l.crashed.Store(true)
+			}
 			l.cancel()
 		}
 		if f.fails {
