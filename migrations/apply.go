@@ -151,7 +151,7 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	for _, statement := range slices.Concat(statements, statementsOf(s.beside, false), s.ownStatements()) {
 		if _, err := tx.ExecContext(ctx, statement); pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
 			return fmt.Errorf("migrations: cannot lock the tables: %w", err)
-		} else if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
+		} else if index, _ := pgdriver.Violation(err); pgdriver.SQLState(err) == pgdriver.UniqueViolation && !strings.HasPrefix(index, "pg_") {
 			return duplicates(err)
 		} else if err != nil {
 			return fmt.Errorf("migrations: %w, in %s", err, statement)

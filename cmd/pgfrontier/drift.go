@@ -63,7 +63,7 @@ SELECT CASE WHEN x."column" IS NOT NULL THEN x."table" || '.' || x."column" || '
 	WHEN x."index" IS NULL THEN x."table" || ' is UNLOGGED, so a crash of the server empties it'
 	WHEN x."unique" THEN x."table" || ' has no unique index on (' || x."on" || '), so an append stores what it would refuse, or fails'
 	ELSE x."table" || ' has no index on (' || x."on" || '), so statements read the whole table' END,
-	coalesce(x."create", 'ALTER TABLE ' || x."table" || CASE WHEN x."column" IS NOT NULL THEN ' ALTER COLUMN ' || x."column" || ' TYPE ' || x.type WHEN x.unlogged THEN ' SET UNLOGGED' ELSE ' SET LOGGED' END)
+	CASE WHEN to_regclass(x."index") IS NOT NULL THEN 'DROP INDEX CONCURRENTLY ' || x."index" || '; ' ELSE '' END || coalesce(x."create", 'ALTER TABLE ' || x."table" || CASE WHEN x."column" IS NOT NULL THEN ' ALTER COLUMN ' || x."column" || ' TYPE ' || x.type || ' USING ' || x."column" || '::' || x.type WHEN x.unlogged THEN ' SET UNLOGGED' ELSE ' SET LOGGED' END)
 FROM ROWS FROM (json_to_recordset($1::text::json) AS ("table" text, "column" text, type text, "index" text, "on" text, "create" text, "unique" boolean, unlogged boolean))
 	WITH ORDINALITY AS x("table", "column", type, "index", "on", "create", "unique", unlogged, n)
 JOIN pg_class AS c ON c.oid = to_regclass(x."table") AND c.relkind IN ('r', 'p')

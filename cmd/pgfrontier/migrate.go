@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -82,7 +83,9 @@ func (a *app) migrateCheckVerb() *cobra.Command {
 			said, drift := "ok", []string{}
 			if err != nil {
 				said = clean(err.Error())
-			} else if says, remedies, err := findDrift(ctx, db, config.Names); err != nil {
+			} else if says, remedies, err := findDrift(ctx, db, config.Names); pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege {
+				drift = append(drift, "drift is not known, since this role may not use all schemas: "+clean(err.Error()))
+			} else if err != nil {
 				return err
 			} else {
 				for i := range says {
