@@ -160,11 +160,11 @@ func TestCollidingNamesAreRefused(t *testing.T) {
 		config migrations.Config
 		says   []string
 	}{
-		{migrations.Config{WorkerNodesTable: "x", ConsumerGapSkipsTable: "x"}, []string{`table "x"`}},
-		{migrations.Config{WorkerNodesTable: "x", ConsumerGapSkipsTable: "X"}, []string{`table "x"`}},
-		{migrations.Config{WorkerNodesTable: "consumer_checkpoints"}, []string{`table "consumer_checkpoints"`}},
-		{migrations.Config{WorkerNodesTable: "consumer_checkpoints_token"}, []string{`table "consumer_checkpoints_token"`}},
-		{migrations.Config{EventsTable: "consumer_checkpoints_schema"}, []string{`table "consumer_checkpoints_schema"`}},
+		{migrations.Config{WorkerNodesTable: "x", ConsumerGapSkipsTable: "x"}, []string{"Names.WorkerNodes and Names.ConsumerGapSkips", `"x"`}},
+		{migrations.Config{WorkerNodesTable: "x", ConsumerGapSkipsTable: "X"}, []string{`"x"`}},
+		{migrations.Config{WorkerNodesTable: "consumer_checkpoints"}, []string{`"consumer_checkpoints"`}},
+		{migrations.Config{WorkerNodesTable: "consumer_checkpoints_token"}, []string{"Names.ConsumerCheckpoints with _token"}},
+		{migrations.Config{EventsTable: "consumer_checkpoints_schema"}, []string{"Names.ConsumerCheckpoints with _schema"}},
 		{migrations.Config{EventsTable: "infra.worker_nodes"}, []string{`table "infra.worker_nodes"`, `table "worker_nodes"`, "schema"}},
 		{migrations.Config{EventsTable: "worker_nodes_pkey"}, []string{`primary key of "worker_nodes"`}},
 		{migrations.Config{EventsTable: "worker_nodes_heartbeat_at_idx"}, []string{`index of "worker_nodes"`}},

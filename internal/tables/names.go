@@ -2,6 +2,7 @@ package tables
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
 	"regexp"
 	"strings"
@@ -54,6 +55,7 @@ func parse(n store.Names, into any) error {
 	}
 	v := reflect.ValueOf(into).Elem()
 	bases, wrong, all := map[string]ident.Table{}, map[string]bool{}, []error(nil)
+	of := map[ident.Table]string{} // the field that names a table
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag
 		field := tag.Get("of")
@@ -69,9 +71,21 @@ func parse(n store.Names, into any) error {
 		}
 		table, err := base.Sibling("Names."+field, tag.Get("drop"), tag.Get("add"))
 		all = append(all, err)
+		if other, taken := of[table]; taken && err == nil {
+			all = append(all, fmt.Errorf("%s and %s both name %q: give each a table of its own", other, fieldAndSuffix(tag), table))
+		}
+		of[table] = fieldAndSuffix(tag)
 		v.Field(i).Set(reflect.ValueOf(table))
 	}
 	return errtext.Join(all...)
+}
+
+// fieldAndSuffix tells where a table's name comes from.
+func fieldAndSuffix(tag reflect.StructTag) string {
+	if add := tag.Get("add"); add != "" {
+		return "Names." + tag.Get("of") + " with " + add
+	}
+	return "Names." + tag.Get("of")
 }
 
 // nameOf returns the name that a field has, with the schema, or the default.

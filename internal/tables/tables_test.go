@@ -48,6 +48,14 @@ func TestWrongNames(t *testing.T) {
 			t.Errorf("%s is wrong: %v", field, err)
 		}
 	}
+	for says, n := range map[string]store.Names{
+		`Names.Events and Names.AggregateHeads both name "x"`:                                                       {Events: "x", AggregateHeads: "X"},
+		`Names.ConsumerGapSkips and Names.ConsumerCheckpoints with _dead_letters both name "consumer_dead_letters"`: {ConsumerGapSkips: "consumer_dead_letters"},
+	} {
+		if _, err := Parse(n); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: %v, want %s", n, err, says)
+		}
+	}
 	if _, err := ParseJobs(store.Names{Jobs: "a b"}); err == nil || !strings.Contains(err.Error(), `Names.Jobs: "a b"`) {
 		t.Errorf("a wrong name of the table of jobs: %v", err)
 	}

@@ -115,9 +115,6 @@ func (c *StoreConfig) tables() (events, heads ident.Table, err error) {
 	if err != nil {
 		return events, heads, fmt.Errorf("storepostgres: WithNames: %w", err)
 	}
-	if t.Events == t.Heads {
-		return events, heads, fmt.Errorf("storepostgres: WithNames: Names.Events and Names.AggregateHeads both name %q: give each a table of its own", t.Events)
-	}
 	if c.NotifyChannel != "" {
 		if err = ident.Check("WithNotifyChannel", c.NotifyChannel); err != nil {
 			return events, heads, fmt.Errorf("storepostgres: %w", err)
