@@ -129,7 +129,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"-grants", "-reader-role", "public"}, `"public"`},
 		{[]string{"-worker-nodes-table", "a b"}, `"a b"`},
 		{[]string{"-events-table", "e", "-leader-election-table", "l"}, "-events-table names a table of the event store, -leader-election-table one of the worker's"},
-		{[]string{"-worker-nodes-table", "x", "-leader-election-table", "x"}, `table "x"`},
+		{[]string{"-worker-nodes-table", "x", "-leader-election-table", "x"}, `both name "x"`},
 		{[]string{"-jobs", "-store"}, "-store is about the event store's tables, -jobs about those of jobs"},
 		{[]string{"-jobs-table", "j", "-events-table", "e"}, "-jobs-table names a table of jobs, and the event store's were asked for"},
 		{[]string{"-jobs", "-events-table", "e"}, "-events-table names a table of the event store, and -jobs"},

@@ -183,7 +183,7 @@ func (a *app) open(ctx context.Context) (*sql.DB, error) {
 		if pgdriver.SQLState(err) == pgdriver.TooManyConnections {
 			return nil, usage("the database takes no further connection: end idle sessions, or raise the limit as a superuser, for whom PostgreSQL reserves connections: %w", err)
 		}
-		return nil, usage("the database does not answer: check DATABASE_URL or PGHOST, PGUSER and PGDATABASE, and that the server runs: %w", err)
+		return nil, usage("DATABASE_URL or PGHOST, PGUSER and PGDATABASE: %w", pgdriver.Unanswered(err))
 	}
 	a.db = db
 	return db, nil

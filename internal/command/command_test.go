@@ -51,14 +51,21 @@ func TestSetName(t *testing.T) {
 	if err := Parse(f, []string{"-schema", "app", "-prefix", "x_"}, io.Discard, "", ""); err != nil {
 		t.Fatal(err)
 	}
+	if err := Parse(f, []string{"-schema", ""}, io.Discard, "", ""); err != nil || n.Schema != "" {
+		t.Errorf("no schema: %q, %v", n.Schema, err)
+	}
+	if err := Parse(f, []string{"-prefix", "1_"}, io.Discard, "", ""); err == nil || !strings.Contains(err.Error(), `"1_" for flag -prefix: identifiers`) {
+		t.Errorf("a wrong prefix: %v", err)
+	}
+	n.Prefix = "x_"
 	if err := errors.Join(SetName(&n, "worker-nodes", "nodes"), SetName(&n, "schema", "infra")); err != nil {
 		t.Fatal(err)
 	}
 	if want := (store.Names{Schema: "infra", Prefix: "x_", WorkerNodes: "nodes"}); n != want {
 		t.Errorf("the names are %+v, want %+v", n, want)
 	}
-	for key, name := range map[string]string{"nodes": "x", "jobs": ""} {
-		if err := SetName(&n, key, name); err == nil || !strings.Contains(err.Error(), `"`+key+`"`) {
+	for key, name := range map[string]string{`"nodes"`: "x", `"jobs"`: "", "events: ": "a b", "schema: ": "a.b", "prefix: ": "1_"} {
+		if err := SetName(&n, strings.Trim(key, `": `), name); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s=%s: %v", key, name, err)
 		}
 	}

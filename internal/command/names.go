@@ -1,9 +1,11 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
@@ -11,10 +13,18 @@ import (
 // NameFlags adds the flags that all names of tables share: schema and prefix. f is a set of flags
 // of package flag or pflag.
 func NameFlags(f interface {
-	StringVar(p *string, name, value, usage string)
+	Func(name, usage string, set func(string) error)
 }, n *store.Names) {
-	f.StringVar(&n.Schema, "schema", "", "`schema` of the tables that are named without one")
-	f.StringVar(&n.Prefix, "prefix", "", "`text` before the default names of tables, such as shop_")
+	set := func(to *string) func(string) error {
+		return func(s string) error {
+			if *to = s; s == "" {
+				return nil
+			}
+			return errors.Unwrap(ident.Check("", s)) // both packages name the flag and the value
+		}
+	}
+	f.Func("schema", "`schema` of the tables that are named without one", set(&n.Schema))
+	f.Func("prefix", "`text` before the default names of tables, such as shop_", set(&n.Prefix))
 }
 
 // SetName sets the field of n that key names: schema, prefix, or a table such as worker-nodes.
@@ -22,15 +32,22 @@ func SetName(n *store.Names, key, name string) error {
 	if name == "" {
 		return fmt.Errorf("%q has no name: it is key=name, such as events=app.events", key)
 	}
-	fields := map[string]*string{"schema": &n.Schema, "prefix": &n.Prefix}
+	switch key {
+	case "schema":
+		n.Schema = name
+		return ident.Check(key, name)
+	case "prefix":
+		n.Prefix = name
+		return ident.Check(key, name)
+	}
 	for _, t := range tables.ConfiguredOf(n) {
-		fields[t.Key] = t.Name
+		if t.Key == key {
+			*t.Name = name
+			_, err := ident.ParseTable(key, name)
+			return err
+		}
 	}
-	if fields[key] == nil {
-		return fmt.Errorf("there is no table %q, there are %s", key, TableKeys())
-	}
-	*fields[key] = name
-	return nil
+	return fmt.Errorf("there is no table %q, there are %s", key, TableKeys())
 }
 
 // TableKeys lists the tables that SetName takes.
