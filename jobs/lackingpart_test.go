@@ -19,7 +19,7 @@ func TestEnqueueWithoutAPartOfItsTables(t *testing.T) {
 		s := newStage(t)
 		s.d.Exec(t, drop)
 		_, err := s.Enqueue(t.Context(), nil, task{}, option)
-		if want := "pgfrontier migrate up, with --jobs for jobs"; err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if want := "pgfrontier doctor says which, and how to create it"; err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("after %s: %v does not say %s", drop, err, want)
 		}
 	}

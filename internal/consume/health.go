@@ -105,7 +105,7 @@ func (h *health) answers(ctx context.Context) error {
 	if altered := (*frontier.SetupError)(nil); err == nil || errors.As(errtext.Of(h.frontier.Err()), &altered) {
 		return nil
 	}
-	return fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err)))
+	return pgdriver.Unanswered(errtext.Of(explain(err)))
 }
 
 // iterations returns, for each loop, the time since its last iteration began, less its longest

@@ -179,7 +179,7 @@ func Misfit(err error) error {
 	if s := SQLState(err); !IsUndefined(err) && s != UndefinedFunction && s != NoConflictTarget {
 		return err
 	}
-	return fmt.Errorf("%w: the tables lack a part, or other tables have their names: pgfrontier doctor says which, and pgfrontier migrate up, with --jobs for jobs, creates it", err)
+	return fmt.Errorf("%w: the tables lack a part, or other tables have their names: pgfrontier doctor says which, and how to create it", err)
 }
 
 // Dropped is the error of a statement that wrote fewer rows than it was to. tables names the tables.

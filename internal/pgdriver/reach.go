@@ -65,13 +65,26 @@ func Checked(ctx context.Context, of string, db *sql.DB, checks func(ctx context
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("%s: %w", of, errSlow))
 	defer cancel()
 	if err := AnswersWithin(ctx, db, answerTimeout); err != nil {
-		return fmt.Errorf("%s: the database does not answer (waited %v at most): check the address, the credentials and that the server runs: %w", of, answerTimeout, err)
+		return fmt.Errorf("%s: %w", of, Unanswered(err))
 	}
 	err := CutOff(ctx, checks(ctx))
 	if ctx.Err() == nil && IsTimeLimit(err) {
 		err = fmt.Errorf("%w: a time limit of the session, such as statement_timeout or lock_timeout of the role, ended a check of the start: raise it if this goes on: %w", ErrSilent, err)
 	}
 	return err
+}
+
+// Unanswered says that an attempt to reach the database failed with err: whether the server was
+// silent, answered with an error, or was not asked.
+func Unanswered(err error) error {
+	switch {
+	case SQLState(err) != "" || isStandbyOnly(err):
+		return fmt.Errorf("the database answers with an error: %w", err)
+	case IsAway(err) || errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("the database does not answer: check the address and that the server runs: %w", err)
+	default: // such as a certificate that is refused, or a closed pool
+		return fmt.Errorf("the database cannot be used: %w", err)
+	}
 }
 
 // CheckWrites refuses a server or a session that is read-only.
@@ -104,7 +117,7 @@ func isStandbyOnly(err error) bool {
 
 // AnswersWithin is [Answers] within limit.
 func AnswersWithin(ctx context.Context, db *sql.DB, limit time.Duration) error {
-	bound, cancel := context.WithTimeoutCause(ctx, limit, ErrSilent)
+	bound, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w (%v)", ErrSilent, limit))
 	defer cancel()
 	err := CutOff(bound, Answers(bound, db))
 	// A connect_timeout may be shorter than limit.

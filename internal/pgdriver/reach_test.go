@@ -26,30 +26,34 @@ func (r refusing) Connect(context.Context) (driver.Conn, error) { return nil, r.
 func (refusing) Driver() driver.Driver                          { return nil }
 
 // A database that cannot be reached is away, whichever time-out detected it. A refusal, or the
-// end of the program, does not count as away.
+// end of the program, does not count as away. Unanswered says which of them it is.
 func TestIsAway(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err  error
 		away bool
+		says string
 	}{
-		{&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", os.ErrNotExist)}, true},
-		{&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, true},
-		{fmt.Errorf("timeout: %w", context.DeadlineExceeded), true},
-		{io.ErrUnexpectedEOF, true},
-		{&pgconn.PgError{Code: "57P03"}, true},
-		{&pgconn.PgError{Code: "53300"}, true},
-		{fmt.Errorf("ValidateConnect failed: %w", pgconn.ErrReadOnlyConnection), true},
-		{fmt.Errorf("ValidateConnect failed: %w", pgconn.ErrStandbyConnection), true},
-		{fmt.Errorf("pq: %w", errors.New("session is read-only")), true},
-		{&pgconn.PgError{Code: "28P01"}, false},
-		{&pgconn.PgError{Code: "3D000"}, false},
-		{errors.New("tls: failed to verify certificate"), false},
+		{&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", os.ErrNotExist)}, true, "does not answer: check the address"},
+		{&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, true, "does not answer: check the address"},
+		{fmt.Errorf("timeout: %w", context.DeadlineExceeded), true, "does not answer: check the address"},
+		{io.ErrUnexpectedEOF, true, "does not answer: check the address"},
+		{&pgconn.PgError{Code: "57P03"}, true, "answers with an error"},
+		{&pgconn.PgError{Code: "53300"}, true, "answers with an error"},
+		{fmt.Errorf("ValidateConnect failed: %w", pgconn.ErrReadOnlyConnection), true, "answers with an error"},
+		{fmt.Errorf("ValidateConnect failed: %w", pgconn.ErrStandbyConnection), true, "answers with an error"},
+		{fmt.Errorf("pq: %w", errors.New("session is read-only")), true, "answers with an error"},
+		{&pgconn.PgError{Code: "28P01"}, false, "answers with an error"},
+		{&pgconn.PgError{Code: "3D000"}, false, "answers with an error"},
+		{errors.New("tls: failed to verify certificate"), false, "cannot be used"},
 	} {
 		db := sql.OpenDB(refusing{c.err})
 		err := pgdriver.AnswersWithin(t.Context(), db, time.Minute)
 		if got := pgdriver.IsAway(err); got != c.away || !errors.Is(err, c.err) {
 			t.Errorf("%v: it is away: %v, want %v; it says %v", c.err, got, c.away, err)
+		}
+		if got := pgdriver.Unanswered(err); !strings.HasPrefix(got.Error(), "the database "+c.says) || !errors.Is(got, c.err) {
+			t.Errorf("%v: Unanswered says %v, want %s", c.err, got, c.says)
 		}
 		_ = db.Close()
 		if err := pgdriver.AnswersWithin(t.Context(), db, time.Minute); pgdriver.IsAway(err) {

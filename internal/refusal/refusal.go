@@ -20,5 +20,5 @@ var (
 	ErrTransactionPooling = errors.New("the connection goes through a transaction-pooling proxy, where session advisory locks do not hold: use WithLeaderStrategy(LeaderStrategyLease), or connect directly or with session pooling")
 	// ErrPreparedStatements reports such a proxy, behind which the driver prepares statements
 	// in one session and executes them in another.
-	ErrPreparedStatements = errors.New("the connection goes through a transaction-pooling proxy, which loses or mixes up the statements that this driver prepares: with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes; or connect directly or with session pooling")
+	ErrPreparedStatements = errors.New("the session loses or mixes up the statements that this driver prepares: behind a transaction-pooling proxy, with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes, or connect directly or with session pooling; without a proxy, remove DISCARD ALL and DEALLOCATE ALL from handlers and hooks of the pool")
 )

@@ -18,5 +18,5 @@ func Explain(of string, err error) error {
 	if !pgdriver.IsLostStatement(err) || errors.Is(err, refusal.ErrPreparedStatements) {
 		return err
 	}
-	return fmt.Errorf("%s: the session has lost a prepared statement: if a handler or a hook of the pool sends DEALLOCATE ALL or DISCARD ALL, remove that; else %w: %w", of, refusal.ErrPreparedStatements, err)
+	return fmt.Errorf("%s: %w: %w", of, refusal.ErrPreparedStatements, err)
 }

@@ -29,7 +29,7 @@ func TestExplainNamesTheRemedy(t *testing.T) {
 			if got := errors.Is(explained, refusal.ErrPreparedStatements); got != want || !errors.Is(explained, err) {
 				t.Errorf("%s: %s: explained: %v, want %v: %v", name, statement, got, want, explained)
 			}
-			if want && !strings.Contains(explained.Error(), "sends DEALLOCATE ALL or DISCARD ALL, remove that") {
+			if want && !strings.Contains(explained.Error(), "remove DISCARD ALL and DEALLOCATE ALL") {
 				t.Errorf("%s: %s: the error does not name the other cause: %v", name, statement, explained)
 			}
 			if again := Explain("worker", explained); again != explained {

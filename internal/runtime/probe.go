@@ -86,7 +86,7 @@ func Answers(ctx context.Context, db *sql.DB, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := pgdriver.Answers(ctx, db); err != nil {
-		return fmt.Errorf("the database does not answer: see that the server runs and can be reached from here: %w", errtext.Of(err))
+		return pgdriver.Unanswered(errtext.Of(err))
 	}
 	return nil
 }

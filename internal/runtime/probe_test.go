@@ -91,7 +91,7 @@ func TestProbeOfAnObserverThatHangs(t *testing.T) {
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	db, back := pgtest.Empty(t).OpenAway(t)
-	if err := Answers(t.Context(), db, time.Minute); err == nil || !strings.Contains(err.Error(), "the database does not answer: see that the server runs") {
+	if err := Answers(t.Context(), db, time.Minute); err == nil || !strings.Contains(err.Error(), "the database does not answer: check the address") {
 		t.Errorf("the database is away: %v", err)
 	}
 	back()

@@ -12,7 +12,7 @@ func TestStartWithoutAPartOfItsTables(t *testing.T) {
 		says   string
 		damage func(s *stage)
 	}{
-		{"pgfrontier migrate up, with --jobs for jobs", func(s *stage) { s.d.Exec(t, `DROP INDEX jobs_flow_runs_flow_key_idx`) }},
+		{"pgfrontier doctor says which, and how to create it", func(s *stage) { s.d.Exec(t, `DROP INDEX jobs_flow_runs_flow_key_idx`) }},
 		{"rows of jobs_flow_runs", func(s *stage) { s.d.DropRows(t, "INSERT", "jobs_flow_runs") }},
 	} {
 		s := newStage(t)
