@@ -2,6 +2,7 @@ package delivered
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 
 	"github.com/pgfrontier/worker/internal/partition"
@@ -17,6 +18,9 @@ type Border struct {
 	// Except are the positions at or below After without an effect, sorted and disjoint.
 	Except []store.Range `json:"except,omitempty"`
 }
+
+// never is the border of a shadow: another consumer has the effects of every event.
+const never = math.MaxInt64
 
 // Borders are the borders of one unit. Without a border, all effects up to position 0 were
 // had. Borders are immutable: each method returns new borders.
@@ -119,8 +123,8 @@ func (b Borders) Handle(positions []store.Range) (after Borders, changed bool) {
 	return b.each(partition.All, "", func(one *Border) { one.Except = subtract(one.Except, positions) }), true
 }
 
-// each returns a copy of the borders with a change of each border. A unit without borders gets
-// a border at 0.
+// each returns a copy of the borders with a change of each border but those of a shadow. A unit
+// without borders gets a border at 0.
 func (b Borders) each(slots partition.Range, key string, change func(one *Border)) Borders {
 	if len(b) == 0 {
 		if slots == partition.All {
@@ -130,7 +134,9 @@ func (b Borders) each(slots partition.Range, key string, change func(one *Border
 	}
 	all := slices.Clone(b)
 	for i := range all {
-		change(&all[i])
+		if all[i].After != never {
+			change(&all[i])
+		}
 	}
 	return all
 }

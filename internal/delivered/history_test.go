@@ -17,12 +17,19 @@ const logEnd = 24
 
 // history is a consumer on a small log, with its operators, workers and writers.
 type history struct {
-	t       *rapid.T
+	t *rapid.T
+	*events
+	units  []*unit
+	shadow bool // every event is delivered as a replay
+	seen   map[string]int
+}
+
+// events are a log, and what one or several consumers have made of it.
+type events struct {
 	slot    [logEnd + 1]int  // of the event at each position; below 0: the event never appears
 	visible [logEnd + 1]bool // the event has appeared
 	had     [logEnd + 1]bool // the effect was had
-	units   []*unit
-	seen    map[string]int
+	left    [logEnd + 1]bool // an operator has skipped or discarded the event
 }
 
 type unit struct {
@@ -51,13 +58,13 @@ func (u *unit) handled(first, last int64) {
 // deliver passes an event to the handler, and checks Replay.
 func (h *history) deliver(u *unit, p int64) {
 	replay, err := u.borders.Had(p, "k", func() (int, error) { return h.slot[p], nil })
-	if err != nil || replay != h.had[p] {
+	if err != nil || replay != (h.had[p] || h.shadow) {
 		h.t.Fatalf("the event at %d is delivered with Replay %v, had is %v; the borders are %v", p, replay, h.had[p], u.borders)
 	}
 	if replay {
 		h.seen["replayed"]++
 	}
-	h.had[p] = true
+	h.had[p] = h.had[p] || !h.shadow
 }
 
 func (h *history) mine(u *unit, p int64) bool {
@@ -116,6 +123,9 @@ func (h *history) back(u *unit, to int64) {
 
 func (h *history) forward(u *unit, to int64) {
 	u.pass()
+	for p := u.position + 1; p <= to; p++ {
+		h.left[p] = h.left[p] || !h.shadow && h.mine(u, p)
+	}
 	u.borders = u.borders.Cross(to)
 	u.position = to
 }
@@ -191,6 +201,84 @@ func (h *history) merge() {
 	h.units = []*unit{into}
 }
 
+var aggregates = []int{0, 700, 1500, 2200, 3000, 4095}
+
+func drawEvents(rt *rapid.T) *events {
+	e := &events{}
+	for p := 1; p <= logEnd; p++ {
+		e.slot[p] = rapid.SampledFrom(append([]int{-1}, aggregates...)).Draw(rt, "slot")
+		e.visible[p] = e.slot[p] >= 0 && rapid.IntRange(0, 3).Draw(rt, "appears") > 0
+	}
+	return e
+}
+
+func whole() *unit {
+	return &unit{slots: partition.All, open: map[int64]bool{}, letters: map[int64]bool{}}
+}
+
+// step is one step of the consumer, its operators or its writers.
+func (h *history) step() {
+	rt := h.t
+	letter := func() bool { return rapid.IntRange(0, 5).Draw(rt, "letter") == 0 }
+	i := rapid.IntRange(0, len(h.units)-1).Draw(rt, "unit")
+	u := h.units[i]
+	letters := slices.Sorted(maps.Keys(u.letters))
+	what := rapid.SampledFrom([]string{"batch", "batch", "batch", "late", "appear", "retry", "discard", "back", "back all", "forward", "skip", "replay", "split", "merge"}).Draw(rt, "step")
+	switch what {
+	case "batch":
+		h.batch(u, min(u.position+rapid.Int64Range(1, 8).Draw(rt, "events"), logEnd), letter)
+	case "late":
+		h.late(u, letter)
+	case "appear":
+		for p := range h.slot {
+			if h.slot[p] >= 0 && !h.visible[p] {
+				h.visible[p] = true
+				break
+			}
+		}
+	case "retry", "discard":
+		if len(letters) == 0 {
+			return
+		}
+		p := rapid.SampledFrom(letters).Draw(rt, "which")
+		if what == "retry" {
+			h.retry(u, p)
+		} else {
+			u.pass()
+			delete(u.letters, p)
+			h.left[p] = h.left[p] || !h.shadow
+		}
+	case "back":
+		h.back(u, rapid.Int64Range(0, u.position).Draw(rt, "to"))
+	case "back all":
+		to := rapid.Int64Range(0, u.position).Draw(rt, "to")
+		for _, u := range h.units {
+			if u.position > to {
+				h.back(u, to)
+			}
+		}
+	case "forward":
+		to := u.position
+		for to < logEnd && (h.slot[to+1] < 0 || h.visible[to+1]) { // the position is settled
+			to++
+		}
+		h.forward(u, rapid.Int64Range(u.position, to).Draw(rt, "to"))
+	case "skip":
+		h.skip(u)
+	case "replay":
+		h.replay(u, rapid.SampledFrom(aggregates).Draw(rt, "aggregate"))
+	case "split":
+		if parts := h.split(u, rapid.IntRange(2, 5).Draw(rt, "partitions")); len(parts) > 1 {
+			h.units = slices.Replace(h.units, i, i+1, parts...)
+		}
+	case "merge":
+		if len(h.units) > 1 {
+			h.merge()
+		}
+	}
+	h.seen[what]++
+}
+
 // The consumer has each effect once, for every sequence of steps. The steps are batches, late
 // events, dead letters, resets, skips, splits, merges and replays of an aggregate. Replay
 // reports exactly the events whose effects the consumer has had. A longer search:
@@ -200,72 +288,11 @@ func TestEachEffectOnce(t *testing.T) {
 	seen := map[string]int{}
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		h := &history{t: rt, seen: seen}
+		h := &history{t: rt, events: drawEvents(rt), seen: seen}
 		runs++
-		aggregates := []int{0, 700, 1500, 2200, 3000, 4095}
-		for p := 1; p <= logEnd; p++ {
-			h.slot[p] = rapid.SampledFrom(append([]int{-1}, aggregates...)).Draw(rt, "slot")
-			h.visible[p] = h.slot[p] >= 0 && rapid.IntRange(0, 3).Draw(rt, "appears") > 0
-		}
-		h.units = []*unit{{slots: partition.All, open: map[int64]bool{}, letters: map[int64]bool{}}}
-		letter := func() bool { return rapid.IntRange(0, 5).Draw(rt, "letter") == 0 }
+		h.units = []*unit{whole()}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-			i := rapid.IntRange(0, len(h.units)-1).Draw(rt, "unit")
-			u := h.units[i]
-			letters := slices.Sorted(maps.Keys(u.letters))
-			what := rapid.SampledFrom([]string{"batch", "batch", "batch", "late", "appear", "retry", "discard", "back", "back all", "forward", "skip", "replay", "split", "merge"}).Draw(rt, "step")
-			switch what {
-			case "batch":
-				h.batch(u, min(u.position+rapid.Int64Range(1, 8).Draw(rt, "events"), logEnd), letter)
-			case "late":
-				h.late(u, letter)
-			case "appear":
-				for p := range h.slot {
-					if h.slot[p] >= 0 && !h.visible[p] {
-						h.visible[p] = true
-						break
-					}
-				}
-			case "retry", "discard":
-				if len(letters) == 0 {
-					continue
-				}
-				p := rapid.SampledFrom(letters).Draw(rt, "which")
-				if what == "retry" {
-					h.retry(u, p)
-				} else {
-					u.pass()
-					delete(u.letters, p)
-				}
-			case "back":
-				h.back(u, rapid.Int64Range(0, u.position).Draw(rt, "to"))
-			case "back all":
-				to := rapid.Int64Range(0, u.position).Draw(rt, "to")
-				for _, u := range h.units {
-					if u.position > to {
-						h.back(u, to)
-					}
-				}
-			case "forward":
-				to := u.position
-				for to < logEnd && (h.slot[to+1] < 0 || h.visible[to+1]) { // the position is settled
-					to++
-				}
-				h.forward(u, rapid.Int64Range(u.position, to).Draw(rt, "to"))
-			case "skip":
-				h.skip(u)
-			case "replay":
-				h.replay(u, rapid.SampledFrom(aggregates).Draw(rt, "aggregate"))
-			case "split":
-				if parts := h.split(u, rapid.IntRange(2, 5).Draw(rt, "partitions")); len(parts) > 1 {
-					h.units = slices.Replace(h.units, i, i+1, parts...)
-				}
-			case "merge":
-				if len(h.units) > 1 {
-					h.merge()
-				}
-			}
-			seen[what]++
+			h.step()
 		}
 		// At the end, a rebuild handles the events that were skipped.
 		for p := range h.slot {

@@ -1,0 +1,34 @@
+package delivered
+
+import (
+	"slices"
+
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Shadow returns the borders of a shadow. They stay as they are.
+func Shadow() Borders {
+	return Borders{{First: partition.All.First, Last: partition.All.Last, After: never}}
+}
+
+// IsShadow reports whether all slots are those of a shadow.
+func (b Borders) IsShadow() bool {
+	return len(b) > 0 && !slices.ContainsFunc(b, func(one Border) bool { return one.After != never })
+}
+
+// Owed returns the positions up to a limit whose effects a unit is still to have. position is the
+// unit's checkpoint, to which Pass must have raised the borders. pending is what it has passed
+// without handling it. What an operator has skipped or discarded is not owed.
+func (b Borders) Owed(position int64, pending []store.Range, limit int64) (all []store.Range) {
+	ahead := sorted(append(slices.Clone(pending), store.Range{First: position + 1, Last: never}))
+	for _, one := range b {
+		for _, r := range ahead {
+			all = append(all, within(one.Except, r)...)
+		}
+		if limit > one.After {
+			all = append(all, store.Range{First: one.After + 1, Last: limit})
+		}
+	}
+	return within(sorted(all), store.Range{First: 1, Last: limit})
+}
