@@ -35,6 +35,9 @@ type Consumer struct {
 	// is left under the old name, without a position. See Rename. Empty: it was not renamed.
 	RenamedTo string
 
+	// Shadow reports that the effects of its events are another consumer's, see Shadow and Switch.
+	Shadow bool
+
 	Scope *Scope // of the code that runs it, or ran it last; if it is split, of its first unit; nil: not recorded
 
 	Units  []Unit // of a split consumer, in order; empty: it is not split
@@ -63,7 +66,7 @@ func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 		c := &r.Consumer
 		to := []any{&c.Name, &c.Position, &c.HeadLag, pgdriver.Duration(&c.OldestAge), &c.Revision, pgdriver.UTC(&c.UpdatedAt)}
 		to = append(to, pauseInto(&c.Paused)...)
-		return append(to, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, &c.RenamedTo, pgdriver.Destination(func(column any) error {
+		return append(to, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, &c.RenamedTo, &c.Shadow, pgdriver.Destination(func(column any) error {
 			if pgdriver.JSON(&c.Scope).Scan(column) != nil { // a worker that reads it ends, and names the consumer
 				c.Scope = nil
 			}
@@ -95,7 +98,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 		}
 		c := &all[n-1]
 		if len(c.Units) == 0 {
-			c.Position, c.HeadLag, c.Paused, c.Worker, c.Wanted, c.Scope = r.Position, r.HeadLag, r.Paused, r.Worker, r.Wanted, r.Scope
+			c.Position, c.HeadLag, c.Paused, c.Worker, c.Wanted, c.Scope, c.Shadow = r.Position, r.HeadLag, r.Paused, r.Worker, r.Wanted, r.Scope, r.Shadow
 		}
 		c.Position, c.HeadLag = min(c.Position, r.Position), max(c.HeadLag, r.HeadLag)
 		c.OldestAge = max(c.OldestAge, r.OldestAge)

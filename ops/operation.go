@@ -36,6 +36,8 @@ const (
 	KindReplay  Kind = "replay"  // an aggregate
 	KindRetire  Kind = "retire"
 	KindRename  Kind = "rename"
+	KindShadow  Kind = "shadow"
+	KindSwitch  Kind = "switch"
 	// A worker records KindScope when its build selects other types than the build before.
 	// KindReplayTypes delivers the events that were passed without the types.
 	KindScope       Kind = "scope"

@@ -168,6 +168,9 @@ func (r *recomputation) lock(ctx context.Context) (at locked, positions []int64,
 // handled returns the positions of an aggregate's events of which a unit has had the effects.
 func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error) {
 	c := r.c
+	if at.effects.IsShadow() { // its rows are those of the events that it has passed
+		at.effects = nil
+	}
 	had, err := hadEffects(ctx, c, at)
 	if err != nil {
 		return nil, err

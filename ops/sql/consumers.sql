@@ -7,6 +7,7 @@ SELECT c.consumer_name, c.last_position,
 	(SELECT count(*) FROM {dead_letters} AS l WHERE l.consumer_name = c.consumer_name AND NOT l.replay),
 	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key,
 	CASE WHEN c.last_position = 9223372036854775807 THEN coalesce((
-		SELECT o.detail->>'to' FROM {operations} AS o WHERE o.consumer_name = c.consumer_name AND o.operation = 'rename' ORDER BY o.id DESC LIMIT 1), '') ELSE '' END, c.scope::text
+		SELECT o.detail->>'to' FROM {operations} AS o WHERE o.consumer_name = c.consumer_name AND o.operation = 'rename' ORDER BY o.id DESC LIMIT 1), '') ELSE '' END,
+	c.effects @> '[{"after": 9223372036854775807}]', c.scope::text
 FROM {checkpoints} AS c LEFT JOIN {assignments} AS a ON a.consumer_name = c.consumer_name
 ORDER BY split_part(c.consumer_name, '#', 1) COLLATE "C", c.consumer_name COLLATE "C"

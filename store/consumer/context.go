@@ -20,7 +20,7 @@ type Delivery struct {
 	// became visible only afterwards, or was a dead letter.
 	Late bool
 	// Replay reports whether the consumer has handled the event before, and an operator has set
-	// the consumer back. During a replay, write the consumer's tables again, but do not repeat
+	// the consumer back. For a shadow it is always set, see ops.Operator.Shadow. During a replay, write the consumer's tables again, but do not repeat
 	// external effects such as mail. All events of one call have the same Replay.
 	Replay bool
 }

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// version is a version of a projection. Its effect outside of its table is a row of acted.
+type version struct {
+	name       string
+	partitions int
+}
+
+func (v version) Name() string { return v.name }
+
+func (v version) Partitions() consumer.Partitions { return consumer.Partitions{Count: v.partitions} }
+
+func (v version) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO `+v.name+` (position) VALUES ($1)`, e.GlobalPosition); err != nil {
+		return err
+	}
+	if d, _ := consumer.Info(ctx); d.Replay {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO acted (position, version) VALUES ($1, $2)`, e.GlobalPosition, v.name)
+	return err
+}
+
+// Two versions of a projection run under load, and are switched again and again. Each event is in
+// the table of both, and has its effect once. Transactions are open over a switch, and sessions of
+// the workers are cut off.
+func TestSwitchUnderLoad(t *testing.T) {
+	t.Parallel()
+	switches := 5
+	if tier.IsLong() {
+		switches = 100
+	}
+	for _, parts := range []int{1, 3} {
+		t.Run(fmt.Sprint("old version in parts ", parts), func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			d.Exec(t, `CREATE TABLE v1 (position BIGINT PRIMARY KEY)`)
+			d.Exec(t, `CREATE TABLE v2 (position BIGINT PRIMARY KEY)`)
+			d.Exec(t, `CREATE TABLE acted (position BIGINT NOT NULL, version TEXT NOT NULL)`)
+			d.Exec(t, `CREATE VIEW totals AS SELECT * FROM v1`)
+			db := d.OpenSet(t, "application_name", "versions")
+			o, err := ops.New(d.DB)
+			if err != nil {
+				t.Fatal(err)
+			}
+			options := []worker.Option{worker.WithBatchSize(20), worker.WithStaleGapThreshold(30 * time.Millisecond)}
+			stop := load(t, d.DB, 10)
+			start(t, db, []consumer.Consumer{version{"v1", parts}}, options...)
+			awaitRows(t, d.DB, "the old version to run", fmt.Sprintf(`SELECT count(*) = %d FROM consumer_checkpoints WHERE consumer_name ~ '^v1' AND split_at IS NULL AND last_position > 0`, parts))
+			if err := o.Shadow(t.Context(), "v2", byAnn); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				start(t, db, []consumer.Consumer{version{"v1", parts}, version{"v2", 1}}, options...)
+			}
+			awaitRows(t, d.DB, "the new version to run", `SELECT last_position > 0 FROM consumer_checkpoints WHERE consumer_name = 'v2'`)
+			from, to := "v1", "v2"
+			for i := range switches {
+				late := beginAppend(t, d.DB, "Order", fmt.Sprint("late", i), 1)
+				defer func() { _ = late.Rollback() }() // a no-op after the commit
+				if i%3 == 2 {
+					d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'versions'`)
+				}
+				if err := o.Switch(t.Context(), from, to, byAnn, func(ctx context.Context, tx *sql.Tx) error {
+					_, err := tx.ExecContext(ctx, `CREATE OR REPLACE VIEW totals AS SELECT * FROM `+to)
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+				commit(t, late)
+				acted := one[int](t, d.DB, `SELECT count(*) FROM acted WHERE version = $1`, to)
+				await(t, "an effect of the version that has them now", func() bool { return one[int](t, d.DB, `SELECT count(*) FROM acted WHERE version = $1`, to) > acted })
+				from, to = to, from
+			}
+			stop()
+			for _, table := range []string{"v1", "v2", "acted"} {
+				await(t, "every event to be in "+table, func() bool {
+					return one[int](t, d.DB, `SELECT count(*) FROM events WHERE global_position NOT IN (SELECT position FROM `+table+`)`) == 0
+				})
+			}
+			if n := one[int](t, d.DB, `SELECT count(*) - count(DISTINCT position) FROM acted`); n != 0 {
+				t.Errorf("%d effects were had twice", n)
+			}
+			if n := one[int](t, d.DB, `SELECT count(DISTINCT version) FROM acted`); n != 2 {
+				t.Errorf("%d versions had effects", n)
+			}
+		})
+	}
+}

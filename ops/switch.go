@@ -1,0 +1,283 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/delivered"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Shadow lets a consumer that is not deployed yet begin as a shadow, at the first event. A shadow
+// handles all events, and [consumer.Delivery] has Replay set for each: effects outside of its
+// transaction are those of another consumer, until [Operator.Switch]. So the next version of a
+// projection, under another name, builds its tables beside the version that is in use.
+//
+// Call Shadow, then deploy the code. A StartAt of the consumer has no effect. Shadow refuses a
+// consumer that has run with [ErrExists].
+func (o *Operator) Shadow(ctx context.Context, consumer string, by By) error {
+	v := onConsumer(KindShadow, consumer, by)
+	return o.change(ctx, v, checkConsumer(consumer), func(tx *sql.Tx) (int64, error) {
+		n, err := exec(ctx, tx, "insert its checkpoint", `
+INSERT INTO `+o.t.Checkpoints.SQL()+` (consumer_name, last_position, effects) VALUES ($1::text, 0, $2::jsonb)
+ON CONFLICT (consumer_name) DO NOTHING`, consumer, delivered.Shadow().String())
+		switch {
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, takenError(consumer, o.t.Checkpoints)
+		}
+		return o.record(ctx, tx, v.Operation, struct{}{})
+	})
+}
+
+// Switch lets a shadow take over the effects of a consumer, which becomes a shadow. The same call
+// with the names exchanged switches back. Over both consumers, each event has its effects once, also
+// if it is in doubt, or appears later.
+//
+// within runs in the same transaction, for example to replace the view that readers use. It has a
+// second for the locks of its statements. It may run several times. nil does nothing.
+//
+// Both consumers may run. Switch tries again, until ctx ends, while the shadow has passed an event
+// that the other has still to handle, or within waits for a lock. If that does not end, pause the
+// shadow until the other consumer has handled the event. Dead letters of the other consumer that
+// the shadow has handled are refused with [ErrInvalid]: retry or discard them before.
+//
+// IfRevision refers to the shadow. Both consumers have a record of the Switch.
+func (o *Operator) Switch(ctx context.Context, from, to string, by By, within func(ctx context.Context, tx *sql.Tx) error) error {
+	v := onConsumer(KindSwitch, to, by)
+	invalid := checkConsumer(to)
+	if err := checkConsumer(from); err != nil {
+		invalid = errtext.Join(invalid, fmt.Errorf("the other consumer: %w", err))
+	} else if from == to {
+		invalid = errtext.Join(invalid, fmt.Errorf("%w: both consumers are %s", ErrInvalid, errtext.Value(to)))
+	}
+	var last *notYet
+	for {
+		err := o.change(ctx, v, invalid, func(tx *sql.Tx) (id int64, err error) {
+			s := switching{consumerTx: o.in(tx)}
+			if err := s.lock(ctx, from, to); err != nil {
+				return 0, err
+			}
+			if err := s.swap(ctx); err != nil {
+				return 0, err
+			}
+			if err := s.call(ctx, within); err != nil {
+				return 0, err
+			}
+			detail := switchDetail{From: from, To: to, FromPosition: lowest(s.live), ToPosition: lowest(s.shadow)}
+			for _, at := range slices.Concat(s.live, s.shadow) {
+				op := v.Operation
+				op.Consumer = at.consumer
+				if id, err = o.record(ctx, tx, op, detail); err != nil {
+					return 0, err
+				}
+			}
+			return id, nil
+		})
+		switch {
+		case errors.As(err, &last):
+			if !backoff.Sleep(ctx, switchPause) {
+				return err
+			}
+		case last != nil && errors.Is(err, ctx.Err()) && !errors.As(err, new(*UnknownOutcomeError)): // says why it went on so long
+			return o.fail(v.String(), last)
+		default:
+			return err
+		}
+	}
+}
+
+const (
+	switchPause = 50 * time.Millisecond
+	switchLock  = "1s" // lock_timeout of within, during which both consumers wait
+)
+
+type switchDetail struct {
+	From         string `json:"from"`
+	To           string `json:"to"`
+	FromPosition int64  `json:"from_position"` // of the unit with the lowest position
+	ToPosition   int64  `json:"to_position"`
+}
+
+// notYet refuses an attempt to switch that may succeed a moment later.
+type notYet struct{ err error }
+
+func (e *notYet) Error() string { return e.err.Error() }
+
+func (e *notYet) Unwrap() error { return e.err }
+
+// switching is the transaction of a switch.
+type switching struct {
+	consumerTx
+	live, shadow []locked
+}
+
+// lock locks both consumers in order of name, so that two operators do not block each other.
+func (s *switching) lock(ctx context.Context, from, to string) error {
+	for _, name := range []string{min(from, to), max(from, to)} {
+		var err error
+		if name == to {
+			s.shadow, err = s.consumerTx.lock(ctx, name)
+		} else if s.live, err = s.lockUnits(ctx, name); err == nil {
+			err = refuseRenamed(ctx, s.consumerTx, name, s.live[0].position)
+		}
+		if err != nil && name == from {
+			err = fmt.Errorf("the other consumer %s: %w", errtext.Value(from), err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	live, shadow := isShadow(s.live), isShadow(s.shadow)
+	switch {
+	case live && !shadow:
+		return errSwitched
+	case !shadow:
+		return fmt.Errorf("%w: it is no shadow: call Shadow before the code is deployed", ErrInvalid)
+	case live:
+		return fmt.Errorf("%w: %s is a shadow, too: name the consumer that has the effects", ErrInvalid, errtext.Value(from))
+	}
+	return nil
+}
+
+func isShadow(units []locked) bool {
+	return !slices.ContainsFunc(units, func(at locked) bool { return !at.effects.IsShadow() })
+}
+
+// swap gives the borders of each consumer to the other, unless effects would be lost.
+func (s *switching) swap(ctx context.Context) error {
+	var parts []delivered.Part
+	for _, from := range s.live {
+		pending, err := pendingOf(ctx, s.consumerTx, from.consumer)
+		if err != nil {
+			return err
+		}
+		_, slots, _ := partition.Parse(from.consumer)
+		had := from.effects.Pass(slots, from.key, from.position, pending)
+		parts = append(parts, delivered.Part{Slots: slots, Borders: had})
+		for _, to := range s.shadow {
+			if err := s.checkOwed(ctx, had.Owed(from.position, pending, to.position), from, to); err != nil {
+				return err
+			}
+		}
+	}
+	had := parts[0].Borders
+	if len(parts) > 1 {
+		had = delivered.Join(parts, s.live[0].key)
+	}
+	if len(had) > 1 && slices.ContainsFunc(s.shadow, func(at locked) bool { return at.key != had[0].Key }) {
+		return &notYet{fmt.Errorf("%w: the parts of %s have other positions than each other, and the shadow is not split by the same key: pause both until their parts are at one position", ErrInvalid, errtext.Value(partition.Consumer(s.live[0].consumer)))}
+	}
+	if err := s.setEffects(ctx, s.shadow, had); err != nil {
+		return err
+	}
+	return s.setEffects(ctx, s.live, delivered.Shadow())
+}
+
+// checkOwed refuses a switch if to has passed positions whose effects from is still to have.
+func (s *switching) checkOwed(ctx context.Context, owed []store.Range, from, to locked) error {
+	if len(owed) == 0 {
+		return nil
+	}
+	pending, err := pendingOf(ctx, s.consumerTx, to.consumer)
+	if err != nil {
+		return err
+	}
+	owed = delivered.Without(owed, pending)
+	void, err := s.void(ctx, to.consumer, owed)
+	if err != nil {
+		return err
+	}
+	lost := delivered.Without(owed, void)
+	if len(lost) == 0 {
+		return nil
+	}
+	var letter bool
+	if err := s.tx.QueryRowContext(ctx, `
+SELECT EXISTS (SELECT FROM `+s.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint)`, from.consumer, lost[0].First).Scan(&letter); err != nil {
+		return fmt.Errorf("read its dead letters: %w", err)
+	}
+	if letter {
+		return fmt.Errorf("%w: %s has a dead letter at position %d, which %s has handled without its effect: retry or discard the dead letter", ErrInvalid, errtext.Value(from.consumer), lost[0].First, errtext.Value(to.consumer))
+	}
+	return &notYet{fmt.Errorf("%w: %s is at position %d, and %s at %d has passed position %d without its effect, which %s is still to have: pause %s until then", ErrInvalid,
+		errtext.Value(from.consumer), from.position, errtext.Value(to.consumer), to.position, lost[0].First, errtext.Value(from.consumer), errtext.Value(to.consumer))}
+}
+
+// void returns those of some positions that a unit has proven to be void. Another unit may be in
+// doubt of them, as long as a transaction is open. An audited range may also have events, which the
+// unit has handled.
+func (s *switching) void(ctx context.Context, unit string, of []store.Range) ([]store.Range, error) {
+	if len(of) == 0 {
+		return nil, nil
+	}
+	ranges := pgdriver.Columns(func(r *store.Range) []any { return []any{&r.First, &r.Last} })
+	audited, err := pgdriver.QueryAll(ctx, s.tx, ranges, `
+SELECT gap_position, gap_end FROM `+s.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'void' AND gap_position <= $3::bigint AND gap_end >= $2::bigint`, unit, of[0].First, of[len(of)-1].Last)
+	if err != nil {
+		return nil, fmt.Errorf("read what is void: %w", err)
+	}
+	if len(delivered.Without(of, audited)) > 0 {
+		return nil, nil // so it is not all void
+	}
+	text, err := json.Marshal(of)
+	if err != nil {
+		return nil, err
+	}
+	events, err := pgdriver.QueryAll(ctx, s.tx, ranges, `
+SELECT e.global_position, e.global_position FROM json_to_recordset($1::text::json) AS r (first bigint, last bigint)
+JOIN `+s.t.Events.SQL()+` AS e ON e.global_position BETWEEN r.first AND r.last ORDER BY 1 LIMIT 1`, string(text))
+	if err != nil {
+		return nil, fmt.Errorf("read the events of what is void: %w", err)
+	}
+	return delivered.Without(of, events), nil
+}
+
+// setEffects sets the borders of units. Their workers then read them before the next batch.
+func (s *switching) setEffects(ctx context.Context, units []locked, had delivered.Borders) error {
+	for _, at := range units {
+		if _, err := exec(ctx, s.tx, "exchange the effects", `
+UPDATE `+s.t.Checkpoints.SQL()+` SET effects = $2::jsonb WHERE consumer_name = $1::text`, at.consumer, had.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call calls within, which must not end the transaction.
+func (s *switching) call(ctx context.Context, within func(ctx context.Context, tx *sql.Tx) error) error {
+	if within == nil {
+		return nil
+	}
+	const current = `SELECT txid_current()::text`
+	var began, ended string
+	if err := s.tx.QueryRowContext(ctx, current+`, set_config('lock_timeout', '`+switchLock+`', true)`).Scan(&began, new(string)); err != nil {
+		return err
+	}
+	err := within(ctx, s.tx)
+	after := s.tx.QueryRowContext(ctx, current).Scan(&ended)
+	switch {
+	case after == nil && began != ended, errors.Is(after, sql.ErrTxDone) && ctx.Err() == nil:
+		return errSwitchEnded
+	case pgdriver.SQLState(err) == pgdriver.LockNotAvailable:
+		return &notYet{fmt.Errorf("within: a lock was not free within %s: %w", switchLock, err)}
+	case err != nil:
+		return fmt.Errorf("within: %w", err)
+	}
+	return after
+}
+
+var (
+	errSwitched    = &refusal{ErrUnchanged, "it has the effects already"}
+	errSwitchEnded = errors.New("within ended the transaction, which belongs to Switch: the state may be a mixture; remove the Commit, Rollback or equivalent SQL from it, and read both consumers")
+)

@@ -1,0 +1,231 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+// A shadow begins at the first event. Consumers tells that it is one, and so it stays.
+func TestShadow(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.place(t, 3)
+	if err := s.Shadow(t.Context(), "d", by); err != nil {
+		t.Fatal(err)
+	}
+	if c := s.consumer(t, "d"); !c.Shadow || c.Position != 0 {
+		t.Errorf("the shadow is %+v", c)
+	}
+	if c := s.consumer(t, "c"); c.Shadow {
+		t.Errorf("the consumer is %+v", c)
+	}
+	if got, want := s.kinds(t, "d"), "shadow d"; got != want {
+		t.Errorf("operations: %s, want %s", got, want)
+	}
+	for _, name := range []string{"c", "d"} {
+		if err := s.Shadow(t.Context(), name, by); !errors.Is(err, ops.ErrExists) {
+			t.Errorf("%s again: %v", name, err)
+		}
+	}
+	if err := s.Shadow(t.Context(), "d#000-7ff", by); !errors.Is(err, ops.ErrInvalid) {
+		t.Errorf("a unit: %v", err)
+	}
+	s.settle(t, 3)
+	if err := errors.Join(s.Reset(t.Context(), "d", 2, by), s.Reset(t.Context(), "d", 1, by)); err != nil {
+		t.Fatal(err)
+	}
+	if c := s.consumer(t, "d"); !c.Shadow || c.Position != 1 {
+		t.Errorf("after a reset the shadow is %+v", c)
+	}
+}
+
+// effects returns the borders of the units of a consumer, in order of name.
+func (s site) effects(t *testing.T, name string) (all string) {
+	t.Helper()
+	s.scan(t, `SELECT coalesce(string_agg(effects::text, ' ' ORDER BY consumer_name COLLATE "C"), '') FROM consumer_checkpoints
+		WHERE split_part(consumer_name, '#', 1) = '`+name+`' AND split_at IS NULL`, &all)
+	return all
+}
+
+const (
+	shadowEffects = `[{"last": 4095, "after": 9223372036854775807, "first": 0}]`
+	liveEffects   = `[{"last": 4095, "after": 5, "first": 0, "except": [{"last": 3, "first": 3}]}]`
+)
+
+// Switch exchanges the effects of two consumers, in one transaction with a function of the caller.
+// Both units of a split consumer change their revision, so that no batch is under way.
+func TestSwitch(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.place(t, 5)
+	s.open(t, 3, 3)
+	if err := s.Shadow(t.Context(), "d", by); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, `CREATE VIEW totals AS SELECT 1 AS version`)
+	view := func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `CREATE OR REPLACE VIEW totals AS SELECT 2 AS version`)
+		return err
+	}
+	would, err := s.Preview(func(o *ops.Operator) error { return o.Switch(t.Context(), "c", "d", by, view) })
+	if err != nil || len(would) != 2 || s.count(t, `SELECT version FROM totals`) != 1 {
+		t.Fatalf("previewed %v, %v", would, err)
+	}
+	failure := errors.New("no view")
+	if err := s.Switch(t.Context(), "c", "d", by, func(ctx context.Context, tx *sql.Tx) error {
+		return errors.Join(view(ctx, tx), failure)
+	}); !errors.Is(err, failure) || s.count(t, `SELECT version FROM totals`) != 1 || s.effects(t, "d") != shadowEffects {
+		t.Fatalf("a failure of the function: %v", err)
+	}
+	revision := s.consumer(t, "d").Revision
+	if err := s.IfRevision(revision).Switch(t.Context(), "c", "d", by, view); err != nil {
+		t.Fatal(err)
+	}
+	if s.effects(t, "c") != shadowEffects || s.effects(t, "d") != liveEffects || s.count(t, `SELECT version FROM totals`) != 2 {
+		t.Errorf("the effects are %s and %s", s.effects(t, "c"), s.effects(t, "d"))
+	}
+	if c, d := s.consumer(t, "c"), s.consumer(t, "d"); c.Revision == 0 || d.Revision == revision || !c.Shadow || d.Shadow {
+		t.Errorf("%+v, %+v", c, d)
+	}
+	var detail struct{ From, To string }
+	if op := s.last(t, &detail); op.Kind != ops.KindSwitch || detail.From != "c" || detail.To != "d" {
+		t.Errorf("recorded %+v", op)
+	}
+	if err := s.Switch(t.Context(), "c", "d", by, nil); !errors.Is(err, ops.ErrUnchanged) {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// briefly switches with little time, and with more if that was too little for a first try.
+func (s site) briefly(t *testing.T, from, to string, within func(ctx context.Context, tx *sql.Tx) error) error {
+	for limit := 200 * time.Millisecond; ; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		err := s.Switch(ctx, from, to, by, within)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || limit > patience {
+			return err
+		}
+	}
+}
+
+// A switch changes all units of a split consumer. Borders that disagree need the shadow's key.
+func TestSwitchOfUnits(t *testing.T) {
+	t.Parallel()
+	s, _, _ := splitSite(t, "customer") // at 3 and 5
+	s.Exec(t, `DELETE FROM consumer_dead_letters`)
+	if err := s.Shadow(t.Context(), "d", by); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.briefly(t, "c", "d", nil); err == nil || !strings.Contains(err.Error(), "other positions") {
+		t.Errorf("units at two positions: %v", err)
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 5, revision = 7 WHERE consumer_name LIKE 'c#%'`)
+	if err := s.Switch(t.Context(), "c", "d", by, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.effects(t, "c"), shadowEffects+" "+shadowEffects; got != want {
+		t.Errorf("the units have %s, want %s", got, want)
+	}
+	if n := s.count(t, `SELECT count(*) FROM consumer_checkpoints WHERE consumer_name LIKE 'c#%' AND revision = 8`); n != 2 {
+		t.Errorf("%d units changed their revision", n)
+	}
+	if got, want := s.kinds(t, "d"), "switch d, shadow d"; got != want {
+		t.Errorf("operations: %s, want %s", got, want)
+	}
+	if c := s.consumer(t, "c"); !c.Shadow || s.consumer(t, "d").Shadow {
+		t.Errorf("after the switch: %+v", c)
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 5 WHERE consumer_name = 'd'`)
+	if err := s.Switch(t.Context(), "d", "c", by, nil); err != nil || s.consumer(t, "c").Shadow || !s.consumer(t, "d").Shadow {
+		t.Errorf("back: %v", err)
+	}
+}
+
+func TestSwitchIsRefused(t *testing.T) {
+	t.Parallel()
+	const shadow = `UPDATE consumer_checkpoints SET effects = '[{"first": 0, "last": 4095, "after": 9223372036854775807}]' WHERE consumer_name = `
+	commit := func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }
+	for name, c := range map[string]struct {
+		fault, from, to string
+		within          func(ctx context.Context, tx *sql.Tx) error
+		says            string
+		err             error
+	}{
+		"both names alike":     {from: "d", to: "d", says: `both consumers are "d"`, err: ops.ErrInvalid},
+		"no other consumer":    {from: "e", to: "d", says: `the other consumer "e": `, err: ops.ErrNotFound},
+		"no consumer":          {from: "c", to: "e", err: ops.ErrNotFound},
+		"a unit":               {from: "c", to: "d#000-7ff", err: ops.ErrInvalid},
+		"no shadow":            {fault: `UPDATE consumer_checkpoints SET effects = '[]'`, from: "c", to: "d", says: "it is no shadow", err: ops.ErrInvalid},
+		"two shadows":          {fault: shadow + `'c'`, from: "c", to: "d", says: `"c" is a shadow, too`, err: ops.ErrInvalid},
+		"a dead letter":        {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1)`, from: "c", to: "d", says: `dead letter at position 2`, err: ops.ErrInvalid},
+		"ahead":                {fault: `UPDATE consumer_checkpoints SET last_position = 9 WHERE consumer_name = 'd'`, from: "c", to: "d", says: `passed position 6`, err: ops.ErrInvalid},
+		"in doubt":             {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('c', gen_random_uuid(), 2, 3, 2, 'open', 5, 5)`, from: "c", to: "d", says: `passed position 2`, err: ops.ErrInvalid},
+		"an event in an audit": {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('c', gen_random_uuid(), 2, 2, 1, 'open', 5, 5), ('d', gen_random_uuid(), 1, 4, 3, 'void', 5, 5)`, from: "c", to: "d", says: `passed position 2`, err: ops.ErrInvalid},
+		"a commit":             {from: "c", to: "d", within: commit, says: "ended the transaction"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.append(t, "a", 3)
+			s.place(t, 5)
+			if err := s.Shadow(t.Context(), "d", by); err != nil {
+				t.Fatal(err)
+			}
+			s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 4 WHERE consumer_name = 'd'`)
+			if c.fault != "" {
+				s.Exec(t, c.fault)
+			}
+			before := s.effects(t, "c") + s.effects(t, "d")
+			if err := s.briefly(t, c.from, c.to, c.within); err == nil || c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v, want %v and %q", err, c.err, c.says)
+			}
+			if after := s.effects(t, "c") + s.effects(t, "d"); after != before && c.within == nil {
+				t.Errorf("the effects became %s", after)
+			}
+		})
+	}
+}
+
+// Positions that the shadow has proven to be void are no effects, though the other consumer is in
+// doubt of them still. A lock that within waits for is waited for.
+func TestSwitchWaits(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 1)
+	s.place(t, 5)
+	s.open(t, 3, 3)
+	if err := s.Shadow(t.Context(), "d", by); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 5 WHERE consumer_name = 'd'`)
+	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('d', gen_random_uuid(), 2, 4, 3, 'void', 5, 5)`)
+	s.Exec(t, `CREATE VIEW totals AS SELECT 1 AS version`)
+	reader, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Rollback() }()
+	if _, err := reader.ExecContext(t.Context(), `SELECT * FROM totals`); err != nil {
+		t.Fatal(err)
+	}
+	tries := 0
+	if err := s.Switch(t.Context(), "c", "d", by, func(ctx context.Context, tx *sql.Tx) error {
+		if tries++; tries == 2 {
+			_ = reader.Rollback()
+		}
+		_, err := tx.ExecContext(ctx, `DROP VIEW totals`)
+		return err
+	}); err != nil || tries != 2 {
+		t.Errorf("in %d tries: %v", tries, err)
+	}
+	if got := s.effects(t, "d"); got != liveEffects {
+		t.Errorf("the effects are %s", got)
+	}
+}
