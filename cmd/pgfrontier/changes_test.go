@@ -339,6 +339,33 @@ func TestRename(t *testing.T) {
 	s.expect(t, exitDone, words("retire c --reason r --yes"))
 }
 
+func TestShadowAndSwitch(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.place(t, 0)
+	s.expect(t, exitUnable, words("shadow d#000-7ff --reason r"), "d#000-7ff")
+	s.expect(t, exitRefused, words("switch c d --reason r"), `there is no consumer "d"`)
+	if would := s.expect(t, exitDone, words("shadow d --reason r --dry-run -o json")).data(t)["would_record"].([]any); len(would) != 1 {
+		t.Errorf("previewed %v", would)
+	}
+	s.expect(t, exitDone, words("shadow d --reason r"))
+	s.expect(t, exitRefused, words("shadow d --reason r"), "the name is in use")
+	s.expect(t, exitDone, words("consumer d"), "another consumer has the effects")
+	s.Exec(t, `CREATE VIEW totals AS SELECT 1 AS version`)
+	args := append(words("switch c d --reason r -o json --execute"), "DROP VIEW totals; CREATE VIEW totals AS SELECT 2 AS version")
+	if data := s.expect(t, exitDone, args).data(t); data["done"] != "switch" || data["on"] != "d" || data["from"] != "c" {
+		t.Errorf("printed %v", data)
+	}
+	var version int
+	if err := s.DB.QueryRow(`SELECT version FROM totals`).Scan(&version); err != nil || version != 2 {
+		t.Errorf("the view is of version %d, %v", version, err)
+	}
+	s.expect(t, exitDone, words("consumer c"), "another consumer has the effects", "switch")
+	s.expect(t, exitRefused, words("switch c d --reason r"), "it has the effects already")
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 7 WHERE consumer_name = 'c'`)
+	s.expect(t, exitUnable, words("switch d c --reason r --timeout 1s"), `"c" at 7 has passed position 1 without its effect`)
+}
+
 func TestRetireWithAWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -84,6 +84,9 @@ func (d dossier) text() string {
 	if d.RenamedTo != "" {
 		f.add("renamed", "to %s", d.RenamedTo)
 	}
+	if d.Shadow {
+		f.add("shadow", "another consumer has the effects of its events, until a switch")
+	}
 	f.add("position", "%d, %d behind the head, the oldest event waits %s", d.Position, d.HeadLag, short(d.OldestAge))
 	f.add("revision", "%d, changed %s", d.Revision, stamp(d.UpdatedAt))
 	if len(d.Units) == 0 {

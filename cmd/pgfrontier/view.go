@@ -318,7 +318,7 @@ func (v view) object() object {
 
 func (v view) consumer(c ops.Consumer) object {
 	return object{
-		"name": c.Name, "position": c.Position, "behind": c.HeadLag, "oldest_age_seconds": seconds(c.OldestAge), "state": v.state(c), "renamed_to": c.RenamedTo,
+		"name": c.Name, "position": c.Position, "behind": c.HeadLag, "oldest_age_seconds": seconds(c.OldestAge), "state": v.state(c), "renamed_to": c.RenamedTo, "shadow": c.Shadow,
 		"revision": c.Revision, "updated_at": c.UpdatedAt, "paused": paused(c.Paused), "worker": owner(c.Worker),
 		"open_ranges": c.OpenRanges, "dead_letters": c.DeadLetters, "selects": selects(c.Scope), "partitions_wanted": c.Wanted, "partitions_fixed": c.Fixed,
 		"units": listed(c.Units, func(u ops.Unit) object {

@@ -30,6 +30,31 @@ var effectsMutants = []Mutant{
 		Test:    Test{"./ops", "TestReplayOmitsDoubts"},
 	},
 	{
+		Name:    "switch-of-one-behind",
+		Mistake: "what the other consumer has not reached is not owed",
+		Edits:   []Edit{{"internal/delivered/shadow.go", `if limit > one.After {`, `if false && limit > one.After {`}},
+		Test:    Test{"./internal/delivered", "TestSwitch"},
+	},
+	{
+		Name:    "switch-trusts-audit",
+		Mistake: "an audited range has no events",
+		Edits: []Edit{{"ops/switch.go", `return delivered.Without(of, events), nil`, `_ = events
+	return of, nil`}},
+		Test: Test{"./ops", "TestSwitchIsRefused"},
+	},
+	{
+		Name:    "switch-of-running-units",
+		Mistake: "a record of the consumer changes the revision of its units",
+		Edits:   []Edit{{"ops/switch.go", `op.Consumer = at.consumer`, `op.Consumer = partition.Consumer(at.consumer)`}},
+		Test:    Test{"./ops", "TestSwitchOfUnits"},
+	},
+	{
+		Name:    "shadow-has-exceptions",
+		Mistake: "a shadow lacks effects, as any consumer does",
+		Edits:   []Edit{{"internal/delivered/borders.go", `if all[i].After != never {`, `if true {`}},
+		Test:    Test{"./internal/delivered", "TestShadowLacksNothing"},
+	},
+	{
 		Name:    "effects-stay-excepted",
 		Mistake: "an exception stays one: the event behind it was not handled when the border was raised",
 		Edits:   []Edit{{"internal/consume/work.go", `w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)`, `_, _ = retried, aside`}},

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+func (a *app) shadowVerb() *cobra.Command {
+	return a.changes(&cobra.Command{
+		Use: "shadow NAME", Short: "let a new consumer begin without external effects", Args: cobra.ExactArgs(1),
+		Long: `Lets a consumer that is not deployed yet begin as a shadow, at the first event: it
+handles all events, and all of them as a replay. So the next version of a projection
+builds its tables beside the version in use. Deploy its code afterwards, and let it take
+over with the verb switch.`,
+		Example: `  pgfrontier shadow totals_v2 --reason "totals with cents"`,
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			by, err := a.by()
+			if err != nil {
+				return err
+			}
+			o, err := a.operator(ctx)
+			if err != nil {
+				return err
+			}
+			return a.carry(ctx, plan{
+				what: "shadow", name: args[0],
+				preview: func(ctx context.Context) (preview, error) {
+					would, err := o.Preview(func(o *ops.Operator) error { return o.Shadow(ctx, args[0], by) })
+					return preview{effectsOf(would), nil}, err
+				},
+				do: func(ctx context.Context, _ *preview) (object, error) { return nil, o.Shadow(ctx, args[0], by) },
+			})
+		}),
+	})
+}
+
+func (a *app) switchVerb() *cobra.Command {
+	var statements string
+	c := a.consumerChanges(&cobra.Command{
+		Use: "switch OLD NEW", Short: "let a shadow take over from a consumer", Args: cobra.ExactArgs(2), ValidArgsFunction: a.consumerNames,
+		Long: `Lets the shadow NEW take over the external effects of OLD, which becomes a shadow. Over
+both, each event has its effects once. The same with the names exchanged switches back.
+Both may run: the switch is tried until it can be made, for --timeout at most.`,
+		Example: `  pgfrontier switch totals_v1 totals_v2 --reason "it has caught up"`,
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			var within func(ctx context.Context, tx *sql.Tx) error
+			if statements != "" {
+				within = func(ctx context.Context, tx *sql.Tx) error {
+					_, err := tx.ExecContext(ctx, statements, pgx.QueryExecModeSimpleProtocol) // which takes several statements
+					return err
+				}
+			}
+			return a.onConsumer(ctx, consumerChange{what: "switch", name: args[1], decided: onNothing, do: func(ctx context.Context, o *ops.Operator, by ops.By) (object, error) {
+				return object{"from": args[0]}, o.Switch(ctx, args[0], args[1], by, within)
+			}})
+		}),
+	})
+	c.Flags().StringVar(&statements, "execute", "", "`SQL` to execute in the same transaction, such as a new view")
+	return c
+}
