@@ -65,6 +65,10 @@ var (
 	errSet        = &refusal{ErrUnchanged, "it is set so already"}
 )
 
+func takenError(name string, t ident.Table) error {
+	return fmt.Errorf("%w: %s has rows of %s: choose another name, or remove that consumer with Retire", ErrExists, t.SQL(), errtext.Value(name))
+}
+
 // StateError refuses an operation on a job, or on a run of a flow, in state State.
 type StateError struct {
 	State jobs.State

@@ -20,6 +20,7 @@ type Operator struct {
 	*consumerCore
 	deadLetterOps
 	logOps
+	versionOps
 }
 
 // Option is an option of [New] and [NewJobs].
@@ -71,7 +72,7 @@ RETURNING id, detail::text, created_at`,
 // under returns an Operator whose changes are made as dry tells. If dry is nil, they are committed.
 func (c consumerCore) under(dry *dryRun) *Operator {
 	c.dry = dry
-	return &Operator{&c, deadLetterOps{&c}, logOps{&c}}
+	return &Operator{&c, deadLetterOps{&c}, logOps{&c}, versionOps{&c}}
 }
 
 // Preview is an exact dry run. It calls change with an Operator that rolls each change back. It

@@ -116,10 +116,6 @@ SELECT EXISTS (SELECT FROM `+c.t.Operations.SQL()+` WHERE consumer_name = $1::te
 	return nil
 }
 
-func takenError(name string, t ident.Table) error {
-	return fmt.Errorf("%w: %s has rows of %s: choose another name, or remove that consumer with Retire", ErrExists, t.SQL(), errtext.Value(name))
-}
-
 // renameRows renames the rows of the consumer, and of all its present and former units. The leader
 // assigns them anew.
 func (c *renaming) renameRows(ctx context.Context) error {

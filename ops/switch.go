@@ -17,6 +17,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
+// versionOps are the operations on two versions of a projection, each of which is a consumer.
+type versionOps struct{ *consumerCore }
+
 // Shadow lets a consumer that is not deployed yet begin as a shadow, at the first event. A shadow
 // handles all events, and [consumer.Delivery] has Replay set for each: effects outside of its
 // transaction are those of another consumer, until [Operator.Switch]. So the next version of a
@@ -24,7 +27,7 @@ import (
 //
 // Call Shadow, then deploy the code. A StartAt of the consumer has no effect. Shadow refuses a
 // consumer that has run with [ErrExists].
-func (o *Operator) Shadow(ctx context.Context, consumer string, by By) error {
+func (o *versionOps) Shadow(ctx context.Context, consumer string, by By) error {
 	v := onConsumer(KindShadow, consumer, by)
 	return o.change(ctx, v, checkConsumer(consumer), func(tx *sql.Tx) (int64, error) {
 		n, err := exec(ctx, tx, "insert its checkpoint", `
@@ -53,7 +56,7 @@ ON CONFLICT (consumer_name) DO NOTHING`, consumer, delivered.Shadow().String())
 // the shadow has handled are refused with [ErrInvalid]: retry or discard them before.
 //
 // IfRevision refers to the shadow. Both consumers have a record of the Switch.
-func (o *Operator) Switch(ctx context.Context, from, to string, by By, within func(ctx context.Context, tx *sql.Tx) error) error {
+func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within func(ctx context.Context, tx *sql.Tx) error) error {
 	v := onConsumer(KindSwitch, to, by)
 	invalid := checkConsumer(to)
 	if err := checkConsumer(from); err != nil {
@@ -61,9 +64,8 @@ func (o *Operator) Switch(ctx context.Context, from, to string, by By, within fu
 	} else if from == to {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: both consumers are %s", ErrInvalid, errtext.Value(to)))
 	}
-	var last *notYet
-	for {
-		err := o.change(ctx, v, invalid, func(tx *sql.Tx) (id int64, err error) {
+	return untilReady(ctx, func() error {
+		return o.change(ctx, v, invalid, func(tx *sql.Tx) (id int64, err error) {
 			s := switching{consumerTx: o.in(tx)}
 			if err := s.lock(ctx, from, to); err != nil {
 				return 0, err
@@ -84,13 +86,21 @@ func (o *Operator) Switch(ctx context.Context, from, to string, by By, within fu
 			}
 			return id, nil
 		})
+	})
+}
+
+// untilReady repeats a try while it returns a *notYet, until ctx ends. It returns the last one
+// rather than the end of ctx, since it says what was waited for.
+func untilReady(ctx context.Context, try func() error) error {
+	for last := error(nil); ; {
+		err := try()
 		switch {
-		case errors.As(err, &last):
-			if !backoff.Sleep(ctx, switchPause) {
+		case errors.As(err, new(*notYet)):
+			if last = err; !backoff.Sleep(ctx, readyPause) {
 				return err
 			}
-		case last != nil && errors.Is(err, ctx.Err()) && !errors.As(err, new(*UnknownOutcomeError)): // says why it went on so long
-			return o.fail(v.String(), last)
+		case last != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.As(err, new(*UnknownOutcomeError)):
+			return last
 		default:
 			return err
 		}
@@ -98,8 +108,8 @@ func (o *Operator) Switch(ctx context.Context, from, to string, by By, within fu
 }
 
 const (
-	switchPause = 50 * time.Millisecond
-	switchLock  = "1s" // lock_timeout of within, during which both consumers wait
+	readyPause = 50 * time.Millisecond
+	switchLock = "1s" // lock_timeout of within, during which both consumers wait
 )
 
 type switchDetail struct {
@@ -109,7 +119,7 @@ type switchDetail struct {
 	ToPosition   int64  `json:"to_position"`
 }
 
-// notYet refuses an attempt to switch that may succeed a moment later.
+// notYet refuses a try that may succeed a moment later.
 type notYet struct{ err error }
 
 func (e *notYet) Error() string { return e.err.Error() }

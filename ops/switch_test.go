@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgfrontier/worker/ops"
 )
@@ -103,18 +102,6 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// briefly switches with little time, and with more if that was too little for a first try.
-func (s site) briefly(t *testing.T, from, to string, within func(ctx context.Context, tx *sql.Tx) error) error {
-	for limit := 200 * time.Millisecond; ; limit *= 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		err := s.Switch(ctx, from, to, by, within)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || limit > patience {
-			return err
-		}
-	}
-}
-
 // A switch changes all units of a split consumer. Borders that disagree need the shadow's key.
 func TestSwitchOfUnits(t *testing.T) {
 	t.Parallel()
@@ -123,7 +110,7 @@ func TestSwitchOfUnits(t *testing.T) {
 	if err := s.Shadow(t.Context(), "d", by); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.briefly(t, "c", "d", nil); err == nil || !strings.Contains(err.Error(), "other positions") {
+	if err := briefly(t, func(ctx context.Context) error { return s.Switch(ctx, "c", "d", by, nil) }); err == nil || !strings.Contains(err.Error(), "other positions") {
 		t.Errorf("units at two positions: %v", err)
 	}
 	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 5, revision = 7 WHERE consumer_name LIKE 'c#%'`)
@@ -183,7 +170,7 @@ func TestSwitchIsRefused(t *testing.T) {
 				s.Exec(t, c.fault)
 			}
 			before := s.effects(t, "c") + s.effects(t, "d")
-			if err := s.briefly(t, c.from, c.to, c.within); err == nil || c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
+			if err := briefly(t, func(ctx context.Context) error { return s.Switch(ctx, c.from, c.to, by, c.within) }); err == nil || c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%v, want %v and %q", err, c.err, c.says)
 			}
 			if after := s.effects(t, "c") + s.effects(t, "d"); after != before && c.within == nil {

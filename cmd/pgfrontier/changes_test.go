@@ -361,6 +361,13 @@ func TestShadowAndSwitch(t *testing.T) {
 		t.Errorf("the view is of version %d, %v", version, err)
 	}
 	s.expect(t, exitDone, words("consumer c"), "another consumer has the effects", "switch")
+	rows := func(of string) []string { return []string{"--old", "SELECT 1 AS n", "--new", of} }
+	s.expect(t, exitDone, append(words("compare c d"), rows("SELECT 1 AS n")...), "the rows are the same, up to position 0")
+	s.expect(t, exitRefused, append(words("compare c d"), rows("SELECT 2 AS n")...), `only of c: {"n":1}`, `only of d: {"n":2}`)
+	if data := s.expect(t, exitRefused, append(words("compare c d -o json"), rows("SELECT 2 AS n")...)).data(t); len(data["only_old"].([]any)) != 1 {
+		t.Errorf("printed %v", data)
+	}
+	s.expect(t, exitUnable, words("compare c d"), `"new", "old" not set`)
 	s.expect(t, exitRefused, words("switch c d --reason r"), "it has the effects already")
 	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 7 WHERE consumer_name = 'c'`)
 	s.expect(t, exitUnable, words("switch d c --reason r --timeout 1s"), `"c" at 7 has passed position 1 without its effect`)

@@ -75,6 +75,9 @@ func TestSwitchUnderLoad(t *testing.T) {
 				if i%3 == 2 {
 					d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'versions'`)
 				}
+				if found, err := o.Compare(t.Context(), ops.Comparison{Old: from, New: to, OldRows: `SELECT * FROM ` + from, NewRows: `SELECT * FROM ` + to}); err != nil || len(found.OnlyOld)+len(found.OnlyNew) > 0 {
+					t.Fatalf("compared: %+v, %v", found, err)
+				}
 				if err := o.Switch(t.Context(), from, to, byAnn, func(ctx context.Context, tx *sql.Tx) error {
 					_, err := tx.ExecContext(ctx, `CREATE OR REPLACE VIEW totals AS SELECT * FROM `+to)
 					return err

@@ -1,0 +1,96 @@
+package ops_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+func comparison() ops.Comparison {
+	return ops.Comparison{Old: "c", New: "d", OldRows: `SELECT id, n FROM old;`, NewRows: `SELECT id, n FROM new`}
+}
+
+// Compare lists the rows that only one of the consumers has made, as often as they are there.
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.place(t, 5)
+	s.open(t, 4, 5)
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d', 3)`)
+	s.Exec(t, `CREATE TABLE old (id TEXT, n INT, at TIMESTAMPTZ DEFAULT clock_timestamp())`)
+	s.Exec(t, `CREATE TABLE new (id TEXT, n INT)`)
+	s.Exec(t, `INSERT INTO old (id, n) VALUES ('a', 1), ('b', 2), ('b', 2), ('e', NULL)`)
+	s.Exec(t, `INSERT INTO new VALUES ('e', NULL), ('b', 2), ('a', 7), ('f', 0)`)
+	found, err := s.Compare(t.Context(), comparison())
+	want := ops.Compared{Position: 5, OnlyOld: []string{`{"id":"a","n":1}`, `{"id":"b","n":2}`}, OnlyNew: []string{`{"id":"a","n":7}`, `{"id":"f","n":0}`}}
+	if err != nil || !reflect.DeepEqual(found, want) {
+		t.Errorf("%+v, %v, want %+v", found, err, want)
+	}
+	same := comparison()
+	same.NewRows = same.OldRows
+	if found, err := s.Compare(t.Context(), same); err != nil || len(found.OnlyOld)+len(found.OnlyNew) > 0 {
+		t.Errorf("of the same rows: %+v, %v", found, err)
+	}
+	s.Exec(t, `INSERT INTO new SELECT 'more', i FROM generate_series(1, 500) AS i`)
+	if found, err := s.Compare(t.Context(), comparison()); err != nil || len(found.OnlyNew) != 100 || len(found.OnlyOld) != 2 {
+		t.Errorf("%d and %d rows, %v", len(found.OnlyOld), len(found.OnlyNew), err)
+	}
+}
+
+func TestCompareIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fault  string
+		change func(c *ops.Comparison)
+		says   string
+		err    error
+	}{
+		"no name":       {change: func(c *ops.Comparison) { c.Old = "" }, says: "Old: ", err: ops.ErrInvalid},
+		"no consumer":   {change: func(c *ops.Comparison) { c.New = "e" }, says: `"e"`, err: ops.ErrNotFound},
+		"no query":      {change: func(c *ops.Comparison) { c.NewRows = " " }, says: "NewRows", err: ops.ErrInvalid},
+		"a wrong query": {change: func(c *ops.Comparison) { c.NewRows = `SELECT FROM nowhere` }, says: "nowhere", err: ops.ErrInvalid},
+		"a write":       {change: func(c *ops.Comparison) { c.OldRows = `SELECT nextval('events_global_position_seq')` }, says: "read-only"},
+		"an event":      {fault: `UPDATE consumer_checkpoints SET last_position = 1 WHERE consumer_name = 'd'`, says: "position 2", err: ops.ErrInvalid},
+		"a unit":        {fault: `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d#000-7ff', 2)`, says: "position 3", err: ops.ErrInvalid},
+		"a dead letter": {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1)`, says: "position 2", err: ops.ErrInvalid},
+		"a late event":  {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('d', gen_random_uuid(), 3, 9, 2, 'open', 9, 9)`, says: "position 3", err: ops.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.append(t, "a", 3)
+			s.place(t, 3)
+			s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d', 3)`)
+			s.Exec(t, `CREATE TABLE old AS SELECT 'a' AS id, 1 AS n`)
+			s.Exec(t, `CREATE TABLE new AS SELECT 'a' AS id, 1 AS n`)
+			if c.fault != "" {
+				s.Exec(t, c.fault)
+			}
+			asked := comparison()
+			if c.change != nil {
+				c.change(&asked)
+			}
+			if err := briefly(t, func(ctx context.Context) error { _, err := s.Compare(ctx, asked); return err }); err == nil || c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v, want %v and %q", err, c.err, c.says)
+			}
+		})
+	}
+}
+
+// briefly calls f with little time, and with more if that was too little for a first try.
+func briefly(t *testing.T, f func(ctx context.Context) error) error {
+	for limit := 200 * time.Millisecond; ; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		err := f(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || limit > patience {
+			return err
+		}
+	}
+}
