@@ -51,6 +51,9 @@ func plan(build []manifest.Consumer, consumers []Consumer, workers []Worker) (al
 		case consumers[i].RenamedTo != "":
 			p.change("handles no event: the consumer was renamed to %s", errtext.Value(consumers[i].RenamedTo))
 		default:
+			if consumers[i].Shadow {
+				p.say("is a shadow: another consumer has the effects of its events, until a Switch")
+			}
 			p.selects(b, consumers[i])
 			p.partitions(b, consumers[i])
 		}

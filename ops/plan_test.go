@@ -76,10 +76,13 @@ func TestPlan(t *testing.T) {
 	if err := s.Rename(t.Context(), "before", "after", by); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Shadow(t.Context(), "shadow", by); err != nil {
+		t.Fatal(err)
+	}
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, partitions) VALUES (gen_random_uuid(), '{same,gone}', '{}'), (gen_random_uuid(), '{foreign}', '{}')`)
 	orders := func(name string) *declared { return &declared{name: name, types: []string{"Order"}, version: 1} }
 	build := []*declared{
-		orders("same"), orders("unknown"), orders("before"), orders("after"),
+		orders("same"), orders("unknown"), orders("shadow"), orders("before"), orders("after"),
 		{name: "wider", types: []string{"Order", "Invoice"}, version: 1}, {name: "all", version: 1}, {name: "narrower", types: []string{"Invoice"}, version: 2},
 		{name: "version", types: []string{"Order"}, version: 2}, {name: "older", types: []string{"Order"}},
 		{name: "start", types: []string{"Order"}, version: 1, start: consumer.AtHead()},
@@ -92,6 +95,7 @@ func TestPlan(t *testing.T) {
 	want := map[string]string{ // ! marks a change
 		"same": "", "after": "",
 		"unknown":         "the database does not know what its present code selects",
+		"shadow":          "is a shadow: another consumer has the effects of its events, until a Switch|the database does not know what its present code selects",
 		"before":          `!handles no event: the consumer was renamed to "after"`,
 		"wider":           "!selects Invoice, Order (version 1), and selected Order (version 1)|" + fmt.Sprintf(givenUp, "Invoice") + "|" + first,
 		"all":             "!selects all types (version 1), and selected Order (version 1)|" + fmt.Sprintf(givenUp, "the added types") + "|" + first,

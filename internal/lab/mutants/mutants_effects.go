@@ -55,6 +55,48 @@ var effectsMutants = []Mutant{
 		Test:    Test{"./internal/delivered", "TestShadowLacksNothing"},
 	},
 	{
+		Name:    "rename-leaves-nothing",
+		Mistake: "nobody starts a program with the old name any more",
+		Edits:   []Edit{{"ops/rename.go", `err = c.leaveRow(ctx, by)`, `_ = by`}},
+		Test:    Test{"./ops", "TestRename"},
+	},
+	{
+		Name:    "rename-of-emitter",
+		Mistake: "the keys of EnqueueFor are those of jobs",
+		Edits:   []Edit{{"ops/rename.go", `err = c.renameEmitter(ctx, o.emittedThrough, o.emitted)`, `_ = o.emitted`}},
+		Test:    Test{"./ops", "TestRename"},
+	},
+	{
+		Name:    "plan-of-lost-types",
+		Mistake: "a build that selects more types gets their events",
+		Edits:   []Edit{{"ops/plan.go", `all || len(types) > 0 {`, `false && (all || len(types) > 0) {`}},
+		Test:    Test{"./ops", "TestPlan"},
+	},
+	{
+		Name:    "verify-of-what-was-made",
+		Mistake: "the rows of an aggregate are compared before they are forgotten",
+		Edits: []Edit{{"ops/verify.go", `	there, err := r.rows(ctx)
+	if err != nil {
+		return err
+	}
+	handled := r.handle(ctx, positions)
+`, `	handled := r.handle(ctx, positions)
+	there, err := r.rows(ctx)
+	if err != nil {
+		return err
+	}
+`}},
+		Test: Test{"./ops", "TestVerifyFindsMistakes"},
+	},
+	{
+		Name:    "compare-of-two-states",
+		Mistake: "two consumers that keep up have handled the same events",
+		Edits: []Edit{{"ops/compare.go", `		if position > 0 {
+`, `		if false {
+`}},
+		Test: Test{"./ops", "TestCompareIsRefused"},
+	},
+	{
 		Name:    "effects-stay-excepted",
 		Mistake: "an exception stays one: the event behind it was not handled when the border was raised",
 		Edits:   []Edit{{"internal/consume/work.go", `w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)`, `_, _ = retried, aside`}},
