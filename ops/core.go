@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	refusals "github.com/pgfrontier/worker/internal/refusal"
 	"github.com/pgfrontier/worker/internal/serial"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -41,6 +42,8 @@ func (c *core) fail(what string, err error) error {
 		return nil
 	case pgdriver.IsUndefined(err):
 		err = fmt.Errorf("%w: %s: %w", migrations.ErrNotApplied, c.missing, err)
+	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
+		err = fmt.Errorf("%w: execute what migrations.Grants or pgfrontier migrate grants (also with --jobs) prints for operators: %w", refusals.ErrPrivileges, err)
 	}
 	return errtext.Of(fmt.Errorf("ops: %s: %w", what, err))
 }

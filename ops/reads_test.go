@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -705,3 +706,20 @@ WHERE c.table_schema = 'public' AND c.data_type LIKE 'timestamp%' ORDER BY 1, 2`
 type mailJob struct{}
 
 func (mailJob) Kind() string { return "mail" }
+
+// An operator whose role lacks a privilege is told how to give it.
+func TestRoleWithoutGrants(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	var role string
+	s.scan(t, `SELECT 'n' || substr(current_database(), 7)`, &role)
+	s.Exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() { s.Exec(t, `DROP ROLE `+role) })
+	o := operator(t, s.OpenSet(t, "role", role))
+	_, err := o.Consumers(t.Context())
+	for what, err := range map[string]error{"a read": err, "a change": o.Pause(t.Context(), "c", by)} {
+		if !errors.Is(err, worker.ErrPrivileges) || !strings.Contains(err.Error(), "migrations.Grants") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
@@ -73,7 +74,7 @@ func judge(err error) error {
 		return statusError{exitUnable, fmt.Errorf("%w: not done within --timeout; a change waits for the batch that a worker has in flight", err)}
 	case errors.Is(err, migrations.ErrNotApplied), pgdriver.IsUndefined(err):
 		return statusError{exitUnable, fmt.Errorf("%w; here --schema, --prefix and --table give other names, and migrate up makes the tables, with --jobs those of jobs; tables of a newer version want a newer pgfrontier", err)}
-	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
+	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege && !errors.Is(err, worker.ErrPrivileges): // which says it
 		return statusError{exitUnable, fmt.Errorf("%w; pgfrontier migrate grants, also with --jobs, prints what each role needs", err)}
 	}
 	return statusError{exitUnable, err}
