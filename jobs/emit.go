@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,9 @@ func EmitAs(emitter string) EnqueueOption {
 // an error count as well. Do not reorder or insert calls in a deployed handler. [Enqueued.Existing]
 // reports that the job was enqueued before; its ID is then unknown.
 //
+// If [consumer.Delivery] has Shadow set, nothing is enqueued, and Existing is set: the job is that of
+// another consumer.
+//
 // If an operator makes a consumer skip an event, its jobs count as enqueued. The job is part of the
 // transaction: if the batch is rolled back, the job was never enqueued.
 func (c *Client) EnqueueFor(ctx context.Context, tx Querier, event store.PersistedEvent, args Args, opts ...EnqueueOption) (Enqueued, error) {
@@ -51,10 +55,11 @@ func (c *Client) EnqueueFor(ctx context.Context, tx Querier, event store.Persist
 	case !ok:
 		return Enqueued{}, errOutsideHandle
 	}
-	if s.emitAs == "" {
-		info, _ := consumer.Info(ctx)
-		s.emitAs = info.Consumer
+	info, _ := consumer.Info(ctx)
+	if info.Shadow {
+		return Enqueued{Existing: true}, nil
 	}
+	s.emitAs = cmp.Or(s.emitAs, info.Consumer)
 	id, err := c.queue.Emit(ctx, tx, s.job, s.emitAs, event.GlobalPosition, n)
 	return Enqueued{ID: id, Existing: id == 0 && err == nil}, errtext.Of(pgdriver.Misfit(err))
 }

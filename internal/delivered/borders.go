@@ -17,6 +17,8 @@ type Border struct {
 	After int64  `json:"after"`
 	// Except are the positions at or below After without an effect, sorted and disjoint.
 	Except []store.Range `json:"except,omitempty"`
+	// Other is the position up to which another consumer may have had the effects, see Taken.
+	Other int64 `json:"other,omitempty"`
 }
 
 // never is the border of a shadow: another consumer has the effects of every event.
@@ -160,7 +162,7 @@ func Join(parts []Part, key string) (all Borders) {
 	slices.SortFunc(all, func(a, b Border) int { return a.First - b.First })
 	joined := all[:1]
 	for _, next := range all[1:] {
-		if last := &joined[len(joined)-1]; last.Last+1 == next.First && last.After == next.After && slices.Equal(last.Except, next.Except) {
+		if last := &joined[len(joined)-1]; last.Last+1 == next.First && last.After == next.After && last.Other == next.Other && slices.Equal(last.Except, next.Except) {
 			last.Last = next.Last
 		} else {
 			joined = append(joined, next)

@@ -26,10 +26,11 @@ type history struct {
 
 // events are a log, and what one or several consumers have made of it.
 type events struct {
-	slot    [logEnd + 1]int  // of the event at each position; below 0: the event never appears
-	visible [logEnd + 1]bool // the event has appeared
-	had     [logEnd + 1]bool // the effect was had
-	left    [logEnd + 1]bool // an operator has skipped or discarded the event
+	slot    [logEnd + 1]int      // of the event at each position; below 0: the event never appears
+	visible [logEnd + 1]bool     // the event has appeared
+	had     [logEnd + 1]bool     // the effect was had
+	left    [logEnd + 1]bool     // an operator has skipped or discarded the event
+	by      [logEnd + 1]*history // who had the effect
 }
 
 type unit struct {
@@ -63,6 +64,12 @@ func (h *history) deliver(u *unit, p int64) {
 	}
 	if replay {
 		h.seen["replayed"]++
+	}
+	if by := h.by[p]; replay && by != nil && by != h && !u.borders.IsOthers(p) {
+		h.t.Fatalf("another consumer had the effect of the event at %d; the borders are %v", p, u.borders)
+	}
+	if !h.shadow && !h.had[p] {
+		h.by[p] = h
 	}
 	h.had[p] = h.had[p] || !h.shadow
 }

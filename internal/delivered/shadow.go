@@ -9,12 +9,27 @@ import (
 
 // Shadow returns the borders of a shadow. They stay as they are.
 func Shadow() Borders {
-	return Borders{{First: partition.All.First, Last: partition.All.Last, After: never}}
+	return Borders{{First: partition.All.First, Last: partition.All.Last, After: never, Other: never}}
 }
 
 // IsShadow reports whether all slots are those of a shadow.
 func (b Borders) IsShadow() bool {
 	return len(b) > 0 && !slices.ContainsFunc(b, func(one Border) bool { return one.After != never })
+}
+
+// Taken returns the borders of a consumer that takes over from the consumer with borders b.
+func (b Borders) Taken() Borders {
+	b = slices.Clone(b)
+	for i := range b {
+		b[i].Other = b[i].After
+	}
+	return b
+}
+
+// IsOthers reports whether another consumer may have had the effect of the event at a position. The
+// effect must have been had.
+func (b Borders) IsOthers(position int64) bool {
+	return slices.ContainsFunc(b, func(one Border) bool { return position <= one.Other })
 }
 
 // Owed returns the positions up to a limit whose effects a unit is still to have. position is the

@@ -23,7 +23,7 @@ func swap(live, shadow *history) bool {
 		}
 	}
 	for _, s := range shadow.units {
-		s.borders = delivered.Join(parts, "k")
+		s.borders = delivered.Join(parts, "k").Taken()
 	}
 	for _, u := range live.units {
 		u.borders = delivered.Shadow()

@@ -3,12 +3,15 @@ package e2e
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/lab/tier"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -18,6 +21,7 @@ import (
 type version struct {
 	name       string
 	partitions int
+	client     *jobs.Client
 }
 
 func (v version) Name() string { return v.name }
@@ -28,10 +32,17 @@ func (v version) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 	if _, err := tx.ExecContext(ctx, `INSERT INTO `+v.name+` (position) VALUES ($1)`, e.GlobalPosition); err != nil {
 		return err
 	}
+	job, err := v.client.EnqueueFor(ctx, tx, e, welcome{})
+	if err != nil {
+		return err
+	}
 	if d, _ := consumer.Info(ctx); d.Replay {
+		if d.Shadow && (!job.Existing || job.ID != 0) {
+			return errors.New("a shadow has enqueued a job")
+		}
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO acted (position, version) VALUES ($1, $2)`, e.GlobalPosition, v.name)
+	_, err = tx.ExecContext(ctx, `INSERT INTO acted (position, version) VALUES ($1, $2)`, e.GlobalPosition, v.name)
 	return err
 }
 
@@ -48,6 +59,9 @@ func TestSwitchUnderLoad(t *testing.T) {
 		t.Run(fmt.Sprint("old version in parts ", parts), func(t *testing.T) {
 			t.Parallel()
 			d := newLog(t)
+			if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+				t.Fatal(err)
+			}
 			d.Exec(t, `CREATE TABLE v1 (position BIGINT PRIMARY KEY)`)
 			d.Exec(t, `CREATE TABLE v2 (position BIGINT PRIMARY KEY)`)
 			d.Exec(t, `CREATE TABLE acted (position BIGINT NOT NULL, version TEXT NOT NULL)`)
@@ -57,15 +71,16 @@ func TestSwitchUnderLoad(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			client := jobs.NewClient(db)
 			options := []worker.Option{worker.WithBatchSize(20), worker.WithStaleGapThreshold(30 * time.Millisecond)}
 			stop := load(t, d.DB, 10)
-			start(t, db, []consumer.Consumer{version{"v1", parts}}, options...)
+			start(t, db, []consumer.Consumer{version{"v1", parts, client}}, options...)
 			awaitRows(t, d.DB, "the old version to run", fmt.Sprintf(`SELECT count(*) = %d FROM consumer_checkpoints WHERE consumer_name ~ '^v1' AND split_at IS NULL AND last_position > 0`, parts))
 			if err := o.Shadow(t.Context(), "v2", byAnn); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
-				start(t, db, []consumer.Consumer{version{"v1", parts}, version{"v2", 1}}, options...)
+				start(t, db, []consumer.Consumer{version{"v1", parts, client}, version{"v2", 1, client}}, options...)
 			}
 			awaitRows(t, d.DB, "the new version to run", `SELECT last_position > 0 FROM consumer_checkpoints WHERE consumer_name = 'v2'`)
 			from, to := "v1", "v2"
@@ -74,9 +89,6 @@ func TestSwitchUnderLoad(t *testing.T) {
 				defer func() { _ = late.Rollback() }() // a no-op after the commit
 				if i%3 == 2 {
 					d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'versions'`)
-				}
-				if found, err := o.Compare(t.Context(), ops.Comparison{Old: from, New: to, OldRows: `SELECT * FROM ` + from, NewRows: `SELECT * FROM ` + to}); err != nil || len(found.OnlyOld)+len(found.OnlyNew) > 0 {
-					t.Fatalf("compared: %+v, %v", found, err)
 				}
 				if err := o.Switch(t.Context(), from, to, byAnn, func(ctx context.Context, tx *sql.Tx) error {
 					_, err := tx.ExecContext(ctx, `CREATE OR REPLACE VIEW totals AS SELECT * FROM `+to)
@@ -95,8 +107,14 @@ func TestSwitchUnderLoad(t *testing.T) {
 					return one[int](t, d.DB, `SELECT count(*) FROM events WHERE global_position NOT IN (SELECT position FROM `+table+`)`) == 0
 				})
 			}
+			if found, err := o.Compare(t.Context(), ops.Comparison{Old: "v1", New: "v2", OldRows: `TABLE v1`, NewRows: `TABLE v2`}); err != nil || len(found.OnlyOld)+len(found.OnlyNew) > 0 {
+				t.Errorf("compared: %+v, %v", found, err)
+			}
 			if n := one[int](t, d.DB, `SELECT count(*) - count(DISTINCT position) FROM acted`); n != 0 {
 				t.Errorf("%d effects were had twice", n)
+			}
+			if jobs, all := one[int](t, d.DB, `SELECT count(*) FROM jobs`), one[int](t, d.DB, `SELECT count(*) FROM events`); jobs != all {
+				t.Errorf("%d jobs for %d events", jobs, all)
 			}
 			if n := one[int](t, d.DB, `SELECT count(DISTINCT version) FROM acted`); n != 2 {
 				t.Errorf("%d versions had effects", n)

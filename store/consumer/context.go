@@ -20,9 +20,12 @@ type Delivery struct {
 	// became visible only afterwards, or was a dead letter.
 	Late bool
 	// Replay reports whether the consumer has handled the event before, and an operator has set
-	// the consumer back. For a shadow it is always set, see ops.Operator.Shadow. During a replay, write the consumer's tables again, but do not repeat
+	// the consumer back. It is also set in a shadow. During a replay, write the consumer's tables again, but do not repeat
 	// external effects such as mail. All events of one call have the same Replay.
 	Replay bool
+	// Shadow reports that another consumer has had the external effects, or will have them: this
+	// consumer is a shadow, or was one, see ops.Operator.Shadow. Replay is then set.
+	Shadow bool
 }
 
 // Info returns the running call of Handle. ok is false outside of Handle.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/delivery"
@@ -97,6 +98,13 @@ func (c *calls) deliver() (at *store.PersistedEvent, err error) {
 	}
 	if n, d.Replay, err = b.countAlike(c.rest[:n]); err != nil {
 		return &c.rest[n], keyError{err}
+	}
+	if d.Replay {
+		others := func(e store.PersistedEvent) bool { return b.Delivered.IsOthers(e.GlobalPosition) }
+		d.Shadow = others(c.rest[0])
+		if i := slices.IndexFunc(c.rest[:n], func(e store.PersistedEvent) bool { return others(e) != d.Shadow }); i > 0 {
+			n = i
+		}
 	}
 	lend := func() *sql.Conn {
 		b.Lent()

@@ -49,6 +49,12 @@ var effectsMutants = []Mutant{
 		Test:    Test{"./ops", "TestSwitchOfUnits"},
 	},
 	{
+		Name:    "shadow-enqueues",
+		Mistake: "the keys of a consumer are enough: its jobs are enqueued once",
+		Edits:   []Edit{{"jobs/emit.go", `if info.Shadow {`, `if false {`}},
+		Test:    Test{"./internal/e2e", "TestSwitchUnderLoad"},
+	},
+	{
 		Name:    "shadow-has-exceptions",
 		Mistake: "a shadow lacks effects, as any consumer does",
 		Edits:   []Edit{{"internal/delivered/borders.go", `if all[i].After != never {`, `if true {`}},
