@@ -21,11 +21,12 @@ import (
 type versionOps struct{ *consumerCore }
 
 // Shadow lets a consumer that is not deployed yet begin as a shadow, at the first event. A shadow
-// handles all events, and [consumer.Delivery] has Replay set for each: effects outside of its
-// transaction are those of another consumer, until [Operator.Switch]. So the next version of a
+// handles all events, and [consumer.Delivery] has Replay and Shadow set for each: effects outside of
+// its tables are those of another consumer, until [Operator.Switch]. [jobs.Client.EnqueueFor]
+// enqueues nothing. So the next version of a
 // projection, under another name, builds its tables beside the version that is in use.
 //
-// Call Shadow, then deploy the code. A StartAt of the consumer has no effect. Shadow refuses a
+// Call Shadow, then deploy the code, with this version of the library or a later one. A StartAt of the consumer has no effect. Shadow refuses a
 // consumer that has run with [ErrExists].
 func (o *versionOps) Shadow(ctx context.Context, consumer string, by By) error {
 	v := onConsumer(KindShadow, consumer, by)
@@ -50,9 +51,10 @@ ON CONFLICT (consumer_name) DO NOTHING`, consumer, delivered.Shadow().String())
 // within runs in the same transaction, for example to replace the view that readers use. It has a
 // second for the locks of its statements. It may run several times. nil does nothing.
 //
-// Both consumers may run. Switch tries again, until ctx ends, while the shadow has passed an event
-// that the other has still to handle, or within waits for a lock. If that does not end, pause the
-// shadow until the other consumer has handled the event. Dead letters of the other consumer that
+// Both consumers may run. While the shadow has passed an event that the other has still to handle,
+// Switch holds the shadow, for three seconds at a time. It also tries again while within waits for a
+// lock, until ctx ends. If that does not end, pause the shadow until the other consumer has handled
+// the event. Dead letters of the other consumer that
 // the shadow has handled are refused with [ErrInvalid]: retry or discard them before.
 //
 // IfRevision refers to the shadow. Both consumers have a record of the Switch.
@@ -67,10 +69,7 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 	return untilReady(ctx, func() error {
 		return o.change(ctx, v, invalid, func(tx *sql.Tx) (id int64, err error) {
 			s := switching{consumerTx: o.in(tx)}
-			if err := s.lock(ctx, from, to); err != nil {
-				return 0, err
-			}
-			if err := s.swap(ctx); err != nil {
+			if err := s.hold(ctx, from, to); err != nil {
 				return 0, err
 			}
 			if err := s.call(ctx, within); err != nil {
@@ -109,6 +108,7 @@ func untilReady(ctx context.Context, try func() error) error {
 
 const (
 	readyPause = 50 * time.Millisecond
+	switchHold = 3 * time.Second
 	switchLock = "1s" // lock_timeout of within, during which both consumers wait
 )
 
@@ -132,29 +132,44 @@ type switching struct {
 	live, shadow []locked
 }
 
-// lock locks both consumers in order of name, so that two operators do not block each other.
-func (s *switching) lock(ctx context.Context, from, to string) error {
-	for _, name := range []string{min(from, to), max(from, to)} {
-		var err error
-		if name == to {
-			s.shadow, err = s.consumerTx.lock(ctx, name)
-		} else if s.live, err = s.lockUnits(ctx, name); err == nil {
-			err = refuseRenamed(ctx, s.consumerTx, name, s.live[0].position)
+// hold locks the shadow, so that it does not advance, and tries to swap until the other consumer is
+// far enough, for switchHold at most.
+func (s *switching) hold(ctx context.Context, from, to string) (err error) {
+	s.shadow, err = s.lock(ctx, to)
+	switch {
+	case err != nil:
+		return err
+	case !isShadow(s.shadow): // before it waits for the other consumer, which a switch in that direction may hold
+		return errNoShadow
+	}
+	for began := time.Now(); ; {
+		if _, err := exec(ctx, s.tx, "hold the shadow", `SAVEPOINT held`); err != nil {
+			return err
 		}
-		if err != nil && name == from {
-			err = fmt.Errorf("the other consumer %s: %w", errtext.Value(from), err)
+		if err = s.lockLive(ctx, from); err == nil {
+			err = s.swap(ctx)
 		}
-		if err != nil {
+		if !errors.As(err, new(*notYet)) || time.Since(began) > switchHold {
+			return err
+		}
+		if _, err := exec(ctx, s.tx, "let the other consumer go on", `ROLLBACK TO SAVEPOINT held`); err != nil {
+			return err
+		}
+		if !backoff.Sleep(ctx, readyPause) {
 			return err
 		}
 	}
-	live, shadow := isShadow(s.live), isShadow(s.shadow)
+}
+
+// lockLive locks the consumer that has the effects.
+func (s *switching) lockLive(ctx context.Context, from string) (err error) {
+	if s.live, err = s.lockUnits(ctx, from); err == nil {
+		err = refuseRenamed(ctx, s.consumerTx, from, s.live[0].position)
+	}
 	switch {
-	case live && !shadow:
-		return errSwitched
-	case !shadow:
-		return fmt.Errorf("%w: it is no shadow: call Shadow before the code is deployed", ErrInvalid)
-	case live:
+	case err != nil:
+		return fmt.Errorf("the other consumer %s: %w", errtext.Value(from), err)
+	case isShadow(s.live):
 		return fmt.Errorf("%w: %s is a shadow, too: name the consumer that has the effects", ErrInvalid, errtext.Value(from))
 	}
 	return nil
@@ -188,7 +203,7 @@ func (s *switching) swap(ctx context.Context) error {
 	if len(had) > 1 && slices.ContainsFunc(s.shadow, func(at locked) bool { return at.key != had[0].Key }) {
 		return &notYet{fmt.Errorf("%w: the parts of %s have other positions than each other, and the shadow is not split by the same key: pause both until their parts are at one position", ErrInvalid, errtext.Value(partition.Consumer(s.live[0].consumer)))}
 	}
-	if err := s.setEffects(ctx, s.shadow, had); err != nil {
+	if err := s.setEffects(ctx, s.shadow, had.Taken()); err != nil {
 		return err
 	}
 	return s.setEffects(ctx, s.live, delivered.Shadow())
@@ -288,6 +303,6 @@ func (s *switching) call(ctx context.Context, within func(ctx context.Context, t
 }
 
 var (
-	errSwitched    = &refusal{ErrUnchanged, "it has the effects already"}
+	errNoShadow    = &refusal{ErrUnchanged, "it is no shadow: it has its effects already; a new consumer becomes a shadow by Shadow, before its code is deployed"}
 	errSwitchEnded = errors.New("within ended the transaction, which belongs to Switch: the state may be a mixture; remove the Commit, Rollback or equivalent SQL from it, and read both consumers")
 )

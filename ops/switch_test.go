@@ -54,8 +54,8 @@ func (s site) effects(t *testing.T, name string) (all string) {
 }
 
 const (
-	shadowEffects = `[{"last": 4095, "after": 9223372036854775807, "first": 0}]`
-	liveEffects   = `[{"last": 4095, "after": 5, "first": 0, "except": [{"last": 3, "first": 3}]}]`
+	shadowEffects = `[{"last": 4095, "after": 9223372036854775807, "first": 0, "other": 9223372036854775807}]`
+	liveEffects   = `[{"last": 4095, "after": 5, "first": 0, "other": 5, "except": [{"last": 3, "first": 3}]}]`
 )
 
 // Switch exchanges the effects of two consumers, in one transaction with a function of the caller.
@@ -149,7 +149,7 @@ func TestSwitchIsRefused(t *testing.T) {
 		"no other consumer":    {from: "e", to: "d", says: `the other consumer "e": `, err: ops.ErrNotFound},
 		"no consumer":          {from: "c", to: "e", err: ops.ErrNotFound},
 		"a unit":               {from: "c", to: "d#000-7ff", err: ops.ErrInvalid},
-		"no shadow":            {fault: `UPDATE consumer_checkpoints SET effects = '[]'`, from: "c", to: "d", says: "it is no shadow", err: ops.ErrInvalid},
+		"no shadow":            {fault: `UPDATE consumer_checkpoints SET effects = '[]'`, from: "c", to: "d", says: "it is no shadow", err: ops.ErrUnchanged},
 		"two shadows":          {fault: shadow + `'c'`, from: "c", to: "d", says: `"c" is a shadow, too`, err: ops.ErrInvalid},
 		"a dead letter":        {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1)`, from: "c", to: "d", says: `dead letter at position 2`, err: ops.ErrInvalid},
 		"ahead":                {fault: `UPDATE consumer_checkpoints SET last_position = 9 WHERE consumer_name = 'd'`, from: "c", to: "d", says: `passed position 6`, err: ops.ErrInvalid},

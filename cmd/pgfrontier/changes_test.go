@@ -368,7 +368,7 @@ func TestShadowAndSwitch(t *testing.T) {
 		t.Errorf("printed %v", data)
 	}
 	s.expect(t, exitUnable, words("compare c d"), `"new", "old" not set`)
-	s.expect(t, exitRefused, words("switch c d --reason r"), "it has the effects already")
+	s.expect(t, exitRefused, words("switch c d --reason r"), "it is no shadow")
 	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 7 WHERE consumer_name = 'c'`)
 	s.expect(t, exitUnable, words("switch d c --reason r --timeout 1s"), `"c" at 7 has passed position 1 without its effect`)
 }
