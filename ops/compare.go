@@ -117,7 +117,7 @@ SELECT coalesce((SELECT min(global_position) FROM (
 			return 0, fmt.Errorf("read what is to be handled: %w", err)
 		}
 		if position > 0 {
-			return 0, &notYet{fmt.Errorf("%w: %s and %s have not both handled the event at position %d: pause the consumer that is ahead until the other has, and retry or discard dead letters", ErrInvalid, errtext.Value(consumers[0]), errtext.Value(consumers[1]), position)}
+			return 0, &notYet{err: fmt.Errorf("%s and %s have not both handled the event at position %d: pause the consumer that is ahead until the other has, and retry or discard dead letters", errtext.Value(consumers[0]), errtext.Value(consumers[1]), position)}
 		}
 	}
 	return high, nil

@@ -30,7 +30,7 @@ var (
 	// meanwhile.
 	ErrNoDeadLetter = error(&refusal{ErrNotFound, "it has no dead letter at this position: DeadLetters lists them; it may have been handled or discarded meanwhile"})
 
-	// ErrExists refuses a Rename to a name that is in use.
+	// ErrExists refuses a Rename to a name that is in use, and a Shadow of it.
 	ErrExists = errors.New("the name is in use")
 
 	// ErrUnchanged reports that there is nothing to change: the object is paused or not paused, at

@@ -72,18 +72,11 @@ type replayDetail struct {
 // refuseOwnKey refuses a consumer that keeps events in order by its own key, as far as the
 // database knows.
 func (c consumerTx) refuseOwnKey(ctx context.Context, at locked) error {
-	key := at.key
-	if key == "" {
-		err := c.tx.QueryRowContext(ctx, `
-SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+c.t.Nodes.SQL(), partition.Consumer(at.consumer)).Scan(&key)
-		if err != nil {
-			return fmt.Errorf("read its key: %w", err)
-		}
+	key, err := keyOf(ctx, c, at)
+	if err == nil && key != "" {
+		err = fmt.Errorf("%w: the consumer keeps events in order by the key %s, which only its code knows: Reset it, or a unit of it", ErrInvalid, errtext.Value(key))
 	}
-	if key != "" {
-		return fmt.Errorf("%w: the consumer keeps events in order by the key %s, which only its code knows: Reset it, or a unit of it", ErrInvalid, errtext.Value(key))
-	}
-	return nil
+	return err
 }
 
 // maxReplayed is the maximum number of events that ReplayTypes accepts. Each event is one

@@ -45,11 +45,16 @@ ON CONFLICT (consumer_name) DO NOTHING`, consumer, delivered.Shadow().String())
 }
 
 // Switch lets a shadow take over the effects of a consumer, which becomes a shadow. The same call
-// with the names exchanged switches back. Over both consumers, each event has its effects once, also
-// if it is in doubt, or appears later.
+// with the names exchanged switches back. Over both consumers, each event that both select has its
+// effects once, also an event that appears late. What an operator has skipped or discarded has none.
+// The events of a type that only the shadow selects have effects from its position at the Switch on.
 //
-// within runs in the same transaction, for example to replace the view that readers use. It has a
-// second for the locks of its statements. It may run several times. nil does nothing.
+// Switch checks neither that the consumers belong together, nor that the shadow has caught up: see
+// [Operator.Compare].
+//
+// within runs in the same transaction, for example to replace the view that readers use. Each of its
+// statements waits a second for a lock. It must leave role and search_path as they were, and send a
+// statement within any 15 seconds. It may run several times. nil does nothing.
 //
 // Both consumers may run. While the shadow has passed an event that the other has still to handle,
 // Switch holds the shadow, for three seconds at a time. It also tries again while within waits for a
@@ -93,9 +98,10 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 func untilReady(ctx context.Context, try func() error) error {
 	for last := error(nil); ; {
 		err := try()
+		var wait *notYet
 		switch {
-		case errors.As(err, new(*notYet)):
-			if last = err; !backoff.Sleep(ctx, readyPause) {
+		case errors.As(err, &wait):
+			if last = err; !backoff.Sleep(ctx, max(wait.pause, readyPause)) {
 				return err
 			}
 		case last != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.As(err, new(*UnknownOutcomeError)):
@@ -108,6 +114,7 @@ func untilReady(ctx context.Context, try func() error) error {
 
 const (
 	readyPause = 50 * time.Millisecond
+	lockPause  = time.Second // in which both consumers and readers go on
 	switchHold = 3 * time.Second
 	switchLock = "1s" // lock_timeout of within, during which both consumers wait
 )
@@ -120,7 +127,10 @@ type switchDetail struct {
 }
 
 // notYet refuses a try that may succeed a moment later.
-type notYet struct{ err error }
+type notYet struct {
+	err   error
+	pause time.Duration // before the next try; 0: readyPause
+}
 
 func (e *notYet) Error() string { return e.err.Error() }
 
@@ -181,44 +191,76 @@ func isShadow(units []locked) bool {
 
 // swap gives the borders of each consumer to the other, unless effects would be lost.
 func (s *switching) swap(ctx context.Context) error {
-	var parts []delivered.Part
-	for _, from := range s.live {
-		pending, err := pendingOf(ctx, s.consumerTx, from.consumer)
-		if err != nil {
-			return err
-		}
-		_, slots, _ := partition.Parse(from.consumer)
-		had := from.effects.Pass(slots, from.key, from.position, pending)
-		parts = append(parts, delivered.Part{Slots: slots, Borders: had})
-		for _, to := range s.shadow {
-			if err := s.checkOwed(ctx, had.Owed(from.position, pending, to.position), from, to); err != nil {
-				return err
-			}
-		}
-	}
-	had := parts[0].Borders
-	if len(parts) > 1 {
-		had = delivered.Join(parts, s.live[0].key)
-	}
-	if len(had) > 1 && slices.ContainsFunc(s.shadow, func(at locked) bool { return at.key != had[0].Key }) {
-		return &notYet{fmt.Errorf("%w: the parts of %s have other positions than each other, and the shadow is not split by the same key: pause both until their parts are at one position", ErrInvalid, errtext.Value(partition.Consumer(s.live[0].consumer)))}
-	}
-	if err := s.setEffects(ctx, s.shadow, had.Taken()); err != nil {
-		return err
-	}
-	return s.setEffects(ctx, s.live, delivered.Shadow())
-}
-
-// checkOwed refuses a switch if to has passed positions whose effects from is still to have.
-func (s *switching) checkOwed(ctx context.Context, owed []store.Range, from, to locked) error {
-	if len(owed) == 0 {
-		return nil
-	}
-	pending, err := pendingOf(ctx, s.consumerTx, to.consumer)
+	live, err := s.pendingUnits(ctx, s.live)
 	if err != nil {
 		return err
 	}
-	owed = delivered.Without(owed, pending)
+	shadow, err := s.pendingUnits(ctx, s.shadow)
+	if err != nil {
+		return err
+	}
+	for _, to := range shadow {
+		var parts []delivered.Part
+		for _, from := range live {
+			_, slots, _ := partition.Parse(from.consumer)
+			had := from.effects.Pass(slots, from.key, from.position, from.pending)
+			if err := s.checkOwed(ctx, had.Owed(from.position, from.pending, to.position), from.locked, to); err != nil {
+				return err
+			}
+			parts = append(parts, delivered.Part{Slots: slots, Borders: had.Dismiss(from.position, from.pending, to.position)})
+		}
+		had := parts[0].Borders
+		if len(parts) > 1 {
+			had = delivered.Join(parts, live[0].key)
+		}
+		if err := s.checkKey(ctx, had, to.locked); err != nil {
+			return err
+		}
+		if err := s.setEffects(ctx, to.locked, had.Taken()); err != nil {
+			return err
+		}
+	}
+	for _, from := range s.live {
+		if err := s.setEffects(ctx, from, delivered.Shadow()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pendingUnit is a unit with what it has passed without handling it.
+type pendingUnit struct {
+	locked
+	pending []store.Range
+}
+
+func (s *switching) pendingUnits(ctx context.Context, units []locked) (all []pendingUnit, err error) {
+	for _, at := range units {
+		pending, err := pendingOf(ctx, s.consumerTx, at.consumer)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, pendingUnit{at, pending})
+	}
+	return all, nil
+}
+
+// checkKey refuses borders that differ by key if the shadow's events have another key.
+func (s *switching) checkKey(ctx context.Context, had delivered.Borders, to locked) error {
+	if len(had) < 2 {
+		return nil
+	}
+	key, err := keyOf(ctx, s.consumerTx, to)
+	if err == nil && key != had[0].Key {
+		of := errtext.Value(partition.Consumer(s.live[0].consumer))
+		err = &notYet{err: fmt.Errorf("the partitions of %s have not handled the same events, and %s has another key: call Partition of %s with 1, Switch when it is merged, and then Partition with 0", of, errtext.Value(to.consumer), of)}
+	}
+	return err
+}
+
+// checkOwed refuses a switch if to has passed positions whose effects from is still to have.
+func (s *switching) checkOwed(ctx context.Context, owed []store.Range, from locked, to pendingUnit) error {
+	owed = delivered.Without(owed, to.pending)
 	void, err := s.void(ctx, to.consumer, owed)
 	if err != nil {
 		return err
@@ -227,16 +269,16 @@ func (s *switching) checkOwed(ctx context.Context, owed []store.Range, from, to 
 	if len(lost) == 0 {
 		return nil
 	}
-	var letter bool
+	var letter bool // which no one has asked to handle again
 	if err := s.tx.QueryRowContext(ctx, `
-SELECT EXISTS (SELECT FROM `+s.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint)`, from.consumer, lost[0].First).Scan(&letter); err != nil {
+SELECT EXISTS (SELECT FROM `+s.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint AND NOT replay AND retry_at IS NULL)`, from.consumer, lost[0].First).Scan(&letter); err != nil {
 		return fmt.Errorf("read its dead letters: %w", err)
 	}
 	if letter {
 		return fmt.Errorf("%w: %s has a dead letter at position %d, which %s has handled without its effect: retry or discard the dead letter", ErrInvalid, errtext.Value(from.consumer), lost[0].First, errtext.Value(to.consumer))
 	}
-	return &notYet{fmt.Errorf("%w: %s is at position %d, and %s at %d has passed position %d without its effect, which %s is still to have: pause %s until then", ErrInvalid,
-		errtext.Value(from.consumer), from.position, errtext.Value(to.consumer), to.position, lost[0].First, errtext.Value(from.consumer), errtext.Value(to.consumer))}
+	return &notYet{err: fmt.Errorf("%s is at position %d, and %s at %d has passed position %d without its effect, which %s is still to have: pause %s until then, or Reset it to %d", errtext.Value(from.consumer), from.position,
+		errtext.Value(to.consumer), to.position, lost[0].First, errtext.Value(from.consumer), errtext.Value(to.consumer), lost[0].First-1)}
 }
 
 // void returns those of some positions that a unit has proven to be void. Another unit may be in
@@ -268,15 +310,11 @@ JOIN `+s.t.Events.SQL()+` AS e ON e.global_position BETWEEN r.first AND r.last O
 	return delivered.Without(of, events), nil
 }
 
-// setEffects sets the borders of units. Their workers then read them before the next batch.
-func (s *switching) setEffects(ctx context.Context, units []locked, had delivered.Borders) error {
-	for _, at := range units {
-		if _, err := exec(ctx, s.tx, "exchange the effects", `
-UPDATE `+s.t.Checkpoints.SQL()+` SET effects = $2::jsonb WHERE consumer_name = $1::text`, at.consumer, had.String()); err != nil {
-			return err
-		}
-	}
-	return nil
+// setEffects sets the borders of a unit. Its worker then reads them before the next batch.
+func (s *switching) setEffects(ctx context.Context, at locked, had delivered.Borders) error {
+	_, err := exec(ctx, s.tx, "exchange the effects", `
+UPDATE `+s.t.Checkpoints.SQL()+` SET effects = $2::jsonb WHERE consumer_name = $1::text`, at.consumer, had.String())
+	return err
 }
 
 // call calls within, which must not end the transaction.
@@ -295,9 +333,11 @@ func (s *switching) call(ctx context.Context, within func(ctx context.Context, t
 	case after == nil && began != ended, errors.Is(after, sql.ErrTxDone) && ctx.Err() == nil:
 		return errSwitchEnded
 	case pgdriver.SQLState(err) == pgdriver.LockNotAvailable:
-		return &notYet{fmt.Errorf("within: a lock was not free within %s: %w", switchLock, err)}
+		return &notYet{fmt.Errorf("within: a lock was not free within %s: %w", switchLock, err), lockPause}
 	case err != nil:
 		return fmt.Errorf("within: %w", err)
+	case pgdriver.SQLState(after) == pgdriver.InFailedTransaction:
+		return errors.New("within returned no error, though a statement of its failed and aborted the transaction: return that error")
 	}
 	return after
 }

@@ -110,7 +110,7 @@ func TestSwitchOfUnits(t *testing.T) {
 	if err := s.Shadow(t.Context(), "d", by); err != nil {
 		t.Fatal(err)
 	}
-	if err := briefly(t, func(ctx context.Context) error { return s.Switch(ctx, "c", "d", by, nil) }); err == nil || !strings.Contains(err.Error(), "other positions") {
+	if err := briefly(t, func(ctx context.Context) error { return s.Switch(ctx, "c", "d", by, nil) }); err == nil || !strings.Contains(err.Error(), "call Partition of") {
 		t.Errorf("units at two positions: %v", err)
 	}
 	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 5, revision = 7 WHERE consumer_name LIKE 'c#%'`)
@@ -145,16 +145,22 @@ func TestSwitchIsRefused(t *testing.T) {
 		says            string
 		err             error
 	}{
-		"both names alike":     {from: "d", to: "d", says: `both consumers are "d"`, err: ops.ErrInvalid},
-		"no other consumer":    {from: "e", to: "d", says: `the other consumer "e": `, err: ops.ErrNotFound},
-		"no consumer":          {from: "c", to: "e", err: ops.ErrNotFound},
-		"a unit":               {from: "c", to: "d#000-7ff", err: ops.ErrInvalid},
-		"no shadow":            {fault: `UPDATE consumer_checkpoints SET effects = '[]'`, from: "c", to: "d", says: "it is no shadow", err: ops.ErrUnchanged},
-		"two shadows":          {fault: shadow + `'c'`, from: "c", to: "d", says: `"c" is a shadow, too`, err: ops.ErrInvalid},
-		"a dead letter":        {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1)`, from: "c", to: "d", says: `dead letter at position 2`, err: ops.ErrInvalid},
-		"ahead":                {fault: `UPDATE consumer_checkpoints SET last_position = 9 WHERE consumer_name = 'd'`, from: "c", to: "d", says: `passed position 6`, err: ops.ErrInvalid},
-		"in doubt":             {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('c', gen_random_uuid(), 2, 3, 2, 'open', 5, 5)`, from: "c", to: "d", says: `passed position 2`, err: ops.ErrInvalid},
-		"an event in an audit": {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('c', gen_random_uuid(), 2, 2, 1, 'open', 5, 5), ('d', gen_random_uuid(), 1, 4, 3, 'void', 5, 5)`, from: "c", to: "d", says: `passed position 2`, err: ops.ErrInvalid},
+		"both names alike":  {from: "d", to: "d", says: `both consumers are "d"`, err: ops.ErrInvalid},
+		"no other consumer": {from: "e", to: "d", says: `the other consumer "e": `, err: ops.ErrNotFound},
+		"no consumer":       {from: "c", to: "e", err: ops.ErrNotFound},
+		"a unit":            {from: "c", to: "d#000-7ff", err: ops.ErrInvalid},
+		"no shadow":         {fault: `UPDATE consumer_checkpoints SET effects = '[]'`, from: "c", to: "d", says: "it is no shadow", err: ops.ErrUnchanged},
+		"two shadows":       {fault: shadow + `'c'`, from: "c", to: "d", says: `"c" is a shadow, too`, err: ops.ErrInvalid},
+		"a dead letter":     {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1)`, from: "c", to: "d", says: `dead letter at position 2`, err: ops.ErrInvalid},
+		"a retry":           {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1, now())`, from: "c", to: "d", says: `passed position 2`},
+		"another key":       {fault: `UPDATE consumer_checkpoints SET effects = '[{"first": 0, "last": 2047, "after": 5}, {"first": 2048, "last": 4095, "after": 7}]' WHERE consumer_name = 'c'; INSERT INTO worker_nodes (worker_id, partitions) VALUES (gen_random_uuid(), '{"d": {"key": "customer"}}')`, from: "c", to: "d", says: "another key"},
+		"a swallowed error": {from: "c", to: "d", within: func(ctx context.Context, tx *sql.Tx) error {
+			_, _ = tx.ExecContext(ctx, `SELECT FROM nowhere`)
+			return nil
+		}, says: "return that error"},
+		"ahead":                {fault: `UPDATE consumer_checkpoints SET last_position = 9 WHERE consumer_name = 'd'`, from: "c", to: "d", says: `passed position 6`},
+		"in doubt":             {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('c', gen_random_uuid(), 2, 3, 2, 'open', 5, 5)`, from: "c", to: "d", says: `passed position 2`},
+		"an event in an audit": {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('c', gen_random_uuid(), 2, 2, 1, 'open', 5, 5), ('d', gen_random_uuid(), 1, 4, 3, 'void', 5, 5)`, from: "c", to: "d", says: `passed position 2`},
 		"a commit":             {from: "c", to: "d", within: commit, says: "ended the transaction"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -223,6 +223,20 @@ func unitOf(units []locked, aggregate string) ([]locked, error) {
 	return nil, fmt.Errorf("no unit has slot %03x of aggregate %s", slot, errtext.Value(aggregate))
 }
 
+// keyOf returns the key by which a unit's code keeps events in order, as far as the database knows.
+// It is empty for the aggregate's id.
+func keyOf(ctx context.Context, c consumerTx, at locked) (key string, err error) {
+	if at.key != "" {
+		return at.key, nil
+	}
+	err = c.tx.QueryRowContext(ctx, `
+SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+c.t.Nodes.SQL(), partition.Consumer(at.consumer)).Scan(&key)
+	if err != nil {
+		err = fmt.Errorf("read its key: %w", err)
+	}
+	return key, err
+}
+
 // leftPosition is the position of the row that Rename leaves under the old name. A worker stops at
 // a position above the log's last one, even if the row is not paused.
 const leftPosition = math.MaxInt64

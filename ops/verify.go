@@ -168,7 +168,8 @@ func (r *recomputation) lock(ctx context.Context) (at locked, positions []int64,
 // handled returns the positions of an aggregate's events of which a unit has had the effects.
 func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error) {
 	c := r.c
-	if at.effects.IsShadow() { // its rows are those of the events that it has passed
+	began := at.effects.IsOthers(1) // as a shadow, at the first event
+	if at.effects.IsShadow() {      // its rows are those of the events that it has passed
 		at.effects = nil
 	}
 	had, err := hadEffects(ctx, c, at)
@@ -185,7 +186,7 @@ func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error)
 	}
 	had = had.Lack(missed)
 	var start consumer.Start
-	if s, ok := r.Consumer.(consumer.Starter); ok {
+	if s, ok := r.Consumer.(consumer.Starter); ok && !began {
 		start = s.StartAt()
 	}
 	after, atHead := start.Position()

@@ -101,7 +101,7 @@ func (b Borders) Cross(to int64) Borders {
 }
 
 // Lack records that the effects of positions were not had, although the unit has passed the
-// positions.
+// positions. Those that another consumer may have had count as had.
 func (b Borders) Lack(missed []int64) Borders {
 	if len(b) == 0 || len(missed) == 0 {
 		return b
@@ -112,7 +112,7 @@ func (b Borders) Lack(missed []int64) Borders {
 	}
 	positions = sorted(positions)
 	return b.each(partition.All, "", func(one *Border) {
-		one.Except = union(one.Except, within(positions, store.Range{First: 1, Last: one.After}))
+		one.Except = union(one.Except, within(positions, store.Range{First: one.Other + 1, Last: one.After}))
 	})
 }
 

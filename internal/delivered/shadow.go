@@ -17,6 +17,17 @@ func (b Borders) IsShadow() bool {
 	return len(b) > 0 && !slices.ContainsFunc(b, func(one Border) bool { return one.After != never })
 }
 
+// Dismiss counts as had what an operator has skipped or discarded above a position: it is not owed to
+// a consumer that takes over there. The other parameters are those of Owed.
+func (b Borders) Dismiss(position int64, pending []store.Range, above int64) Borders {
+	b = slices.Clone(b)
+	for i := range b {
+		gone := subtract(within(b[i].Except, store.Range{First: above + 1, Last: position}), sorted(pending))
+		b[i].Except = subtract(b[i].Except, gone)
+	}
+	return b
+}
+
 // Taken returns the borders of a consumer that takes over from the consumer with borders b.
 func (b Borders) Taken() Borders {
 	b = slices.Clone(b)

@@ -7,23 +7,33 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/delivered"
+	"github.com/pgfrontier/worker/internal/partition"
 )
 
 // swap lets a shadow take over the effects of another consumer. It returns false, and changes
 // nothing, if effects would be lost.
 func swap(live, shadow *history) bool {
-	var parts []delivered.Part
-	for _, u := range live.units {
-		borders := u.borders.Pass(u.slots, "k", u.position, u.pending())
-		parts = append(parts, delivered.Part{Slots: u.slots, Borders: borders})
-		for _, s := range shadow.units {
+	var after []delivered.Borders
+	for _, s := range shadow.units {
+		var parts []delivered.Part
+		for _, u := range live.units {
+			borders := u.borders.Pass(u.slots, "k", u.position, u.pending())
 			if lost := delivered.Without(borders.Owed(u.position, u.pending(), s.position), s.pending()); len(lost) > 0 {
 				return false
 			}
+			parts = append(parts, delivered.Part{Slots: u.slots, Borders: borders.Dismiss(u.position, u.pending(), s.position)})
 		}
+		after = append(after, delivered.Join(parts, "k").Taken())
 	}
-	for _, s := range shadow.units {
-		s.borders = delivered.Join(parts, "k").Taken()
+	for i, s := range shadow.units {
+		s.borders = after[i]
+		for _, u := range live.units {
+			for p := s.position + 1; p <= u.position; p++ { // what an operator has left out is not done by the other
+				if s.slots.Has(live.slot[p]) && u.slots.Has(live.slot[p]) && live.left[p] && !u.open[p] && !u.letters[p] {
+					live.had[p] = true
+				}
+			}
+		}
 	}
 	for _, u := range live.units {
 		u.borders = delivered.Shadow()
@@ -96,6 +106,10 @@ func TestSwitch(t *testing.T) {
 func TestShadowLacksNothing(t *testing.T) {
 	if b := delivered.Shadow().Lack([]int64{5}); !b.IsShadow() || b.String() != delivered.Shadow().String() {
 		t.Errorf("a shadow became %v", b)
+	}
+	taken := delivered.Borders{}.Pass(partition.All, "", 5, nil).Taken().Pass(partition.All, "", 9, nil)
+	if b := taken.Lack([]int64{3, 7}); b.String() != `[{"first":0,"last":4095,"after":9,"except":[{"first":7,"last":7}],"other":5}]` {
+		t.Errorf("a consumer that has taken over at 5 lacks %v", b)
 	}
 	if delivered.Borders(nil).IsShadow() {
 		t.Error("a consumer without borders is a shadow")
