@@ -42,6 +42,7 @@ type config struct {
 	observers        []observe.Observer
 	loggers          []observe.Observer // none: warnings and errors go to slog.Default
 	hooks            Hooks
+	hooksGiven       int
 	middleware       []Middleware
 	extensions       []jobflow.Extension
 }
@@ -250,8 +251,10 @@ type ClaimFilter struct {
 // an error is a failure.
 type Middleware func(ctx context.Context, jobs []Header, next func(context.Context) error) error
 
-// WithHooks sets the hooks.
-func WithHooks(h Hooks) Option { return option(func(c *config) { c.hooks = h }) }
+// WithHooks sets the hooks. Give it once.
+func WithHooks(h Hooks) Option {
+	return option(func(c *config) { c.hooks, c.hooksGiven = h, c.hooksGiven+1 })
+}
 
 // WithMiddleware adds middleware. The first is the outermost.
 func WithMiddleware(m ...Middleware) Option {
@@ -271,6 +274,9 @@ func (c config) validate() error {
 		fail("WithClaimBatch: %d is out of range, allowed is 1 to %d, or 0 for no bound", c.claimBatch, maxConcurrency)
 	}
 	all = append(all, c.checkPriorities()...)
+	if c.hooksGiven > 1 {
+		fail("WithHooks is given %d times, and only the last would be called: call all from one Hooks", c.hooksGiven)
+	}
 	if slices.ContainsFunc(c.middleware, func(m Middleware) bool { return m == nil }) {
 		fail("WithMiddleware: a middleware is nil")
 	}

@@ -37,7 +37,7 @@ var (
 	ErrTimeout = errors.New("jobs: the handler's Timeout is over")
 	// ErrHandlerOverdue reports handlers that ignore the end of their context. Start has returned
 	// without them.
-	ErrHandlerOverdue = errors.New("jobs: handlers ignore the end of their context")
+	ErrHandlerOverdue = errors.New("jobs: handlers ignore the end of their context: pass ctx on to everything that they wait for, return when it ends, and do not use tx inside of conn.Raw, which waits for itself")
 	// ErrPoolClosed reports that db was closed while the worker ran. The contexts of the handlers
 	// have ended with this error, and the jobs run again.
 	ErrPoolClosed = errors.New("jobs: sql: database is closed: close db after Start has returned, not before")

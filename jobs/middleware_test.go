@@ -198,6 +198,7 @@ func TestStartRefuses(t *testing.T) {
 		"a short max poll":    {jobs.NewWorker(s.d.DB, good(), jobs.WithMaxPollInterval(time.Millisecond)), "WithMaxPollInterval"},
 		"short time-out":      {jobs.NewWorker(s.d.DB, good(), jobs.WithHeartbeatTimeout(time.Second)), "WithHeartbeatTimeout"},
 		"nil middleware":      {jobs.NewWorker(s.d.DB, good(), jobs.WithMiddleware(nil)), "WithMiddleware"},
+		"two values of hooks": {jobs.NewWorker(s.d.DB, good(), jobs.WithHooks(jobs.Hooks{}), jobs.WithHooks(jobs.Hooks{})), "WithHooks is given 2 times"},
 		"unknown strategy":    {jobs.NewWorker(s.d.DB, good(), jobs.WithLeaderStrategy("x")), "WithLeaderStrategy"},
 		"no connection":       {jobs.NewWorker(s.d.DB, good(), jobs.WithNotifyConnectionString("postgres://u:secret@h:port/")), "WithNotifyConnectionString"},
 		"another pool":        {jobs.NewWorker(s.d.OpenLent(t, 4), good()), "pgxpool.Pool"},

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	jobclient "github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -49,6 +50,7 @@ func TestStatementsRunWithoutJIT(t *testing.T) {
 	if err != nil {
 		t.Fatal("pgx does not understand the connection string")
 	}
+	d.Exec(t, `INSERT INTO jobs (kind, queue) VALUES ('k', 'q')`)
 	s := &statements{without: map[*pgx.Conn]bool{}}
 	cfg.Tracer = s
 	db := stdlib.OpenDB(*cfg)
@@ -59,6 +61,7 @@ func TestStatementsRunWithoutJIT(t *testing.T) {
 	}
 	o := operator(t, db)
 	for name, call := range map[string]func(ctx context.Context) error{
+		"counts":    func(ctx context.Context) error { _, err := jobclient.NewClient(db).Counts(ctx); return err },
 		"queues":    func(ctx context.Context) error { _, err := jobs.Queues(ctx); return err },
 		"jobs":      func(ctx context.Context) error { _, err := jobs.List(ctx, ops.JobFilter{}, 10); return err },
 		"attempts":  func(ctx context.Context) error { _, err := jobs.Attempts(ctx, 1); return err },

@@ -47,7 +47,7 @@ func workersTable(all []ops.Worker, stopped []ops.StoppedWorker, wrongs func(sta
 	wrong := ""
 	for _, w := range all {
 		leads, able := "", "?"
-		if w.Leader {
+		if w.Leader && !alarms.IsSilent(w) {
 			leads = "leads"
 		}
 		if w.Able != nil {

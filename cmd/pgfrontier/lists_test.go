@@ -29,6 +29,9 @@ func TestStatus(t *testing.T) {
 	s.expect(t, exitDone, words("status"), "0, and 1 silent, none leads")
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, status, heartbeat_at) VALUES (gen_random_uuid(), 'h', 8, '{"Leader": true}', now())`)
 	s.expect(t, exitDone, words("status"), "1, and 1 silent, led by h/8")
+	if out := s.expect(t, exitDone, words("workers")).out; strings.Count(out, "leads") != 1 {
+		t.Errorf("not one worker leads:\n%s", out)
+	}
 	s.expect(t, exitDone, words("status -o json"), `"workers":1`, `"silent":1`, `"leaders":["h/8"]`)
 }
 

@@ -68,8 +68,12 @@ type Tally struct {
 }
 
 // Counts counts the unfinished jobs of each queue, up to a bound.
-func (q *Reader) Counts(ctx context.Context, on store.Querier) ([]Tally, error) {
-	return read(ctx, on, "count", pgdriver.Columns(func(t *Tally) []any { return []any{&t.Queue, &t.State, &t.Jobs, &t.More} }), q.sql.counts)
+func (q *Reader) Counts(ctx context.Context, db pgdriver.Pool) ([]Tally, error) {
+	all, err := pgdriver.ReadAll(ctx, db, pgdriver.Columns(func(t *Tally) []any { return []any{&t.Queue, &t.State, &t.Jobs, &t.More} }), q.sql.counts)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: count: %w", err)
+	}
+	return all, nil
 }
 
 // LogEntry is an entry in the log of a run.

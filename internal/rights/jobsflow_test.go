@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/jobs"
@@ -69,7 +70,7 @@ func (d *deployment) enqueue(db *sql.DB) {
 	_, _, err := q.OnceOwner(ctx, db, "once")
 	value[bool](d)(q.Await(ctx, db, ids[0]))
 	value[queue.Found](d)(q.Find(ctx, db, ids[0]))
-	value[[]queue.Tally](d)(q.Counts(ctx, db))
+	value[[]queue.Tally](d)(q.Counts(ctx, pgdriver.NewPool(db)))
 	_, _, reported := q.Channels(ctx, db)
 	d.check(err, reported)
 	value[queue.State](d)(q.Cancel(ctx, db, ids[0]))

@@ -62,8 +62,9 @@
 // steps ([github.com/pgfrontier/worker/ops.Jobs.PauseQueue]), or cancel the run and retry it
 // later. [Client.Get] returns a run with its steps, [Run.DOT] a picture.
 //
-// If a step's job is retried by its own ID ([github.com/pgfrontier/worker/ops.Jobs.Retry]), the
-// new job is outside of the run.
+// [github.com/pgfrontier/worker/ops.Jobs.Retry] refuses the finished job of a step, and names the
+// run. [github.com/pgfrontier/worker/ops.Jobs.Rerun] makes a job outside of the run, whose effects
+// happen again.
 //
 // # Advance
 //

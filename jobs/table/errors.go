@@ -39,7 +39,7 @@ var (
 	ErrTimeout = errors.New("jobs/table: the time of the run is over (MaximumRuntimePerJob)")
 	// ErrHandlerOverdue reports handlers or hooks that ignore the end of their context, or a Scan
 	// that does not return. Start has returned without them.
-	ErrHandlerOverdue = errors.New("jobs/table: handlers ignore the end of their context")
+	ErrHandlerOverdue = errors.New("jobs/table: handlers ignore the end of their context: pass ctx on to everything that they wait for, and return when it ends")
 	// ErrPoolClosed reports that db was closed while the worker ran. The running jobs run again.
 	// Close db after Start has returned.
 	ErrPoolClosed = errors.New("jobs/table: db was closed while the worker ran: call Close after Start has returned")

@@ -74,6 +74,7 @@ func TestSchedulesThatMayNotBeRead(t *testing.T) {
 	for range 2 {
 		got := map[*Metric]float64{}
 		look.sample(t.Context(), func(m *Metric, value float64, _ ...string) { got[m] = value })
+		delete(got, jobsReadAge)
 		if delete(got, jobsOldest); !maps.Equal(got, map[*Metric]float64{jobsReadUp: 1, jobsDue: 1, jobsScheduled: 0, jobsUnadvanced: 0}) || !look.blind {
 			t.Errorf("got %v, want all but the schedules", got)
 		}
@@ -92,7 +93,7 @@ func TestSchedulesThatMayNotBeRead(t *testing.T) {
 	}
 }
 
-// While the database fails, nothing is told of the depth, and it is asked for no sooner.
+// While the database fails, the depth keeps its last values, and is read no sooner.
 func TestDepthThatCannotBeRead(t *testing.T) {
 	d, gone := pgtest.New(t), pgtest.New(t)
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
@@ -114,6 +115,11 @@ func TestDepthThatCannotBeRead(t *testing.T) {
 		t.Helper()
 		got := map[*Metric]float64{}
 		look.sample(t.Context(), func(m *Metric, value float64, _ ...string) { got[m] = value })
+		if age, found := got[jobsReadAge]; found && age < want[jobsReadAge] {
+			t.Errorf("%s: the age is %v, want %v", when, age, want[jobsReadAge])
+		} else if found {
+			got[jobsReadAge] = want[jobsReadAge]
+		}
 		delete(got, jobsOldest)
 		delete(got, jobsUnadvanced)
 		if !maps.Equal(got, want) {
@@ -126,5 +132,8 @@ func TestDepthThatCannotBeRead(t *testing.T) {
 	look.read = look.read.Add(time.Hour) // however slow this machine is
 	expect("soon", map[*Metric]float64{jobsReadUp: 0})
 	look.read = time.Now().Add(-10 * time.Second)
-	expect("later", map[*Metric]float64{jobsReadUp: 1, jobsDue: 1, jobsScheduled: 0})
+	expect("later", map[*Metric]float64{jobsReadUp: 1, jobsReadAge: 0, jobsDue: 1, jobsScheduled: 0})
+	look.jobs = o[0]
+	look.read, look.found.at = look.read.Add(-10*time.Second), look.found.at.Add(-10*time.Second)
+	expect("the pool is closed again", map[*Metric]float64{jobsReadUp: 0, jobsReadAge: 10, jobsDue: 1, jobsScheduled: 0})
 }

@@ -100,6 +100,7 @@ var (
 	jobsPaused     = add("jobs.queue.paused", Gauge, "{state}", byQueue, "1 if an operator has paused the queue.")
 	jobsUnknown    = add("jobs.queue.unknown_kinds", Gauge, "{kind}", byQueue, "Kinds of due jobs without a handler in this worker.")
 	jobsReadUp     = add("jobs.read.up", Gauge, "{state}", nil, "1 if the last read of queues and schedules succeeded. Only on the leader.")
+	jobsReadAge    = add("jobs.read.age", Gauge, "s", nil, "Time since the last read that succeeded, whose values are kept. Only on the leader.")
 	jobsDue        = add("jobs.queue.due", Gauge, "{job}", byQueue, "Due jobs that do not run; 10,001 means more. Only on the leader.")
 	jobsScheduled  = add("jobs.queue.scheduled", Gauge, "{job}", byQueue, "Jobs due later; 10,001 means more. Only on the leader.")
 	jobsOldest     = add("jobs.queue.oldest.age", Gauge, "s", byQueue, "Time since the oldest due job became due. 0: none. Only on the leader.")

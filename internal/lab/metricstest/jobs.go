@@ -113,7 +113,7 @@ func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
 		"jobs.claimed{queue=default}": "8", "jobs.claimed{queue=paused}": "none", "jobs.queue.concurrency{queue=default}": "3", "jobs.queue.running{queue=default}": "0", "jobs.queue.slots.lost{queue=default}": "0",
 		"jobs.queue.up{queue=default}": "1", "jobs.queue.paused{queue=paused}": "1", "jobs.queue.paused{queue=default}": "0",
 		"jobs.queue.unknown_kinds{queue=default}": "1", "jobs.queue.prefetched{queue=default}": "0",
-		"jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2", "jobs.queue.scheduled{queue=default}": "1", "jobs.queue.scheduled{queue=paused}": "0",
+		"jobs.read.up{}": "1", "jobs.read.age{}": "> 0", "jobs.queue.due{queue=paused}": "2", "jobs.queue.scheduled{queue=default}": "1", "jobs.queue.scheduled{queue=paused}": "0",
 		"jobs.queue.oldest.age{queue=paused}":     "> 3500",
 		"jobs.schedule.overdue{schedule=nightly}": "> 3500", "jobs.schedule.overdue{schedule=hourly}": "0",
 		"jobs.schedule.paused{schedule=nightly}": "0", "jobs.schedule.paused{schedule=hourly}": "1", "jobs.flows.unadvanced{}": "1",
