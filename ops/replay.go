@@ -87,7 +87,7 @@ const maxReplayed = 5_000
 // their aggregate types. See [consumer.ScopedConsumer]. The table of operations records these
 // types, so no event comes twice. To keep the order within an aggregate, the aggregate's
 // handled events are also replayed, as by Replay. Only these have Replay set in
-// [consumer.Delivery].
+// [consumer.Delivery], unless the consumer is a shadow or was one.
 //
 // ReplayTypes leaves out events before the consumer's start, and events that the consumer
 // passed before version 6 of the tables. It also leaves out events whose positions were in

@@ -23,11 +23,11 @@ type versionOps struct{ *consumerCore }
 // Shadow lets a consumer that is not deployed yet begin as a shadow, at the first event. A shadow
 // handles all events, and [consumer.Delivery] has Replay and Shadow set for each: effects outside of
 // its tables are those of another consumer, until [Operator.Switch]. [jobs.Client.EnqueueFor]
-// enqueues nothing. So the next version of a
-// projection, under another name, builds its tables beside the version that is in use.
+// enqueues nothing. So the next version of a projection, under another name, builds its tables beside
+// the version that is in use.
 //
-// Call Shadow, then deploy the code, with this version of the library or a later one. A StartAt of the consumer has no effect. Shadow refuses a
-// consumer that has run with [ErrExists].
+// Call Shadow, then deploy the code, with this version of the library or a later one. A StartAt of
+// the consumer has no effect. Shadow refuses a consumer that has run with [ErrExists].
 func (o *versionOps) Shadow(ctx context.Context, consumer string, by By) error {
 	v := onConsumer(KindShadow, consumer, by)
 	return o.change(ctx, v, checkConsumer(consumer), func(tx *sql.Tx) (int64, error) {
@@ -59,8 +59,8 @@ ON CONFLICT (consumer_name) DO NOTHING`, consumer, delivered.Shadow().String())
 // Both consumers may run. While the shadow has passed an event that the other has still to handle,
 // Switch holds the shadow, for three seconds at a time. It also tries again while within waits for a
 // lock, until ctx ends. If that does not end, pause the shadow until the other consumer has handled
-// the event. Dead letters of the other consumer that
-// the shadow has handled are refused with [ErrInvalid]: retry or discard them before.
+// the event. Dead letters of the other consumer that the shadow has handled are refused with
+// [ErrInvalid]: retry or discard them before.
 //
 // IfRevision refers to the shadow. Both consumers have a record of the Switch.
 func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within func(ctx context.Context, tx *sql.Tx) error) error {

@@ -20,8 +20,9 @@ type Delivery struct {
 	// became visible only afterwards, or was a dead letter.
 	Late bool
 	// Replay reports whether the consumer has handled the event before, and an operator has set
-	// the consumer back. It is also set in a shadow. During a replay, write the consumer's tables again, but do not repeat
-	// external effects such as mail. All events of one call have the same Replay.
+	// the consumer back. If Shadow is set, so is Replay. During a replay, write the consumer's
+	// tables again, but do not repeat external effects such as mail. All events of one call are
+	// alike.
 	Replay bool
 	// Shadow reports that another consumer has had the external effects, or will have them: this
 	// consumer is a shadow, or was one, see ops.Operator.Shadow. Replay is then set.
