@@ -62,16 +62,11 @@ func (c Comparison) check() error {
 }
 
 func (o *versionOps) compare(ctx context.Context, c Comparison) (found Compared, err error) {
-	conn, err := o.db.Conn(ctx)
+	tx, err := o.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
 		return found, err
 	}
-	defer conn.Close()
-	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
-	if err != nil {
-		return found, err
-	}
-	defer func() { _ = tx.Rollback() }()
+	defer func() { _ = tx.Rollback() }() // the transaction has only read
 	if err := pgdriver.WithoutJIT(ctx, tx); err != nil {
 		return found, err
 	}
@@ -124,15 +119,12 @@ SELECT coalesce((SELECT min(global_position) FROM (
 }
 
 func readDifferences(ctx context.Context, tx *sql.Tx, c Comparison, found *Compared) error {
-	rows := func(query string) string {
-		return "SELECT row_to_json(r)::text AS row FROM (" + strings.TrimRight(query, "; \n\t") + "\n) AS r"
-	}
 	type difference struct {
 		old bool
 		row string
 	}
 	all, err := pgdriver.QueryAll(ctx, tx, pgdriver.Columns(func(d *difference) []any { return []any{&d.old, &d.row} }), `
-WITH "rows of Old" AS MATERIALIZED (`+rows(c.OldRows)+`), "rows of New" AS MATERIALIZED (`+rows(c.NewRows)+`)
+WITH "rows of Old" AS MATERIALIZED (`+asJSON(c.OldRows)+`), "rows of New" AS MATERIALIZED (`+asJSON(c.NewRows)+`)
 (SELECT true, row FROM (SELECT row FROM "rows of Old" EXCEPT ALL SELECT row FROM "rows of New") AS d ORDER BY row LIMIT 100)
 UNION ALL (SELECT false, row FROM (SELECT row FROM "rows of New" EXCEPT ALL SELECT row FROM "rows of Old") AS d ORDER BY row LIMIT 100)`)
 	if strings.HasPrefix(pgdriver.SQLState(err), "42") {

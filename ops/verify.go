@@ -168,8 +168,7 @@ func (r *recomputation) lock(ctx context.Context) (at locked, positions []int64,
 // handled returns the positions of an aggregate's events of which a unit has had the effects.
 func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error) {
 	c := r.c
-	began := at.effects.IsOthers(1) // as a shadow, at the first event
-	if at.effects.IsShadow() {      // its rows are those of the events that it has passed
+	if at.effects.IsShadow() { // its rows are those of the events that it has passed
 		at.effects = nil
 	}
 	had, err := hadEffects(ctx, c, at)
@@ -185,9 +184,9 @@ func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error)
 		return nil, err
 	}
 	had = had.Lack(missed)
-	var start consumer.Start
-	if s, ok := r.Consumer.(consumer.Starter); ok && !began {
-		start = s.StartAt()
+	start, err := r.start(ctx, at)
+	if err != nil {
+		return nil, err
 	}
 	after, atHead := start.Position()
 	positions, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Value[int64], c.sql.eventsOf, at.consumer, r.AggregateType, r.AggregateID, at.position, after, atHead)
@@ -199,6 +198,24 @@ func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error)
 		yes, _ := had.Had(p, at.key, slot)
 		return !yes
 	}), nil
+}
+
+// start returns where the consumer began. A shadow began at the first event, whatever its code says.
+func (r *recomputation) start(ctx context.Context, at locked) (start consumer.Start, err error) {
+	s, ok := r.Consumer.(consumer.Starter)
+	if !ok {
+		return start, nil
+	}
+	var shadow bool
+	err = r.c.tx.QueryRowContext(ctx, `
+SELECT coalesce((SELECT operation = 'shadow' FROM `+r.c.t.Operations.SQL()+` WHERE consumer_name = $1::text AND operation IN ('shadow', 'retire') ORDER BY id DESC LIMIT 1), false)`, partition.Consumer(at.consumer)).Scan(&shadow)
+	switch {
+	case err != nil:
+		return start, fmt.Errorf("read whether it began as a shadow: %w", err)
+	case shadow:
+		return start, nil
+	}
+	return s.StartAt(), nil
 }
 
 func (r *recomputation) run(ctx context.Context, positions []int64) error {
@@ -243,8 +260,7 @@ var errVerifyEnded = errors.New("the handler ended the transaction, which belong
 
 // rows returns the rows of the aggregate as JSON, sorted.
 func (r *recomputation) rows(ctx context.Context) ([]string, error) {
-	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Value[string], `SELECT row_to_json(r)::text FROM (`+strings.TrimRight(r.Rows, "; \n\t")+`
-) AS r`, r.AggregateID)
+	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Value[string], asJSON(r.Rows), r.AggregateID)
 	if strings.HasPrefix(pgdriver.SQLState(err), "42") {
 		return nil, fmt.Errorf("%w: Rows: %v", ErrInvalid, err) // %v, since a table of the library is not missing
 	}
@@ -253,6 +269,12 @@ func (r *recomputation) rows(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(all)
 	return all, nil
+}
+
+// asJSON returns the query of the rows of a user's query as JSON.
+func asJSON(query string) string {
+	return `SELECT row_to_json(r)::text AS row FROM (` + strings.TrimRight(query, "; \n\t") + `
+) AS r`
 }
 
 // without returns the elements of a that b lacks. Both are sorted, and may have an element more than

@@ -249,6 +249,36 @@ func TestVerifyRehearses(t *testing.T) {
 }
 
 // What cannot be verified is refused, with the remedy.
+// A shadow began at the first event, whatever its code says. A consumer that has become one by a
+// Switch began where its code says.
+func TestVerifyOfShadows(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		operations []string
+		handled    int
+	}{"began as a shadow": {[]string{"shadow"}, 4}, "was switched": {[]string{"switch"}, 1}, "was a shadow before": {[]string{"shadow", "retire"}, 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.Exec(t, `CREATE TABLE totals (id text PRIMARY KEY, n bigint NOT NULL, log text NOT NULL)`)
+			s.append(t, "a", 4)
+			s.place(t, 4)
+			s.Exec(t, `UPDATE consumer_checkpoints SET effects = '`+shadowEffects+`'`)
+			for _, operation := range c.operations {
+				s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ('c', $1, '{}', 'ann', 'a test')`, operation)
+			}
+			s.Exec(t, `INSERT INTO totals VALUES ('a', $1::int, repeat('x', $1::int))`, c.handled)
+			v := verification(struct {
+				totals
+				starts
+			}{totals{count(1, "x"), forgetTotals}, 3})
+			if found, err := s.Verify(t.Context(), v); err != nil || len(found.Missing)+len(found.Unexpected) > 0 || found.Events != c.handled {
+				t.Errorf("%+v, %v", found, err)
+			}
+		})
+	}
+}
+
 func TestVerifyRefuses(t *testing.T) {
 	t.Parallel()
 	right := totals{count(1, "x"), forgetTotals}

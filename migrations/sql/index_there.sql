@@ -1,6 +1,7 @@
 -- True if the table with the oid {argument} has the index x, or one like it. A unique index must be
 -- one that ON CONFLICT finds. Its columns may have another order. PostgreSQL adds parentheses,
--- casts and, with quote_all_identifiers, quotes to a predicate. Of another index with a predicate, only the name counts.
+-- casts and, with quote_all_identifiers, quotes to a predicate. Of another index with a predicate,
+-- only the name counts.
 CASE WHEN x."unique" THEN EXISTS (
     SELECT FROM pg_index AS i
     WHERE i.indrelid = {argument} AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indexprs IS NULL
