@@ -35,7 +35,7 @@ type Compared struct {
 func (o *versionOps) Compare(ctx context.Context, c Comparison) (found Compared, err error) {
 	err = c.check()
 	if err == nil {
-		err = untilReady(ctx, func() error {
+		err = untilReady(ctx, 0, func() error {
 			found, err = o.compare(ctx, c)
 			return err
 		})

@@ -1,5 +1,7 @@
 package ops
 
+import "context"
+
 // The refusals, which tests tell apart within a class.
 var (
 	ErrNoCheckpoint = errNoCheckpoint
@@ -60,3 +62,9 @@ func (o *Operator) RetryManySQL() string { return o.sql.retryMany }
 
 // DiscardManySQL returns the statement of DiscardDeadLettersWhere.
 func (o *Operator) DiscardManySQL() string { return o.sql.discardMany }
+
+// UntilReady is untilReady, without a limit of its own.
+func UntilReady(ctx context.Context, try func() error) error { return untilReady(ctx, 0, try) }
+
+// NotYet is the error of a try that may succeed a moment later.
+func NotYet(err error) error { return &notYet{err: err} }

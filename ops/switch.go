@@ -71,7 +71,7 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 	} else if from == to {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: both consumers are %s", ErrInvalid, errtext.Value(to)))
 	}
-	return untilReady(ctx, func() error {
+	return untilReady(ctx, 0, func() error {
 		return o.change(ctx, v, invalid, func(tx *sql.Tx) (id int64, err error) {
 			s := switching{consumerTx: o.in(tx)}
 			if err := s.hold(ctx, from, to); err != nil {
@@ -93,18 +93,19 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 	})
 }
 
-// untilReady repeats a try while it returns a *notYet, until ctx ends. It returns the last one
-// rather than the end of ctx, since it says what was waited for.
-func untilReady(ctx context.Context, try func() error) error {
+// untilReady repeats a try while it returns a *notYet, until ctx ends or for limit; 0: no limit. It
+// returns the last one rather than the end of ctx, since it says what was waited for.
+func untilReady(ctx context.Context, limit time.Duration, try func() error) error {
+	began := time.Now()
 	for last := error(nil); ; {
 		err := try()
 		var wait *notYet
 		switch {
 		case errors.As(err, &wait):
-			if last = err; !backoff.Sleep(ctx, max(wait.pause, readyPause)) {
+			if last = err; limit > 0 && time.Since(began) > limit || !backoff.Sleep(ctx, max(wait.pause, readyPause)) {
 				return err
 			}
-		case last != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.As(err, new(*UnknownOutcomeError)):
+		case last != nil && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, sql.ErrTxDone)) && !errors.As(err, new(*UnknownOutcomeError)):
 			return last
 		default:
 			return err
@@ -152,23 +153,21 @@ func (s *switching) hold(ctx context.Context, from, to string) (err error) {
 	case !isShadow(s.shadow): // before it waits for the other consumer, which a switch in that direction may hold
 		return errNoShadow
 	}
-	for began := time.Now(); ; {
+	return untilReady(ctx, switchHold, func() error {
 		if _, err := exec(ctx, s.tx, "hold the shadow", `SAVEPOINT held`); err != nil {
 			return err
 		}
-		if err = s.lockLive(ctx, from); err == nil {
+		err := s.lockLive(ctx, from)
+		if err == nil {
 			err = s.swap(ctx)
 		}
-		if !errors.As(err, new(*notYet)) || time.Since(began) > switchHold {
-			return err
+		if errors.As(err, new(*notYet)) {
+			if _, failed := exec(ctx, s.tx, "let the other consumer go on", `ROLLBACK TO SAVEPOINT held`); failed != nil && ctx.Err() == nil {
+				return failed
+			}
 		}
-		if _, err := exec(ctx, s.tx, "let the other consumer go on", `ROLLBACK TO SAVEPOINT held`); err != nil {
-			return err
-		}
-		if !backoff.Sleep(ctx, readyPause) {
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // lockLive locks the consumer that has the effects.

@@ -186,6 +186,28 @@ func TestSwitchIsRefused(t *testing.T) {
 	}
 }
 
+// When ctx ends in a later try, the error says what was waited for. A success and an unknown outcome
+// stay what they are.
+func TestUntilReady(t *testing.T) {
+	t.Parallel()
+	waits, unknown := ops.NotYet(errors.New("it waits")), &ops.UnknownOutcomeError{}
+	for _, c := range []struct{ later, want error }{{context.Canceled, waits}, {sql.ErrTxDone, waits}, {waits, waits}, {nil, nil}, {unknown, unknown}, {ops.ErrNotFound, ops.ErrNotFound}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		tries := 0
+		err := ops.UntilReady(ctx, func() error {
+			if tries++; tries == 1 {
+				return waits
+			}
+			cancel()
+			return c.later
+		})
+		if err != c.want || tries != 2 {
+			t.Errorf("after %v in try %d: %v, want %v", c.later, tries, err, c.want)
+		}
+		cancel()
+	}
+}
+
 // Positions that the shadow has proven to be void are no effects, though the other consumer is in
 // doubt of them still. A lock that within waits for is waited for.
 func TestSwitchWaits(t *testing.T) {
