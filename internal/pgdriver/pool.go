@@ -53,7 +53,7 @@ func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
 	for start, idle := time.Now(), -1; ; idle-- {
 		conn, err := p.DB.Conn(ctx)
 		if err != nil {
-			return nil, err
+			return nil, p.withTaken(err)
 		}
 		if err = checkSession(ctx, conn); err == nil {
 			return conn, nil
@@ -71,6 +71,21 @@ func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
 			return nil, err
 		}
 	}
+}
+
+// withTaken adds to the error of a connection that did not come in time why it may not have come. A
+// pool of database/sql that keeps no connection has them from another pool, see [Pool.FindLender].
+func (p Pool) withTaken(err error) error {
+	s := p.Stats()
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded) || s.MaxOpenConnections <= 0:
+		return err
+	case s.InUse >= s.MaxOpenConnections:
+		return fmt.Errorf("all %d connections of db are taken, raise db.SetMaxOpenConns: %w", s.MaxOpenConnections, err)
+	case s.MaxIdleClosed > 0 && s.Idle == 0:
+		return fmt.Errorf("db has or awaits %d of %d connections: a pgxpool.Pool that lends them must have MaxConns above that limit, see pgxtx.DB: %w", s.InUse, s.MaxOpenConnections, err)
+	}
+	return err
 }
 
 // passDead is for how long Conn skips dead connections. Each fails at once, unless the network

@@ -191,3 +191,35 @@ func TestPoolPassesOverDeadConnections(t *testing.T) {
 		}
 	}
 }
+
+// The error of a connection that did not come in time says what kept it.
+func TestPoolTellsWhyNoConnectionComes(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	lent := d.OpenLent(t, 1)
+	lent.SetMaxOpenConns(5)
+	own := d.OpenMode(t, pgx.QueryExecModeExec)
+	own.SetMaxOpenConns(1)
+	for text, db := range map[string]*sql.DB{"all 1 connections of db are taken, raise db.SetMaxOpenConns": own, "see pgxtx.DB": lent} {
+		pool := pgdriver.Pool{DB: db}
+		if err := db.PingContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		held, err := pool.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+		for limit := time.Millisecond; ; limit *= 2 { // database/sql asks for a connection only if ctx has not ended
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			_, err = pool.Conn(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), text) || limit > time.Minute {
+				break
+			}
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, want %q", err, text)
+		}
+	}
+}
