@@ -59,14 +59,23 @@ func TestGrantsByTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, db, nil)
+	if err := migrations.ApplyJobs(t.Context(), db, nil); err != nil {
+		t.Fatal(err)
+	}
 	text, err := migrations.Grants(nil, migrations.Roles{Writer: role, Worker: role, Operator: role, Reader: role})
 	if err != nil {
 		t.Fatal(err)
 	}
-	granted := func() string {
-		return list(t, db, `SELECT has_table_privilege('`+role+`', 'consumer_checkpoints', 'UPDATE')::text || ' ' || pg_has_role('`+role+`', 'pg_read_all_stats', 'MEMBER')::text`)[0]
+	ofJobs, err := migrations.JobsGrants(nil, migrations.JobsRoles{Client: role, Worker: role, Operator: role, Reader: role})
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, want := range []string{"true false", "true true"} {
+	text += ofJobs
+	granted := func() string {
+		return list(t, db, `SELECT concat_ws(' ', has_table_privilege('`+role+`', 'consumer_checkpoints', 'UPDATE'), has_table_privilege('`+role+`', 'jobs', 'UPDATE'),
+			pg_has_role('`+role+`', 'pg_read_all_stats', 'MEMBER'))`)[0]
+	}
+	for _, want := range []string{"t t f", "t t t"} {
 		if _, err := db.ExecContext(t.Context(), "BEGIN; "+text+" COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatalf("%v in\n%s", err, text)
 		}
