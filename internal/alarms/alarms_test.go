@@ -276,8 +276,8 @@ func TestFindReadsFewRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		plan, text := pgtest.Explain(t, conn, "force_generic_plan", alarms.JobsSQL(names), `(300000000)`)
-		if n := plan.Visited(); n > 20_000 {
-			t.Errorf("with the statistics %s, %.0f rows are read:\n%s", statistics, n, text)
+		if n := plan.Visited(); n > 20_000 || plan.Cost > 100_000 { // jit_above_cost
+			t.Errorf("with the statistics %s, %.0f rows are read, at a cost of %g:\n%s", statistics, n, plan.Cost, text)
 		}
 		_ = conn.Close()
 	}

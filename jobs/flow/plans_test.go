@@ -61,6 +61,9 @@ SELECT id + 1000000, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5
 		"forgetRuns":  {"text", b.sql.forgetRuns, `'[1]'`},
 	} {
 		plan := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
+		if cost := pgtest.Cost(t, plan); cost > 100_000 { // jit_above_cost
+			t.Errorf("%s costs %g, and the server would compile it:\n%s", name, cost, plan)
+		}
 		if wholeTable.MatchString(plan) || (name == "advance" || name == "spread") && strings.Contains(plan, "Index Cond: ((id = g.id) AND (id = ANY") {
 			t.Errorf("%s:\n%s", name, plan)
 		}

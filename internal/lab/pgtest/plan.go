@@ -17,6 +17,7 @@ type Plan struct {
 	Rows    float64 `json:"Actual Rows"` // each time it was executed
 	Loops   float64 `json:"Actual Loops"`
 	Removed float64 `json:"Rows Removed by Filter"`
+	Cost    float64 `json:"Total Cost"` // as the planner estimates it
 	Plans   []Plan
 }
 
