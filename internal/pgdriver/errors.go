@@ -33,6 +33,7 @@ const (
 	DuplicateStatement    = "42P05"
 	ProtocolViolation     = "08P01"
 	UniqueViolation       = "23505"
+	CheckViolation        = "23514"
 	UndefinedTable        = "42P01"
 	UndefinedColumn       = "42703"
 	UndefinedFunction     = "42883" // or operator
