@@ -39,6 +39,9 @@ func New(ctx context.Context, p stage.Plan, scenario Scenario, on *server.Instan
 			return nil, err
 		}
 	}
+	if err := scenario.shadow(ctx, d); err != nil {
+		return nil, err
+	}
 	return newSimulation(p, scenario, d, driver), nil
 }
 

@@ -13,7 +13,7 @@ import (
 
 // faultRows are all faults. The order is that of -h, and of what a seed draws.
 var faultRows = slices.Concat(workerFaults, backendFaults, notificationFaults, assignmentFaults, handlerFaults, contractFaults,
-	operatorFaults, crashFaults, restoreFaults, standbyFaults, asyncFaults, writerFaults, buildFaults, mannerFaults)
+	operatorFaults, crashFaults, restoreFaults, standbyFaults, asyncFaults, writerFaults, buildFaults, mannerFaults, versionFaults)
 
 // Faults has the fault.Row of each of faultRows.
 var Faults = func() (t fault.Table) {
@@ -76,6 +76,9 @@ func Draw(seed uint64, consumers int, duration time.Duration, faults map[string]
 	}
 	if s.Faults[narrowBuildsOn] > 0 {
 		s.Scope = append(s.Scope, grown)
+	}
+	if s.Faults[switchOn] > 0 {
+		s.Scope = append(s.Scope, fault.OneOf(fault.Dice(seed, "next version"), history.Scope{Name: "next-1", NextOf: "all-1"}, history.Scope{Name: "next-1", NextOf: "parts-1", Partitioned: true}))
 	}
 	s.Scope = append(s.Scope, history.Scope{Name: "parts-1", Partitioned: true})
 	return s

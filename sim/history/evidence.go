@@ -111,6 +111,9 @@ type Scope struct {
 	// rows, operations and breaches. An epoch is the consumer's: it counts the resets
 	// of all units that it ever had.
 	Partitioned bool `json:"partitioned,omitempty"`
+	// NextOf is the consumer of which this one is the next version. It begins as a shadow, and
+	// operators switch between both.
+	NextOf string `json:"next_of,omitempty"`
 }
 
 // Wants reports whether the consumer is to be given events of that type.

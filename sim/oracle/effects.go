@@ -2,6 +2,8 @@ package oracle
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/pgfrontier/worker/sim/history"
 )
@@ -19,6 +21,7 @@ func effects(e *history.Evidence) Finding {
 	for _, p := range e.Placements {
 		placed[p.Consumer] = p.Position
 	}
+	versions := versionsOf(e)
 	broken := brokenBatches(e)
 	had, unsure := map[at]bool{}, map[at]bool{}
 	for _, x := range e.Ledger {
@@ -26,7 +29,7 @@ func effects(e *history.Evidence) Finding {
 	}
 	for _, x := range e.Ledger {
 		it := at{x.Consumer, x.Position}
-		if unsure[it] || leftToOperators(e, x.Consumer, x.Position) {
+		if unsure[it] || leftToOperators(e, x.Consumer, x.Position) || versions[whole(x.Consumer)] {
 			continue
 		}
 		want := had[it] || x.Position <= placed[x.Consumer]
@@ -38,5 +41,64 @@ func effects(e *history.Evidence) Finding {
 		})
 		had[it] = true
 	}
+	if len(versions) > 0 {
+		f.Rule += "; of two versions of a consumer, one was given it once, not as a replay"
+		f.onceOver(e, versions, broken)
+	}
 	return f
+}
+
+// versionsOf returns the names of the consumers that are versions of each other.
+func versionsOf(e *history.Evidence) map[string]bool {
+	all := map[string]bool{}
+	for _, c := range e.Consumers {
+		if c.NextOf != "" {
+			all[c.NextOf], all[whole(c.Name)] = true, true
+		}
+	}
+	return all
+}
+
+// whole returns the consumer of a range.
+func whole(name string) string {
+	consumer, _, _ := strings.Cut(name, "#")
+	return consumer
+}
+
+// onceOver checks that each event has its effects once over all versions. What an operator let one
+// of them leave out may have none.
+func (f *Finding) onceOver(e *history.Evidence, versions map[string]bool, broken map[batch]bool) {
+	acted, unsure := map[int64][]history.Entry{}, map[int64]bool{}
+	for _, x := range e.Ledger {
+		if !versions[whole(x.Consumer)] {
+			continue
+		}
+		unsure[x.Position] = unsure[x.Position] || broken[batch{x.Consumer, x.Batch}]
+		if !x.Replay {
+			acted[x.Position] = append(acted[x.Position], x)
+		}
+	}
+	courses := map[string]course{}
+	for _, c := range e.Consumers {
+		if versions[whole(c.Name)] {
+			courses[c.Name] = courseOf(e, c.Name)
+		}
+	}
+	for _, event := range e.Committed {
+		leftOut := e.Incomplete || e.Unread
+		for _, c := range e.Consumers {
+			if course, of := courses[c.Name]; of && wants(c, event) {
+				unsure[event.Position] = unsure[event.Position] || leftToOperators(e, c.Name, event.Position)
+				leftOut = leftOut || slices.Contains(course.wanted(event.Position), false)
+			}
+		}
+		by := acted[event.Position]
+		f.check(unsure[event.Position] || len(by) == 1 || len(by) == 0 && leftOut, func() string {
+			if len(by) == 0 {
+				return fmt.Sprintf("%v was given to no version of its consumer but as a replay", event)
+			}
+			return fmt.Sprintf("%s was given %v in transaction %s, then %s in transaction %s, none of both as a replay%s",
+				by[0].Consumer, event, by[0].Batch, by[1].Consumer, by[1].Batch, see(e, by[0].Consumer, event.Position))
+		})
+	}
 }

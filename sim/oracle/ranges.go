@@ -65,7 +65,7 @@ func inRanges(e *history.Evidence) *history.Evidence {
 		}
 		of[c.Name] = rangesOf(e, c.Name)
 		for _, r := range of[c.Name] {
-			consumers = append(consumers, history.Scope{Name: r.name, Types: c.Types, AtHead: c.AtHead})
+			consumers = append(consumers, history.Scope{Name: r.name, Types: c.Types, AtHead: c.AtHead, NextOf: c.NextOf})
 		}
 	}
 	if len(of) == 0 {

@@ -32,8 +32,14 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "switch-of-one-behind",
 		Mistake: "what the other consumer has not reached is not owed",
+		Faults:  "switch=4,move=2",
 		Edits:   []Edit{{"internal/delivered/shadow.go", `if limit > one.After {`, `if false && limit > one.After {`}},
-		Test:    Test{"./internal/delivered", "TestSwitch"},
+	},
+	{
+		Name:    "switch-keeps-effects",
+		Mistake: "the consumer that had the effects keeps them",
+		Faults:  "switch=4",
+		Edits:   []Edit{{"ops/switch.go", `s.setEffects(ctx, from, delivered.Shadow())`, `s.setEffects(ctx, from, from.effects)`}},
 	},
 	{
 		Name:    "switch-trusts-audit",
