@@ -91,10 +91,9 @@ func (w *Worker) Status() Status { return w.engine.Status() }
 func (w *Worker) Live() error { return w.engine.Live() }
 
 // Ready returns the reasons why the worker does not do all of its work, or nothing if it
-// does. Each error is one line, with the remedy. Package health serves them to an
-// orchestrator. Ready reads the head of the log, and the ages of the events that the
-// worker's consumers have not handled. It runs two statements, each limited by 5s and by
-// ctx.
+// does. Each error is one line, with the remedy if the worker knows it. Package health serves them
+// to an orchestrator. Ready reads the head of the log, and the ages of the events that the worker's
+// consumers have not handled. It runs two statements, each limited by 5s and by ctx.
 //
 // maxAge is how long a consumer may not move while an event waits for it. It is also how
 // long Safe may not move while the head of the log is above it. maxAge must exceed

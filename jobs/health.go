@@ -39,8 +39,8 @@ func (w *Worker) iterations() (all []runtime.Loop) {
 func (w *Worker) Live() error { return w.probe().Live() }
 
 // Ready returns the reasons why the worker does not do all of its work. It returns nothing if the
-// worker does. Ready asks the database whether it answers. Each error is one line, with the remedy.
-// Package health serves the errors to an orchestrator.
+// worker does. Ready asks the database whether it answers. Each error is one line, with the remedy
+// if the worker knows it. Package health serves the errors to an orchestrator.
 //
 // The duration is not used. A job may be due for long without a fault, behind a cap or jobs of
 // higher priority. Watch Queues of ops.Jobs instead. Refused of [QueueStatus] does not count.

@@ -52,7 +52,7 @@ func (p Probe) Hanging() error {
 	return watchdog.Hung("that calls the observer's "+hook, lasts, p.HangsAfter)
 }
 
-// Ready returns the reasons why the worker does not do all of its work.
+// Ready returns the reasons why the worker does not do all of its work. Each is one line.
 func (p Probe) Ready(ctx context.Context) (all []error) {
 	if err := p.idle(); err != nil {
 		return []error{err}
@@ -63,7 +63,7 @@ func (p Probe) Ready(ctx context.Context) (all []error) {
 	}
 	for _, err := range append([]error{silent, p.Live()}, p.Reasons()...) {
 		if err != nil {
-			all = append(all, err)
+			all = append(all, errtext.Of(err))
 		}
 	}
 	return all

@@ -13,10 +13,10 @@ import (
 )
 
 // A worker is live unless it has stopped or a loop hangs. It is ready if it runs, the database
-// answers, it is live and nothing else keeps it from its work.
+// answers, it is live and nothing else keeps it from its work. Each reason is one line.
 func TestProbe(t *testing.T) {
 	t.Parallel()
-	silent, other := errors.New("no answer"), errors.New("another reason")
+	silent, other := errors.New("no answer"), errors.New("another\nreason")
 	idle, hangs := Loop{Name: "that is idle"}, Loop{"that claims", 2 * time.Minute}
 	for _, c := range []struct {
 		state  observe.State
@@ -32,7 +32,7 @@ func TestProbe(t *testing.T) {
 		{observe.StateStopped, []Loop{hangs}, silent, []error{other}, "the worker has stopped", "the worker is stopped"},
 		{observe.StateRunning, []Loop{idle, {"that is slow", time.Minute}}, nil, []error{nil}, "", ""},
 		{observe.StateRunning, nil, silent, nil, "", "no answer"},
-		{observe.StateRunning, []Loop{idle, hangs}, silent, []error{other, nil, other}, "the loop that claims has hung for 2m0s", "no answer; the loop that claims has hung for 2m0s; another reason; another reason"},
+		{observe.StateRunning, []Loop{idle, hangs}, silent, []error{other, nil, other}, "the loop that claims has hung for 2m0s", "no answer; the loop that claims has hung for 2m0s; another; reason; another; reason"},
 	} {
 		p := Probe{
 			State: func() observe.State { return c.state }, Loops: func() []Loop { return c.loops }, HangsAfter: time.Minute, Observers: NewObservers(observe.Worker{}, nil, nil),

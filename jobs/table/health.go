@@ -32,8 +32,8 @@ func (t *turns) loops() []runtime.Loop {
 func (w *Worker) Live() error { return w.probe().Live() }
 
 // Ready returns the reasons why the worker does not do all of its work. It returns nothing if the
-// worker does. Ready asks the database whether it answers. Each error is one line, with the remedy.
-// Package health serves the errors to an orchestrator.
+// worker does. Ready asks the database whether it answers. Each error is one line, with the remedy
+// if the worker knows it. Package health serves the errors to an orchestrator.
 //
 // The duration is not used: only the table knows the age of a job. Rows that the table refuses to
 // change do not count while others are changed. See [Status] for these rows.
