@@ -98,7 +98,7 @@ const (
 )
 
 // WithQueue makes the worker run jobs of a queue, up to concurrency at once. Without the option,
-// the worker runs ten jobs of [DefaultQueue] at once. Give the option once for each queue.
+// the worker runs ten jobs of [DefaultQueue] at once. Give the option once per queue.
 func WithQueue(name string, concurrency int) Option {
 	return option(func(c *config) { c.queues = append(c.queues, queueConfig{name, concurrency}) })
 }
@@ -109,10 +109,10 @@ func WithConcurrency(total int) Option { return option(func(c *config) { c.concu
 
 // WithQueuePriority sets which queues get the slots of [WithConcurrency] first. The priority is 1
 // to 9, where 1 is first; the default is 5. While a queue has due jobs and free slots of its own,
-// no job of a queue with a higher number starts. A queue that always has work may keep the other
-// queues from running. Jobs that already run are not stopped. The worker sees that a queue has work
-// when it polls the queue or is notified. Among queues of the same number, the first that asks gets
-// the slot. Without WithConcurrency the option has no effect.
+// no job of a queue with a higher number starts. A queue that does not run out of work may keep the
+// other queues from running. Jobs that already run are not stopped. The worker sees that a queue
+// has work when it polls the queue or is notified. Among queues of the same number, the first that
+// asks gets the slot. Without WithConcurrency the option has no effect.
 func WithQueuePriority(queue string, priority int) Option {
 	return option(func(c *config) { c.priorities = append(c.priorities, queuePriority{queue, priority}) })
 }
@@ -122,15 +122,15 @@ func WithQueuePriority(queue string, priority int) Option {
 // default, 0, a claim takes as many jobs as there are free slots, plus the jobs of WithPrefetch.
 func WithClaimBatch(n int) Option { return option(func(c *config) { c.claimBatch = n }) }
 
-// WithPrefetch makes the worker claim up to n jobs of each queue before there are slots for them.
-// This helps with jobs that take about a millisecond. Other workers cannot run a prefetched job. A
-// stop releases the prefetched jobs. The default is 0.
+// WithPrefetch makes the worker claim up to n jobs per queue before there are slots for them. This
+// helps with jobs that take about a millisecond. Other workers cannot run a prefetched job. A stop
+// releases the prefetched jobs. The default is 0.
 func WithPrefetch(n int) Option { return option(func(c *config) { c.prefetch = n }) }
 
 // WithPollInterval sets how often a worker polls a queue that has fewer jobs than slots: 1 second
-// by default. The interval is the first pause, see [WithMaxPollInterval]. Each pause is shortened
-// by a random part of up to a quarter. The worker starts jobs that become due at their time,
-// without waiting for a poll.
+// by default. The interval is the first pause, see [WithMaxPollInterval]. A pause is shortened by a
+// random part of up to a quarter. The worker starts jobs that become due at their time, without
+// waiting for a poll.
 func WithPollInterval(d time.Duration) Option {
 	return option(func(c *config) { c.pollInterval = d })
 }
@@ -148,7 +148,7 @@ func WithMaxPollInterval(d time.Duration) Option {
 }
 
 // WithHeartbeatInterval sets how often the worker sends a heartbeat and reconciles its jobs in
-// flight with the database: every 5 s by default.
+// flight with the database: 5 s by default.
 func WithHeartbeatInterval(d time.Duration) Option {
 	return option(func(c *config) { c.heartbeat = d })
 }
@@ -192,8 +192,8 @@ func WithRetention(d time.Duration) Option { return option(func(c *config) { c.r
 // name: their IDs differ.
 func WithHostname(name string) Option { return option(func(c *config) { c.hostname = name }) }
 
-// WithStopAfterJobs ends the worker, as Stop does, once it has started n jobs. Each attempt counts.
-// A job that was only prefetched does not count.
+// WithStopAfterJobs ends the worker, as Stop does, once it has started n jobs. A further attempt of
+// a job counts too. A job that was only prefetched does not count.
 func WithStopAfterJobs(n int) Option { return option(func(c *config) { c.stopAfterJobs = n }) }
 
 // WithStopAfter ends the worker, as Stop does, when it has run for d.
@@ -210,8 +210,8 @@ func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) { c.loggers = append(c.loggers, observe.Log(l)) })
 }
 
-// Hooks are called around jobs, by the worker's own goroutines. Every field may be nil. A panic of
-// a hook is notified as [observe.HookPanicked]. After a panic of BeforeClaim nothing is claimed, as
+// Hooks are called around jobs, by the worker's own goroutines. A field may be nil. A panic of a
+// hook is notified as [observe.HookPanicked]. After a panic of BeforeClaim nothing is claimed, as
 // with Skip.
 type Hooks struct {
 	// BeforeClaim is called before jobs of a queue are claimed. It may skip this claim, or filter

@@ -170,13 +170,16 @@ func TestClientRefuses(t *testing.T) {
 		"notify": jobs.NewClient(s.d.DB, jobs.WithNotifyConnectionString("postgres://u:secret@h:port/")),
 	} {
 		_, enqueue := c.Enqueue(t.Context(), nil, task{})
+		_, many := c.EnqueueMany(t.Context(), nil, nil)
+		_, emit := c.EnqueueFor(t.Context(), nil, store.PersistedEvent{}, task{})
 		_, cancel := c.Cancel(t.Context(), nil, 1)
 		_, get := c.Get(t.Context(), 1)
 		_, wait := jobs.Wait[int](t.Context(), c, 1)
 		_, counts := c.Counts(t.Context())
-		for _, err := range []error{enqueue, cancel, get, wait, counts} {
-			if err == nil || strings.Contains(err.Error(), "secret") {
-				t.Errorf("%s: %v", name, err)
+		_, logs := c.Logs(t.Context(), 1)
+		for n, err := range []error{enqueue, many, emit, cancel, get, wait, counts, logs} {
+			if err == nil || !errors.Is(err, counts) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%s: call %d: %v", name, n, err)
 			}
 		}
 	}

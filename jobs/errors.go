@@ -20,8 +20,8 @@ var (
 	ErrInvalid = errors.New("jobs: invalid job")
 	// ErrKeyReused reports that a job of another kind or with other arguments has this key of Once.
 	ErrKeyReused = errors.New("jobs: another job was enqueued under this key")
-	// ErrUniqueBusy reports that the unique key changed owners during every try. The job that held
-	// the key had ended each time that it was read. Another job had the key at each enqueue. Try
+	// ErrUniqueBusy reports that the unique key changed owners during all tries. In a try, the job
+	// that held the key had ended when it was read, and another job had the key at the enqueue. Try
 	// again.
 	ErrUniqueBusy = errors.New("jobs: the unique key changed owners at every try: try again")
 	// ErrNotFound reports that no job has this ID. The job may have finished longer ago than
@@ -46,8 +46,8 @@ var (
 	ErrPrivileges = refusal.ErrPrivileges
 	// ErrStandby reports that the server takes no writes.
 	ErrStandby = refusal.ErrStandby
-	// ErrTransactionPooling reports a proxy that gives each transaction another session. Locks of a
-	// session then protect nothing.
+	// ErrTransactionPooling reports a proxy that pools transactions. Locks of a session then
+	// protect nothing.
 	ErrTransactionPooling = refusal.ErrTransactionPooling
 	// ErrPreparedStatements reports that the driver prepares statements behind such a proxy. The
 	// driver may execute a statement in another session than it prepared the statement in.

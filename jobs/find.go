@@ -46,7 +46,7 @@ type Attempt struct {
 	Error     string
 }
 
-// Get returns a job. It returns [ErrNotFound] if the job was never enqueued, or has finished longer
+// Get returns a job. It returns [ErrNotFound] if the job was not enqueued, or has finished longer
 // ago than finished jobs are kept. It returns [ErrPrivileges] if row-level security may hide the
 // job from the role.
 func (c *Client) Get(ctx context.Context, id int64) (Info, error) {
@@ -88,11 +88,11 @@ type Count struct {
 	Queue string
 	State State
 	Jobs  int64
-	More  bool // more than Jobs: counting stops at 10,000 for each state, and for available jobs at each priority
+	More  bool // more than Jobs: counting stops at 10,000 per state, and for available jobs per priority
 }
 
-// Counts counts the unfinished jobs of each queue. Its cost is bounded, however many jobs there
-// are. For finished jobs see [Client.Get] and package ops.
+// Counts counts the unfinished jobs per queue. Its cost is bounded, however many jobs there are.
+// For finished jobs see [Client.Get] and package ops.
 func (c *Client) Counts(ctx context.Context) ([]Count, error) {
 	if c.err != nil {
 		return nil, c.err

@@ -13,7 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// Handlers holds the handlers of a worker, one for each kind of job.
+// Handlers holds the handlers of a worker, one per kind of job.
 type Handlers struct {
 	of   map[string]*handler
 	errs []error // errors of registrations; NewWorker returns no error, so Start returns them

@@ -25,7 +25,7 @@ type Header struct {
 	Kind        string
 	Queue       string
 	Priority    int       // 1 (first) to 9
-	RunAt       time.Time // when it was due; the zero Time: infinity, so never
+	RunAt       time.Time // when it was due; the zero Time: infinity
 	Attempt     int       // number of claims, including this one
 	Failures    int       // number of failed attempts so far
 	MaxAttempts int       // failures after which the job has failed; 0 from Get: the default of its handler

@@ -212,6 +212,12 @@ func TestStartRefuses(t *testing.T) {
 			t.Errorf("%s: Start, again, returned %v", name, err)
 		}
 	}
+	several := jobs.NewWorker(nil, missing, jobs.WithQueue("q", 0), jobs.WithPollInterval(0)).Start(t.Context())
+	for _, says := range []string{"db is nil", `the handler of kind "other" is nil`, "WithQueue", "WithPollInterval"} {
+		if several == nil || !strings.Contains(several.Error(), says) {
+			t.Errorf("of several problems, %s is missing: %v", says, several)
+		}
+	}
 	if err := jobs.NewWorker(s.d.DB, zero, jobs.WithStopAfter(time.Millisecond), nil).Start(t.Context()); err != nil {
 		t.Errorf("with a zero Handlers: %v", err)
 	}

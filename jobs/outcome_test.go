@@ -69,6 +69,17 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// Each failure of a job divides the size of its next batch by four.
+func TestBatchAfterFailures(t *testing.T) {
+	t.Parallel()
+	h := &handler{batch: 32}
+	for failures, want := range []int{32, 8, 2, 1, 1} {
+		if n := h.batchAfter(failures); n != want {
+			t.Errorf("a job with %d failures is in a batch of %d, want %d", failures, n, want)
+		}
+	}
+}
+
 // A retry policy that panics, or returns an absurd delay, does not prevent the next attempt.
 func TestRetryPolicyThatPanics(t *testing.T) {
 	t.Parallel()

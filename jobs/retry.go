@@ -15,8 +15,8 @@ type RetryPolicy func(failures int, err error) time.Duration
 // defaultRetry allows fifteen attempts in about three days.
 var defaultRetry = Exponential(15*time.Second, 24*time.Hour)
 
-// Exponential doubles the delay from first up to limit. Each delay is shortened by a random part of
-// up to a half. So jobs that failed together do not retry together. The method is "equal jitter" of
+// Exponential doubles the delay from first up to limit. A delay is shortened by a random part of up
+// to a half. So jobs that failed together do not retry together. The method is "equal jitter" of
 // Brooker, Exponential Backoff And Jitter, 2015.
 func Exponential(first, limit time.Duration) RetryPolicy {
 	return func(failures int, _ error) time.Duration {
@@ -35,7 +35,7 @@ func Steps(delays ...time.Duration) RetryPolicy {
 	}
 }
 
-// Fixed uses the same delay each time. Up to a quarter of the delay is added at random.
+// Fixed uses one delay for all failures. Up to a quarter of the delay is added at random.
 func Fixed(delay time.Duration) RetryPolicy { return Steps(delay) }
 
 func spread(d time.Duration) time.Duration {

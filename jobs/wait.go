@@ -15,8 +15,8 @@ import (
 // left, it returns [ErrNotFound]: in a queue of retention 0, also for a job that completed before Wait
 // was called, or just then.
 //
-// With [WithNotifyConnectionString] a client is notified of the end, and polls each second besides.
-// Without the option a client polls more often at first. Give ctx a deadline.
+// With [WithNotifyConnectionString] a client is notified of the end, and polls once a second
+// besides. Without the option a client polls more often at first. Give ctx a deadline.
 func Wait[R any](ctx context.Context, c *Client, id int64) (result R, err error) {
 	info, err := c.await(ctx, id)
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Advance makes a worker advance the runs of flows after each step whose job it has run. About once
-// a second, one of all workers sweeps: it finds steps that have ended without a report. Such steps
-// belong to a dead worker, or an operator has ended them. The sweep also removes finished runs, as
-// [jobs.WithRetention] says.
+// Advance makes a worker advance the runs of flows after the steps whose jobs it has run. About
+// once a second, one of all workers sweeps: it finds steps that have ended without a report. Such
+// steps belong to a dead worker, or an operator has ended them. The sweep also removes finished
+// runs, as [jobs.WithRetention] says.
 //
 // Give it to all workers that run steps. Without a worker that has it, no run advances. Then the
 // workers report this after some seconds ([observe.TaskFailed]), and so does the doctor.
@@ -85,7 +85,7 @@ type kept struct {
 	tries int
 }
 
-// Prepare takes the tables of the worker. It checks that the worker's role has every privilege that
+// Prepare takes the tables of the worker. It checks that the worker's role has all privileges that
 // an advancer ever needs.
 func (a *advancer) Prepare(ctx context.Context, conn *sql.Conn, w jobflow.Worker) error {
 	a.w, a.sql = w, newStatements(w.Tables, mostSpread)

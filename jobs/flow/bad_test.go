@@ -96,6 +96,14 @@ func TestBadFlows(t *testing.T) {
 	if err := other.Check(); err != nil {
 		t.Error(err)
 	}
+	several := flow.New[int]("")
+	flow.Add[int](several, "a", note, flow.Quorum(0))
+	flow.Add[int](several, "a", note)
+	for _, says := range []string{"the name of flow", "Quorum: 0", `two steps are called "a"`} {
+		if err := several.Check(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("of several problems, %s is missing: %v", says, err)
+		}
+	}
 }
 
 // Invalid calls return errors that name the problem, and do not panic.
@@ -105,16 +113,23 @@ func TestBadCalls(t *testing.T) {
 	ctx := t.Context()
 	f := flow.New[int]("f")
 	a := flow.Add[int](f, "a", func(n int) noteJob { return noteJob{n} })
+	bad := flow.NewClient(jobs.NewClient(nil))
 	for name, c := range map[string]struct {
 		call func() error
 		is   error
 		says string
 	}{
-		"no client":           {func() error { _, err := f.Start(ctx, nil, nil, 1); return err }, nil, "client is nil"},
-		"no client of jobs":   {func() error { _, err := flow.NewClient(nil).Get(ctx, 1); return err }, nil, "client is nil"},
-		"a client that fails": {func() error { _, err := flow.NewClient(jobs.NewClient(nil)).Get(ctx, 1); return err }, nil, "db is nil"},
-		"a nil tx":            {func() error { _, err := f.Start(ctx, s.Client, (*sql.Tx)(nil), 1); return err }, nil, "tx is a nil *sql.Tx"},
-		"an empty key":        {func() error { _, err := f.Start(ctx, s.Client, nil, 1, flow.Key("")); return err }, flow.ErrInvalid, "Key"},
+		"no client":                       {func() error { _, err := f.Start(ctx, nil, nil, 1); return err }, nil, "client is nil"},
+		"no client of jobs":               {func() error { _, err := flow.NewClient(nil).Get(ctx, 1); return err }, nil, "client is nil"},
+		"start with a client that fails":  {func() error { _, err := f.Start(ctx, bad, nil, 1); return err }, nil, "db is nil"},
+		"get with a client that fails":    {func() error { _, err := bad.Get(ctx, 1); return err }, nil, "db is nil"},
+		"wait with a client that fails":   {func() error { _, err := bad.Wait(ctx, 1); return err }, nil, "db is nil"},
+		"list with a client that fails":   {func() error { _, err := bad.Runs(ctx, flow.Filter{}, 1); return err }, nil, "db is nil"},
+		"cancel with a client that fails": {func() error { _, err := bad.Cancel(ctx, nil, 1); return err }, nil, "db is nil"},
+		"retry with a client that fails":  {func() error { return bad.Retry(ctx, nil, 1) }, nil, "db is nil"},
+		"output with a client that fails": {func() error { _, err := a.Output(ctx, bad, 1); return err }, nil, "db is nil"},
+		"a nil tx":                        {func() error { _, err := f.Start(ctx, s.Client, (*sql.Tx)(nil), 1); return err }, nil, "tx is a nil *sql.Tx"},
+		"an empty key":                    {func() error { _, err := f.Start(ctx, s.Client, nil, 1, flow.Key("")); return err }, flow.ErrInvalid, "Key"},
 		"a long key": {func() error {
 			_, err := f.Start(ctx, s.Client, nil, 1, flow.Key(strings.Repeat("x", 1001)))
 			return err

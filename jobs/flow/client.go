@@ -22,7 +22,7 @@ var (
 	// run may have ended longer ago than runs are kept.
 	ErrNotFound = errors.New("flow: no such run or step")
 	// ErrKeyBusy reports that another run of the flow has the key. Start returns ErrKeyBusy only
-	// if, at every try, that run had ended when Start read it: try again.
+	// if, in all tries, that run had ended when Start read it: try again.
 	ErrKeyBusy = errors.New("flow: the key is another run's")
 	// ErrUnfinished reports that the run has not ended, so it cannot be retried.
 	ErrUnfinished = errors.New("flow: the run has not ended: wait for its end, or cancel it")

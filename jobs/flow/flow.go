@@ -194,7 +194,8 @@ func Enqueue(opts ...jobs.EnqueueOption) StepOption {
 	return func(_ *definition, s *node) { s.enqueue = append(s.enqueue, opts...) }
 }
 
-// Check returns an error that lists every problem of the flow. Call it in a test.
+// Check returns an error that lists the problems of the flow's steps, or else the problems of their
+// jobs. Call it in a test.
 func (f *Flow[In]) Check() error {
 	err := f.def.validate()
 	if err == nil {

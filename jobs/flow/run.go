@@ -29,7 +29,7 @@ type Run struct {
 	Key        string // empty: none
 	Unfinished int    // steps and jobs of Map steps that have not ended
 	CreatedAt  time.Time
-	CancelAt   *time.Time // when the run was cancelled; nil: never
+	CancelAt   *time.Time // when the run was cancelled; nil: it was not
 	FinishedAt *time.Time
 
 	// Steps are in the order of the flow. Only [Client.Get] and [Client.Wait] fill them.
@@ -95,7 +95,7 @@ func scanStep(r *sql.Rows) (s StepInfo, err error) {
 // mostItems bounds the jobs of Map steps that Get returns.
 const mostItems = 1000
 
-// Get returns a run with its steps. It returns [ErrNotFound] if the run was never started, or ended
+// Get returns a run with its steps. It returns [ErrNotFound] if the run was not started, or ended
 // longer ago than runs are kept.
 func (c *Client) Get(ctx context.Context, run int64) (Run, error) {
 	r, err := with(c, nil, func(on jobs.Querier) (Run, error) {

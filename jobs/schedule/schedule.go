@@ -12,7 +12,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Schedule is a name, the times, and the job of each tick.
+// Schedule is a name, the times, and the job of a tick.
 type Schedule struct {
 	name    string
 	spec    Spec

@@ -12,12 +12,12 @@ import (
 
 // Spec defines the times of a schedule. The schedules of github.com/robfig/cron are Specs.
 //
-// Next must depend on its argument alone, so that every process computes the same times. The times
+// Next must depend on its argument alone, so that all processes compute the same times. The times
 // are at least a millisecond apart, and not after the year 9999.
 //
 // A Spec may have a method String() string, as [fmt.Stringer]. Two Specs with different texts are
-// different schedules. The text must be the same in every process: it must not contain addresses or
-// the current time. [Every] and [Daily] have a String.
+// different schedules. The text must be the same in all processes: it must not contain addresses or
+// the current time. The Specs of this package have a String.
 type Spec interface {
 	// Next returns the first time after t, or the zero time if there is none.
 	Next(t time.Time) time.Time

@@ -340,6 +340,24 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	bad := options()
+	bad.TableName, bad.MaxNumRetries = "", -1
+	store := table.NewStore(s.d.DB, bad)
+	_, counted := store.CountByState(t.Context())
+	_, exists := store.Exists(t.Context())
+	_, longest := store.MaxDurationInQueue(t.Context())
+	for call, err := range map[string]error{
+		"Start": table.NewWorker(store, s.h, quick()).Start(t.Context()), "Check": store.Check(t.Context()), "Requeue": store.Requeue(t.Context(), 1, time.Time{}),
+		"CountByState": counted, "Exists": exists, "MaxDurationInQueue": longest,
+	} {
+		if !errors.Is(err, table.ErrInvalidConfig) || !strings.Contains(err.Error(), "TableName: ") || !strings.Contains(err.Error(), "MaxNumRetries: -1") {
+			t.Errorf("%s with two bad options: %v", call, err)
+		}
+	}
+	err := table.NewWorker(table.NewStore(s.d.DB, s.o), s.h, table.WorkerOptions{Interval: -1, NumHandlers: -1}).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "Interval: -1ns") || !strings.Contains(err.Error(), "NumHandlers: -1") {
+		t.Errorf("a worker with two bad options: %v", err)
+	}
 	small := s.d.OpenPQ(t)
 	small.SetMaxOpenConns(2)
 	if err := s.worker(small, nil).Start(t.Context()); !errors.Is(err, table.ErrInvalidConfig) || !strings.Contains(err.Error(), "db allows 2 open connections") {

@@ -11,7 +11,7 @@ import (
 
 var (
 	// ErrInvalidConfig reports that NewStore or NewWorker was given an invalid configuration. The
-	// error names each problem.
+	// error names each problem of it.
 	ErrInvalidConfig = refusal.ErrInvalidConfig
 	// ErrOutage reports that the database could not be reached for StartLimit.
 	ErrOutage = refusal.ErrOutage
@@ -19,8 +19,8 @@ var (
 	ErrStandby = refusal.ErrStandby
 	// ErrAlreadyStarted reports a second Start: a Worker starts once.
 	ErrAlreadyStarted = errors.New("jobs/table: the worker was started before: make another one with NewWorker")
-	// ErrUnfit reports that the table or the view does not fit the worker. The error has a line
-	// with the remedy for each finding.
+	// ErrUnfit reports that the table or the view does not fit the worker. The error has the remedy
+	// for each finding.
 	ErrUnfit = errors.New("jobs/table: the table does not fit")
 	// ErrPrivileges reports that the role lacks privileges, or that row-level security hides rows
 	// from the role. The error names the remedies.

@@ -23,8 +23,8 @@ type Options[R any] struct {
 	// stands for itself or, as in SQL, for the name in lower case.
 	TableName string
 	// ViewName names the relation from which claimed rows are read, in the same form. It may be a
-	// view that joins data for the handler. The view has the ID column of the table, and shows each
-	// row of the table once. By default it is the table.
+	// view that joins data for the handler. The view has the ID column of the table, and shows all
+	// rows of the table, none twice. By default it is the table.
 	ViewName string
 	// AlternateColumnNames maps column names to other names in the table: {"state": "status"}. The
 	// name of id applies to the view too. Capitals are as in TableName.
@@ -56,7 +56,7 @@ type Options[R any] struct {
 	ResetFailureMessage string
 }
 
-// Row is the row that Scan reads. Its Scan takes a value for each of the ColumnExpressions.
+// Row is the row that Scan reads. Its Scan takes the values of the ColumnExpressions.
 type Row interface{ Scan(dest ...any) error }
 
 const (
@@ -202,7 +202,7 @@ const (
 type WorkerOptions struct {
 	// NumHandlers is how many jobs run at once: 10 by default.
 	NumHandlers int
-	// Interval is how often an idle worker polls: a second by default. Each pause is shortened by a
+	// Interval is how often an idle worker polls: a second by default. A pause is shortened by a
 	// random part of up to a quarter.
 	Interval time.Duration
 	// MaxInterval lets the pause between two polls double while no row is found, from Interval up

@@ -72,8 +72,10 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 		<-reported
 	}
 	s.start(s.worker(db, func(o *table.WorkerOptions) { o.Observers = observers }))
-	if f := <-reported; f.Condition != observe.ConditionDatabase || !strings.Contains(f.Err.Error(), "the database does not answer") {
-		t.Errorf("reported: %+v", f)
+	for range 2 {
+		if f := <-reported; f.Condition != observe.ConditionDatabase || !strings.Contains(f.Err.Error(), "the database does not answer") {
+			t.Errorf("reported: %+v", f)
+		}
 	}
 	back()
 	s.becomes(id, table.StateCompleted)

@@ -27,8 +27,8 @@ type Status struct {
 	// LastHeartbeat is when heartbeats of the jobs in flight were last written, by this process's
 	// clock. It is the zero time before the first heartbeat.
 	LastHeartbeat time.Time
-	// Each of these errors is nil if the statements work. While the table refuses to change only
-	// some rows, the error names these rows.
+	// An error is nil while its statements work. While the table refuses to change only some rows,
+	// the error names these rows.
 	ClaimError     error // why jobs cannot be claimed at the moment
 	HeartbeatError error // why heartbeats are not written
 	SettleError    error // why outcomes of jobs are not stored
