@@ -15,7 +15,7 @@ type Job struct {
 	Kind        string
 	Queue       string
 	Priority    int       // 1, the first, to 9
-	RunAt       time.Time // when it was due; the zero Time: never (infinity)
+	RunAt       time.Time // when it was due; the zero Time: infinity
 	Attempt     int       // counts the claims, this one included
 	Failures    int       // the failed claims before this run
 	MaxAttempts int       // failures after which the job has failed
@@ -149,7 +149,7 @@ func (e RowReset) line() (string, []slog.Attr) {
 }
 
 // RowsHidden reports claimed rows that the view of a table does not show. They are queued
-// again, due later each time.
+// again, and are due after a pause that grows up to an hour.
 type RowsHidden struct{ IDs []int64 }
 
 func (RowsHidden) level() slog.Level { return slog.LevelWarn }

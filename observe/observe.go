@@ -49,7 +49,7 @@ func On[E Event](f func(E)) Observer {
 // each further attempt. [Recovered] reports its end once.
 type Condition string
 
-// Conditions, with the event that reports each.
+// Conditions, with the events that report them.
 const (
 	ConditionFrontier     Condition = "frontier"     // FrontierFailed: no new events can be read
 	ConditionTransaction  Condition = "transaction"  // FrontierBlocked: a transaction stays open

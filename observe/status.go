@@ -39,7 +39,7 @@ type Status struct {
 	// not move then. A *SetupError names the change in the database, and the remedy.
 	FrontierError error
 	// NotifyError is why notifications do not arrive with DispatcherStrategyNotify, with
-	// the remedy. It is nil while no failure is known. Meanwhile the worker polls every
+	// the remedy. It is nil while no failure is known. Meanwhile the worker polls once a
 	// second.
 	NotifyError error
 	// Safe is the position up to which consumers may read.
@@ -65,8 +65,9 @@ type Status struct {
 
 // ConsumerStatus is the part of a Status about one consumer.
 type ConsumerStatus struct {
-	// Name is the consumer's name. While the consumer is split, each part that this worker
-	// runs has a ConsumerStatus. Its name includes the part, such as "totals_v1#400-7ff".
+	// Name is the consumer's name. While the consumer is split, a part that this worker
+	// runs has a ConsumerStatus of its own. Its name includes the part, such as
+	// "totals_v1#400-7ff".
 	Name      string
 	Consumer  string // without the part
 	Partition string // as in [consumer.Delivery]; empty for the whole consumer
@@ -88,8 +89,8 @@ type ConsumerStatus struct {
 	HeadLag *int64 `json:",omitempty"`
 	// OldestAge is how long the first event above Position has been waiting, by the
 	// database's clock, as of the latest read. Worker.Ready reads it. The worker itself
-	// reads it at least every MaxPollInterval while the consumer is behind. OldestAge is 0
-	// if no event waits. It is nil if Lag is nil, and if the event store is no
+	// reads it at least once per MaxPollInterval while the consumer is behind. OldestAge
+	// is 0 if no event waits. It is nil if Lag is nil, and if the event store is no
 	// [store.AgeReader].
 	//
 	// For a consumer that names types, it is the age of the first event of these types. For

@@ -85,8 +85,8 @@ func Live(w Worker) http.Handler {
 // for how long a consumer of this worker may not move though an event waits for it; 0
 // or below is five minutes.
 //
-// Each probe asks the database. Do not restart a worker because it is not ready: it
-// retries whatever a retry can mend.
+// A probe asks the database. Do not restart a worker because it is not ready: it retries
+// whatever a retry can mend.
 func Ready(w Worker, maxAge time.Duration) http.Handler {
 	if maxAge <= 0 {
 		maxAge = defaultMaxAge

@@ -111,7 +111,7 @@ func (r *Recorder) job(e observe.Event) {
 }
 
 // TableObserver counts the events of a worker of package jobs/table, for Observers of its
-// WorkerOptions. name is the attribute table: each table of the program has another.
+// WorkerOptions. name is the attribute table: the tables of a program have different names.
 func (r *Recorder) TableObserver(name string) observe.Observer {
 	return func(e observe.Event) {
 		switch e := e.(type) {

@@ -11,7 +11,7 @@ type Kind int
 const (
 	Gauge     Kind = iota // the present value
 	Counter               // the sum so far; it begins again at 0 when a consumer returns
-	Histogram             // how often each range of values has occurred
+	Histogram             // how often the ranges of values have occurred
 )
 
 // String is the kind's name.
@@ -144,6 +144,6 @@ func addHistogram(name string, attributes []string, bounds []float64, help strin
 	return m
 }
 
-// All returns every metric that a [Recorder] has. They are the same in every call: compare the
+// All returns the metrics that a [Recorder] has. They are the same in all calls: compare the
 // pointers.
 func All() []*Metric { return slices.Clone(all) }

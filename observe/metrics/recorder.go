@@ -23,7 +23,7 @@ type Histograms interface {
 	Drop(m *Metric, attributes ...string)
 }
 
-// Sample is called with each value. The attributes are in the order of the Metric's.
+// Sample is called with a value. The attributes are in the order of the Metric's.
 type Sample func(m *Metric, value float64, attributes ...string)
 
 // keptFor is how long the series of a consumer stay after it has left this worker, so
@@ -41,8 +41,8 @@ type series struct {
 
 func (s series) attributes() []string { return s.values[:len(s.m.Attributes)] }
 
-// Recorder keeps the metrics of a worker of events, a worker of jobs, or one of each. Make it with
-// [New]. Any number of goroutines may use it. It has no goroutine of its own.
+// Recorder keeps the metrics of a worker of events, a worker of jobs, or both. Make it with [New].
+// Any number of goroutines may use it. It has no goroutine of its own.
 type Recorder struct {
 	histograms Histograms
 	depth      depth
@@ -75,8 +75,8 @@ func (r *Recorder) Watch(w *worker.Worker) {
 }
 
 // WatchJobs makes Collect read the Status of a worker of jobs. A second call replaces the worker.
-// While the worker leads, Collect also reads through o, at most every ten seconds: how many jobs of
-// each queue are due and for how long, which schedules are overdue or paused, and whether flows are
+// While the worker leads, Collect also reads through o, at most once in ten seconds: how many jobs
+// per queue are due and for how long, which schedules are overdue or paused, and whether flows are
 // advanced. If o is nil, it does not. A role that may not read the schedules has no series of them.
 func (r *Recorder) WatchJobs(w *jobs.Worker, o *ops.Jobs) {
 	r.mu.Lock()
@@ -85,7 +85,7 @@ func (r *Recorder) WatchJobs(w *jobs.Worker, o *ops.Jobs) {
 	r.depth.of(o)
 }
 
-// Collect calls sample with every value but the histograms'.
+// Collect calls sample with all values but the histograms'.
 func (r *Recorder) Collect(ctx context.Context, sample Sample) {
 	r.mu.Lock()
 	r.forget(time.Now())

@@ -20,9 +20,9 @@ import (
 // scope is the instrumentation scope of the metrics and the spans.
 const scope = "github.com/pgfrontier/worker/observe/otel"
 
-// Telemetry is the telemetry of a worker of events, of one of jobs, or of one of each. Make
-// it with [New]. Two workers of a kind in one process need two, of different
-// MeterProviders: their series would be the same.
+// Telemetry is the telemetry of a worker of events, of one of jobs, or of both. Make it
+// with [New]. Two workers of a kind in one process need two, of different MeterProviders:
+// their series would be the same.
 type Telemetry struct {
 	recorder   *metrics.Recorder
 	tracer     trace.Tracer
@@ -108,7 +108,7 @@ func (t *Telemetry) Watch(w *worker.Worker) { t.recorder.Watch(w) }
 
 // WatchJobs makes the metrics show the Status of a worker of jobs. A second call replaces the
 // worker. While the worker leads, a collection also reads queues, schedules and flows through o, at
-// most every ten seconds. If o is nil, it does not.
+// most once in ten seconds. If o is nil, it does not.
 func (t *Telemetry) WatchJobs(w *jobs.Worker, o *ops.Jobs) { t.recorder.WatchJobs(w, o) }
 
 // Options are the options of a worker: an observer and both kinds of middleware. They combine with

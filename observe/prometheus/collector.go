@@ -17,8 +17,8 @@ import (
 // jobs asks the database then.
 const collectLimit = 5 * time.Second
 
-// Collector has the metrics of a worker of events, a worker of jobs, or one of each. Make it with
-// [New] and register it. Two Collectors of a process have the same series: register the second with
+// Collector has the metrics of a worker of events, a worker of jobs, or both. Make it with [New]
+// and register it. Two Collectors of a process have the same series: register the second with
 // prometheus.WrapRegistererWith and a label.
 type Collector struct {
 	recorder   *metrics.Recorder
@@ -57,7 +57,7 @@ func (c *Collector) Watch(w *worker.Worker) { c.recorder.Watch(w) }
 
 // WatchJobs makes the metrics show the Status of a worker of jobs. A second call replaces the
 // worker. While the worker leads, a collection also reads queues, schedules and flows through o, at
-// most every ten seconds. If o is nil, it does not.
+// most once in ten seconds. If o is nil, it does not.
 func (c *Collector) WatchJobs(w *jobs.Worker, o *ops.Jobs) { c.recorder.WatchJobs(w, o) }
 
 // Options are the options of a worker: an observer and both kinds of middleware. They combine with
