@@ -49,14 +49,14 @@ var (
 	// searches for the primary.
 	ErrStandby = consume.ErrStandby
 
-	// ErrTransactionPooling is the error if a proxy gives each transaction another session.
-	// Session locks protect nothing then. Use [LeaderStrategyLease], or connect directly or
-	// with session pooling.
+	// ErrTransactionPooling is the error if a proxy pools transactions. Session locks
+	// protect nothing then. Use [LeaderStrategyLease], or connect directly or with
+	// session pooling.
 	ErrTransactionPooling = consume.ErrTransactionPooling
 
-	// ErrPreparedStatements is the error if a proxy gives each transaction another session,
-	// and the driver prepares statements. The next session lacks such a statement, or has
-	// another client's under the same name.
+	// ErrPreparedStatements is the error if a proxy pools transactions, and the driver
+	// prepares statements. The next session lacks such a statement, or has another
+	// client's under the same name.
 	ErrPreparedStatements = consume.ErrPreparedStatements
 
 	// ErrInvalidConfig is the error if an argument of New is invalid.
@@ -66,8 +66,8 @@ var (
 	// consumer. The event is handled only if an operator has it retried.
 	ErrDeadLettered = consume.ErrDeadLettered
 
-	// ErrNoConsumer is WaitFor's error for a consumer that has never run and that no worker
-	// has code for. It is also the error for the name of a part.
+	// ErrNoConsumer is WaitFor's error for a consumer that has not run yet and that no
+	// worker has code for. It is also the error for the name of a part.
 	ErrNoConsumer = consume.ErrNoConsumer
 )
 

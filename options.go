@@ -15,11 +15,11 @@ import (
 type DispatcherStrategy = consume.DispatcherStrategy
 
 const (
-	// DispatcherStrategyPoll polls the log every DispatcherInterval. It works everywhere,
-	// also behind a transaction-pooling proxy.
+	// DispatcherStrategyPoll polls the log once per DispatcherInterval. It works
+	// everywhere, also behind a transaction-pooling proxy.
 	DispatcherStrategyPoll = consume.DispatcherStrategyPoll
 	// DispatcherStrategyNotify listens on a direct connection of its own. It also polls
-	// every second, in case a notification was lost.
+	// once a second, in case a notification was lost.
 	DispatcherStrategyNotify = consume.DispatcherStrategyNotify
 )
 
@@ -85,7 +85,7 @@ type HandleFunc = func(ctx context.Context, tx *sql.Tx, events []store.Persisted
 // Decoder returns an event as handlers get it, see [WithDecoder].
 type Decoder = func(ctx context.Context, e store.PersistedEvent) (store.PersistedEvent, error)
 
-// Config has a field for each option. [DefaultConfig] returns the defaults. Validate and
+// Config has a field per option. [DefaultConfig] returns the defaults. Validate and
 // String are for programs that check or show their settings.
 type Config = consume.Config
 
@@ -100,7 +100,7 @@ type Option func(*Config)
 // about a quarter of BatchTimeout.
 func WithBatchSize(n int) Option { return func(c *Config) { c.BatchSize = n } }
 
-// WithBatchPause sets a pause after each full batch, 0 to 1h, default 0. It limits the load
+// WithBatchPause sets a pause after a full batch, 0 to 1h, default 0. It limits the load
 // of a consumer that catches up to BatchSize / BatchPause events.
 func WithBatchPause(d time.Duration) Option { return func(c *Config) { c.BatchPause = d } }
 
@@ -173,8 +173,8 @@ func WithHandleMiddleware(m func(next HandleFunc) HandleFunc) Option {
 	return func(c *Config) { c.HandleMiddleware = nested(c.HandleMiddleware, m) }
 }
 
-// WithDecoder sets the function that turns each stored event into the event for handlers.
-// It upcasts old versions, or decrypts. It is called at each delivery of an event, within
+// WithDecoder sets the function that turns a stored event into the event for handlers. It
+// upcasts old versions, or decrypts. It is called at each delivery of an event, within
 // the batch's transaction and BatchTimeout, before any middleware of the handler. Several
 // goroutines call it. [consumer.Info] reads its context.
 //

@@ -58,9 +58,9 @@ func (w *Worker) ID() uuid.UUID { return w.engine.ID() }
 // Close db after Start has returned, not before. A worker whose db is closed finishes the
 // batches in flight, and returns [ErrPoolClosed].
 //
-// At a stop no new batch begins, and the batches in flight finish. BatchTimeout limits each
-// batch, and ShutdownTimeout limits all. Each consumer is handed back to the other workers
-// when its own batch has ended.
+// At a stop no new batch begins, and the batches in flight finish. BatchTimeout limits a
+// batch, and ShutdownTimeout limits all of them. Each consumer is handed back to the
+// other workers when its own batch has ended.
 //
 // A stop during an outage may return [ErrOutcomeUnknown]: a batch has failed, and the
 // worker cannot learn from the database what the handler did.
@@ -93,7 +93,8 @@ func (w *Worker) Live() error { return w.engine.Live() }
 // Ready returns the reasons why the worker does not do all of its work, or nothing if it
 // does. Each error is one line, with the remedy if the worker knows it. Package health serves them
 // to an orchestrator. Ready reads the head of the log, and the ages of the events that the worker's
-// consumers have not handled. It runs two statements, each limited by 5s and by ctx.
+// consumers have not handled. It runs two statements, with a limit of 5s per statement, and ends
+// with ctx.
 //
 // maxAge is how long a consumer may not move while an event waits for it. It is also how
 // long Safe may not move while the head of the log is above it. maxAge must exceed
@@ -114,10 +115,10 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 //
 // A consumer in this worker releases its callers without a poll. If this worker and the
 // consumer's worker both listen (DispatcherStrategyNotify), WaitFor requests one
-// notification. Besides, all callers that wait for one consumer share a poll every
+// notification. Besides, all callers that wait for one consumer share one poll per
 // DispatcherInterval, once the worker has started. The parts of a partitioned consumer
-// commit at once that they have passed a requested position. Otherwise that commit takes up
-// to 25 ms for each partition.
+// commit at once that they have passed a requested position. Otherwise that commit takes
+// up to 25 ms per partition.
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
 	return w.engine.WaitFor(ctx, consumer, position)
 }

@@ -49,7 +49,7 @@ type Config struct {
 	// The other workers then detect the end of a worker's process at once.
 	Lease bool
 
-	// Status is called for each heartbeat. It returns JSON for the people who read the table
+	// Status is called for heartbeats. It returns JSON for the people who read the table
 	// of workers. May be nil.
 	Status func() ([]byte, error)
 	// Incarnation is an SQL expression that differs from server to server, such as the
@@ -58,8 +58,8 @@ type Config struct {
 	// nil.
 	Incarnation string
 	FailedOver  func(incarnation string) bool
-	// OnMembers is called on the leader at each poll. rows are the workers that have a row,
-	// alive the live ones among them. May be nil.
+	// OnMembers is called on the leader at its polls. rows are the workers that have a
+	// row, alive the live ones among them. May be nil.
 	OnMembers func(rows, alive []uuid.UUID)
 	// OnLeader is called when this worker gains or loses the leadership. May be nil.
 	OnLeader func(leads bool)
@@ -75,8 +75,7 @@ type Config struct {
 	// OnAssigned is called on the leader after it has written assignments. workers counts the
 	// live workers, changes the written changes. May be nil.
 	OnAssigned func(workers, changes int)
-	// OnDrain is called at each poll after an operator has asked this worker to drain. May be
-	// nil.
+	// OnDrain is called at the polls after an operator has asked this worker to drain. May be nil.
 	OnDrain func()
 	// OnReregister is called when this worker's row is gone and the worker registers again.
 	// May be nil.

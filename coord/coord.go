@@ -230,9 +230,9 @@ func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead 
 	return dead, wrap(err)
 }
 
-// DeadSQL returns the start of a statement, up to a CTE "dead", and its arguments. The CTE has
-// the worker_id of each dead worker among workers. With advisory locks, a worker whose lock is
-// free is dead once its heartbeat is older than grace. DeadSQL requires a successful Register.
+// DeadSQL returns the start of a statement, up to a CTE "dead", and its arguments. The CTE has the
+// worker_ids of the dead workers among workers. With advisory locks, a worker whose lock is free is
+// dead once its heartbeat is older than grace. DeadSQL requires a successful Register.
 func (c *Coordinator) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {
 	with, args, err = c.alive.DeadSQL(workers, grace)
 	return with, args, wrap(err)

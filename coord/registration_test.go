@@ -173,6 +173,9 @@ func TestWakePollsAtOnce(t *testing.T) {
 	d := pgtest.New(t)
 	cfg := config(d.DB, six...)
 	cfg.HeartbeatInterval, cfg.HeartbeatTimeout, cfg.RebalanceInterval = 50*patience, 100*patience, 50*patience
+	idle := New(cfg)
+	idle.Wake()
+	idle.Wake() // does not block, although nobody polls
 	a := start(t, cfg)
 	a.awaitAssigned(six...)
 	mustExec(t, d.DB, `DELETE FROM consumer_assignments WHERE consumer_name = 'Email'`)

@@ -16,6 +16,16 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
+// A Frontier that does not run has a Value, and can be woken several times.
+func TestFrontierBeforeItRuns(t *testing.T) {
+	f := New(Config{})
+	f.Wake()
+	f.Wake()
+	if v := f.Value(); v == nil || v.Safe != 0 || len(f.wake) != 1 {
+		t.Errorf("the Value is %+v, %d wakeups", v, len(f.wake))
+	}
+}
+
 // poolNamed opens a pool whose sessions have an application name.
 func poolNamed(t testing.TB, url, application string) *sql.DB {
 	t.Helper()

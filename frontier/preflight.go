@@ -11,7 +11,7 @@ import (
 )
 
 // Errors of a database on which the frontier may not work for this connection or this role. A
-// [SetupError] wraps each.
+// [SetupError] wraps them.
 var (
 	ErrInRecovery  = errors.New("the server is in recovery")
 	ErrNoPrivilege = errors.New("a privilege is missing")

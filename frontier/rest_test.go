@@ -30,8 +30,8 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	d := pgtest.New(t)
 	cfg := testConfig(t, d.DB)
 	cfg.StaleAfter = time.Nanosecond
-	var reported []Holder
-	cfg.OnStale = func(h Holder) { reported = append(reported, h) }
+	var reported, freed []Holder
+	cfg.OnStale, cfg.OnFree = func(h Holder) { reported = append(reported, h) }, func(h Holder) { freed = append(freed, h) }
 	s := open(t, cfg)
 	s.start()
 	tx := begin(t, d.DB)
@@ -58,6 +58,9 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	s.published(7, 7)
 	if len(reported) != 1 || !reported[0].Stale || reported[0].PID == 0 {
 		t.Fatalf("want one report of the stale transaction: %+v", reported)
+	}
+	if len(freed) != 1 || freed[0].PID != reported[0].PID {
+		t.Fatalf("want one report that it has ended: %+v", freed)
 	}
 }
 

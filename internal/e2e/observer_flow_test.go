@@ -59,6 +59,12 @@ func (a *acts) await(t *testing.T, hooks ...string) {
 	}
 }
 
+// awaitAgain waits for the reports of two failed attempts.
+func (a *acts) awaitAgain(t *testing.T, hook string) {
+	t.Helper()
+	await(t, "two reports of "+hook, func() bool { return a.last(hook) > a.first(hook) })
+}
+
 // meetFailures has a consumer and a database that fail.
 func (a *acts) meetFailures(t *testing.T) {
 	a.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES (gen_random_uuid(), clock_timestamp() - interval '1 day')`)
@@ -92,7 +98,7 @@ func (a *acts) meetFailures(t *testing.T) {
 		{"TaskFailed", `ALTER TABLE consumer_gap_skips RENAME TO hidden`, `ALTER TABLE hidden RENAME TO consumer_gap_skips`},
 	} {
 		a.Exec(t, break_.how)
-		a.await(t, break_.hook)
+		a.awaitAgain(t, break_.hook)
 		a.Exec(t, break_.mend)
 	}
 	a.await(t, "Recovered")
@@ -125,7 +131,8 @@ func (a *acts) meetDeafness(t *testing.T) {
 	deaf := newDeaf("deaf")
 	w := a.start(t, deaf, worker.WithBatchTimeout(100*time.Millisecond), worker.WithShutdownTimeout(10*time.Millisecond),
 		worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString("postgres://127.0.0.1:1/nowhere"))
-	a.await(t, "HandlerOverdue", "NotifyFailed")
+	a.await(t, "HandlerOverdue")
+	a.awaitAgain(t, "NotifyFailed")
 	w.Stop()
 	a.await(t, "ShutdownTimedOut")
 	close(deaf.release)
