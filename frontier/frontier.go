@@ -114,6 +114,13 @@ func (f *Frontier) Err() error {
 	return nil
 }
 
+// LastRead returns when Run last read the log: when that statement began, or the zero time.
+func (f *Frontier) LastRead() time.Time {
+	f.heartbeat.mu.Lock()
+	defer f.heartbeat.mu.Unlock()
+	return f.heartbeat.until
+}
+
 // Turned returns when Run last began a statement or an attempt after a failure. Every
 // statement has a time limit, so a Run whose time is minutes old hangs. Turned returns the
 // zero time before Run.
@@ -201,7 +208,6 @@ func (f *Frontier) Run(ctx context.Context) error {
 			return nil
 		}
 		failures++
-		f.blocked.Store(&[]Holder{})
 		f.failure.Store(&err)
 		if f.cfg.OnFailure != nil {
 			f.cfg.OnFailure(err)

@@ -38,6 +38,9 @@ type Status struct {
 	// FrontierError is why the worker cannot read the log at the moment, or nil. Safe does
 	// not move then. A *SetupError names the change in the database, and the remedy.
 	FrontierError error
+	// LastRead is when the worker last read the log, by this process's clock. While it cannot, Safe,
+	// Settled, Head and Blocked are as of then. It is the zero time before the first read.
+	LastRead time.Time
 	// NotifyError is why notifications do not arrive with DispatcherStrategyNotify, with
 	// the remedy. It is nil while no failure is known. Meanwhile the worker polls once a
 	// second.
@@ -84,8 +87,7 @@ type ConsumerStatus struct {
 	// knows its position.
 	Lag *int64 `json:",omitempty"`
 	// HeadLag is the number of positions between Position and Head, including those that
-	// open transactions hold back. It is nil if Lag is nil, and while the worker cannot
-	// read the log.
+	// open transactions hold back. It is nil if Lag is nil.
 	HeadLag *int64 `json:",omitempty"`
 	// OldestAge is how long the first event above Position has been waiting, by the
 	// database's clock, as of the latest read. Worker.Ready reads it. The worker itself

@@ -65,14 +65,25 @@ type logReads struct {
 func (r *logReads) watch(ctx context.Context) error {
 	head, seen := r.frontier.Head()
 	if seen && r.frontier.Err() == nil {
-		for _, u := range r.allUnits() {
-			if _, waits := u.status.behindAt(head); waits {
-				return r.read(ctx)
-			}
+		if behind, _ := r.behind(head); len(behind) == 0 {
+			return nil
 		}
-		return nil
 	}
 	return r.read(ctx)
+}
+
+// behind returns the units below the head, and their places. If the log has ages, behind records
+// that no event waits for the other units.
+func (r *logReads) behind(head int64) (units []*unit, places []store.Place) {
+	_, aged := r.log.(store.AgeReader)
+	for _, u := range r.allUnits() {
+		if position, waits := u.status.behindAt(head); waits {
+			units, places = append(units, u), append(places, store.Place{After: position, Types: u.types})
+		} else if aged {
+			u.status.caughtUp()
+		}
+	}
+	return units, places
 }
 
 // read reads the head of the log and the ages of the events that this worker's consumers
@@ -114,13 +125,7 @@ func (r *logReads) readAges(ctx context.Context, conn *pooled, log store.Log, he
 			return nil
 		}
 	}
-	var units []*unit
-	var places []store.Place
-	for _, u := range r.allUnits() {
-		if position, waits := u.status.behindAt(head); waits {
-			units, places = append(units, u), append(places, store.Place{After: position, Types: u.types})
-		}
-	}
+	units, places := r.behind(head)
 	if len(units) == 0 {
 		return nil
 	}

@@ -58,12 +58,12 @@ func (h *health) status() observe.Status {
 	if s.Safe = v.Safe; v.Token != "" {
 		safe = &s.Safe
 	}
-	var seen bool
 	s.LoopError = h.probe(0).Hanging()
-	if s.Head, seen = h.frontier.Head(); seen && s.FrontierError == nil && s.LoopError == nil {
+	read, seen := h.frontier.Head()
+	if s.Head = max(read, s.Safe, h.reads.headOf(v.Token)); seen {
 		head = &s.Head
 	}
-	s.Head = max(s.Head, s.Safe, h.reads.headOf(v.Token))
+	s.LastRead = h.frontier.LastRead()
 	s.SafeStill = h.reads.still(v.Token, s.Safe, s.Head, time.Now())
 	for _, whole := range h.reads.units {
 		units := h.reads.partsOf(whole.spec)

@@ -197,6 +197,16 @@ func (u *unitStatus) behindAt(head int64) (position int64, behind bool) {
 	return position, u.s.Assigned && u.known && position < head
 }
 
+// caughtUp records that no event waits, unless a later read has found one. Without caughtUp, the
+// age of an event that was handled long ago would count as soon as the head moves on.
+func (u *unitStatus) caughtUp() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.known && (u.oldest == nil || u.oldest.Position <= u.passedTo()) {
+		u.oldest = &oldest{at: time.Now()}
+	}
+}
+
 // recordOldest records the oldest waiting event, unless another run of the consumer has
 // begun.
 func (u *unitStatus) recordOldest(o oldest) {

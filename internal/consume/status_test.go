@@ -2,8 +2,12 @@ package consume
 
 import (
 	"testing"
+	"time"
 
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/store"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // A consumer that another worker has moved has no lag until it is loaded again.
@@ -28,4 +32,31 @@ func TestLagWaitsForTheLoad(t *testing.T) {
 	if l := lag(); l != nil {
 		t.Errorf("before it was loaded again the lag is %d", *l)
 	}
+}
+
+// The age of a handled event does not come back when the head moves on, and the log cannot be read.
+// A later read of a waiting event counts.
+func TestAgeOfAHandledEventEnds(t *testing.T) {
+	u := (&spec{consumerName: "c"}).unit(partition.All)
+	u.status.begin()
+	u.status.assigned(true)
+	u.status.loaded(&progress.State{Position: 5})
+	u.status.recordOldest(oldest{store.Waiting{Position: 6, Age: time.Hour}, time.Now()})
+	reads := &logReads{env: &env{unitSet: unitSet{units: []*unit{u}}}, ages: newAges(), log: storepostgres.NewStore(nil)}
+	expect := func(head int64, behind bool, want time.Duration) {
+		t.Helper()
+		if units, _ := reads.behind(head); len(units) > 0 != behind {
+			t.Errorf("at the head %d it is behind: %v", head, len(units) > 0)
+		}
+		if age := u.status.snapshot(&head, &head).OldestAge; age == nil || age.Truncate(time.Hour) != want {
+			t.Errorf("at the head %d the age is %v, want %v", head, age, want)
+		}
+	}
+	expect(7, true, time.Hour)
+	u.status.advanced(7, 1, 0)
+	expect(7, false, 0)
+	expect(8, true, 0)
+	u.status.recordOldest(oldest{store.Waiting{Position: 8, Age: 2 * time.Hour}, time.Now()})
+	expect(7, false, 0) // a read of an older head
+	expect(8, true, 2*time.Hour)
 }

@@ -66,6 +66,7 @@ var (
 	frontierSafe     = add("frontier.safe", Gauge, "{position}", nil, "Position up to which consumers may read.")
 	frontierSettled  = add("frontier.settled", Gauge, "{position}", nil, "Position up to which every position is visible or void.")
 	frontierUp       = add("frontier.up", Gauge, "{state}", nil, "1 if the worker can read the log and no loop hangs.")
+	frontierReadAge  = add("frontier.read.age", Gauge, "s", nil, "Time since the last read of the log, whose values are kept.")
 	frontierStill    = add("frontier.still", Gauge, "s", nil, "Time since frontier.safe moved, while log.head is above it.")
 	frontierBlocked  = add("frontier.blocked.age", Gauge, "s", nil, "Age of the oldest transaction that holds consumers back. 0: none.")
 	frontierBlockers = add("frontier.blockers", Gauge, "{transaction}", []string{"state"}, "Open transactions: holding (later events wait) or passed (their events come late).")

@@ -32,6 +32,9 @@ func sampleWorker(s worker.Status, now time.Time, sample Sample) {
 	sample(frontierSafe, float64(s.Safe))
 	sample(frontierSettled, float64(s.Settled))
 	sample(frontierUp, truth(s.FrontierError == nil && s.LoopError == nil))
+	if !s.LastRead.IsZero() {
+		sample(frontierReadAge, max(now.Sub(s.LastRead), 0).Seconds())
+	}
 	sample(frontierStill, s.SafeStill.Seconds())
 	sampleBlocked(s.Blocked, sample)
 	assigned := 0

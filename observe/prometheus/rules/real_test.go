@@ -167,12 +167,12 @@ func TestAlertsOfConsumers(t *testing.T) {
 			must(t, err)
 			metricstest.Commit(t, tx)
 		}, func() { close(slow) }},
+		{"FrontierDown", 12, func() { db.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`) }, func() { db.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`) }},
 		{"Blocked, OpenRanges c, OpenRanges old", 12, func() {
 			open = metricstest.Append(t, db.DB, "late", store.Event{})
 			db.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 				SELECT 'a', 'many', i, gen_random_uuid(), 't', convert_to(nextval('events_global_position_seq')::text, 'UTF8') FROM generate_series(1, 200) AS i`)
 		}, func() { must(t, open.Rollback()) }},
-		{"FrontierDown", 12, func() { db.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`) }, func() { db.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`) }},
 		{"WorkerStopped", 12, end, func() {
 			metricstest.Start(t, db.DB, d, []consumer.Consumer{picky{"c", slow}, picky{"old", slow}}, options...)
 		}},
