@@ -20,7 +20,7 @@ import (
 const changePath = "change"
 
 // changes are all kinds of changes that a form may ask for.
-var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRename, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
+var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRename, ops.KindShadow, ops.KindSwitch, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
 
 // change is a change that a form requests.
 type change struct {
@@ -32,7 +32,7 @@ type change struct {
 	Number   *int64                `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
 	Type     string                `json:",omitempty"` // of the aggregate to replay
 	ID       string                `json:",omitempty"`
-	To       string                `json:",omitempty"` // the consumer's new name
+	To       string                `json:",omitempty"` // the consumer's new name; of a shadow or a switch, the other consumer
 	From     string                `json:",omitempty"` // the step at which a run continues; empty: the steps that failed
 	All      bool                  `json:",omitempty"` // dead letters that Filter takes
 	Filter   *ops.DeadLetterFilter `json:",omitempty"`
@@ -83,8 +83,8 @@ func changeOf(r *http.Request) (a change, err error) {
 		err = &refusal{http.StatusBadRequest, "The form lacks the revision that it was drawn from: load its page again."}
 	case slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset}, a.Kind) && q.Get("position") == "":
 		err = &refusal{http.StatusBadRequest, "Give a position."}
-	case a.Kind == ops.KindRename && a.To == "":
-		err = &refusal{http.StatusBadRequest, "Give a new name."}
+	case a.namesAnother() && a.To == "":
+		err = &refusal{http.StatusBadRequest, "Give the name of the other consumer."}
 	case a.Kind == ops.KindPartition && a.Number == nil:
 		err = &refusal{http.StatusBadRequest, "Give a number of partitions, or 0 for what the code demands."}
 	}
@@ -111,6 +111,10 @@ func (a change) Title() string {
 		return fmt.Sprintf("%s %s %s to %s", a.Kind, a.Type, a.ID, name)
 	case a.Kind == ops.KindRename:
 		return fmt.Sprintf("%s %s to %s", a.Kind, name, a.To)
+	case a.Kind == ops.KindShadow:
+		return fmt.Sprintf("begin %s as a %s beside %s", a.To, a.Kind, name)
+	case a.Kind == ops.KindSwitch:
+		return fmt.Sprintf("%s the effects of %s to %s", a.Kind, a.To, name)
 	case a.All:
 		return fmt.Sprintf("%s all dead letters that match, of %s", a.Kind, name)
 	case a.Kind == ops.KindRetry || a.Kind == ops.KindDiscard:
@@ -134,6 +138,11 @@ func (a change) still() bool {
 	return a.On == OnConsumer && slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset, ops.KindResume, ops.KindRename, ops.KindRetire}, a.Kind)
 }
 
+// namesAnother reports whether the change has two consumers.
+func (a change) namesAnother() bool {
+	return slices.Contains([]ops.Kind{ops.KindRename, ops.KindShadow, ops.KindSwitch}, a.Kind)
+}
+
 // HasNumber reports whether the form has a number. N returns the number.
 func (a change) HasNumber() bool { return a.Number != nil }
 func (a change) N() int64        { return *a.Number }
@@ -152,7 +161,7 @@ func (a change) Back() string {
 	switch {
 	case a.Typed():
 		return "./?"
-	case a.Kind == ops.KindRename:
+	case a.Kind == ops.KindRename, a.Kind == ops.KindShadow:
 		consumer = a.To
 	case a.Jobs != nil:
 		return "jobs?" + url.Values{"state": {string(a.State())}, "kind": {a.Jobs.Kind}, "queue": {a.Jobs.Queue}}.Encode()

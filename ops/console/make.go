@@ -91,7 +91,7 @@ func (c *Console) mayChange(ctx context.Context, g Grant, a change) error {
 		}
 		name = r.Flow
 	}
-	if !g.allows(Action{On: a.On, Kind: a.Kind, Name: name}) || a.Kind == ops.KindRename && !g.allows(Action{On: a.On, Kind: a.Kind, Name: a.To}) {
+	if !g.allows(Action{On: a.On, Kind: a.Kind, Name: name}) || a.namesAnother() && !g.allows(Action{On: a.On, Kind: a.Kind, Name: a.To}) {
 		return no
 	}
 	return nil
@@ -214,16 +214,16 @@ func without(field string, detail json.RawMessage) json.RawMessage {
 	return text
 }
 
-// moves names the field of a record that moves without an operator's change: the last position of a
-// replay, and the settled position of a reset.
-var moves = map[ops.Kind]string{ops.KindReplay: "to", ops.KindReset: "settled"}
+// moves names the fields of a record that move without an operator's change: the last position of a
+// replay, the settled position of a reset, and where both consumers of a switch are.
+var moves = map[ops.Kind][]string{ops.KindReplay: {"to"}, ops.KindReset: {"settled"}, ops.KindSwitch: {"from_position", "to_position"}}
 
 // digest identifies the record of a change.
 func digest(all []record) string {
 	all = slices.Clone(all)
 	for i, r := range all {
-		if field := moves[r.Kind]; field != "" {
-			all[i].Detail = without(field, r.Detail)
+		for _, field := range moves[r.Kind] {
+			all[i].Detail = without(field, all[i].Detail)
 		}
 	}
 	text, _ := json.Marshal(all) // of JSON from the database it does not fail
@@ -254,6 +254,10 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) erro
 		return o.Replay(ctx, a.Name, a.Type, a.ID, by)
 	case ops.KindRename:
 		return o.Rename(ctx, a.Name, a.To, by)
+	case ops.KindShadow:
+		return o.Shadow(ctx, a.To, by)
+	case ops.KindSwitch:
+		return o.Switch(ctx, a.To, a.Name, by, nil)
 	case ops.KindRetire:
 		return o.Retire(ctx, a.Name, by)
 	case ops.KindPartition:

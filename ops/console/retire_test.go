@@ -87,6 +87,40 @@ func TestRename(t *testing.T) {
 	}
 }
 
+// The next version of a consumer begins as a shadow, and gets the effects while both run.
+func TestShadowAndSwitch(t *testing.T) {
+	t.Parallel()
+	may := func(*http.Request) console.Grant {
+		return console.Grant{Operator: "ann", Level: console.Operate, Allow: func(a console.Action) bool { return a.Name != "secret" }}
+	}
+	s := newSite(t, console.Options{Access: may})
+	s.place(t, "c", 1)
+	form := with(s.get(t, "consumer?name=c").hidden(t, `value="shadow"`), "reason", "r")
+	for to, status := range map[string]int{"": http.StatusBadRequest, "c": http.StatusConflict, "secret": http.StatusForbidden} {
+		s.do(t, http.MethodPost, "change", with(form, "to", to)).expect(t, status)
+	}
+	made := s.do(t, http.MethodPost, "change", s.preview(t, with(form, "to", "d"))).expect(t, http.StatusSeeOther)
+	if to := made.header.Get("Location"); to != "consumer?name=d&done=shadow" {
+		t.Errorf("goes on to %q", to)
+	}
+	form = with(s.get(t, "consumer?name=d").hidden(t, `value="switch"`), "reason", "r")
+	for to, status := range map[string]int{"": http.StatusBadRequest, "d": http.StatusBadRequest, "nobody": http.StatusNotFound, "secret": http.StatusForbidden} {
+		s.do(t, http.MethodPost, "change", with(form, "to", to)).expect(t, status)
+	}
+	confirm := s.preview(t, with(form, "to", "c"))
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = last_position + 1, revision = revision + 1`) // both run
+	made = s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther)
+	if to := made.header.Get("Location"); to != "consumer?name=d&done=switch" {
+		t.Errorf("goes on to %q", to)
+	}
+	for name, kind := range map[string]string{"c": "switch", "d": "shadow"} {
+		if got := s.get(t, "consumer?name="+name).expect(t, http.StatusOK); !strings.Contains(got.body, `name="kind" value="`+kind+`"`) {
+			t.Errorf("the page of %s has no form for a %s:\n%s", name, kind, got.body)
+		}
+	}
+	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict)
+}
+
 // A schedule is forgotten without its name: a program that has it brings it back.
 func TestRetireSchedule(t *testing.T) {
 	t.Parallel()
