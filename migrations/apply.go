@@ -18,21 +18,20 @@ import (
 )
 
 // Apply creates or upgrades the tables of the worker and of the event store, in one
-// transaction. Several processes may call Apply at once, at every start. If the tables are up
-// to date, Apply takes no lock that could wait for a running transaction. It never changes
-// tables of a newer version. It returns [ErrNewerVersion] if this program may not run beside
-// them.
+// transaction. Several processes may call Apply at once, and whenever they start. If the tables are
+// up to date, Apply takes no lock that could wait for a running transaction. It never changes
+// tables of a newer version. It returns [ErrNewerVersion] if this program may not run beside them.
 //
 // Apply upgrades tables of eventsalsa/worker and pupsourcing in place, while their processes
-// run. Apply refuses a table of the same name that it cannot upgrade. The error names every
-// missing column and index.
+// run. Apply refuses a table of the same name that it cannot upgrade. The error names all
+// missing columns.
 //
 // An upgrade waits until ctx ends for transactions that use the tables, such as that of
-// pg_dump. Each try lasts a second; the workers wait behind the try. The error, and warnings to
-// [slog.Default], name the transactions that hold the locks. While the database cannot be
-// reached, Apply tries again until ctx ends, and warns of each failure. A wrong address counts
-// as unreachable. So give ctx a deadline. If a large events table lacks an index, appends wait
-// while Apply builds the index: see [StoreSQL].
+// pg_dump. A try lasts a second; the workers wait behind the try. The error, and warnings to
+// [slog.Default], name the transactions that hold the locks. While the database cannot be reached,
+// Apply tries again until ctx ends, and warns of failures. A wrong address counts as unreachable.
+// So give ctx a deadline. If a large events table lacks an index, appends wait while Apply builds
+// the index: see [StoreSQL].
 func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
 
 func apply(ctx context.Context, db *sql.DB, c *Config) error {

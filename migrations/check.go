@@ -23,11 +23,11 @@ var (
 	ErrNewerVersion = errors.New("migrations: the tables belong to a newer version")
 )
 
-// Check returns nil if this program may use the worker's tables: all exist, with every column.
-// It returns [ErrNotApplied] with the list of missing tables, columns and indexes. It returns
-// [ErrNewerVersion] if this program may not run beside tables that a newer version has
-// upgraded. Any other error means that Check could not read the catalog: the server cannot be
-// reached, or denies access.
+// Check returns nil if this program may use the worker's tables: all exist, with all columns. It
+// returns [ErrNotApplied] with the list of missing tables, columns and indexes. It returns
+// [ErrNewerVersion] if this program may not run beside tables that a newer version has upgraded.
+// Any other error means that Check could not read the catalog: the server cannot be reached, or
+// denies access.
 func Check(ctx context.Context, q store.Querier, c *Config) error {
 	return errtext.Of(check(ctx, q, c))
 }

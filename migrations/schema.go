@@ -8,8 +8,8 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// Version is the version of the tables that this package creates. It grows with every change of
-// the tables. A table beside the checkpoints records it.
+// Version is the version of the tables that this package creates. A change of the tables raises it.
+// A table beside the checkpoints records it.
 const Version = 6
 
 // oldest is the version of the oldest programs that may run beside these tables. The database

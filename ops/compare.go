@@ -14,12 +14,12 @@ import (
 type Comparison struct {
 	Old, New string // the consumers
 	// OldRows and NewRows are queries of what the consumers have made, with columns of the same names
-	// and types. Leave out columns that differ with every run, such as serial numbers.
+	// and types. Leave out columns that differ from run to run, such as serial numbers.
 	OldRows, NewRows string
 }
 
-// Compared is the result of a Comparison. The rows are the same if OnlyOld and OnlyNew are empty. Each
-// has 100 rows at most, as JSON.
+// Compared is the result of a Comparison. The rows are the same if OnlyOld and OnlyNew are empty.
+// They have 100 rows at most, as JSON.
 type Compared struct {
 	Position         int64 // up to which both consumers have handled all events
 	OnlyOld, OnlyNew []string

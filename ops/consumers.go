@@ -147,10 +147,10 @@ type Next struct {
 	AggregateID   string
 }
 
-// Next returns the next event of a consumer or a unit. For a split consumer, it returns the
-// next event of each unit. The next event is the first late one. If there is none, it is the
-// first above the checkpoint. It may be an event that the consumer skips, since it has another
-// type or belongs to another unit. [Operator.Event] has the payload.
+// Next returns the next event of a consumer or a unit. For a split consumer, it returns the next
+// events of the units. The next event is the first late one. If there is none, it is the first
+// above the checkpoint. It may be an event that the consumer skips, since it has another type or
+// belongs to another unit. [Operator.Event] has the payload.
 func (o *Operator) Next(ctx context.Context, consumer string) ([]Next, error) {
 	what := "read the next event of consumer " + errtext.Value(consumer)
 	all, err := read(ctx, &o.core, what, checkUnit(consumer), pgdriver.Columns(func(n *Next) []any {

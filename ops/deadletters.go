@@ -33,8 +33,8 @@ type DeadLetter struct {
 	Key           string // the consumer's own key; empty: it has none, and the aggregate keeps the order
 	EventID       uuid.UUID
 	EventType     string
-	Error         string     // of the last attempt; empty: never tried
-	Attempts      int        // 0: never tried
+	Error         string     // of the last attempt; empty: not tried yet
+	Attempts      int        // 0: not tried yet
 	Replay        bool       // it waits for the replay of its aggregate, and has not failed
 	RetryAt       *time.Time // when the pending retry was asked for; nil: no retry is pending
 	CreatedAt     time.Time
@@ -158,8 +158,8 @@ DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_
 // RetryDeadLettersWhere asks for another attempt at dead letters of a consumer, as RetryDeadLetters does
 // for one. It takes the first limit dead letters of the filter, and all others of their
 // aggregates or keys. limit is 1 to 10,000. RetryDeadLettersWhere returns the number of dead
-// letters, and [ErrNoDeadLetter] if the filter selects none. It records one operation for each
-// unit, whose detail has the filter and the number.
+// letters, and [ErrNoDeadLetter] if the filter selects none. It records one operation per unit,
+// whose detail has the filter and the number.
 func (o *deadLetterOps) RetryDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
 	return o.where(ctx, KindRetry, consumer, f, limit, by, o.sql.retryMany)
 }
@@ -167,7 +167,7 @@ func (o *deadLetterOps) RetryDeadLettersWhere(ctx context.Context, consumer stri
 // DiscardDeadLettersWhere removes the first limit dead letters of a consumer that the filter
 // selects. The consumer will not handle their events. limit is 1 to 10,000. DiscardDeadLettersWhere
 // returns the number of dead letters, and [ErrNoDeadLetter] if the filter selects none. It records
-// one operation for each unit, whose detail has the filter, the number and the positions. The dead
+// one operation per unit, whose detail has the filter, the number and the positions. The dead
 // letters themselves are not kept.
 func (o *deadLetterOps) DiscardDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
 	return o.where(ctx, KindDiscard, consumer, f, limit, by, o.sql.discardMany)

@@ -14,11 +14,11 @@ const drainIdle = "2000"
 
 // DrainWorker asks a worker to drain, as the worker's own Stop does. The worker begins no batch
 // and claims no job. It finishes what is in flight: batches, and jobs for its
-// WithShutdownTimeout at most. It hands each consumer over, and removes its row. The leader
-// assigns it no further consumer. The worker's Start then waits in observe.StateDrained until
-// the program stops the worker. So a supervisor does not start the process again before you end
-// it. The worker notices the request within a second. If it cannot reach the database, it
-// notices with its next successful try.
+// WithShutdownTimeout at most. It hands its consumers over, and removes its row. The leader assigns
+// it no further consumer. The worker's Start then waits in observe.StateDrained until the program
+// stops the worker. So a supervisor does not start the process again before you end it. The worker
+// notices the request within a second. If it cannot reach the database, it notices with its next
+// successful try.
 //
 // A drain cannot be undone: only a new process runs the consumers or the jobs again. A worker of
 // a build without DrainWorker goes on.

@@ -24,7 +24,7 @@ type Job struct {
 	Queue       string
 	State       jobs.State
 	Priority    int        // 1, the first, to 9
-	RunAt       time.Time  // the zero Time: never, as it is infinity
+	RunAt       time.Time  // the zero Time: infinity
 	GoodUntil   *time.Time // nil: it does not expire
 	Args        json.RawMessage
 	Meta        json.RawMessage // nil: none

@@ -58,8 +58,8 @@ func (o *queueOps) Unserved(ctx context.Context) ([]string, error) {
 }
 
 // Queues lists the queues that have unfinished or failed jobs, or settings, in order of name,
-// from one snapshot. The first is always [AllQueues]. Queues counts at most 10,001 jobs for
-// each number, so its cost is bounded for long queues, too.
+// from one snapshot. The first is always [AllQueues]. Queues counts at most 10,001 jobs
+// per number, so its cost is bounded for long queues, too.
 func (o *queueOps) Queues(ctx context.Context) ([]Queue, error) {
 	queues, err := read(ctx, &o.core, "list the queues", nil, pgdriver.Columns(func(q *Queue) []any {
 		to := append([]any{&q.Name}, pauseInto(&q.Paused)...)

@@ -197,7 +197,7 @@ func TestQueues(t *testing.T) {
 	s.Exec(t, `INSERT INTO jobs (kind, queue) SELECT 'k', 'long' FROM generate_series(1, 1000)`)
 	s.put(t, value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ('k', 'over') RETURNING id`), jobs.StateFailed)
 	s.put(t, value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ('k', 'done') RETURNING id`), jobs.StateCompleted)
-	s.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'never', 'infinity')`)
+	s.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'never', 'infinity'), ('k', '!', 'infinity')`)
 	if err := s.SetCap(t.Context(), "empty", 2, by); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,8 @@ func TestQueues(t *testing.T) {
 	for _, q := range all {
 		fmt.Fprintf(&got, "%s: %v scheduled, %v due, for %v, %v running, %v failed, %v\n", q.Name, q.Scheduled, q.Due, q.OldestDue.Round(time.Hour), q.Running, q.Failed, q.Cap != nil)
 	}
-	want := `*: 502 scheduled, more than 10000 due, for 1h0m0s, 1 running, 3 failed, false
+	want := `*: 503 scheduled, more than 10000 due, for 1h0m0s, 1 running, 3 failed, false
+!: 1 scheduled, 0 due, for 0s, 0 running, 0 failed, false
 Z: 500 scheduled, 0 due, for 0s, 0 running, 0 failed, false
 empty: 0 scheduled, 0 due, for 0s, 0 running, 0 failed, true
 long: 0 scheduled, more than 10000 due, for 0s, 0 running, 0 failed, false

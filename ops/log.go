@@ -60,7 +60,7 @@ type Blocker = frontier.OpenTransaction
 
 // Blockers returns the open transactions that have drawn positions of the log, the oldest
 // first. Positions that they may still append are above Settled. A young transaction is normal.
-// queries asks for the text of the latest statement of each, which may contain users' values.
+// queries asks for the texts of their latest statements, which may contain users' values.
 func (o *logOps) Blockers(ctx context.Context, queries bool) ([]Blocker, error) {
 	all, err := frontier.OpenTransactions(ctx, o.db, sequenced{o.t}, queries)
 	return all, o.fail("list the blockers", err)

@@ -95,7 +95,7 @@ func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) 
 // between. If there are several changes, accept is called for each, in the transaction of that
 // change.
 //
-// [Operator.IfRevision] does not suit a running consumer, since every batch changes its
+// [Operator.IfRevision] does not suit a running consumer, since batches change its
 // revision. Confirmed can discard exactly the dead letters that were shown.
 func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorded []Operation) error) error {
 	return change(o.under(&dryRun{accept: accept}))
@@ -103,8 +103,9 @@ func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorde
 
 // IfRevision returns an Operator that refuses a change with a [MovedError] unless the consumer
 // has this revision. If the change names a unit, its revision counts. [Consumer] and [Unit]
-// have the revision. Every batch of a worker changes the revision, so IfRevision suits
-// consumers that are paused or stuck. It suits one change, which changes the revision, too.
+// have the revision. Batches of a worker change the revision, so IfRevision suits
+// consumers that are paused or stuck. It suits one change, which changes the revision,
+// too.
 func (o *Operator) IfRevision(revision int64) *Operator {
 	c := *o.consumerCore
 	c.revision = &revision

@@ -15,12 +15,12 @@ import (
 type Planned struct {
 	Consumer string
 	Changes  bool     // false: Says is only for information
-	Says     []string // one line each; empty: nothing is to be said
+	Says     []string // lines; empty: nothing is to be said
 }
 
 // Plan compares a build with the deployment, before the build runs. build is the result of
 // worker.Describe. Plan returns the build's consumers, then those for which the build has no code,
-// each in order of name. It describes the deployment after the build has replaced the others. Plan
+// both in order of name. It describes the deployment after the build has replaced the others. Plan
 // takes no lock and writes nothing.
 //
 // A consumer that has another name in the build is a new one, unless [Operator.Rename] renames it

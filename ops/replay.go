@@ -17,10 +17,10 @@ import (
 // order. If the consumer is a [consumer.Forgetter], Forget is called first, in the transaction of
 // the first event. [consumer.Delivery] has Replay set for events whose effects the consumer has had.
 //
-// The events become dead letters, each handled in its own transaction. The consumer's worker
-// alternates between them and new events. New events of the aggregate wait behind the replayed
-// events. DeadLetters lists the replayed events with Replay set; this does not mean that they have
-// failed. The aggregate's existing dead letters are retried in their order.
+// The events become dead letters, which are handled in a transaction per event. The consumer's
+// worker alternates between them and new events. New events of the aggregate wait behind the
+// replayed events. DeadLetters lists the replayed events with Replay set; this does not mean that
+// they have failed. The aggregate's existing dead letters are retried in their order.
 //
 // Replay returns [ErrNotFound] if the consumer has passed no event of the aggregate. It returns
 // [ErrInvalid] for a consumer with its own key, see [consumer.ByKey], since only the consumer's code

@@ -39,10 +39,9 @@ func sequencesOf(found []serial.Behind) (all []Sequence) {
 	return all
 }
 
-// RaiseSequences raises the sequences that Sequences returns to the highest id, each in its own
-// transaction. It returns the sequences as they were. Writers to a table wait while its
-// sequence is raised. The role must own the tables. RaiseSequences does not change a correct
-// sequence.
+// RaiseSequences raises the sequences that Sequences returns to the highest id, in a transaction
+// per sequence. It returns the sequences as they were. Writers to a table wait while its sequence
+// is raised. The role must own the tables. RaiseSequences does not change a correct sequence.
 //
 // Jobs that were enqueued under an id of the history stay as they are. When a worker runs such
 // a job, its error has the remedy.

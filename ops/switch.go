@@ -52,8 +52,8 @@ ON CONFLICT (consumer_name) DO NOTHING`, consumer, delivered.Shadow().String())
 // Switch checks neither that the consumers belong together, nor that the shadow has caught up: see
 // [Operator.Compare].
 //
-// within runs in the same transaction, for example to replace the view that readers use. Each of its
-// statements waits a second for a lock. It must leave role and search_path as they were, and send a
+// within runs in the same transaction, for example to replace the view that readers use. Its
+// statements wait a second for a lock. It must leave role and search_path as they were, and send a
 // statement within any 15 seconds. It may run several times. nil does nothing.
 //
 // Both consumers may run. While the shadow has passed an event that the other has still to handle,

@@ -31,8 +31,8 @@ type Verification struct {
 
 	AggregateType string
 	AggregateID   string // empty: an aggregate of the type is drawn
-	// Rows is a query of the aggregate's rows. $1 is the aggregate's ID. Leave out columns that differ
-	// with every run, such as serial numbers.
+	// Rows is a query of the aggregate's rows. $1 is the aggregate's ID. Leave out columns that
+	// differ from run to run, such as serial numbers.
 	Rows string
 }
 

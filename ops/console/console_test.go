@@ -384,11 +384,17 @@ func TestReadOnlyServer(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{})
-	c := console.New(nil, console.Options{})
-	defer c.Close()
-	s.server.Config.Handler = http.StripPrefix(prefix, c)
-	if got := s.get(t, "").expect(t, http.StatusInternalServerError); !strings.Contains(got.body, "db is nil") {
-		t.Error(got.body)
+	for says, c := range map[string]*console.Console{
+		"db is nil": console.New(nil, console.Options{}),
+		"Names":     console.New(s.DB, console.Options{Names: store.Names{Jobs: "a.b.c.d"}}),
+	} {
+		defer c.Close()
+		s.server.Config.Handler = http.StripPrefix(prefix, c)
+		for _, page := range []string{"", "consumer?name=c", "letters", "workers", "queues", "job?id=1", "flows"} {
+			if got := s.get(t, page).expect(t, http.StatusInternalServerError); !strings.Contains(got.body, says) {
+				t.Errorf("%q: %s", page, got.body)
+			}
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ const (
 
 // Grant names an operator, and what the operator may see and change.
 type Grant struct {
-	Operator string // is recorded with each change; at most 200 bytes. Without one nothing is changed
+	Operator string // is recorded with changes; at most 200 bytes. Without one nothing is changed
 	Level    Level
 	// Allow narrows Operate: it reports whether a change may be made. nil: all may be.
 	Allow func(Action) bool
