@@ -31,7 +31,7 @@ type ExpectedVersion struct {
 	version int64
 }
 
-// Any accepts every version of the aggregate.
+// Any accepts all versions of the aggregate.
 func Any() ExpectedVersion { return ExpectedVersion{any: true} }
 
 // NoStream demands that the aggregate has no events yet.
@@ -40,7 +40,7 @@ func NoStream() ExpectedVersion { return Exact(0) }
 // Exact demands that the aggregate's last event has version n. Exact(0) is NoStream.
 func Exact(n int64) ExpectedVersion { return ExpectedVersion{version: n} }
 
-// IsAny reports whether v accepts every version.
+// IsAny reports whether v accepts all versions.
 func (v ExpectedVersion) IsAny() bool { return v.any }
 
 // IsNoStream reports whether v demands that the aggregate has no events yet.
@@ -68,7 +68,7 @@ func (v ExpectedVersion) String() string {
 // AppendResult is the outcome of an append.
 type AppendResult struct {
 	Events          []PersistedEvent // as persisted, in the order given
-	GlobalPositions []int64          // one for each event
+	GlobalPositions []int64          // one per event
 }
 
 // FromVersion returns the aggregate's version before the append.

@@ -18,7 +18,7 @@ type Querier interface {
 
 // Log is an event log that can be read in the order of positions. A worker needs no other methods. A
 // Log may also implement [ScopedReader], [SizedReader], [RangeReader], [AgeReader], [SequenceNamer]
-// and [Binder]. Each lets the worker read with fewer statements or less memory, or prove more.
+// and [Binder]. They let the worker read with fewer statements or less memory, or prove more.
 type Log interface {
 	EventReader
 	GlobalPositionReader
@@ -50,8 +50,8 @@ type ScopedReader interface {
 	// ReadScoped returns the events that one snapshot shows in the range.
 	ReadScoped(ctx context.Context, q Querier, r ScopedRange) (ScopedPage, error)
 	// CountMissing sums up the positions in (after, through] that have no visible event of any
-	// type. The sum comes from one snapshot. Workers call CountMissing for ranges in which
-	// every position is known to be visible or void.
+	// type. The sum comes from one snapshot. Workers call CountMissing for ranges whose
+	// positions are all known to be visible or void.
 	CountMissing(ctx context.Context, q Querier, after, through int64) (Missing, error)
 }
 
@@ -95,8 +95,8 @@ type RangeReader interface {
 // all consumers that are behind. Without AgeReader, the worker does not know the age of the
 // events that a consumer has not handled.
 type AgeReader interface {
-	// ReadAges returns the first visible event above each place, in the order of places. All
-	// answers come from one snapshot.
+	// ReadAges returns per place the first visible event above it, in the order of
+	// places. All answers come from one snapshot.
 	ReadAges(ctx context.Context, q Querier, places []Place) ([]Waiting, error)
 }
 
@@ -135,7 +135,7 @@ type Missing struct {
 // A connection to a standby, an abandoned primary or a restored backup yields an error and no
 // events.
 //
-// Without Bind, the worker reads the incarnation in a separate statement after each read.
+// Without Bind, the worker reads the incarnation in a separate statement after a read.
 type Binder interface {
 	// Bind finds the log's tables as q's session sees them now.
 	//
@@ -144,7 +144,7 @@ type Binder interface {
 	Bind(ctx context.Context, q Querier, incarnation string) (BoundLog, error)
 	// Binds reports whether Bind binds all of log. A type that embeds a Binder inherits Bind,
 	// and the inherited Bind would bypass the type's own ReadEvents. The worker reads the
-	// incarnation after each read of such a log.
+	// incarnation after a read of such a log.
 	Binds(log Log) bool
 }
 
@@ -163,7 +163,7 @@ var ErrIncarnation = errors.New("store: the server that answered is not the one 
 
 // SequenceNamer is a Log that names the sequence of its positions. The worker then proves from
 // the sequence's locks that a missing position is void. Without SequenceNamer, the worker
-// awaits every transaction of the database.
+// awaits all transactions of the database.
 type SequenceNamer interface {
 	// PositionColumn returns the table and its column whose default draws from the sequence.
 	// The table is spelled as in SQL, quoted where needed.

@@ -1,8 +1,8 @@
 package store
 
 // Names are the names of the tables of one deployment: of the worker, the event log and jobs.
-// The option WithNames of each package takes the same value. The zero value has the default
-// names, without a schema.
+// The option WithNames takes the same value in all packages. The zero value has the
+// default names, without a schema.
 //
 // A name is "table" or "schema.table". An empty name is Prefix and the default name, which the
 // field's tag shows. Names with a schema stay as they are. Schema is put before the others. A
@@ -12,7 +12,7 @@ type Names struct {
 	Prefix string // of the default names, such as "shop_"
 
 	Events         string `default:"events"`
-	AggregateHeads string `default:"aggregate_heads"` // the version of each aggregate
+	AggregateHeads string `default:"aggregate_heads"` // the versions of the aggregates
 
 	WorkerNodes         string `default:"worker_nodes"`           // the live workers
 	ConsumerAssignments string `default:"consumer_assignments"`   // which worker runs which consumer

@@ -31,9 +31,9 @@ import (
 // which reads c's writes in the same transaction. Handle always rolls the transaction back, so
 // tests can share a database. inspect may be nil.
 //
-// The events are numbered as in an empty log: positions from 1, and versions from 1 for each
-// aggregate. A zero EventID or CreatedAt is filled in. A ScopedConsumer receives its types
-// only, and a BatchConsumer all events at once. Handle calls the key function of a
+// The events are numbered as in an empty log: positions from 1, and versions from 1 per
+// aggregate. A zero EventID or CreatedAt is filled in. A ScopedConsumer receives its
+// types only, and a BatchConsumer all events at once. Handle calls the key function of a
 // [consumer.Partitioned] twice for each event. Two different answers are an error.
 //
 // Handle returns inspect's error unchanged. Any other error names the consumer and the event

@@ -24,7 +24,7 @@ import (
 // that are enqueued meanwhile. Then it stops the worker. When Drain returns, no goroutine of the
 // worker is running.
 //
-// Jobs of all queues run, ten of each at once, unless opts have WithQueue. Jobs of other kinds do
+// Jobs of all queues run, ten per queue at once, unless opts have WithQueue. Jobs of other kinds do
 // not run, nor do jobs that are due later. The latter are enqueued with At or In, snoozed, or wait
 // for another attempt. A handler registered with jobs.Retry(jobs.Fixed(0)) is retried at once. To
 // run a job before its time, set run_at in the table.

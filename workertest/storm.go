@@ -27,11 +27,11 @@ type StormOptions struct {
 	Model []string
 	// Options are applied to the workers. Storm overrides the options of time, batches and failures.
 	Options []worker.Option
-	// Seed decides which events get which fault. With 0 it is drawn. Each error names it. What
+	// Seed decides which events get which fault. With 0 it is drawn. The errors name it. What
 	// happens at the same time differs between runs of a seed.
 	Seed uint64
-	// Limit bounds Storm. The faults last for half of it, 5 s at most. The default, 0, is 10 s and 20 ms
-	// for each event.
+	// Limit bounds Storm. The faults last for half of it, 5 s at most. The default, 0, is 10 s and
+	// 20 ms per event.
 	Limit time.Duration
 }
 
@@ -43,8 +43,8 @@ type StormOptions struct {
 // after the handler and at COMMIT, a stop or crash of a worker, late commits of writers, batches of
 // different sizes, splits and merges of a [consumer.Partitioned].
 //
-// create returns a new value of the consumer, as each process does. The handler is called many times
-// for each event, and most calls are rolled back. Give it fakes for mail and other external effects.
+// create returns a new value of the consumer, as a process does. The handler is called many times
+// per event, and most calls are rolled back. Give it fakes for mail and other external effects.
 //
 // The error names the difference and its probable cause:
 //

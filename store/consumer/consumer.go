@@ -19,18 +19,18 @@ type Consumer interface {
 	// all. All other effects of Handle may happen again after a failure. An error rolls the batch
 	// back.
 	//
-	// Execute every statement on this database through tx, none through the pool. A statement on the
+	// Execute all statements on this database through tx, none through the pool. A statement on the
 	// pool commits by itself. Its writes stay when the batch rolls back, and the next attempt
-	// executes the statement again. Such a statement may also wait until BatchTimeout, in each
-	// attempt. It waits for locks that tx holds, and PostgreSQL cannot detect this deadlock. It also
-	// waits for a connection if the pool is small.
+	// executes the statement again. Such a statement may also wait until BatchTimeout, in any
+	// attempt. It waits for locks that tx holds, and PostgreSQL cannot detect this deadlock. It
+	// also waits for a connection if the pool is small.
 	//
 	// Handle must not commit tx or roll tx back, neither by a method nor by SQL. A commit would
 	// commit the checkpoint of events that were not handled. The worker then sets the checkpoint
 	// back and stops. PREPARE TRANSACTION ends tx, too. No worker can run the consumer until the
 	// prepared transaction has been rolled back with ROLLBACK PREPARED.
 	//
-	// Handle must release each savepoint that it sets, or roll back to it, before Handle returns.
+	// Handle must release the savepoints that it sets, or roll back to them, before Handle returns.
 	// All events of a batch share tx. A ROLLBACK TO a savepoint of an earlier event undoes all
 	// events handled since. The worker cannot detect this rollback, so these events are lost.
 	Handle(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error

@@ -41,7 +41,7 @@ func Info(ctx context.Context) (d Delivery, ok bool) {
 //
 // Do not close the connection. Close waits for the end of the transaction, and Handle waits for
 // Close, until BatchTimeout ends both. Do not use the transaction inside of conn.Raw either.
-// Raw holds the connection, and each statement of the transaction waits for the connection.
+// Raw holds the connection, and a statement of the transaction waits for the connection.
 func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
 	conn = delivery.Conn(ctx)
 	return conn, conn != nil

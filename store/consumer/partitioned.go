@@ -20,7 +20,7 @@ import (
 // event of that key.
 //
 // Let Handle write only rows of the event's key. If all keys write one row, such as a total,
-// the partitions wait for each other and may deadlock. Keep one such row for each
+// the partitions wait for each other and may deadlock. Keep one such row per
 // [Delivery].Partition, and add the rows up in a view.
 type Partitioned interface {
 	Consumer
@@ -49,7 +49,7 @@ type Key struct {
 }
 
 // ByKey returns a Key whose function is of. Events with the same key stay in order. of must be
-// pure: the same event has the same key, in every process and for ever.
+// pure: the same event has the same key, in all processes and for ever.
 //
 // The name is recorded with the partitions, and must change when of changes. To change of,
 // first deploy Count 1 with the old key, then deploy the other key. The name follows the rules

@@ -14,9 +14,9 @@ import (
 // ReadScoped returns at most r.Limit events of r.Types with r.After < position <= r.UpTo, and
 // how far they reach. The answer comes from one snapshot.
 //
-// ReadScoped needs the index (aggregate_type, global_position). It reads at most r.Limit events
-// of each type in r.Types. Events of other types cost nothing. For many types, it first reads
-// the next events of all types. If these fill the page, it reads no more.
+// ReadScoped needs the index (aggregate_type, global_position). It reads at most r.Limit events per
+// type in r.Types. Events of other types cost nothing. For many types, it first reads the next
+// events of all types. If these fill the page, it reads no more.
 //
 // r must name a type. After must not be negative nor above UpTo. Limit must be above 0.
 func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {

@@ -29,7 +29,7 @@ const positionColumn = "global_position"
 type StoreConfig struct {
 	// Names has the names of the tables. A Store uses those of Events and AggregateHeads.
 	Names store.Names
-	// NotifyChannel is the channel that each append notifies when it commits. Default empty: no
+	// NotifyChannel is the channel that appends notify when they commit. Default empty: no
 	// notification.
 	NotifyChannel string
 	// Logger logs appends and conflicts, at level debug. Default nil: no log.

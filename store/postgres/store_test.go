@@ -82,6 +82,10 @@ func TestBadConfigs(t *testing.T) {
 			_, errs["CountMissing"] = s.CountMissing(t.Context(), tx, 0, 1)
 			_, errs["ReadAggregateStream"] = s.ReadAggregateStream(t.Context(), tx, "Order", "1", nil, nil)
 			_, errs["GetLatestGlobalPosition"] = s.GetLatestGlobalPosition(t.Context(), tx)
+			_, errs["ReadRanges"] = s.ReadRanges(t.Context(), tx, []store.Range{{First: 1, Last: 1}}, 1)
+			_, errs["ReadAges"] = s.ReadAges(t.Context(), tx, []store.Place{{}})
+			_, _, errs["ReadSized"] = s.ReadSized(t.Context(), tx, 0, 1, 1)
+			_, errs["Bind"] = s.Bind(t.Context(), tx, "")
 		})
 		for method, err := range errs {
 			for _, want := range c.want {
