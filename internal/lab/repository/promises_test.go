@@ -1,6 +1,7 @@
 package repository_test
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"path"
@@ -48,13 +49,13 @@ func TestPromisesAreListed(t *testing.T) {
 			}
 		}
 	}
-	if seen < 20 {
+	if seen < 100 {
 		t.Errorf("%d sentences were found: this test does not see them", seen)
 	}
 }
 
 // promisingTexts are the texts whose promises are listed, by file: of Go files the documentation of
-// the package, without its code.
+// the package and the comments of exported names, without their code.
 func promisingTexts(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -69,16 +70,33 @@ func promisingTexts(t *testing.T) map[string]string {
 			t.Fatalf("%s: %v, %v", folder, files, err)
 		}
 		for _, file := range files {
-			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.PackageClauseOnly)
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if parsed.Doc != nil && !strings.HasSuffix(file, "_test.go") {
-				all[filepath.ToSlash(file)] = indented.ReplaceAllString(parsed.Doc.Text(), "")
+			if !strings.HasSuffix(file, "_test.go") {
+				all[filepath.ToSlash(file)] = indented.ReplaceAllString(commentsOfExported(parsed), "")
 			}
 		}
 	}
 	return all
+}
+
+// commentsOfExported are the comments of a file that go doc may show, as paragraphs. Methods of an
+// unexported type are among them: the type may be embedded. What is not exported is removed from file.
+func commentsOfExported(file *ast.File) string {
+	var all []string
+	ast.FileExports(file)
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CommentGroup:
+			all = append(all, n.Text())
+		case *ast.FuncDecl:
+			n.Body = nil
+		}
+		return true
+	})
+	return strings.Join(all, "\n")
 }
 
 // sentences are those of a text, without headings.

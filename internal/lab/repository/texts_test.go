@@ -98,8 +98,9 @@ func TestFilesOfExamples(t *testing.T) {
 
 // documented are the folders of the packages that users import.
 var documented = []string{
-	".", "store", "store/consumer", "store/postgres", "frontier", "coord", "migrations", "ops", "ops/console",
-	"jobs", "jobs/flow", "jobs/schedule", "jobs/table", "observe", "observe/health", "observe/metrics", "workertest",
+	".", "store", "store/consumer", "store/postgres", "store/pgxtx", "frontier", "coord", "migrations", "ops", "ops/console",
+	"jobs", "jobs/flow", "jobs/schedule", "jobs/table", "observe", "observe/health", "observe/metrics",
+	"observe/otel", "observe/prometheus", "workertest",
 }
 
 // Links in comments of the library lead to something exported.
