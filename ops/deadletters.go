@@ -158,8 +158,8 @@ DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_
 // RetryDeadLettersWhere asks for another attempt at dead letters of a consumer, as RetryDeadLetters does
 // for one. It takes the first limit dead letters of the filter, and all others of their
 // aggregates or keys. limit is 1 to 10,000. RetryDeadLettersWhere returns the number of dead
-// letters, and [ErrNoDeadLetter] if the filter selects none. It records one operation per unit,
-// whose detail has the filter and the number.
+// letters, and [ErrNoDeadLetter] if the filter selects none. It records one operation per unit that
+// has some of them, whose detail has the filter and the number.
 func (o *deadLetterOps) RetryDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
 	return o.where(ctx, KindRetry, consumer, f, limit, by, o.sql.retryMany)
 }
@@ -167,8 +167,8 @@ func (o *deadLetterOps) RetryDeadLettersWhere(ctx context.Context, consumer stri
 // DiscardDeadLettersWhere removes the first limit dead letters of a consumer that the filter
 // selects. The consumer will not handle their events. limit is 1 to 10,000. DiscardDeadLettersWhere
 // returns the number of dead letters, and [ErrNoDeadLetter] if the filter selects none. It records
-// one operation per unit, whose detail has the filter, the number and the positions. The dead
-// letters themselves are not kept.
+// one operation per unit that has some of them, whose detail has the filter, the number and the
+// positions. The dead letters themselves are not kept.
 func (o *deadLetterOps) DiscardDeadLettersWhere(ctx context.Context, consumer string, f DeadLetterFilter, limit int, by By) (n int64, err error) {
 	return o.where(ctx, KindDiscard, consumer, f, limit, by, o.sql.discardMany)
 }
