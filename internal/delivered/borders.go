@@ -2,6 +2,7 @@ package delivered
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 
@@ -33,7 +34,10 @@ func Parse(text string) (b Borders, err error) {
 	if text == "[]" {
 		return nil, nil
 	}
-	return b, json.Unmarshal([]byte(text), &b)
+	if err = json.Unmarshal([]byte(text), &b); err != nil {
+		err = fmt.Errorf("%w: the column effects has other JSON than the library writes: restore it, or set it to '[]', and events that are handled again have their effects again", err)
+	}
+	return b, err
 }
 
 // String returns the stored form of the borders.
