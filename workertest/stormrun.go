@@ -254,8 +254,9 @@ func (l *life) prepare(ctx context.Context, t *transaction, f fault) (strike fun
 	}, nil
 }
 
-// direct splits and merges the consumer, and commits the late writers. It returns when the consumer
-// has handled all events.
+// direct splits and merges the consumer, and commits the late writers: of a Partitioned consumer while
+// it is split, since the other events may have been handled before. It returns when the consumer has
+// handled all events.
 func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Duration) error {
 	began, split, awaited := time.Now(), time.Time{}, "the first checkpoint"
 	for n := 0; ; {
@@ -275,7 +276,7 @@ func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Dur
 			_ = operator.Partition(ctx, g.name, partitions[n%len(partitions)], ops.By{Operator: "workertest", Reason: "a storm"}) // the next one follows
 			n++
 		}
-		if len(g.late) > 0 && (c.Position >= g.late[0].first || passed > calm) {
+		if whole := g.parts != nil && len(c.Units) == 0; len(g.late) > 0 && (c.Position >= g.late[0].first && !whole || passed > calm) {
 			if err := g.commitLate(); err != nil {
 				return err
 			}
