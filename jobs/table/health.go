@@ -62,8 +62,11 @@ func (w *Worker) Status() Status {
 	s := w.status
 	s.Running = w.taken
 	w.counts.mu.Unlock()
-	s.ClaimError, s.HeartbeatError = w.failure(observe.ConditionClaim), w.failure(observe.ConditionHeartbeat)
-	s.SettleError, s.ResetError = w.failure(observe.ConditionSettle), w.failure(observe.ConditionReset)
+	s.Refused.Claim, s.LastSuccess.Claim, s.ClaimError = w.shown(observe.ConditionClaim)
+	s.Refused.Heartbeat, s.LastSuccess.Heartbeat, s.HeartbeatError = w.shown(observe.ConditionHeartbeat)
+	s.Refused.Settle, s.LastSuccess.Settle, s.SettleError = w.shown(observe.ConditionSettle)
+	s.Refused.Reset, s.LastSuccess.Reset, s.ResetError = w.shown(observe.ConditionReset)
+	s.LoopError = w.probe().Hanging()
 	s.State = w.state.Load().(observe.State)
 	s.NumHandlers = w.opts.NumHandlers
 	s.Unsettled = w.settler.Unsettled()

@@ -119,6 +119,10 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 				err := w.Live()
 				return err != nil && strings.Contains(err.Error(), c.loop)
 			})
+			s.until("the status to say so", func() bool {
+				err := w.Status().LoopError
+				return err != nil && strings.Contains(err.Error(), c.loop)
+			})
 			s.until("that to be why it is not ready", func() bool { return strings.Contains(reasons(t, w), c.loop) })
 		})
 	}

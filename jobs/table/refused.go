@@ -27,11 +27,12 @@ type conditions struct {
 	mu      sync.Mutex
 	errs    map[observe.Condition]error // errors of whole statements
 	refused map[observe.Condition]*batch.Refused[int64]
+	success map[observe.Condition]time.Time // when statements of a kind last succeeded
 }
 
 func newConditions(table ident.Table, pool *runtime.Pool, observers *runtime.Observers) *conditions {
 	return &conditions{
-		table: table, pool: pool, observers: observers, errs: map[observe.Condition]error{},
+		table: table, pool: pool, observers: observers, errs: map[observe.Condition]error{}, success: map[observe.Condition]time.Time{},
 		refused: map[observe.Condition]*batch.Refused[int64]{observe.ConditionDatabase: {}, observe.ConditionClaim: {}, observe.ConditionHeartbeat: {}, observe.ConditionSettle: {}, observe.ConditionReset: {}},
 	}
 }
@@ -75,6 +76,7 @@ func (c *conditions) outcome(what observe.Condition, err error) {
 	c.mu.Lock()
 	if err == nil {
 		c.refused[what].End()
+		c.success[what] = time.Now()
 	}
 	c.errs[what] = err
 	c.mu.Unlock()
@@ -91,6 +93,16 @@ func (c *conditions) failure(what observe.Condition) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return cmp.Or(c.errs[what], c.refused[what].Err())
+}
+
+// shown returns what a Status shows of statements of a kind.
+func (c *conditions) shown(what observe.Condition) (refused int, success time.Time, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err = c.errs[what]; err == nil {
+		refused, err = c.refused[what].Len(), c.refused[what].Err()
+	}
+	return refused, c.success[what], err
 }
 
 // failing returns why whole statements of a kind fail.

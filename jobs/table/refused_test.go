@@ -118,8 +118,9 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 					return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "16"
 				})
 				s.until("the refusals to show", func() bool {
-					err := w.Status().ClaimError
-					return err != nil && strings.Contains(err.Error(), "claim of job ") && strings.Contains(err.Error(), "mend the row") && strings.Contains(err.Error(), "(and 3 more rows)")
+					st := w.Status()
+					err := st.ClaimError
+					return err != nil && st.Refused.Claim == 4 && strings.Contains(err.Error(), "claim of job ") && strings.Contains(err.Error(), "mend the row") && strings.Contains(err.Error(), "(and 3 more rows)")
 				})
 				s.want("failures", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
 				// A claim that meets only refused rows cannot know whether they are the cause. It
@@ -134,7 +135,9 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 				s.until("all to complete", func() bool {
 					return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "20"
 				})
-				s.until("the trouble to be over", func() bool { return w.Status().ClaimError == nil && slices.Contains(s.notes(), "recovered claim") })
+				s.until("the trouble to be over", func() bool {
+					return w.Status().ClaimError == nil && w.Status().Refused.Claim == 0 && slices.Contains(s.notes(), "recovered claim")
+				})
 			})
 		}
 	}
@@ -192,7 +195,7 @@ func TestRowsWithoutHeartbeats(t *testing.T) {
 				err := w.Status().HeartbeatError
 				return err != nil && strings.Contains(err.Error(), "heartbeat of job ") && strings.Contains(err.Error(), "(and 1 more rows)")
 			})
-			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
+			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 && w.Status().Refused.Heartbeat == 2 })
 			reported := s.notes() // when both are reset, the condition is over
 			s.until("both to be reset", func() bool {
 				return s.text(`SELECT count(*)::text FROM example_jobs WHERE repository_id IN (2, 5) AND num_resets = 1`) == "2"
@@ -231,8 +234,9 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 				return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed' AND num_resets = 1`) == "4"
 			})
 			s.until("the refusals to show", func() bool {
-				err := w.Status().ResetError
-				return err != nil && strings.Contains(err.Error(), "reset of job 2: example_jobs refuses it") && strings.Contains(err.Error(), "(and 1 more rows)")
+				st := w.Status()
+				err := st.ResetError
+				return err != nil && st.Refused.Reset == 2 && strings.Contains(err.Error(), "reset of job 2: example_jobs refuses it") && strings.Contains(err.Error(), "(and 1 more rows)")
 			})
 			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
 			n := slices.DeleteFunc(s.notes(), func(note string) bool { return !strings.HasPrefix(note, "failed reset ") })

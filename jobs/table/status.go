@@ -33,6 +33,13 @@ type Status struct {
 	HeartbeatError error // why heartbeats are not written
 	SettleError    error // why outcomes of jobs are not stored
 	ResetError     error // why jobs of lost workers are not reset
+	LoopError      error // which loop hangs: only a new process helps, see Worker.Live
+	// Refused counts the rows that the table refuses to change while it changes others. The errors
+	// above name them.
+	Refused struct{ Claim, Heartbeat, Settle, Reset int }
+	// LastSuccess is when statements last succeeded, by this process's clock, or the zero time. None
+	// claims while all slots are taken, and none settles while no job ends.
+	LastSuccess struct{ Claim, Heartbeat, Settle, Reset time.Time }
 }
 
 // MarshalJSON writes the fields by name, and errors as their texts.
@@ -44,7 +51,8 @@ func (s Status) MarshalJSON() ([]byte, error) {
 		HeartbeatError string `json:",omitempty"`
 		SettleError    string `json:",omitempty"`
 		ResetError     string `json:",omitempty"`
-	}{fields(s), errtext.Storable(s.ClaimError), errtext.Storable(s.HeartbeatError), errtext.Storable(s.SettleError), errtext.Storable(s.ResetError)})
+		LoopError      string `json:",omitempty"`
+	}{fields(s), errtext.Storable(s.ClaimError), errtext.Storable(s.HeartbeatError), errtext.Storable(s.SettleError), errtext.Storable(s.ResetError), errtext.Storable(s.LoopError)})
 }
 
 // RunningJob is a job that holds a slot of this worker: its PreHandle or its handler runs.

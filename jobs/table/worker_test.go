@@ -241,12 +241,19 @@ func TestStatusAndLogger(t *testing.T) {
 	s.until("one to be ended by its handler", func() bool { return w.Status().Failed == 4 })
 	s.d.Exec(t, `ALTER TABLE example_jobs RENAME TO away`)
 	s.until("the trouble to show", func() bool { st := w.Status(); return st.ClaimError != nil && st.ResetError != nil })
+	away := w.Status()
+	if last := away.LastSuccess; away.Refused.Claim != 0 || away.Refused.Reset != 0 || last.Claim.IsZero() || last.Heartbeat.IsZero() || last.Settle.IsZero() {
+		t.Errorf("while the table is away: refused %+v, last success %+v", away.Refused, last)
+	}
 	text, err := json.Marshal(w.Status())
 	if err != nil || !strings.Contains(string(text), `"ClaimError":"jobs/table: claim rows of`) || !strings.Contains(string(text), `"Failed":4`) {
 		t.Errorf("%s, %v", text, err)
 	}
 	s.d.Exec(t, `ALTER TABLE away RENAME TO example_jobs`)
-	s.until("the trouble to be over", func() bool { st := w.Status(); return st.ClaimError == nil && st.ResetError == nil })
+	s.until("the trouble to be over", func() bool {
+		st := w.Status()
+		return st.ClaimError == nil && st.ResetError == nil && st.LastSuccess.Claim.After(away.LastSuccess.Claim)
+	})
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
