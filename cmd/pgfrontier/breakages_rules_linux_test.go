@@ -127,6 +127,14 @@ var rules = []rule{
 	{"PgfrontierJobsScheduleOverdue", `max by (namespace, job, schedule) (pgfrontier_jobs_schedule_overdue_seconds) > 300`, where("pgfrontier_jobs_schedule_overdue_seconds", above(300))},
 	{"PgfrontierJobsSchedulePaused", `max by (namespace, job, schedule) (pgfrontier_jobs_schedule_paused) == 1`, where("pgfrontier_jobs_schedule_paused", is(1))},
 	{"PgfrontierJobsFlowsUnadvanced", `max by (namespace, job) (pgfrontier_jobs_flows_unadvanced) == 1`, where("pgfrontier_jobs_flows_unadvanced", is(1))},
+	{"PgfrontierJobsTableDown", `pgfrontier_jobs_table_up == 0`, where("pgfrontier_jobs_table_up", is(0))},
+	{"PgfrontierJobsTableNoWorkers", strings.ReplaceAll(strings.ReplaceAll(none, "METRIC", "pgfrontier_jobs_table_up"), "job)", "job, table)"), gone("pgfrontier_jobs_table_up")},
+	{"PgfrontierJobsTableRefused", `max by (namespace, job, table, what) (pgfrontier_jobs_table_refused) > 0`, where("pgfrontier_jobs_table_refused", above(0))},
+	{"PgfrontierJobsTableLostSlots", `max by (namespace, job, table) (pgfrontier_jobs_table_slots{state="lost"}) > 0`, func(now, before []exposed) []string {
+		return slices.DeleteFunc(where("pgfrontier_jobs_table_slots", above(0))(now, before), func(about string) bool { return !strings.HasSuffix(about, "lost") })
+	}},
+	{"PgfrontierJobsTableFailed", `sum by (namespace, job, table) ( increase(pgfrontier_jobs_table_done_total{outcome="failed"}[15m]) > 0 or (pgfrontier_jobs_table_done_total{outcome="failed"} unless pgfrontier_jobs_table_done_total{outcome="failed"} offset 15m) ) > 0`,
+		rises("pgfrontier_jobs_table_done_total", "failed")},
 	{"PgfrontierJobsLeaders", `sum by (namespace, job) (pgfrontier_jobs_worker_leader) != 1`, total("pgfrontier_jobs_worker_leader", isNot(1))},
 }
 

@@ -47,6 +47,7 @@ var (
 	byKind     = []string{"queue", "kind"}
 	bySchedule = []string{"schedule"}
 	byTable    = []string{"table"}
+	byWhat     = []string{"table", "what"}
 
 	quickBounds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	slowBounds  = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600}
@@ -123,12 +124,16 @@ var (
 
 // Of a worker of package jobs/table.
 var (
+	tableUp       = add("jobs.table.up", Gauge, "{state}", byWhat, "1 if it works: worker (runs or drains), loops (none hangs), claim, heartbeat, settle, reset. While worker is 0, there are no other gauges.")
+	tableSuccess  = add("jobs.table.success.age", Gauge, "s", byWhat, "Time since statements last succeeded: claim (none while all slots are taken), heartbeat, settle (none while no run ends), reset.")
+	tableRefused  = add("jobs.table.refused", Gauge, "{job}", byWhat, "Rows that the table refuses to change while it changes others: claim, heartbeat, settle, reset.")
+	tableSlots    = add("jobs.table.slots", Gauge, "{job}", []string{"table", "state"}, "Slots of the worker: free, running, unsettled (the outcome is not stored yet), lost (of abandoned handlers).")
 	tableClaimed  = add("jobs.table.claimed", Counter, "{job}", byTable, "Claimed rows.")
 	tableClaim    = addHistogram("jobs.table.claim.duration", byTable, quickBounds, "Duration of claims that found rows.")
 	tableDone     = add("jobs.table.done", Counter, "{job}", []string{"table", "outcome"}, "Ended runs, by the row's new state: completed, errored (runs again), failed (for good), canceled, queued (given back).")
 	tableLost     = add("jobs.table.lost", Counter, "{job}", byTable, "Runs that lost their row to another worker or a change.")
 	tableDuration = addHistogram("jobs.table.duration", byTable, quickBounds, "Duration of PreHandle and handler.")
-	tableFailures = add("jobs.table.failures", Counter, "{failure}", []string{"table", "what"}, "Failed statements, which are retried, and rows that the table refuses to change: database, claim, heartbeat, settle, reset.")
+	tableFailures = add("jobs.table.failures", Counter, "{failure}", byWhat, "Failed statements, which are retried, and rows that the table refuses to change: database, claim, heartbeat, settle, reset.")
 )
 
 var all []*Metric

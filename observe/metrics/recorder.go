@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -41,8 +42,8 @@ type series struct {
 
 func (s series) attributes() []string { return s.values[:len(s.m.Attributes)] }
 
-// Recorder keeps the metrics of a worker of events, a worker of jobs, or both. Make it with [New].
-// Any number of goroutines may use it. It has no goroutine of its own.
+// Recorder keeps the metrics of a worker of events, a worker of jobs, or both, and of workers
+// of tables. Make it with [New]. Any number of goroutines may use it. It has no goroutine of its own.
 type Recorder struct {
 	histograms Histograms
 	depth      depth
@@ -50,6 +51,7 @@ type Recorder struct {
 	mu       sync.Mutex
 	worker   *worker.Worker
 	jobs     *jobs.Worker
+	tables   map[string]*table.Worker
 	counters map[series]float64
 	open     map[series]func(ctx context.Context, value float64)
 	here     map[string]map[string]bool // consumers and which units of them run here
@@ -60,6 +62,7 @@ type Recorder struct {
 func New(histograms Histograms) *Recorder {
 	return &Recorder{
 		histograms: histograms,
+		tables:     map[string]*table.Worker{},
 		counters:   map[series]float64{},
 		open:       map[series]func(context.Context, float64){},
 		here:       map[string]map[string]bool{},
@@ -85,11 +88,19 @@ func (r *Recorder) WatchJobs(w *jobs.Worker, o *ops.Jobs) {
 	r.depth.of(o)
 }
 
+// WatchTable makes Collect read the Status of a worker of package jobs/table. name is the attribute
+// table, as of TableObserver. A second call with a name replaces the worker.
+func (r *Recorder) WatchTable(name string, w *table.Worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tables[name] = w
+}
+
 // Collect calls sample with all values but the histograms'.
 func (r *Recorder) Collect(ctx context.Context, sample Sample) {
 	r.mu.Lock()
 	r.forget(time.Now())
-	w, j, counted := r.worker, r.jobs, maps.Clone(r.counters)
+	w, j, tables, counted := r.worker, r.jobs, maps.Clone(r.tables), maps.Clone(r.counters)
 	r.mu.Unlock()
 	for s, value := range counted {
 		sample(s.m, value, s.attributes()...)
@@ -103,6 +114,9 @@ func (r *Recorder) Collect(ctx context.Context, sample Sample) {
 		if status.State == observe.StateRunning && status.Leader {
 			r.depth.sample(ctx, sample)
 		}
+	}
+	for name, t := range tables {
+		sampleTable(name, t.Status(), time.Now(), sample)
 	}
 }
 

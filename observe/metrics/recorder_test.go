@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 )
@@ -277,5 +278,44 @@ func TestAll(t *testing.T) {
 				t.Errorf("%s has the attribute %s", m.Name, a)
 			}
 		}
+	}
+}
+
+// A worker of a table is up if it works for most rows. Its slots are free, running, unsettled or lost.
+func TestTables(t *testing.T) {
+	now, bad := time.Now(), errors.New("no")
+	s := table.Status{State: observe.StateRunning, NumHandlers: 10, Running: 7, Overdue: 2, Unsettled: 1, ClaimError: bad, HeartbeatError: bad, ResetError: bad, LoopError: bad}
+	s.Refused.Claim, s.LastSuccess.Claim = 3, now.Add(-time.Minute)
+	got := map[string]float64{}
+	sample := func(m *Metric, value float64, attributes ...string) {
+		got[fmt.Sprint(strings.TrimPrefix(m.Name, "pgfrontier.jobs.table."), attributes)] = value
+	}
+	sampleTable("t", s, now, sample)
+	want := map[string]float64{
+		"up[t worker]": 1, "up[t loops]": 0, "up[t claim]": 1, "up[t heartbeat]": 0, "up[t settle]": 1, "up[t reset]": 0,
+		"refused[t claim]": 3, "refused[t heartbeat]": 0, "refused[t settle]": 0, "refused[t reset]": 0, "success.age[t claim]": 60,
+		"slots[t free]": 3, "slots[t running]": 4, "slots[t unsettled]": 1, "slots[t lost]": 2,
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v\nwant %v", got, want)
+	}
+	clear(got)
+	sampleTable("t", table.Status{State: observe.StateStarting}, now, sample)
+	if fmt.Sprint(got) != "map[up[t worker]:0]" {
+		t.Errorf("while it starts: %v", got)
+	}
+}
+
+// Each table of a program has its own series. A second worker of a name replaces the first.
+func TestWatchTable(t *testing.T) {
+	r := New(noted{})
+	fresh := func() *table.Worker {
+		return table.NewWorker(table.NewStore(nil, table.Options[int]{}), table.Handler[int]{}, table.WorkerOptions{})
+	}
+	r.WatchTable("a", fresh())
+	r.WatchTable("b", fresh())
+	r.WatchTable("b", fresh())
+	if got, want := fmt.Sprint(values(r)), "map[jobs.table.up[a worker]:0 jobs.table.up[b worker]:0]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/observe"
 )
 
@@ -106,6 +107,37 @@ func sampleJobs(s jobs.Status, now time.Time, sample Sample) {
 		sample(jobsPaused, truth(q.Paused), q.Name)
 		sample(jobsUnknown, float64(len(q.UnknownKinds)), q.Name)
 	}
+}
+
+// sampleTable emits the metrics of the Status of a worker of package jobs/table.
+func sampleTable(name string, s table.Status, now time.Time, sample Sample) {
+	up := s.State == observe.StateRunning || s.State == observe.StateDraining
+	sample(tableUp, truth(up), name, "worker")
+	if !up {
+		return
+	}
+	sample(tableUp, truth(s.LoopError == nil), name, "loops")
+	for _, of := range []struct {
+		what    observe.Condition
+		err     error
+		refused int
+		success time.Time
+	}{
+		{observe.ConditionClaim, s.ClaimError, s.Refused.Claim, s.LastSuccess.Claim},
+		{observe.ConditionHeartbeat, s.HeartbeatError, s.Refused.Heartbeat, s.LastSuccess.Heartbeat},
+		{observe.ConditionSettle, s.SettleError, s.Refused.Settle, s.LastSuccess.Settle},
+		{observe.ConditionReset, s.ResetError, s.Refused.Reset, s.LastSuccess.Reset},
+	} {
+		sample(tableUp, truth(of.err == nil || of.refused > 0), name, string(of.what))
+		sample(tableRefused, float64(of.refused), name, string(of.what))
+		if !of.success.IsZero() {
+			sample(tableSuccess, max(now.Sub(of.success), 0).Seconds(), name, string(of.what))
+		}
+	}
+	sample(tableSlots, float64(s.NumHandlers-s.Running), name, "free")
+	sample(tableSlots, float64(max(s.Running-s.Unsettled-s.Overdue, 0)), name, "running")
+	sample(tableSlots, float64(s.Unsettled), name, "unsettled")
+	sample(tableSlots, float64(s.Overdue), name, "lost")
 }
 
 func truth(is bool) float64 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
@@ -20,9 +21,9 @@ import (
 // scope is the instrumentation scope of the metrics and the spans.
 const scope = "github.com/pgfrontier/worker/observe/otel"
 
-// Telemetry is the telemetry of a worker of events, of one of jobs, or of both. Make it
-// with [New]. Two workers of a kind in one process need two, of different MeterProviders:
-// their series would be the same.
+// Telemetry is the telemetry of a worker of events, of one of jobs, or of both, and of
+// workers of tables. Make it with [New]. Two workers of a kind in one process need two, of different
+// MeterProviders: their series would be the same.
 type Telemetry struct {
 	recorder   *metrics.Recorder
 	tracer     trace.Tracer
@@ -110,6 +111,10 @@ func (t *Telemetry) Watch(w *worker.Worker) { t.recorder.Watch(w) }
 // worker. While the worker leads, a collection also reads queues, schedules and flows through o, at
 // most once in ten seconds. If o is nil, it does not.
 func (t *Telemetry) WatchJobs(w *jobs.Worker, o *ops.Jobs) { t.recorder.WatchJobs(w, o) }
+
+// WatchTable makes the metrics show the Status of a worker of package jobs/table. name is the
+// attribute table. A second call with a name replaces the worker.
+func (t *Telemetry) WatchTable(name string, w *table.Worker) { t.recorder.WatchTable(name, w) }
 
 // Options are the options of a worker: an observer and both kinds of middleware. They combine with
 // other options: all observers are called, and middleware is nested, the first outermost.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
@@ -17,9 +18,9 @@ import (
 // jobs asks the database then.
 const collectLimit = 5 * time.Second
 
-// Collector has the metrics of a worker of events, a worker of jobs, or both. Make it with [New]
-// and register it. Two Collectors of a process have the same series: register the second with
-// prometheus.WrapRegistererWith and a label.
+// Collector has the metrics of a worker of events, a worker of jobs, or both, and of workers of
+// tables. Make it with [New] and register it. Two Collectors of a process have the same series:
+// register the second with prometheus.WrapRegistererWith and a label.
 type Collector struct {
 	recorder   *metrics.Recorder
 	histograms histograms
@@ -59,6 +60,10 @@ func (c *Collector) Watch(w *worker.Worker) { c.recorder.Watch(w) }
 // worker. While the worker leads, a collection also reads queues, schedules and flows through o, at
 // most once in ten seconds. If o is nil, it does not.
 func (c *Collector) WatchJobs(w *jobs.Worker, o *ops.Jobs) { c.recorder.WatchJobs(w, o) }
+
+// WatchTable makes the metrics show the Status of a worker of package jobs/table. name is the
+// attribute table. A second call with a name replaces the worker.
+func (c *Collector) WatchTable(name string, w *table.Worker) { c.recorder.WatchTable(name, w) }
 
 // Options are the options of a worker: an observer and both kinds of middleware. They combine with
 // other options: all observers are called, and middleware is nested, the first outermost.

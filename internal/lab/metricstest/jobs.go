@@ -201,16 +201,31 @@ func (p *probe) rows(d *pgtest.Database) {
 		}
 		return nil
 	}}, table.WorkerOptions{NumHandlers: 3, Interval: 20 * time.Millisecond, HeartbeatInterval: 50 * time.Millisecond, Observers: []observe.Observer{p.TableObserver("letters")}})
+	p.WatchTable("letters", w)
+	p.await("before a start", map[string]string{"jobs.table.up{table=letters,what=worker}": "0", "jobs.table.up{table=letters,what=claim}": "none", "jobs.table.slots{table=letters,state=free}": "none"})
 	ctx, cancel := context.WithCancel(context.Background())
 	end := run(p.t, func(context.Context) error { return w.Start(ctx) }, cancel)
 	p.await("rows", map[string]string{
+		"jobs.table.up{table=letters,what=worker}": "1", "jobs.table.up{table=letters,what=loops}": "1", "jobs.table.up{table=letters,what=claim}": "1",
+		"jobs.table.up{table=letters,what=heartbeat}": "1", "jobs.table.up{table=letters,what=settle}": "1", "jobs.table.up{table=letters,what=reset}": "1",
+		"jobs.table.success.age{table=letters,what=claim}": "> 0", "jobs.table.success.age{table=letters,what=heartbeat}": "> 0", "jobs.table.success.age{table=letters,what=settle}": "> 0",
+		"jobs.table.slots{table=letters,state=free}": "2", "jobs.table.slots{table=letters,state=running}": "1", "jobs.table.slots{table=letters,state=unsettled}": "0", "jobs.table.slots{table=letters,state=lost}": "0",
 		"jobs.table.claimed{table=letters}": "4", "jobs.table.claim.duration{table=letters}": "> 0", "jobs.table.duration{table=letters}": "3",
 		"jobs.table.done{table=letters,outcome=completed}": "2", "jobs.table.done{table=letters,outcome=errored}": "1", "jobs.table.lost{table=letters}": "none",
 	})
 	d.Exec(p.t, `DELETE FROM letters WHERE outcome = 'held'`)
 	p.await("a row that was deleted", map[string]string{"jobs.table.lost{table=letters}": "1", "jobs.table.failures{table=letters,what=claim}": "none"})
 	d.Exec(p.t, `ALTER TABLE letters RENAME COLUMN process_after TO later`)
-	p.await("claims of rows that fail", map[string]string{"jobs.table.failures{table=letters,what=claim}": "> 0"})
+	p.await("claims of rows that fail", map[string]string{
+		"jobs.table.failures{table=letters,what=claim}": "> 0", "jobs.table.up{table=letters,what=claim}": "0", "jobs.table.up{table=letters,what=heartbeat}": "1",
+	})
 	d.Exec(p.t, `ALTER TABLE letters RENAME COLUMN later TO process_after`)
+	p.await("claims of rows that succeed", map[string]string{"jobs.table.up{table=letters,what=claim}": "1", "jobs.table.refused{table=letters,what=claim}": "0"})
+	d.Exec(p.t, `ALTER TABLE letters ADD CONSTRAINT no CHECK (outcome <> 'refused' OR state <> 'processing')`)
+	d.Exec(p.t, `INSERT INTO letters (outcome) VALUES ('refused')`)
+	p.await("a row that the table refuses", map[string]string{"jobs.table.refused{table=letters,what=claim}": "1", "jobs.table.refused{table=letters,what=settle}": "0", "jobs.table.up{table=letters,what=claim}": "1"})
+	d.Exec(p.t, `ALTER TABLE letters DROP CONSTRAINT no`)
+	p.await("a row that is mended", map[string]string{"jobs.table.refused{table=letters,what=claim}": "0", "jobs.table.done{table=letters,outcome=completed}": "3"})
 	end()
+	p.await("the end of the worker of rows", map[string]string{"jobs.table.up{table=letters,what=worker}": "0", "jobs.table.up{table=letters,what=claim}": "none", "jobs.table.slots{table=letters,state=free}": "none"})
 }

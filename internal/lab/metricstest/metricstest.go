@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/table"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/observe/metrics"
 	"github.com/pgfrontier/worker/ops"
@@ -26,6 +27,7 @@ type Adapter interface {
 	TableObserver(name string) observe.Observer
 	Watch(w *worker.Worker)
 	WatchJobs(w *jobs.Worker, o *ops.Jobs)
+	WatchTable(name string, w *table.Worker)
 }
 
 // Values are what an adapter brings out, by [Key]. Of a histogram it is how many values

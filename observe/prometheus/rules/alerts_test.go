@@ -15,6 +15,9 @@ const (
 	near = `{namespace="shop",job="w",instance="1",consumer="c",partition="800-bff"}` // likewise, of the same worker
 	also = `{namespace="shop",job="w",instance="2",queue="q"}`
 	tick = `{namespace="shop",job="w",instance="1",schedule="s"}`
+	what = `{namespace="shop",job="w",instance="1",table="t",what="claim"}`
+	lost = `{namespace="shop",job="w",instance="1",table="t",state="lost"}`
+	fail = `{namespace="shop",job="w",instance="1",table="t",outcome="failed"}`
 	runs = `{namespace="shop",job="w",instance="1",queue="q",kind="k",outcome="failed"}`
 )
 
@@ -52,6 +55,8 @@ func healthy() map[string]string {
 		"pgfrontier_jobs_schedule_paused" + tick:                                              "0x60",
 		"pgfrontier_jobs_flows_unadvanced" + one:                                              "0x60",
 		"pgfrontier_jobs_queue_unknown_kinds" + also:                                          "0x60",
+		"pgfrontier_jobs_table_up" + what:                                                     "1x60", "pgfrontier_jobs_table_refused" + what: "0x60",
+		"pgfrontier_jobs_table_slots" + lost: "0x60", "pgfrontier_jobs_table_done_total" + fail: "0x60",
 	}
 }
 
@@ -110,6 +115,15 @@ func TestAlerts(t *testing.T) {
 		{"a schedule was overdue", 2, map[string]string{"pgfrontier_jobs_schedule_overdue_seconds" + tick: "301 0x60"}, ""},
 		{"a schedule is paused", 60, map[string]string{"pgfrontier_jobs_schedule_paused" + tick: "1x61"}, "JobsSchedulePaused s"},
 		{"nobody advances flows", 1, map[string]string{"pgfrontier_jobs_flows_unadvanced" + one: "1x60"}, "JobsFlowsUnadvanced"},
+		{"rows cannot be claimed", 2, map[string]string{"pgfrontier_jobs_table_up" + what: "0x60"}, "JobsTableDown t claim"},
+		{"rows could not be claimed", 3, map[string]string{"pgfrontier_jobs_table_up" + what: "0 0 1x60"}, ""},
+		{"all workers of a table are gone", 14, map[string]string{"pgfrontier_jobs_table_up" + what: "1x5 _x60"}, "JobsTableNoWorkers t"},
+		{"rows are refused", 5, map[string]string{"pgfrontier_jobs_table_refused" + what: "2x60"}, "JobsTableRefused t claim"},
+		{"rows were refused", 60, map[string]string{"pgfrontier_jobs_table_refused" + what: "2x4 0x60"}, ""},
+		{"slots of a table are lost", 5, map[string]string{"pgfrontier_jobs_table_slots" + lost: "1x60"}, "JobsTableLostSlots t"},
+		{"a row fails again", 22, map[string]string{"pgfrontier_jobs_table_done_total" + fail: "7x20 8x60"}, "JobsTableFailed t"},
+		{"a row fails first", 2, map[string]string{"pgfrontier_jobs_table_done_total" + fail: "_ _ 1x60"}, "JobsTableFailed t"},
+		{"a row failed first long ago", 40, map[string]string{"pgfrontier_jobs_table_done_total" + fail: "_ _ 1x60"}, ""},
 		{"nobody leads jobs", 5, map[string]string{"pgfrontier_jobs_worker_leader" + one: "0x60"}, "JobsLeaders"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -81,7 +81,7 @@ func query(t *testing.T, engine *promql.Engine, data database, text string, at t
 // describe names an alert and what it is about.
 func describe(alert string, l labels.Labels) string {
 	text := strings.TrimPrefix(alert, "Pgfrontier")
-	for _, name := range []string{"consumer", "partition", "queue", "kind", "schedule"} {
+	for _, name := range []string{"consumer", "partition", "queue", "kind", "schedule", "table", "what"} {
 		if v := l.Get(name); v != "" {
 			text += " " + v
 		}
