@@ -31,7 +31,7 @@ var small = size{
 	appends: 3, rounds: 2, load: 100 * time.Millisecond,
 	threshold: 300 * time.Millisecond, open: 500 * time.Millisecond,
 	holder: time.Second, pairs: 50, unrelated: 100 * time.Millisecond,
-	history: 3_000, passes: 1,
+	history: 3_000, passes: 1, rebuild: 500 * time.Millisecond,
 	idle: 100 * time.Millisecond,
 	logs: [2]int{1_000, 3_000}, bulk: 2_000, upserts: 300, followers: []int{1, 3}, many: 100 * time.Millisecond,
 	handovers: 1, groups: []int{2, 4}, units: 20, rest: 100 * time.Millisecond, rebalances: 1,

@@ -16,7 +16,8 @@ type size struct {
 	holder    time.Duration // idle-holder: the transaction
 	pairs     int           // idle-holder: appends that commit, and as many that do not
 	unrelated time.Duration // unrelated: the transaction
-	history   int           // scoped: events in the old log
+	history   int           // scoped, rebuild: events in the old log
+	rebuild   time.Duration // rebuild: each part
 	passes    int           // over an old log; the best counts
 	settle    time.Duration // idle: before the measurement
 	idle      time.Duration // idle: the measurement
@@ -46,7 +47,7 @@ var usual = size{
 	appends: 500, rounds: 200, load: 10 * time.Second,
 	threshold: 3 * time.Second, open: 4 * time.Second,
 	holder: 20 * time.Second, pairs: 3_500, unrelated: 10 * time.Second,
-	history: 1_000_000, passes: 2,
+	history: 1_000_000, passes: 2, rebuild: 10 * time.Second,
 	settle: 20 * time.Second, idle: 10 * time.Second,
 	logs: [2]int{100_000, 1_000_000}, bulk: 150_000, upserts: 20_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
 	handovers: 5, groups: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 2,
@@ -58,7 +59,7 @@ var long = size{
 	appends: 1_000, rounds: 400, load: 30 * time.Second,
 	threshold: worker.DefaultConfig().StaleGapThreshold, open: 40 * time.Second,
 	holder: time.Minute, pairs: 10_000, unrelated: time.Minute,
-	history: 1_000_000, passes: 3,
+	history: 1_000_000, passes: 3, rebuild: 20 * time.Second,
 	settle: time.Minute, idle: 30 * time.Second,
 	logs: [2]int{100_000, 10_000_000}, bulk: 300_000, upserts: 40_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
 	handovers: 20, groups: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 5,
