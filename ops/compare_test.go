@@ -37,9 +37,29 @@ func TestCompare(t *testing.T) {
 	if found, err := s.Compare(t.Context(), same); err != nil || len(found.OnlyOld)+len(found.OnlyNew) > 0 {
 		t.Errorf("of the same rows: %+v, %v", found, err)
 	}
+	snapshot := comparison()
+	snapshot.OldRows, snapshot.NewRows = `SELECT current_setting('transaction_isolation') AS level`, `SELECT 'repeatable read' AS level`
+	if found, err := s.Compare(t.Context(), snapshot); err != nil || len(found.OnlyOld)+len(found.OnlyNew) > 0 {
+		t.Errorf("the position and the rows are not of one snapshot: %+v, %v", found, err)
+	}
 	s.Exec(t, `INSERT INTO new SELECT 'more', i FROM generate_series(1, 500) AS i`)
 	if found, err := s.Compare(t.Context(), comparison()); err != nil || len(found.OnlyNew) != 100 || len(found.OnlyOld) != 2 {
 		t.Errorf("%d and %d rows, %v", len(found.OnlyOld), len(found.OnlyNew), err)
+	}
+}
+
+// Of a split consumer, the positions of the units count. The row of the whole stays where it was.
+func TestCompareSplitConsumer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.place(t, 3)
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, split_at, paused_at, paused_by, paused_reason) VALUES ('d', 1, now(), now(), 'partitions', 'split')`)
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d#000-7ff', 3), ('d#800-fff', 3)`)
+	same := comparison()
+	same.OldRows, same.NewRows = `SELECT 1 AS n`, `SELECT 1 AS n`
+	if err := briefly(t, func(ctx context.Context) error { _, err := s.Compare(ctx, same); return err }); err != nil {
+		t.Error(err)
 	}
 }
 

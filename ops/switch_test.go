@@ -244,3 +244,25 @@ func TestSwitchWaits(t *testing.T) {
 		t.Errorf("the effects are %s", got)
 	}
 }
+
+// What both consumers are in doubt of, the new one handles when it appears. What an operator has
+// discarded has no effect, also where the new consumer is still below.
+func TestSwitchOfWhatIsPending(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 5)
+	s.place(t, 5)
+	s.open(t, 3, 3)
+	s.deadLetter(t, 5, "a", 1)
+	if err := errors.Join(s.DiscardDeadLetter(t.Context(), "c", 5, by), s.Shadow(t.Context(), "d", by)); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 4 WHERE consumer_name = 'd'`)
+	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('d', gen_random_uuid(), 3, 3, 1, 'open', 4, 4)`)
+	if err := briefly(t, func(ctx context.Context) error { return s.Switch(ctx, "c", "d", by, nil) }); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.effects(t, "d"); got != liveEffects {
+		t.Errorf("the effects are %s, want %s", got, liveEffects)
+	}
+}
