@@ -11,12 +11,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/refusal"
 )
 
 // refusing is a connector that always fails.
@@ -86,6 +88,20 @@ func TestReachRepeatsStepWithoutAnswer(t *testing.T) {
 	if err := pgdriver.Reach(ended, "test", 0, func(error) { reported++ }, step); !errors.Is(err, context.DeadlineExceeded) || tries != 1 || reported != 0 {
 		t.Errorf("ended: %d tries, %d told, %v", tries, reported, err)
 	}
+}
+
+// The limit of Reach counts from the first try.
+func TestReachGivesUpAfterLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		err := pgdriver.Reach(ctx, "test", time.Minute, func(error) {}, func(context.Context) error { return io.ErrUnexpectedEOF })
+		if waited := time.Since(began); !errors.Is(err, refusal.ErrOutage) || waited < time.Minute || waited > 2*time.Minute {
+			t.Errorf("after %v: %v", waited, err)
+		}
+	})
 }
 
 // Reach repeats a check that a time limit of the role ended, since the limit says nothing about
