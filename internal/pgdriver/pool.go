@@ -73,12 +73,14 @@ func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// withTaken adds to the error of a connection that did not come in time why it may not have come. A
-// pool of database/sql that keeps no connection has them from another pool, see [Pool.FindLender].
+// withTaken adds to the error of a connection that did not come in time why it may not have come. The
+// waits of database/sql and pgxpool end with the context's own error, and a silent server with
+// another. A pool of database/sql that keeps no connection has them from another pool, see
+// [Pool.FindLender].
 func (p Pool) withTaken(err error) error {
 	s := p.Stats()
 	switch {
-	case !errors.Is(err, context.DeadlineExceeded) || s.MaxOpenConnections <= 0:
+	case err != context.DeadlineExceeded || s.MaxOpenConnections <= 0:
 		return err
 	case s.InUse >= s.MaxOpenConnections:
 		return fmt.Errorf("all %d connections of db are taken, raise db.SetMaxOpenConns: %w", s.MaxOpenConnections, err)

@@ -5,11 +5,14 @@ import (
 	"database/sql"
 	"errors"
 	"maps"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -221,5 +224,46 @@ func TestPoolTellsWhyNoConnectionComes(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v, want %q", err, text)
 		}
+	}
+}
+
+// If the server is silent, the error of a new connection names no limit.
+func TestPoolWithASilentServerNamesNoLimit(t *testing.T) {
+	t.Parallel()
+	cfg, err := pgx.ParseConfig(pgtest.Empty(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var silent atomic.Bool
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if silent.Load() {
+			return nil, context.DeadlineExceeded
+		}
+		return dial(ctx, network, address)
+	}
+	db := stdlib.OpenDB(*cfg)
+	defer db.Close()
+	db.SetMaxOpenConns(3)
+	db.SetMaxIdleConns(1)
+	pool := pgdriver.Pool{DB: db}
+	var held []*sql.Conn
+	for range 2 {
+		conn, err := pool.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	for _, conn := range held {
+		_ = conn.Close()
+	}
+	if held[0], err = pool.Conn(t.Context()); err != nil || db.Stats().MaxIdleClosed == 0 || db.Stats().Idle > 0 {
+		t.Fatalf("%v, %+v", err, db.Stats())
+	}
+	defer held[0].Close()
+	silent.Store(true)
+	if _, err = pool.Conn(t.Context()); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "of db") || strings.Contains(err.Error(), "pgxpool") {
+		t.Error(err)
 	}
 }
