@@ -187,11 +187,19 @@ func (r *Refused[K]) Add(id K, err error, now time.Time) (known, ok bool) {
 // End ends a round. It drops the refusals of rows that the round has tried and not refused. A
 // partial round drops only refusals whose retry has long been due.
 func (r *Refused[K]) End() {
-	since := r.began
 	if r.partial {
-		since = since.Add(-forgetAfter)
+		r.Forget(r.began)
+	} else {
+		r.drop(r.began)
 	}
-	maps.DeleteFunc(r.of, func(_ K, one refusal) bool { return !since.Before(one.until) })
+}
+
+// Forget drops refusals whose retry has long been due. Call it if the next round may be far off.
+func (r *Refused[K]) Forget(now time.Time) { r.drop(now.Add(-forgetAfter)) }
+
+// drop drops the refusals whose retry was due at a time.
+func (r *Refused[K]) drop(at time.Time) {
+	maps.DeleteFunc(r.of, func(_ K, one refusal) bool { return !at.Before(one.until) })
 }
 
 // Len returns the number of rows that are set aside.

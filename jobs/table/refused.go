@@ -1,7 +1,6 @@
 package table
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -90,15 +89,18 @@ func (c *conditions) outcome(what observe.Condition, err error) {
 
 // failure returns why statements of a kind fail, or else which rows are refused.
 func (c *conditions) failure(what observe.Condition) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return cmp.Or(c.errs[what], c.refused[what].Err())
+	_, _, err := c.shown(what)
+	return err
 }
 
-// shown returns what a Status shows of statements of a kind.
+// shown returns what a Status shows of statements of a kind. Another worker may settle a row that
+// this one could not, and this one may settle none any more.
 func (c *conditions) shown(what observe.Condition) (refused int, success time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if what == observe.ConditionSettle {
+		c.refused[what].Forget(time.Now())
+	}
 	if err = c.errs[what]; err == nil {
 		refused, err = c.refused[what].Len(), c.refused[what].Err()
 	}

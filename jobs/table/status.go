@@ -35,10 +35,10 @@ type Status struct {
 	ResetError     error // why jobs of lost workers are not reset
 	LoopError      error // which loop hangs: only a new process helps, see Worker.Live
 	// Refused counts the rows that the table refuses to change while it changes others. The errors
-	// above name them.
+	// above name them. A row of Settle counts for a minute or two, or until a later settle succeeds.
 	Refused struct{ Claim, Heartbeat, Settle, Reset int }
-	// LastSuccess is when statements last succeeded, by this process's clock, or the zero time. None
-	// claims while all slots are taken, and none settles while no job ends.
+	// LastSuccess is when statements last succeeded, by this process's clock, or the zero time. No
+	// statement claims while all slots are taken, and none settles while no job ends.
 	LastSuccess struct{ Claim, Heartbeat, Settle, Reset time.Time }
 }
 
