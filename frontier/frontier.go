@@ -114,7 +114,8 @@ func (f *Frontier) Err() error {
 	return nil
 }
 
-// LastRead returns when Run last read the log: when that statement began, or the zero time.
+// LastRead returns when the latest statement of Run that read the log or the locks began, or the zero
+// time.
 func (f *Frontier) LastRead() time.Time {
 	f.heartbeat.mu.Lock()
 	defer f.heartbeat.mu.Unlock()

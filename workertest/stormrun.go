@@ -254,9 +254,9 @@ func (l *life) prepare(ctx context.Context, t *transaction, f fault) (strike fun
 	}, nil
 }
 
-// direct splits and merges the consumer, and commits the late writers: of a Partitioned consumer while
-// it is split, since the other events may have been handled before. It returns when the consumer has
-// handled all events.
+// direct splits and merges the consumer, and commits the late writers. It commits those of a
+// Partitioned consumer while the consumer is split: on a quick machine, no other event is left for the
+// parts. It returns when the consumer has handled all events.
 func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Duration) error {
 	began, split, awaited := time.Now(), time.Time{}, "the first checkpoint"
 	for n := 0; ; {

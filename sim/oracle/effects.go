@@ -65,8 +65,8 @@ func whole(name string) string {
 	return consumer
 }
 
-// onceOver checks that each event has its effects once over all versions. What an operator let one
-// of them leave out may have none.
+// onceOver checks that an event has its effects once over all versions. An event that an operator let
+// one of the versions leave out may have none.
 func (f *Finding) onceOver(e *history.Evidence, versions map[string]bool, broken map[batch]bool) {
 	acted, unsure := map[int64][]history.Entry{}, map[int64]bool{}
 	for _, x := range e.Ledger {
@@ -95,9 +95,9 @@ func (f *Finding) onceOver(e *history.Evidence, versions map[string]bool, broken
 		by := acted[event.Position]
 		f.check(unsure[event.Position] || len(by) == 1 || len(by) == 0 && leftOut, func() string {
 			if len(by) == 0 {
-				return fmt.Sprintf("%v was given to no version of its consumer but as a replay", event)
+				return fmt.Sprintf("no version of its consumer was given %v, other than as a replay", event)
 			}
-			return fmt.Sprintf("%s was given %v in transaction %s, then %s in transaction %s, none of both as a replay%s",
+			return fmt.Sprintf("%s was given %v in transaction %s, then %s in transaction %s, neither time as a replay%s",
 				by[0].Consumer, event, by[0].Batch, by[1].Consumer, by[1].Batch, see(e, by[0].Consumer, event.Position))
 		})
 	}
