@@ -87,8 +87,8 @@ func TestPartitionsAreChecked(t *testing.T) {
 		calls++
 		return fmt.Sprint(calls)
 	})}
-	if err := workertest.Handle(t.Context(), d.DB, c, given, nil); err == nil || !strings.Contains(err.Error(), "calls") {
-		t.Errorf("a key that is not pure: %v", err)
+	if err := workertest.Handle(t.Context(), d.DB, c, given, nil); err == nil || !strings.Contains(err.Error(), "calls") || calls != 2 {
+		t.Errorf("a key that is not pure, called %d times: %v", calls, err)
 	}
 	c.demand.Key = consumer.ByKey("id", func(e store.PersistedEvent) string { return e.AggregateID })
 	if err := workertest.Handle(t.Context(), d.DB, c, given, nil); err != nil {
