@@ -195,6 +195,44 @@ func TestDeployment(t *testing.T) {
 	if err != nil || lines(all) != differ {
 		t.Errorf("%v, %s\nwant\n%s", err, lines(all), differ)
 	}
+	gone := reported(8, "Order", "Invoice")
+	gone.HeartbeatAge = time.Hour
+	all, err = alarms.Find(t.Context(), d.DB, store.Names{}, []ops.Consumer{{Name: "c"}}, []ops.Worker{reported(7, "Order"), gone}, place)
+	if err != nil || len(all) > 0 {
+		t.Errorf("beside a dead worker of another build: %v, %s", err, lines(all))
+	}
+}
+
+// A server keeps connections for superusers and for roles that are granted them. Workers get none
+// of these.
+func TestServerIsFull(t *testing.T) {
+	t.Parallel()
+	settings := map[string]string{"max_connections": "9", "superuser_reserved_connections": "5"}
+	var version int
+	if err := pgtest.New(t).DB.QueryRowContext(t.Context(), `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	if version >= 160000 {
+		settings = map[string]string{"max_connections": "9", "superuser_reserved_connections": "3", "reserved_connections": "2"}
+	}
+	db, err := sql.Open("pgx", pgtest.OwnServer(t, settings).URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	for range 3 {
+		if got := find(t, db, ""); got != "" {
+			t.Fatalf("with free connections:\n%s", got)
+		}
+		held, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = held.Close() }()
+	}
+	if got, want := find(t, db, ""), "server: the connection limit of the server is reached: 4 sessions of 4\n"; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
 }
 
 // If there are no tables of jobs, or the role may not read them, there are no alarms about
