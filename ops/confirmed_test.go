@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -100,6 +102,21 @@ func TestWorkersAbility(t *testing.T) {
 	}
 	if want := "[a b] false [a b] false [] false [b] false [a b] false [] true "; err != nil || text != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
+	}
+}
+
+// A worker that its own Stop drains already is not drained again.
+func TestDrainWorkerThatStops(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	id := uuid.New()
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, draining) VALUES ($1, now(), true)`, id)
+	if err := s.DrainWorker(t.Context(), id, by); !errors.Is(err, ops.ErrUnchanged) || s.count(t, `SELECT count(drain_requested_at) FROM worker_nodes`) != 0 {
+		t.Errorf("of a worker that stops: %v", err)
+	}
+	s.Exec(t, `UPDATE worker_nodes SET draining = false`)
+	if err := s.DrainWorker(t.Context(), id, by); err != nil || s.count(t, `SELECT count(drain_requested_at) FROM worker_nodes`) != 1 {
+		t.Errorf("of one that runs: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/ops"
@@ -92,6 +93,36 @@ func TestRetryAllAtOnce(t *testing.T) {
 	all.Wait()
 	if n := value[int64](t, s, `SELECT count(*) FROM jobs`); n != 30 {
 		t.Errorf("30 jobs were retried as %d", n)
+	}
+}
+
+// DiscardAll passes over a job that another transaction deletes at the same time.
+func TestDiscardAllAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newJobsSite(t)
+	kept, gone := s.add(t, jobs.StateFailed), s.add(t, jobs.StateFailed)
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `DELETE FROM jobs_history WHERE id = $1`, gone); err != nil {
+		t.Fatal(err)
+	}
+	discarded := make(chan []int64, 1)
+	go func() {
+		ids, err := s.DiscardAll(t.Context(), ops.JobFilter{Queue: "slow"}, 10, by)
+		if err != nil {
+			t.Error(err)
+		}
+		discarded <- ids
+	}()
+	pgtest.AwaitBlocked(t, s.DB)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if ids := <-discarded; !slices.Equal(ids, []int64{kept}) {
+		t.Errorf("discarded %v, want %d", ids, kept)
 	}
 }
 
