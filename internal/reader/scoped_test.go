@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/bounded"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -91,6 +92,37 @@ func TestScopedPageWithoutAnEnd(t *testing.T) {
 	r := readerOf(emptyPages{}, "A")
 	if p, err := r.Read(t.Context(), nil, &frontier.Value{Safe: 9}, Place{Position: 5, Limit: 10, Bound: Unbounded}); err == nil {
 		t.Errorf("Read returned %+v", p)
+	}
+}
+
+// heavyLog has events of a size at each position. It ignores MaxBytes, and records the limits.
+type heavyLog struct {
+	store.Log
+	store.ScopedReader
+	size  int
+	asked []int
+}
+
+func (l *heavyLog) ReadScoped(_ context.Context, _ store.Querier, r store.ScopedRange) (p store.ScopedPage, _ error) {
+	l.asked = append(l.asked, r.Limit)
+	for p.Through = r.After; len(p.Events) < min(r.Limit, 10); {
+		p.Through++
+		p.Events = append(p.Events, store.PersistedEvent{GlobalPosition: p.Through, Payload: make([]byte, l.size)})
+	}
+	return p, nil
+}
+
+// A statement of a scoped consumer reads few events ahead, and fewer after large events.
+func TestScopedReadsAreBounded(t *testing.T) {
+	log := &heavyLog{size: bounded.MaxBytes / 4}
+	r := readerOf(log, "A")
+	for range 2 {
+		if _, err := r.readScoped(t.Context(), nil, &frontier.Value{Safe: 9_000}, span{upTo: 9_000}, 9_000, 100, 50, bounded.MaxBytes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []int{scopedEventsAhead, 4}; !slices.Equal(log.asked, want) {
+		t.Errorf("the statements have the limits %v, want %v", log.asked, want)
 	}
 }
 
