@@ -195,6 +195,27 @@ func TestPoolPassesOverDeadConnections(t *testing.T) {
 	}
 }
 
+// A pool that keeps idle connections has them of its own.
+func TestPoolWithIdleConnectionsHasNoLender(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t).OpenMode(t, pgx.QueryExecModeExec)
+	db.SetMaxOpenConns(5)
+	db.SetMaxIdleConns(1)
+	one, err := db.Conn(t.Context())
+	two, also := db.Conn(t.Context())
+	if err := errors.Join(err, also); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(one.Close(), two.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	if _, err := (pgdriver.Pool{DB: db}).Conn(ended); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "pgxtx.DB") {
+		t.Error(err)
+	}
+}
+
 // The error of a connection that did not come in time says what kept it.
 func TestPoolTellsWhyNoConnectionComes(t *testing.T) {
 	t.Parallel()
