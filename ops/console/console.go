@@ -28,6 +28,7 @@ type Options struct {
 const (
 	nameLimit   = time.Second      // the bound of the read of the database's name; without an answer, pages show no name
 	changeLimit = 15 * time.Second // the bound of a change, which also waits for a batch in flight
+	switchLimit = 5 * time.Second  // the bound of a switch, which holds the shadow for most of it
 	maxBody     = 64 << 10         // bytes of a form
 	perPage     = 50
 )

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -257,7 +259,7 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) erro
 	case ops.KindShadow:
 		return o.Shadow(ctx, a.To, by)
 	case ops.KindSwitch:
-		return o.Switch(ctx, a.To, a.Name, by, nil)
+		return a.switchTo(ctx, o, by)
 	case ops.KindRetire:
 		return o.Retire(ctx, a.Name, by)
 	case ops.KindPartition:
@@ -266,6 +268,18 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) erro
 		return a.onLetters(ctx, o, by)
 	}
 	return a.unknown()
+}
+
+// switchTo gives the consumer the effects of the other. If the time is over before the other has
+// handled what it must, the error of Switch says that, and not that the time is over.
+func (a change) switchTo(ctx context.Context, o *ops.Operator, by ops.By) error {
+	ctx, cancel := context.WithTimeout(ctx, switchLimit)
+	defer cancel()
+	err := o.Switch(ctx, a.To, a.Name, by, nil)
+	if ctx.Err() != nil && err != nil && !isAny(err, ctx.Err()) && pgdriver.SQLState(err) == "" && !errors.As(err, new(*ops.UnknownOutcomeError)) {
+		return &refusal{http.StatusConflict, "Nothing was changed. " + err.Error()}
+	}
+	return err
 }
 
 // onLetters retries or discards one dead letter, or those of the filter.

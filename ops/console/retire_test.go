@@ -119,6 +119,13 @@ func TestShadowAndSwitch(t *testing.T) {
 		}
 	}
 	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusConflict)
+
+	s.append(t, happened(3)...)
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 3 WHERE consumer_name = 'c'`) // d is at 1
+	form = with(s.get(t, "consumer?name=c").hidden(t, `value="switch"`), "reason", "r", "to", "d")
+	if got := s.do(t, http.MethodPost, "change", form).expect(t, http.StatusConflict); !strings.Contains(got.body, "has passed position 3 without its effect") || strings.Contains(got.body, "deadline") {
+		t.Errorf("a switch to a shadow that is ahead: %s", got.body)
+	}
 }
 
 // A schedule is forgotten without its name: a program that has it brings it back.
