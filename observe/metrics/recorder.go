@@ -116,7 +116,9 @@ func (r *Recorder) Collect(ctx context.Context, sample Sample) {
 		}
 	}
 	for name, t := range tables {
-		sampleTable(name, t.Status(), time.Now(), sample)
+		if t != nil {
+			sampleTable(name, t.Status(), time.Now(), sample)
+		}
 	}
 }
 

@@ -315,6 +315,7 @@ func TestWatchTable(t *testing.T) {
 	r.WatchTable("a", fresh())
 	r.WatchTable("b", fresh())
 	r.WatchTable("b", fresh())
+	r.WatchTable("none", nil)
 	if got, want := fmt.Sprint(values(r)), "map[jobs.table.up[a worker]:0 jobs.table.up[b worker]:0]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
