@@ -133,7 +133,7 @@ func (c *Client) start(ctx context.Context, on jobs.Querier, name string, s shap
 	for range keyTries {
 		err = on.QueryRowContext(ctx, c.sql.start, string(steps), name, s.version, s.record, key).Scan(&started.Run)
 		if pgdriver.SQLState(err) == pgdriver.CheckViolation {
-			err = fmt.Errorf("%w: the ID of a run is below 2^33: when runs with low IDs have been deleted, restart the sequence of %s below those IDs", err, c.core.Tables.FlowRuns)
+			err = fmt.Errorf("%w: the ID of a run is below 2^33: restart the sequence of %s, once runs with low IDs have been deleted", err, c.core.Tables.FlowRuns)
 		}
 		if err == nil || !errors.Is(err, sql.ErrNoRows) {
 			return started, err

@@ -103,6 +103,6 @@
 //	jobs_flow_steps  their steps, and the jobs of lists; finished runs stay for WithRetention
 //	jobs_flow_sweep  which worker sweeps next
 //
-// The Meta of a step's job names the run and the step. The ID of a run is below 2^33: a sequence that
-// has reached it is restarted below the runs that are kept.
+// The Meta of a step's job names the run and the step. The ID of a run is below 2^33. Restart a
+// sequence that has come that far, once runs with low IDs have been deleted.
 package flow
