@@ -139,10 +139,14 @@ func reasons(s observe.Status, maxAge, heartbeatTimeout time.Duration) (all []er
 	}
 	if s.SafeStill > maxAge {
 		err := fmt.Errorf("consumers may read up to position %d for %v, while the head of the log is %d", s.Safe, s.SafeStill.Round(time.Second), s.Head)
-		for _, b := range s.Blocked {
+		blocked := s.Blocked
+		if s.FrontierError != nil {
+			blocked = nil // they may have ended since LastRead, and their pids may be others'
+		}
+		for _, b := range blocked {
 			err = fmt.Errorf("%w; %s", err, b.Remedy())
 		}
-		if len(s.Blocked) == 0 {
+		if len(blocked) == 0 {
 			err = fmt.Errorf("%w; no transaction is known to hold them back: see FrontierError and the log", err)
 		}
 		all = append(all, err)

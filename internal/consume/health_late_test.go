@@ -44,6 +44,19 @@ func TestReadyNamesLatestConsumers(t *testing.T) {
 	}
 }
 
+// Ready names the transactions that hold consumers back, but not while their list is an old one: the
+// sessions may be others by now.
+func TestReadyNamesNoOldBlockers(t *testing.T) {
+	s := observe.Status{State: observe.StateRunning, LastHeartbeat: time.Now(), SafeStill: time.Hour, Blocked: []observe.BlockingTransaction{{PID: 4711}}}
+	for _, err := range []error{nil, errors.New("the log cannot be read")} {
+		s.FrontierError = err
+		all := reasons(s, time.Minute, time.Hour)
+		if last := all[len(all)-1].Error(); strings.Contains(last, "4711") != (err == nil) || strings.Contains(last, "see FrontierError") != (err != nil) {
+			t.Errorf("with the error %v of the frontier: %v", err, all)
+		}
+	}
+}
+
 // A loop may pause as long as its options allow. It counts as hanging some time later.
 func TestPauseIsNotAHang(t *testing.T) {
 	w := &health{
