@@ -131,7 +131,11 @@ const blockedShown = 3
 // reportWaitToBegin reports that a consumer waits to begin at the head. It notifies the
 // observers once.
 func (p *placer) reportWaitToBegin(u *unit, head int64, first bool) {
-	err := errWaitsToBegin{u.name, head, p.frontier.Blocked()}
+	blocked := p.frontier.Blocked()
+	if p.frontier.Err() != nil {
+		blocked = nil // they may have ended since the last read, and their pids may be others'
+	}
+	err := errWaitsToBegin{u.name, head, blocked}
 	u.status.setError(err)
 	p.observers.Begin(runtime.Subject{Condition: observe.ConditionStart, Consumer: u.name}, err)
 	if first {
