@@ -134,3 +134,25 @@ func TestScanThatBlocks(t *testing.T) {
 		t.Errorf("noted %q", n)
 	}
 }
+
+// A hook that allows a claim after the stop began has come too late.
+func TestStopDuringPreDequeue(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	asked := make(chan struct{})
+	s.h.PreDequeue = func(ctx context.Context) (bool, table.Condition, error) {
+		close(asked)
+		<-ctx.Done()
+		return true, table.Condition{}, nil
+	}
+	id := s.add("")
+	w := s.worker(s.d.DB, func(*table.WorkerOptions) {})
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(context.WithoutCancel(t.Context())) }()
+	<-asked
+	w.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	s.want("the row", "queued", `SELECT state FROM example_jobs WHERE id = $1`, id)
+}

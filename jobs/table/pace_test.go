@@ -1,7 +1,13 @@
 package table
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"io"
+	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -38,6 +44,33 @@ func TestPauseDoublesWhileNothingIsFound(t *testing.T) {
 					t.Fatalf("after the end of a job the next look is in %v, want %v at most", p.pollAt.Sub(now), first)
 				}
 			}
+		}
+	})
+}
+
+// away is a database that refuses each connection, and counts them.
+type away struct{ tries int }
+
+func (a *away) Connect(context.Context) (driver.Conn, error) {
+	a.tries++
+	return nil, io.ErrUnexpectedEOF
+}
+
+func (*away) Driver() driver.Driver { return nil }
+
+// A heartbeat that fails is tried again long before the next is due, or the jobs would seem lost.
+func TestFailedHeartbeatIsRetriedSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var server away
+		db := sql.OpenDB(&server)
+		defer db.Close()
+		const interval = time.Hour
+		w := NewWorker(NewStore(db, Options[int]{}), Handler[int]{}, WorkerOptions{HeartbeatInterval: interval, Logger: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithTimeout(t.Context(), interval+time.Minute)
+		defer cancel()
+		if w.heart.run(ctx); server.tries < 5 {
+			t.Errorf("in the minute after a heartbeat has failed it was tried %d times", server.tries)
 		}
 	})
 }
