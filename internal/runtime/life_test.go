@@ -119,3 +119,19 @@ func TestDrainedLifeStays(t *testing.T) {
 		t.Errorf("states %v, want %v", d.states, want)
 	}
 }
+
+// A drained worker that fails does not stay: Start returns the error.
+func TestDrainedLifeThatFails(t *testing.T) {
+	d := newDiary()
+	enter := d.Entered
+	d.Entered = func(s observe.State) {
+		if enter(s); s == observe.StateDrained {
+			d.Ask()
+		}
+	}
+	d.Life.Stop.Drain()
+	err := d.Start(t.Context(), begun, func(*runtime.Phases) error { return errFirst }, func(*runtime.Phases, error) {})
+	if !errors.Is(err, errFirst) || slices.Contains(d.states, observe.StateDrained) {
+		t.Errorf("Start returns %v, states %v", err, d.states)
+	}
+}
