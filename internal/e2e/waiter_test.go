@@ -64,6 +64,11 @@ func TestWaiter(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	quiet := d.OpenSet(t, "role", role)
+	w = worker.NewWaiter(quiet)
+	if err := w.WaitFor(t.Context(), "c", 12); !errors.Is(err, worker.ErrDeadLettered) || quiet.Stats().OpenConnections == 0 {
+		t.Errorf("%v; %d connections are kept", err, quiet.Stats().OpenConnections)
+	}
 	// Until the error says what was seen: it says nothing if the time is over before.
 	await(t, "the position in the error", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
