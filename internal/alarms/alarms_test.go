@@ -187,6 +187,20 @@ func TestDeployment(t *testing.T) {
 	if got := find(t, d.OpenSet(t, "default_transaction_read_only", "on"), ""); got != "" {
 		t.Errorf("to a session that only reads:\n%s", got)
 	}
+	reads := "reads_" + role
+	d.Exec(t, `CREATE ROLE `+reads+` LOGIN PASSWORD 'b'; GRANT SELECT ON ALL TABLES IN SCHEMA public TO `+reads)
+	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+reads+`; DROP ROLE `+reads) })
+	d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER ROLE `+reads+` IN DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	scheme, rest, _ := strings.Cut(d.URL, "://")
+	_, address, _ := strings.Cut(rest, "@")
+	reader, err := sql.Open("pgx", scheme+"://"+reads+":b@"+address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reader.Close() })
+	if got := find(t, reader, ""); got != "" {
+		t.Errorf("to a role that only reads:\n%s", got)
+	}
 	reported := func(pid int, types ...string) ops.Worker {
 		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Able: []string{"c"}, Demands: map[string]ops.Demand{}, Scopes: map[string]ops.Scope{"c": {Types: types}}}
 	}
