@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
@@ -59,4 +60,17 @@ func TestAgeOfAHandledEventEnds(t *testing.T) {
 	u.status.recordOldest(oldest{store.Waiting{Position: 8, Age: 2 * time.Hour}, time.Now()})
 	expect(7, false, 0) // a read of an older head
 	expect(8, true, 2*time.Hour)
+}
+
+// While a batch waits or its handler is overdue, the status names the event in hand, or else the one
+// at which the consumer is stuck.
+func TestStuckWhileABatchGoesOn(t *testing.T) {
+	var u unitStatus
+	for _, c := range []struct{ inHand, stuck, want int64 }{{7, 0, 7}, {7, 5, 7}, {0, 5, 5}} {
+		u.change(func(s *observe.ConsumerStatus) { s.Stuck = c.stuck })
+		u.setOngoing(ErrHandlerOverdue, c.inHand)
+		if s := u.snapshot(nil, nil); s.Stuck != c.want || s.LastError != ErrHandlerOverdue {
+			t.Errorf("%+v: stuck at %d, %v", c, s.Stuck, s.LastError)
+		}
+	}
 }
