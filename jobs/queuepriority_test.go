@@ -3,6 +3,7 @@ package jobs_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -107,5 +108,31 @@ func TestClaimBatch(t *testing.T) {
 	}
 	if fmt.Sprint(s.notes()[0]) != "3" {
 		t.Errorf("the first claim took %s jobs of 30, its batch is 3", s.notes()[0])
+	}
+}
+
+// large are arguments of any size.
+type large struct{ Text string }
+
+func (large) Kind() string { return "large" }
+
+// After large jobs a claim takes fewer, since it holds the arguments of all in memory.
+func TestClaimAfterLargeJobs(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[large]) error { return nil })
+	claimed := make(chan int, 100)
+	s.run(jobs.WithQueue("default", 60), jobs.WithObserver(observe.On(func(c observe.JobsClaimed) { claimed <- c.Jobs })))
+	s.ended(s.add(large{strings.Repeat("x", jobs.MaxArgs-100)}))
+	<-claimed
+	var entries []jobs.EnqueueParams
+	for range 40 {
+		entries = append(entries, jobs.EnqueueParams{Args: large{}})
+	}
+	if _, err := s.EnqueueMany(t.Context(), nil, entries); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-claimed; n != 32 {
+		t.Errorf("a claim took %d jobs of 40, want 32", n)
 	}
 }
