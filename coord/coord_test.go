@@ -268,6 +268,31 @@ func TestRegisterRemovesDeadWorkers(t *testing.T) {
 	}
 }
 
+// A worker that fails is recorded as failed, also if an operator has asked it to drain.
+func TestHowAWorkerStopped(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, w := range []struct {
+		drain, failed bool
+		how           string
+	}{{false, false, "stopped"}, {true, false, "drained"}, {false, true, "failed"}, {true, true, "failed"}} {
+		cfg := config(d.DB, six...)
+		c := New(cfg)
+		if err := c.Register(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if w.drain {
+			mustExec(t, d.DB, `UPDATE worker_nodes SET drain_requested_at = clock_timestamp() WHERE worker_id = $1`, cfg.ID)
+		}
+		if err := c.Leave(t.Context(), w.failed); err != nil {
+			t.Fatal(err)
+		}
+		if how := scan[string](t, d.DB, `SELECT how FROM consumer_past_workers WHERE worker_id = $1`, cfg.ID); how != w.how {
+			t.Errorf("%+v: recorded as %s", w, how)
+		}
+	}
+}
+
 // A removal of rows that times out does not keep a worker from registering.
 func TestRegisterSurvivesASlowRemoval(t *testing.T) {
 	t.Parallel()
