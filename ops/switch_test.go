@@ -153,6 +153,7 @@ func TestSwitchIsRefused(t *testing.T) {
 		"two shadows":       {fault: shadow + `'c'`, from: "c", to: "d", says: `"c" is a shadow, too`, err: ops.ErrInvalid},
 		"a dead letter":     {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1)`, from: "c", to: "d", says: `dead letter at position 2`, err: ops.ErrInvalid},
 		"a retry":           {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1, now())`, from: "c", to: "d", says: `passed position 2`},
+		"a replay":          {fault: `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, replay) VALUES ('c', 2, 'Order', 'a', gen_random_uuid(), 'x', 1, true)`, from: "c", to: "d", says: `passed position 2`},
 		"another key":       {fault: `UPDATE consumer_checkpoints SET effects = '[{"first": 0, "last": 2047, "after": 5}, {"first": 2048, "last": 4095, "after": 7}]' WHERE consumer_name = 'c'; INSERT INTO worker_nodes (worker_id, partitions) VALUES (gen_random_uuid(), '{"d": {"key": "customer"}}')`, from: "c", to: "d", says: "another key"},
 		"a swallowed error": {from: "c", to: "d", within: func(ctx context.Context, tx *sql.Tx) error {
 			_, _ = tx.ExecContext(ctx, `SELECT FROM nowhere`)
