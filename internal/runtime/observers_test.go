@@ -67,7 +67,8 @@ func TestUnloggedWarningsGoToSlogDefault(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	o.Notify(observe.ConsumerStarted{})
 	o.Notify(observe.FrontierFailed{Err: errors.New("gone")})
-	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "gone") {
+	o.Notify(observe.UnknownKinds{Queue: "q", Kinds: []string{"odd"}})
+	if strings.Count(log.String(), "\n") != 2 || !strings.Contains(log.String(), "gone") || !strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("slog.Default has %q", log.String())
 	}
 }
