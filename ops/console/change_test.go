@@ -178,6 +178,15 @@ func TestMoved(t *testing.T) {
 	}
 }
 
+// A consumer that moves between the preview and the pause is paused.
+func TestPauseOfOneThatRuns(t *testing.T) {
+	t.Parallel()
+	s := stuck(t, console.Options{Access: operators})
+	confirm := s.preview(t, with(s.get(t, "consumer?name=c").hidden(t, `value="pause"`), "reason", "r"))
+	s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1, last_position = last_position + 1`) // as a batch does
+	s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther)
+}
+
 // A log that goes on between the preview and the change does not change a reset forward.
 func TestResetWhileTheLogGoesOn(t *testing.T) {
 	t.Parallel()
