@@ -48,7 +48,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Of a split consumer, the positions of the units count. The row of the whole stays where it was.
+// Of a split consumer, the positions of the units count. The row of the whole stays where it was. An
+// event that was delivered late is handled.
 func TestCompareSplitConsumer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -56,6 +57,7 @@ func TestCompareSplitConsumer(t *testing.T) {
 	s.place(t, 3)
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, split_at, paused_at, paused_by, paused_reason) VALUES ('d', 1, now(), now(), 'partitions', 'split')`)
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d#000-7ff', 3), ('d#800-fff', 3)`)
+	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, closed_at) VALUES ('c', gen_random_uuid(), 2, 2, 1, 'late', 3, 3, now())`) // delivered since
 	same := comparison()
 	same.OldRows, same.NewRows = `SELECT 1 AS n`, `SELECT 1 AS n`
 	if err := briefly(t, func(ctx context.Context) error { _, err := s.Compare(ctx, same); return err }); err != nil {
