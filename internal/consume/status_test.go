@@ -62,13 +62,13 @@ func TestAgeOfAHandledEventEnds(t *testing.T) {
 	expect(8, true, 2*time.Hour)
 }
 
-// While a batch waits or its handler is overdue, the status names the event in hand, or else the one
+// While a batch waits or its handler is overdue, the status names the event in flight, or else the one
 // at which the consumer is stuck.
 func TestStuckWhileABatchGoesOn(t *testing.T) {
 	var u unitStatus
-	for _, c := range []struct{ inHand, stuck, want int64 }{{7, 0, 7}, {7, 5, 7}, {0, 5, 5}} {
+	for _, c := range []struct{ inFlight, stuck, want int64 }{{7, 0, 7}, {7, 5, 7}, {0, 5, 5}} {
 		u.change(func(s *observe.ConsumerStatus) { s.Stuck = c.stuck })
-		u.setOngoing(ErrHandlerOverdue, c.inHand)
+		u.setOngoing(ErrHandlerOverdue, c.inFlight)
 		if s := u.snapshot(nil, nil); s.Stuck != c.want || s.LastError != ErrHandlerOverdue {
 			t.Errorf("%+v: stuck at %d, %v", c, s.Stuck, s.LastError)
 		}
