@@ -24,8 +24,7 @@ type versionOps struct{ *consumerCore }
 // handles all events, and [consumer.Delivery] has Replay and Shadow set for each: effects outside of
 // its tables are those of another consumer, until [Operator.Switch]. [jobs.Client.EnqueueFor]
 // enqueues nothing. So the next version of a projection, under another name, builds its tables beside
-// the version that is in use. While it catches up, it pauses after a full batch for as long as the batch
-// took, so that the other consumers keep their latency; it does not pause if the log would outgrow it.
+// the version that is in use.
 //
 // Call Shadow, then deploy the code, with this version of the library or a later one. A StartAt of
 // the consumer has no effect. Shadow refuses a consumer that has run with [ErrExists].

@@ -36,7 +36,6 @@ type consumerLoop struct {
 	precedence  precedence.Precedence
 
 	overtakes overtakes
-	pacing    pacing
 	check     txcheck.Check
 	guards    lockwatch.Guards
 	stop      context.Context // the worker's intake; nil: the intake of run
@@ -322,10 +321,8 @@ func (c *consumerLoop) rest(intake context.Context, r result, n signals) {
 		}
 	case (r.outcome == committed || r.outcome == commitDeferred) && !r.work.Full:
 		backoff.SleepUntil(intake, c.gather(r.outcome, c.w.frontier.Value()), nil)
-	case r.outcome == committed:
-		if d := max(c.w.cfg.BatchPause, c.pacing.pause(r, time.Now())); d > 0 {
-			backoff.Sleep(intake, d)
-		}
+	case r.outcome == committed && c.w.cfg.BatchPause > 0:
+		backoff.Sleep(intake, c.w.cfg.BatchPause)
 	}
 	backoff.SleepUntil(intake, c.tally.Due(), nil)
 }
