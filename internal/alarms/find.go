@@ -198,7 +198,7 @@ const mostFailed = 100 // maximum number of failed jobs of a queue that are coun
 // ofJobs lists the queues and schedules that need attention. For tables of another version,
 // which pgfrontier doctor reports, it lists none.
 func ofJobs(ctx context.Context, db *sql.DB, jobs tables.Jobs) ([]Alarm, error) {
-	all, err := pgdriver.ReadAll(ctx, pgdriver.NewPool(db), func(r *sql.Rows) (t Alarm, err error) {
+	all, err := pgdriver.ReadAll(ctx, pgdriver.Pool{DB: db}, func(r *sql.Rows) (t Alarm, err error) {
 		var by, reason string
 		var n int64
 		if err := r.Scan(&t.Kind, &t.Name, &by, &reason, &n); err != nil {

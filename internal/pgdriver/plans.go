@@ -90,8 +90,12 @@ func (p *Plans) replans(query string, now time.Time) bool {
 	return t != nil && int64(now.Sub(origin)) < t.until.Load()
 }
 
-// On returns a Querier that sends statements through on, which is conn or its transaction.
+// On returns a Querier that sends statements through on, which is conn or its transaction. A nil
+// *Plans returns on.
 func (p *Plans) On(conn *sql.Conn, on store.Querier) store.Querier {
+	if p == nil {
+		return on
+	}
 	return planned{p, on, sync.OnceValue(func() bool { return keepsPlans(conn) })}
 }
 

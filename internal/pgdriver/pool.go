@@ -39,12 +39,7 @@ type Pool struct {
 func NewPool(db *sql.DB) Pool { return Pool{db, new(Plans)} }
 
 // on returns a Querier that sends statements through a connection.
-func (p Pool) on(conn *sql.Conn) store.Querier {
-	if p.Plans == nil {
-		return conn
-	}
-	return p.Plans.On(conn, conn)
-}
+func (p Pool) on(conn *sql.Conn) store.Querier { return p.Plans.On(conn, conn) }
 
 // Conn is [sql.DB.Conn]. It skips connections that have died in the pool. Most drivers do not
 // check a connection before its use; pgx does after a second of rest. So the check of the
