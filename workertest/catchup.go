@@ -203,7 +203,7 @@ func missing(all []ops.Consumer, s worker.Status, head int64) string {
 			what = append(what, fmt.Sprintf("its last error: %v", s.Consumers[i].LastError))
 		}
 	}
-	if len(what) > 0 {
+	if len(what) > 0 && s.FrontierError == nil { // else Blocked is an old list
 		for _, b := range s.Blocked {
 			what = append(what, fmt.Sprintf("while a transaction stays open (application %q): %s", cmp.Or(b.ApplicationName, "unknown"), b.Remedy()))
 		}
