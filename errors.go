@@ -49,12 +49,12 @@ var (
 	// searches for the primary.
 	ErrStandby = consume.ErrStandby
 
-	// ErrTransactionPooling is the error if a proxy pools transactions. Session locks
-	// protect nothing then. Use [LeaderStrategyLease], or connect directly or with
+	// ErrTransactionPooling is the error behind a proxy with transaction pooling. Session locks
+	// protect nothing there. Use [LeaderStrategyLease], or connect directly or with
 	// session pooling.
 	ErrTransactionPooling = consume.ErrTransactionPooling
 
-	// ErrPreparedStatements is the error if a proxy pools transactions, and the driver
+	// ErrPreparedStatements is the error behind a proxy with transaction pooling if the driver
 	// prepares statements. The next session lacks such a statement, or has another
 	// client's under the same name.
 	ErrPreparedStatements = consume.ErrPreparedStatements

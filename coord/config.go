@@ -49,7 +49,7 @@ type Config struct {
 	// The other workers then detect the end of a worker's process at once.
 	Lease bool
 
-	// Status is called for heartbeats. It returns JSON for the people who read the table
+	// Status is called once per heartbeat. It returns JSON for the people who read the table
 	// of workers. May be nil.
 	Status func() ([]byte, error)
 	// Incarnation is an SQL expression that differs from server to server, such as the

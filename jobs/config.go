@@ -210,7 +210,7 @@ func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) { c.loggers = append(c.loggers, observe.Log(l)) })
 }
 
-// Hooks are called around jobs, by the worker's own goroutines. A field may be nil. A panic of a
+// Hooks are called around jobs, by the worker's own goroutines. Any field may be nil. A panic of a
 // hook is notified as [observe.HookPanicked]. After a panic of BeforeClaim nothing is claimed, as
 // with Skip.
 type Hooks struct {

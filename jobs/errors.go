@@ -46,8 +46,8 @@ var (
 	ErrPrivileges = refusal.ErrPrivileges
 	// ErrStandby reports that the server takes no writes.
 	ErrStandby = refusal.ErrStandby
-	// ErrTransactionPooling reports a proxy that pools transactions. Locks of a session then
-	// protect nothing.
+	// ErrTransactionPooling reports a proxy with transaction pooling. Locks of a session protect
+	// nothing there.
 	ErrTransactionPooling = refusal.ErrTransactionPooling
 	// ErrPreparedStatements reports that the driver prepares statements behind such a proxy. The
 	// driver may execute a statement in another session than it prepared the statement in.

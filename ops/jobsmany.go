@@ -169,8 +169,8 @@ type Acknowledged struct {
 // between then remain unacknowledged. Jobs whose rows are locked at this moment are skipped.
 //
 // All marks are one operation. The operation's detail has the number of jobs, the time of the
-// last failure, and a digest of the IDs. With the digest, Confirmed finds a difference from a
-// Preview.
+// last failure, and a digest of the IDs. With the digest, Confirmed finds any difference from
+// a Preview.
 func (o *bulkOps) Acknowledge(ctx context.Context, queue string, through time.Time, by By) (did Acknowledged, err error) {
 	invalid := checkQueue(queue)
 	if invalid == nil && queue == AllQueues {

@@ -95,8 +95,8 @@ type RangeReader interface {
 // all consumers that are behind. Without AgeReader, the worker does not know the age of the
 // events that a consumer has not handled.
 type AgeReader interface {
-	// ReadAges returns per place the first visible event above it, in the order of
-	// places. All answers come from one snapshot.
+	// ReadAges returns, per place and in the order of places, the first visible event above
+	// the place. All answers come from one snapshot.
 	ReadAges(ctx context.Context, q Querier, places []Place) ([]Waiting, error)
 }
 

@@ -12,7 +12,7 @@ import (
 
 // Options configure a Console. The zero Options are usable.
 type Options struct {
-	// Access returns what the sender of a request may see and change. The console calls it per
+	// Access returns what the sender of a request may see and change. The console calls it once per
 	// request, except for styles and scripts. Default nil: every sender has Read.
 	Access func(*http.Request) Grant
 	// Payload formats the payload of an event as text. The console calls it for senders who may see

@@ -89,7 +89,7 @@ func (s *Store) ReadRanges(ctx context.Context, q store.Querier, ranges []store.
 	return events, nil
 }
 
-// ReadAges returns per place the first visible event above it, and the event's age. Places with
+// ReadAges returns, per place, the first visible event above the place, and its age. Places with
 // types need the index (aggregate_type, global_position).
 func (s *Store) ReadAges(ctx context.Context, q store.Querier, places []store.Place) ([]store.Waiting, error) {
 	if err := s.canRead(q); err != nil {
