@@ -52,6 +52,7 @@ func (c *core) fail(what string, err error) error {
 func read[T any](ctx context.Context, c *core, what string, invalid error, scan func(*sql.Rows) (T, error), query string, args ...any) (all []T, err error) {
 	if err = invalid; err == nil {
 		all, err = pgdriver.ReadAll(ctx, c.db, scan, query, args...)
+		err = pgdriver.CutOff(ctx, err)
 	}
 	if err != nil {
 		return nil, c.fail(what, err)
@@ -94,16 +95,26 @@ func (c *core) transact(ctx context.Context, dry *dryRun, do func(tx *sql.Tx) (i
 		do = dry.judge(do)
 	}
 	id, err := do(tx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = changes.Notify(ctx, tx, c.changes)
 	}
-	if err := changes.Notify(ctx, tx, c.changes); err != nil {
+	switch {
+	case err != nil && isCutOff(ctx, err):
+		return pgdriver.CutOff(ctx, err)
+	case err != nil:
 		return err
 	}
 	if err := tx.Commit(); err != nil {
 		return commitError(id, err)
 	}
 	return nil
+}
+
+// isCutOff reports whether err is that of a statement that ctx cut off, or of one after its end: its
+// connection or its transaction is gone.
+func isCutOff(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, sql.ErrTxDone) ||
+		pgdriver.IsConnectionLoss(err) || pgdriver.SQLState(err) == pgdriver.QueryCanceled)
 }
 
 // dryRun keeps the operations that would be recorded.

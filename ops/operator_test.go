@@ -216,6 +216,28 @@ func readAll(t *testing.T, o *ops.Operator, position int64) {
 	}
 }
 
+// The error of a change that ctx cut off says so, with either driver.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.place(t, 5)
+	holder, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback() }()
+	if _, err := holder.ExecContext(t.Context(), `SELECT FROM consumer_checkpoints FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	for name, db := range map[string]*sql.DB{"pgx": s.DB, "lib/pq": s.OpenPQ(t)} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if err := operator(t, db).Pause(ctx, "c", by); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+	}
+}
+
 // Each operation, refusal and list works with each driver and exec mode.
 func TestDrivers(t *testing.T) {
 	t.Parallel()

@@ -94,7 +94,8 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 }
 
 // untilReady repeats a try while it returns a *notYet, until ctx ends or for limit; 0: no limit. It
-// returns the last one rather than the end of ctx, since it says what was waited for.
+// returns the last one rather than the end of ctx, since it says what was waited for. A try that ctx
+// cuts off may also find a closed connection or the end of its transaction.
 func untilReady(ctx context.Context, limit time.Duration, try func() error) error {
 	began := time.Now()
 	for last := error(nil); ; {
@@ -105,7 +106,7 @@ func untilReady(ctx context.Context, limit time.Duration, try func() error) erro
 			if last = err; limit > 0 && time.Since(began) > limit || !backoff.Sleep(ctx, max(wait.pause, readyPause)) {
 				return err
 			}
-		case last != nil && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, sql.ErrTxDone)) && !errors.As(err, new(*UnknownOutcomeError)):
+		case last != nil && isCutOff(ctx, err) && !errors.As(err, new(*UnknownOutcomeError)):
 			return last
 		default:
 			return err

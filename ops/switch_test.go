@@ -3,9 +3,13 @@ package ops_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/ops"
 )
@@ -192,7 +196,7 @@ func TestSwitchIsRefused(t *testing.T) {
 func TestUntilReady(t *testing.T) {
 	t.Parallel()
 	waits, unknown := ops.NotYet(errors.New("it waits")), &ops.UnknownOutcomeError{}
-	for _, c := range []struct{ later, want error }{{context.Canceled, waits}, {sql.ErrTxDone, waits}, {waits, waits}, {nil, nil}, {unknown, unknown}, {ops.ErrNotFound, ops.ErrNotFound}} {
+	for _, c := range []struct{ later, want error }{{context.Canceled, waits}, {sql.ErrTxDone, waits}, {fmt.Errorf("hold: %w", driver.ErrBadConn), waits}, {&pgconn.PgError{Code: "57014"}, waits}, {waits, waits}, {nil, nil}, {unknown, unknown}, {ops.ErrNotFound, ops.ErrNotFound}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		tries := 0
 		err := ops.UntilReady(ctx, func() error {

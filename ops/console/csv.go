@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -53,7 +54,7 @@ func (c *Console) download(w http.ResponseWriter, r *http.Request, g Grant, name
 	for before, begun := int64(0), false; ; begun = true {
 		ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 		all, next, err := read(ctx, before)
-		err = late(ctx, err)
+		err = pgdriver.CutOff(ctx, err)
 		cancel()
 		switch {
 		case err != nil && begun:

@@ -60,7 +60,7 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request, g Grant) {
 			return
 		}
 	}
-	c.fail(w, r, g, late(ctx, err))
+	c.fail(w, r, g, pgdriver.CutOff(ctx, err))
 }
 
 // mayChange refuses a change that Access does not allow.

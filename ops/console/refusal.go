@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -24,14 +23,6 @@ type failed struct {
 	Status int
 	Error  string
 	Hint   string `json:",omitempty"`
-}
-
-// late adds to an error that the database took too long, however the driver reports that.
-func late(ctx context.Context, err error) error {
-	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
-		return fmt.Errorf("%w: %w", ctx.Err(), err)
-	}
-	return err
 }
 
 const (

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 const (
@@ -110,7 +112,7 @@ func (s *sampler) run(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, readLimit)
 		snapshot, err := s.look(limited)
 		if err != nil {
-			err = late(limited, err)
+			err = pgdriver.CutOff(limited, err)
 		}
 		cancel()
 		if ctx.Err() != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -113,7 +114,7 @@ func (c *Console) view(w http.ResponseWriter, r *http.Request, g Grant, name str
 		err = invalid
 	}
 	if err != nil {
-		c.fail(w, r, g, late(ctx, err))
+		c.fail(w, r, g, pgdriver.CutOff(ctx, err))
 		return
 	}
 	p := &page{Title: v.title, Page: name, Grant: g, Data: data, Done: q.Get("done")}
