@@ -192,8 +192,9 @@ UNION ALL SELECT 'event ' || global_position FROM events`),
 const version3 = `
 ALTER TABLE worker_nodes DROP COLUMN partitions;
 ALTER TABLE consumer_assignments DROP COLUMN partitions;
-ALTER TABLE consumer_checkpoints DROP COLUMN effects, DROP COLUMN split_at, DROP COLUMN partitions, DROP COLUMN partition_key;
-ALTER TABLE consumer_dead_letters DROP COLUMN replay, DROP COLUMN forget, DROP COLUMN order_type, DROP COLUMN order_id, DROP COLUMN order_key;
+ALTER TABLE consumer_checkpoints DROP COLUMN receipt, DROP COLUMN effects, DROP COLUMN split_at, DROP COLUMN partitions, DROP COLUMN partition_key;
+ALTER TABLE consumer_dead_letters DROP COLUMN received, DROP COLUMN replay, DROP COLUMN forget, DROP COLUMN order_type, DROP COLUMN order_id, DROP COLUMN order_key;
+DROP TABLE consumer_receipts;
 UPDATE consumer_checkpoints_schema SET applied = 3;
 INSERT INTO worker_nodes (worker_id, consumers, protocol) VALUES ('11111111-1111-1111-1111-111111111111', '{c}', 2);
 INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', '11111111-1111-1111-1111-111111111111');
@@ -211,7 +212,7 @@ func TestUpgradeLeavesRowsUnchanged(t *testing.T) {
 	before := map[string]string{}
 	tables := []string{"worker_nodes", "consumer_assignments", "consumer_checkpoints", "consumer_dead_letters"}
 	rows := func(table string) string {
-		return strings.Join(list(t, d.DB, `SELECT (to_jsonb(r) - 'split_at' - 'partitions' - 'partition_key' - 'order_key' - 'order_type' - 'order_id' - 'effects' - 'replay' - 'forget')::text FROM `+table+` AS r ORDER BY 1`), "\n")
+		return strings.Join(list(t, d.DB, `SELECT (to_jsonb(r) - 'split_at' - 'partitions' - 'partition_key' - 'order_key' - 'order_type' - 'order_id' - 'effects' - 'replay' - 'forget' - 'receipt' - 'received')::text FROM `+table+` AS r ORDER BY 1`), "\n")
 	}
 	for _, table := range tables {
 		before[table] = rows(table)
@@ -241,8 +242,9 @@ UNION SELECT 'letters ' || coalesce(order_key, '-') || order_type || order_id FR
 
 // version4 changes the current tables to those of version 4, with rows.
 const version4 = `
-ALTER TABLE consumer_checkpoints DROP COLUMN effects;
-ALTER TABLE consumer_dead_letters DROP COLUMN replay, DROP COLUMN forget;
+ALTER TABLE consumer_checkpoints DROP COLUMN receipt, DROP COLUMN effects;
+ALTER TABLE consumer_dead_letters DROP COLUMN received, DROP COLUMN replay, DROP COLUMN forget;
+DROP TABLE consumer_receipts;
 UPDATE consumer_checkpoints_schema SET applied = 4;
 INSERT INTO consumer_checkpoints (consumer_name, last_position, revision) VALUES ('c', 42, 7);
 INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 7, 'Order', 'o7', gen_random_uuid(), 'E', 1);
@@ -317,13 +319,13 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%s of newer tables of which one is missing: %v", what, err)
 		}
 	}
-	d.Exec(t, `UPDATE consumer_checkpoints_schema SET version = 7`)
+	d.Exec(t, `UPDATE consumer_checkpoints_schema SET version = 8`)
 	for what, f := range both {
 		err := f()
 		if !errors.Is(err, migrations.ErrNewerVersion) {
 			t.Fatalf("%s of tables that no older program may use: %v", what, err)
 		}
-		for _, want := range []string{"has version 9", "version 7 or later", fmt.Sprintf("this program has version %d", migrations.Version)} {
+		for _, want := range []string{"has version 9", "version 8 or later", fmt.Sprintf("this program has version %d", migrations.Version)} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %q does not say %q", what, err, want)
 			}
@@ -333,7 +335,7 @@ func TestVersion(t *testing.T) {
 		t.Error("Apply changed newer tables")
 	}
 	runFiles(t, d.DB, nil)
-	equal(t, "versions after an older file", list(t, d.DB, versionQuery), []string{"7 of 9"})
+	equal(t, "versions after an older file", list(t, d.DB, versionQuery), []string{"8 of 9"})
 
 	for _, lower := range []string{
 		`UPDATE consumer_checkpoints_schema SET version = 0, applied = NULL`,

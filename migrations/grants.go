@@ -210,6 +210,7 @@ func (s schema) operatorNeeds() []rights.Need {
 		rights.On(s.GapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.GapSkips, idColumn, "USAGE"),
 		rights.On(s.DeadLetters, "SELECT", "INSERT", "UPDATE", "DELETE"),
 		rights.On(s.Operations, "SELECT", "INSERT"), columns(s.Operations, "UPDATE", "consumer_name"), sequence(s.Operations, idColumn, "USAGE"),
+		rights.On(s.Receipts, "SELECT", "INSERT", "UPDATE", "DELETE"),
 		rights.On(s.Settled, "SELECT"),
 		rights.On(s.record, "SELECT"), // Check reads it
 		rights.On(s.Changes, "SELECT", "INSERT", "UPDATE"))

@@ -10,7 +10,7 @@ import (
 
 // Version is the version of the tables that this package creates. A change of the tables raises it.
 // A table beside the checkpoints records it.
-const Version = 6
+const Version = 7
 
 // oldest is the version of the oldest programs that may run beside these tables. The database
 // records it, too, so an older process can restart after an upgrade. oldest grows only if such
@@ -107,6 +107,7 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS effects JSONB NOT NULL DEFAULT '[]'", // events whose effects were had: package internal/delivered
 				"ADD COLUMN IF NOT EXISTS scope JSONB",                         // selection of the consumer's code: package internal/scope; null: not recorded
 				"ADD COLUMN IF NOT EXISTS scope_since BIGINT",                  // the position from which on scope is recorded
+				"ADD COLUMN IF NOT EXISTS receipt BIGINT[]",                    // of the events handled last: package internal/receipt; null: none is kept
 			}, stamps...),
 		},
 		{
@@ -140,8 +141,9 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS order_key TEXT", // the consumer's own key; null: the aggregate
 				"ADD COLUMN IF NOT EXISTS order_type TEXT NOT NULL GENERATED ALWAYS AS (CASE WHEN order_key IS NULL THEN aggregate_type ELSE '' END) STORED",
 				"ADD COLUMN IF NOT EXISTS order_id TEXT NOT NULL GENERATED ALWAYS AS (coalesce(order_key, aggregate_id)) STORED",
-				"ADD COLUMN IF NOT EXISTS replay BOOLEAN NOT NULL DEFAULT false", // waits for the replay of an aggregate, and has not failed
-				"ADD COLUMN IF NOT EXISTS forget BOOLEAN NOT NULL DEFAULT false", // the consumer forgets the aggregate first
+				"ADD COLUMN IF NOT EXISTS replay BOOLEAN NOT NULL DEFAULT false",   // waits for the replay of an aggregate, and has not failed
+				"ADD COLUMN IF NOT EXISTS forget BOOLEAN NOT NULL DEFAULT false",   // the consumer forgets the aggregate first
+				"ADD COLUMN IF NOT EXISTS received BOOLEAN NOT NULL DEFAULT false", // the receipts have the event already
 			},
 			// Builds without keys search by the aggregate.
 			indexes: []index{{on: "consumer_name, aggregate_type, aggregate_id, global_position", as: "aggregate_position"}, {on: "consumer_name, order_type, order_id, global_position", as: "order_position"}, {on: "consumer_name, retry_at, global_position", where: "retry_at IS NOT NULL", as: "retry_at"}},
@@ -155,6 +157,17 @@ func workerTables(n tables.Tables) []table {
 			key:     "id",
 			serial:  "id",
 			indexes: []index{{on: "consumer_name, id"}},
+		},
+		{
+			Table: n.Receipts, comment: "sums of the events that each consumer has handled, by which the log proves that none was left out",
+			columns: []string{
+				"id UUID NOT NULL DEFAULT gen_random_uuid()", "consumer_name TEXT NOT NULL", "unit TEXT NOT NULL",
+				"first_position BIGINT NOT NULL", "last_position BIGINT NOT NULL", "events BIGINT NOT NULL", "positions BIGINT NOT NULL", "hash BIGINT NOT NULL",
+				"event_id UUID", // of a single event, handled after the region of its position had ended; unit may be empty: unknown
+				"partition_key TEXT NOT NULL", "scope JSONB", "created_at " + now,
+			},
+			key:     "id",
+			indexes: []index{{on: "consumer_name, last_position"}},
 		},
 		{
 			Table: n.Leader, comment: "the lease of the leader, where no session lock can be used",

@@ -111,6 +111,7 @@ consumer_checkpoints: partition_key text not null default ''::text
 consumer_checkpoints: effects jsonb not null default '[]'::jsonb
 consumer_checkpoints: scope jsonb
 consumer_checkpoints: scope_since int8
+consumer_checkpoints: receipt _int8
 consumer_gap_skips: id int8 not null default nextval('consumer_gap_skips_id_seq'::regclass)
 consumer_gap_skips: consumer_name text not null
 consumer_gap_skips: worker_id uuid not null
@@ -139,6 +140,7 @@ consumer_dead_letters: order_type text not null
 consumer_dead_letters: order_id text not null
 consumer_dead_letters: replay bool not null default false
 consumer_dead_letters: forget bool not null default false
+consumer_dead_letters: received bool not null default false
 consumer_operations: id int8 not null default nextval('consumer_operations_id_seq'::regclass)
 consumer_operations: consumer_name text not null
 consumer_operations: operation text not null
@@ -146,6 +148,18 @@ consumer_operations: detail jsonb
 consumer_operations: operator text not null
 consumer_operations: reason text not null
 consumer_operations: created_at timestamptz not null default clock_timestamp()
+consumer_receipts: id uuid not null default gen_random_uuid()
+consumer_receipts: consumer_name text not null
+consumer_receipts: unit text not null
+consumer_receipts: first_position int8 not null
+consumer_receipts: last_position int8 not null
+consumer_receipts: events int8 not null
+consumer_receipts: positions int8 not null
+consumer_receipts: hash int8 not null
+consumer_receipts: event_id uuid
+consumer_receipts: partition_key text not null
+consumer_receipts: scope jsonb
+consumer_receipts: created_at timestamptz not null default clock_timestamp()
 worker_leader_election: name text not null
 worker_leader_election: worker_id uuid
 worker_leader_election: term int8 not null default 0
@@ -188,6 +202,8 @@ consumer_dead_letters: consumer_dead_letters_aggregate_position_idx (consumer_na
 consumer_dead_letters: consumer_dead_letters_order_position_idx (consumer_name, order_type, order_id, global_position)
 consumer_operations: UNIQUE consumer_operations_pkey (id)
 consumer_operations: consumer_operations_consumer_name_id_idx (consumer_name, id)
+consumer_receipts: UNIQUE consumer_receipts_pkey (id)
+consumer_receipts: consumer_receipts_consumer_name_last_position_idx (consumer_name, last_position)
 worker_leader_election: UNIQUE worker_leader_election_pkey (name)
 consumer_checkpoints_token: UNIQUE consumer_checkpoints_token_pkey ("only")
 consumer_checkpoints_settled: UNIQUE consumer_checkpoints_settled_pkey (log)

@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/receipt"
 )
 
 // deadLetterOps are the operations on dead letters.
@@ -149,6 +150,9 @@ func (o *deadLetterOps) DiscardDeadLetter(ctx context.Context, consumer string, 
 		if err := c.keepEffects(ctx, at, 0); err != nil {
 			return nil, err
 		}
+		if err := receiveDiscarded(ctx, c, at.consumer, []int64{position}); err != nil {
+			return nil, err
+		}
 		_, err = exec(ctx, c.tx, "discard the dead letter", `
 DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, at.consumer, position)
 		return l, err
@@ -203,12 +207,15 @@ func (o *deadLetterOps) where(ctx context.Context, kind Kind, consumer string, f
 	err = o.changeUnits(ctx, onConsumer(kind, consumer, by), errtext.Join(f.check(), checkLimit(limit, maxJobs)), choose, func(c consumerTx, at locked) (any, error) {
 		positions := found[at.consumer]
 		if kind == KindDiscard {
-			if err := c.keepEffects(ctx, at, 0); err != nil {
+			err := c.keepEffects(ctx, at, 0)
+			if err == nil {
+				err = receiveDiscarded(ctx, c, at.consumer, positions)
+			}
+			if err != nil {
 				return nil, err
 			}
 		}
-		list, _ := json.Marshal(positions) // of numbers it does not fail
-		rows, err := exec(ctx, c.tx, "change the dead letters", change, at.consumer, "{"+strings.Trim(string(list), "[]")+"}")
+		rows, err := exec(ctx, c.tx, "change the dead letters", change, at.consumer, listOf(positions))
 		n += rows
 		d := whereDetail{Filter: f, DeadLetters: rows}
 		if kind == KindDiscard {
@@ -217,6 +224,20 @@ func (o *deadLetterOps) where(ctx context.Context, kind Kind, consumer string, f
 		return d, err
 	})
 	return orZero(n, err)
+}
+
+// listOf returns positions as the text of an array.
+func listOf(positions []int64) string {
+	list, _ := json.Marshal(positions) // of numbers it does not fail
+	return "{" + strings.Trim(string(list), "[]") + "}"
+}
+
+// receiveDiscarded inserts dead letters that are discarded into the receipts, so that their events are
+// not missing there.
+func receiveDiscarded(ctx context.Context, c consumerTx, unit string, positions []int64) error {
+	_, err := exec(ctx, c.tx, "write its receipt", receipt.InsertEvents(c.t, `$1::text`, `SELECT global_position, event_id FROM `+c.t.DeadLetters.SQL()+`
+		WHERE consumer_name = $1::text AND NOT received AND global_position = ANY (ARRAY(SELECT unnest($2::text::bigint[])))`), unit, listOf(positions))
+	return err
 }
 
 func (o *deadLetterOps) matchingSQL(unit string, f DeadLetterFilter, limit int) (query string, args []any) {

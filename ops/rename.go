@@ -95,7 +95,7 @@ func (c *renaming) check(ctx context.Context) error {
 		return fmt.Errorf("the new name %s: %w", errtext.Value(to), err)
 	}
 	const its = ` WHERE consumer_name = $1::text OR ` + unitsOf
-	for _, t := range []ident.Table{c.t.Checkpoints, c.t.DeadLetters, c.t.GapSkips} {
+	for _, t := range []ident.Table{c.t.Checkpoints, c.t.DeadLetters, c.t.GapSkips, c.t.Receipts} {
 		var taken bool
 		if err := c.tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM `+t.SQL()+its+`)`, to).Scan(&taken); err != nil {
 			return fmt.Errorf("read the rows of the new name: %w", err)
@@ -131,6 +131,7 @@ func (c *renaming) renameRows(ctx context.Context) error {
 		{"rename its checkpoint", `UPDATE ` + c.t.Checkpoints.SQL() + renamed + `, revision = revision + 1, updated_at = clock_timestamp()` + its, new(int64)},
 		{"rename its dead letters", `UPDATE ` + c.t.DeadLetters.SQL() + renamed + its, &d.DeadLetters},
 		{"rename its rows of the audit", `UPDATE ` + c.t.GapSkips.SQL() + renamed + its, new(int64)},
+		{"rename its receipts", `UPDATE ` + c.t.Receipts.SQL() + renamed + `, unit = CASE WHEN unit <> '' THEN $2::text || substr(unit, length($1::text) + 1) ELSE '' END` + its, new(int64)},
 		{"rename its operations", `UPDATE ` + c.t.Operations.SQL() + renamed + its, new(int64)},
 	} {
 		var err error

@@ -17,10 +17,14 @@ import (
 // and revisions.
 func (s site) rows(t *testing.T, name string) (all string) {
 	t.Helper()
-	for _, table := range []string{"consumer_checkpoints", "consumer_gap_skips", "consumer_dead_letters"} {
+	for _, table := range []string{"consumer_checkpoints", "consumer_gap_skips", "consumer_dead_letters", "consumer_receipts"} {
+		unit := "consumer_name"
+		if table == "consumer_receipts" {
+			unit = "unit"
+		}
 		var rows string
 		s.scan(t, `SELECT coalesce(string_agg(unit || row, E'\n' ORDER BY unit, row), '') FROM (
-			SELECT substr(consumer_name, length('`+name+`') + 1) AS unit, (to_jsonb(r) - '{consumer_name,updated_at,revision}'::text[])::text AS row
+			SELECT substr(`+unit+`, length('`+name+`') + 1) AS unit, (to_jsonb(r) - '{consumer_name,updated_at,revision,unit}'::text[])::text AS row
 			FROM `+table+` AS r WHERE split_part(consumer_name, '#', 1) = '`+name+`') AS all_of_them`, &rows)
 		all += rows + "\n"
 	}
@@ -48,6 +52,10 @@ func TestRename(t *testing.T) {
 	if err := s.Partition(t.Context(), "c", 2, by); err != nil {
 		t.Fatal(err)
 	}
+	for _, unit := range []string{"c", "c#000-7ff", "c#400-7ff", "cx", "cx#000-7ff"} { // c#400-7ff is a former unit
+		s.receive(t, unit, 1, 3, 3)
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET receipt = '{4,4,1,4,7}' WHERE split_at IS NULL`)
 	before, others, revision := s.rows(t, "c"), s.rows(t, "cx"), s.consumer(t, "c").Revision
 
 	if err := s.IfRevision(revision+1).Rename(t.Context(), "c", "d", by); !errors.As(err, new(*ops.MovedError)) {
@@ -76,6 +84,8 @@ func TestRename(t *testing.T) {
 		`SELECT min(revision) FROM consumer_checkpoints WHERE consumer_name ~ '^(c$|d#|d$)'`:     1,
 		`SELECT count(*) FROM consumer_gap_skips WHERE consumer_name ~ '^c(#|$)'`:                0,
 		`SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'd#000-7ff'`:           1,
+		`SELECT count(*) FROM consumer_receipts WHERE consumer_name = 'd' AND unit ~ '^d(#|$)'`:  3,
+		`SELECT count(*) FROM consumer_receipts WHERE consumer_name = 'c' OR unit ~ '^c(#|$)'`:   0,
 		`SELECT last_position FROM consumer_checkpoints WHERE consumer_name = 'c'`:               1<<63 - 1,
 		`SELECT count(*) FROM consumer_checkpoints WHERE consumer_name = 'd' AND partitions = 2`: 1,
 	} {
@@ -176,6 +186,7 @@ func TestRenameIsRefused(t *testing.T) {
 		"units of another":      {fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('d#000-7ff')`, from: "c", to: "d", err: ops.ErrExists},
 		"dead letters":          {fault: `UPDATE consumer_dead_letters SET consumer_name = 'd'`, from: "c", to: "d", says: "consumer_dead_letters", err: ops.ErrExists},
 		"an audit":              {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, skip_to_position, highest_visible_position) VALUES ('d', gen_random_uuid(), 1, 1, 1)`, from: "c", to: "d", says: "consumer_gap_skips", err: ops.ErrExists},
+		"receipts":              {fault: `INSERT INTO consumer_receipts (consumer_name, unit, first_position, last_position, events, positions, hash, partition_key) VALUES ('d', 'd', 1, 1, 0, 0, 0, '')`, from: "c", to: "d", says: "consumer_receipts", err: ops.ErrExists},
 		"keys of both names":    {fault: `INSERT INTO jobs_emitted (emitter, position, n) VALUES ('c', 1, 1), ('d', 1, 1)`, from: "c", to: "d", says: "jobs_emitted", err: ops.ErrExists},
 		"a retired consumer":    {fault: `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ('d', 'retire', '{}', 'ann', 'a test')`, from: "c", to: "d", says: "retired", err: ops.ErrExists},
 		"a worker":              {fault: insertNode(`'{b,c}'`), from: "c", to: "d", says: "has code for it"},

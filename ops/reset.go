@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/receipt"
 )
 
 // Reset sets a consumer to a position. The consumer continues with the first event above it.
@@ -48,15 +49,27 @@ func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) 
 			detail, err = c.forward(ctx, at, to)
 		}
 		if err == nil {
-			err = c.move(ctx, at.consumer, to)
+			err = c.move(ctx, at, to)
 		}
 		return detail, err
 	})
 }
 
-func (c consumerTx) move(ctx context.Context, consumer string, to int64) error {
-	_, err := exec(ctx, c.tx, "move the checkpoint", `
-UPDATE `+c.t.Checkpoints.SQL()+` SET last_position = $2::bigint WHERE consumer_name = $1::text`, consumer, to)
+// move sets the position, and ends the region of the unit's receipt. Backwards, it deletes the receipts
+// of the events that are handled again, also those of former units.
+func (c consumerTx) move(ctx context.Context, at locked, to int64) error {
+	var err error
+	if to > at.position {
+		_, err = exec(ctx, c.tx, "end the region of its receipt", receipt.End(c.t, `consumer_name = $1::text`), at.consumer)
+	} else {
+		_, err = exec(ctx, c.tx, "delete the receipts above the position", `
+DELETE FROM `+c.t.Receipts.SQL()+` WHERE consumer_name = split_part($1::text, '#', 1) AND last_position > $2::bigint
+	AND (unit = $1::text OR unit NOT IN (SELECT consumer_name FROM `+c.t.Checkpoints.SQL()+` WHERE split_at IS NULL))`, at.consumer, to)
+	}
+	if err == nil {
+		_, err = exec(ctx, c.tx, "move the checkpoint", `
+UPDATE `+c.t.Checkpoints.SQL()+` SET last_position = $2::bigint, receipt = NULL WHERE consumer_name = $1::text`, at.consumer, to)
+	}
 	return err
 }
 

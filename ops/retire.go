@@ -96,6 +96,7 @@ func (c consumerTx) remove(ctx context.Context, consumer string, d *retireDetail
 		{"delete its assignment", `DELETE FROM ` + c.t.Assignments.SQL() + its, new(int64)},
 		{"delete its rows of the audit", `DELETE FROM ` + c.t.GapSkips.SQL() + its, &d.Audit},
 		{"delete its dead letters", `DELETE FROM ` + c.t.DeadLetters.SQL() + its, &d.DeadLetters},
+		{"delete its receipts", `DELETE FROM ` + c.t.Receipts.SQL() + its, new(int64)},
 		{"delete its checkpoint", `DELETE FROM ` + c.t.Checkpoints.SQL() + its, new(int64)},
 	} {
 		if *s.rows, err = exec(ctx, c.tx, s.what, s.query, consumer); err != nil {

@@ -16,6 +16,7 @@ const leftOf = `SELECT (SELECT count(*) FROM consumer_checkpoints WHERE consumer
 	+ (SELECT count(*) FROM consumer_assignments WHERE consumer_name = 'c')
 	+ (SELECT count(*) FROM consumer_gap_skips WHERE consumer_name = 'c')
 	+ (SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'c')
+	+ (SELECT count(*) FROM consumer_receipts WHERE consumer_name = 'c')
 	+ (SELECT count(*) FROM worker_nodes WHERE 'c' = ANY (consumers))`
 
 // Retire refuses while a worker has code for the consumer. Afterwards only the consumer's
@@ -51,14 +52,17 @@ func TestRetire(t *testing.T) {
 	s.deadLetter(t, 1, "a", 1)
 	s.deadLetter(t, 2, "a", 0)
 	s.open(t, 3, 4)
+	for _, unit := range []string{"c", "c#000-7ff", "d"} {
+		s.receive(t, unit, 1, 2, 2)
+	}
 	if err := s.Retire(t.Context(), "c", by); err != nil {
 		t.Fatal(err)
 	}
 	if left := s.count(t, leftOf); left != 0 {
 		t.Errorf("%d rows are left", left)
 	}
-	if others := s.count(t, strings.ReplaceAll(leftOf, "'c'", "'d'")); others != 3 {
-		t.Errorf("%d rows of another consumer are left, want 3", others)
+	if others := s.count(t, strings.ReplaceAll(leftOf, "'c'", "'d'")); others != 4 {
+		t.Errorf("%d rows of another consumer are left, want 4", others)
 	}
 	var detail struct {
 		Position int64

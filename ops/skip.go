@@ -3,12 +3,14 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/receipt"
 )
 
 // SkipEvent lets a consumer continue without the event at which it is stuck. This event is the
@@ -110,7 +112,13 @@ func (c consumerTx) skipNext(ctx context.Context, at locked, position int64) (d 
 			return d, err
 		}
 	}
-	return d, c.move(ctx, at.consumer, position)
+	if err := c.move(ctx, at, position); err != nil {
+		return d, err
+	}
+	if err := receive(ctx, c, at.consumer, receipt.Row{Region: receipt.Region{First: at.position + 1, Last: position}}); err != nil {
+		return d, err
+	}
+	return d, receiveSkipped(ctx, c, at, &d.event)
 }
 
 // skipLate splits the open range around the position. The position closes as if its event had
@@ -136,7 +144,27 @@ func (c consumerTx) skipLate(ctx context.Context, at locked, position int64) (d 
 	if d.Position != position {
 		return d, c.notNext(ctx, at, NotNextError{Position: position, InDoubt: true})
 	}
-	return d, nil
+	return d, receiveSkipped(ctx, c, at, &d.event)
+}
+
+// receiveSkipped inserts a skipped event into the receipts, so that it is not missing there. With the
+// consumer's own key, the event may be one of another unit, so none is named.
+func receiveSkipped(ctx context.Context, c consumerTx, at locked, e *event) error {
+	unit := `$1::text`
+	if at.key != "" {
+		unit = `''`
+	}
+	_, err := exec(ctx, c.tx, "write its receipt", receipt.InsertEvents(c.t, unit, `SELECT $2::bigint, $3::text::uuid`), at.consumer, e.Position, e.ID.String())
+	return err
+}
+
+// receive inserts a row into the receipts of a unit.
+func receive(ctx context.Context, c consumerTx, unit string, row receipt.Row) error {
+	text, err := json.Marshal([]receipt.Row{row})
+	if err == nil {
+		_, err = exec(ctx, c.tx, "write its receipt", `WITH c AS (SELECT partition_key, scope FROM `+c.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text)`+receipt.Insert(c.t, "c", "$2"), unit, string(text))
+	}
+	return err
 }
 
 // notNext completes e with the event that the consumer handles next. Late events come first.

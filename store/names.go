@@ -16,7 +16,7 @@ type Names struct {
 
 	WorkerNodes         string `default:"worker_nodes"`           // the live workers
 	ConsumerAssignments string `default:"consumer_assignments"`   // which worker runs which consumer
-	ConsumerCheckpoints string `default:"consumer_checkpoints"`   // beside it "..._token", "..._settled", "..._changes" and "..._schema"; in "consumer_dead_letters", "consumer_operations" and "consumer_past_workers" the suffix replaces "_checkpoints"
+	ConsumerCheckpoints string `default:"consumer_checkpoints"`   // beside it "..._token", "..._settled", "..._changes" and "..._schema"; in "consumer_dead_letters", "consumer_operations", "consumer_receipts" and "consumer_past_workers" the suffix replaces "_checkpoints"
 	ConsumerGapSkips    string `default:"consumer_gap_skips"`     // the audit of skipped positions
 	LeaderElection      string `default:"worker_leader_election"` // the lease of the leader
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -178,6 +179,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.retried != nil {
 		w.advance = progress.Advance{To: w.from.Position, Head: w.head, Token: w.under.Token}
 		w.planDelivered()
+		w.planReceipt(math.MaxInt64)
 		return
 	}
 	c.triedDeadLetter = false
@@ -194,6 +196,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	w.setAside(c.poison, c.w.text)
 	w.recordLast()
 	w.planDelivered()
+	w.planReceipt(math.MaxInt64)
 }
 
 // reportOpenRangeLimit reports that the unit waits for open ranges to close, or that the
@@ -263,6 +266,7 @@ func (c *consumerLoop) passOver(w *work) outcome {
 func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	a := w.advance
 	c.progress.Position, c.progress.Version = a.To, moved.Version
+	c.progress.Receipt = a.Region
 	if a.Effects != nil {
 		c.progress.Effects = *a.Effects
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/pgfrontier/worker/internal/consume/txcheck"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -39,11 +40,14 @@ func (u *undo) Recount(ctx context.Context, q store.Querier, token string, throu
 // Repair returns the progress as if the batch had ended at position through.
 func (u *undo) Repair(through int64) progress.Repair {
 	w := u.work
+	if w.retried != nil {
+		w.handled = []receipt.Event{} // it is a dead letter again
+	}
 	m := progress.Repair{SetBack: w.endAt(through)}
 	if r := w.retried; r != nil && r.Err == nil {
 		e := u.Events[0]
 		l := deadLetterOf(e, w.orders)
-		l.Forget = r.Forget
+		l.Forget, l.Received = r.Forget, r.Received
 		l.Error, l.Attempts = ErrTransactionEnded.Error(), r.Attempts+1
 		m.DeadLetters, m.Forget = []progress.DeadLetter{l}, r.Forget
 	}
@@ -89,6 +93,8 @@ func (w *work) endAt(through int64) progress.SetBack {
 	}
 	w.plan(math.MaxInt)
 	s := progress.SetBack{To: w.advance.To, Through: through, Marks: w.advance.Marks}
+	w.planReceipt(through)
+	s.Receipt = w.advance.Receipt
 	if planned.Effects != nil {
 		s.Effects = w.deliveredThrough(through)
 	}

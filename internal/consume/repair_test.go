@@ -3,6 +3,7 @@ package consume
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -26,6 +28,8 @@ func TestRepairKeepsUnhandledEvents(t *testing.T) {
 		d := drawLook(t)
 		p := d.read(t)
 		p.plan(d.c.w.cfg.MaxOpenRanges)
+		p.planReceipt(math.MaxInt64)
+		checkReceipt(t, p.advance.Receipt, p.Events)
 		a, before := p.advance, p.from.Position
 		through := int64(0)
 		fault := rapid.IntRange(0, len(p.Events)).Draw(t, "event at fault")
@@ -59,6 +63,7 @@ func TestRepairKeepsUnhandledEvents(t *testing.T) {
 			t.Fatalf("set back to %d with %d open positions, the batch began at %d with %d", m.To, len(open), before, countOpen(d))
 		}
 		checkVoid(t, d, m)
+		checkReceipt(t, m.Receipt, p.Events[:fault])
 	})
 	for _, late := range []bool{false, true} {
 		for _, known := range []bool{false, true} {
@@ -117,6 +122,25 @@ func checkVoid(t *rapid.T, d drawnRead, m progress.Repair) {
 	}
 }
 
+// checkReceipt fails unless a batch that began without a receipt has one of exactly these events.
+func checkReceipt(t *rapid.T, r progress.Receipt, handled []store.PersistedEvent) {
+	if r.Region == nil {
+		t.Fatal("there is no receipt")
+	}
+	got, want := r.Region.Sum, receipt.Sum{}
+	for _, row := range r.Rows {
+		if got = got.Plus(row.Sum); row.Event != nil {
+			got = got.Plus(receipt.Event{Position: row.First, ID: *row.Event}.Sum())
+		}
+	}
+	for _, e := range handled {
+		want = want.Plus(receipt.Event{Position: e.GlobalPosition, ID: e.EventID}.Sum())
+	}
+	if got != want {
+		t.Fatalf("the receipt has %+v, and %+v of %d events is handled: %+v", got, want, len(handled), r)
+	}
+}
+
 // While another server than the frontier's answers, the outcome of a batch stays unknown.
 // When the frontier has the same incarnation, the row as the batch left it is proof.
 func TestOutcomeLookupOnAnotherServer(t *testing.T) {
@@ -148,10 +172,17 @@ func TestOutcomeLookupOnAnotherServer(t *testing.T) {
 func TestRepairPutsADeadLetterBack(t *testing.T) {
 	r := &progress.Retry{Position: 7, Attempts: 3}
 	e := store.PersistedEvent{GlobalPosition: 7, AggregateType: "Order", AggregateID: "a", EventID: uuid.New(), EventType: "Happened"}
-	w := &work{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r, advance: progress.Advance{To: 10}, under: &frontier.Value{}}
+	w := &work{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r, from: progress.State{Position: 10}, advance: progress.Advance{To: 10}, under: &frontier.Value{}}
 	w.Positions.Checkpoint, w.Positions.Through = 10, 10
-	m := w.checked(nil).Undo.Repair(0)
-	if len(m.DeadLetters) != 1 || m.DeadLetters[0].Position != 7 || m.DeadLetters[0].Attempts != 4 || m.To != 10 {
-		t.Errorf("the repair is %+v", m)
+	for _, r.Received = range []bool{false, true} {
+		w.handled = nil
+		w.planReceipt(math.MaxInt64)
+		if rows := w.advance.Rows; (len(rows) == 1) == r.Received || w.advance.Region.Events != 0 {
+			t.Errorf("received before: %v; the receipt gets %+v and %+v", r.Received, rows, w.advance.Region)
+		}
+		m := w.checked(nil).Undo.Repair(0)
+		if len(m.DeadLetters) != 1 || m.DeadLetters[0].Position != 7 || m.DeadLetters[0].Attempts != 4 || m.DeadLetters[0].Received != r.Received || m.To != 10 || len(m.Rows) > 0 {
+			t.Errorf("received before: %v; the repair is %+v", r.Received, m)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -30,6 +31,8 @@ type work struct {
 	deadLetters []progress.DeadLetter // events that become dead letters
 	joined      int                   // aggregates or keys without dead letters before
 	shortened   bool                  // the batch ended before its last event, since its time was short
+
+	handled []receipt.Event // that the receipt is to have, copied before a handler may change Events
 
 	last struct { // the last of Events, copied before a handler may change it
 		position int64
@@ -142,6 +145,25 @@ func (w *work) deliveredThrough(through int64) *delivered.Borders {
 	return &w.from.Effects
 }
 
+// planReceipt decides how the batch changes the receipt of the consumer if it handles the events up
+// to through. A retried dead letter counts if it is handled for the first time.
+func (w *work) planReceipt(through int64) {
+	if w.handled == nil {
+		w.handled = []receipt.Event{}
+		for i := range w.Events {
+			if w.retried == nil || w.retried.Err == nil && !w.retried.Received {
+				w.handled = append(w.handled, receipt.Event{Position: w.Events[i].GlobalPosition, ID: w.Events[i].EventID})
+			}
+		}
+	}
+	n := 0
+	for n < len(w.handled) && w.handled[n].Position <= through {
+		n++
+	}
+	region, rows := w.from.Receipt.Pass(w.from.Position, w.advance.To, w.handled[:n])
+	w.advance.Receipt = progress.Receipt{Region: &region, Rows: rows}
+}
+
 func at(position int64) store.Range { return store.Range{First: position, Last: position} }
 
 // isEmpty reports whether there is nothing to commit.
@@ -157,7 +179,7 @@ func (w *work) late() (n int) {
 
 // release drops the data that is not needed after the commit.
 func (w *work) release() {
-	w.Page, w.orders, w.deadLetters, w.from.Open = reader.Page{}, nil, nil, nil
+	w.Page, w.orders, w.deadLetters, w.from.Open, w.handled = reader.Page{}, nil, nil, nil, nil
 }
 
 // index returns the index of an event in the batch, or below 0 if the batch lacks it.

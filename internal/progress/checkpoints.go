@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -80,7 +81,9 @@ func (s Server) issued() string {
 func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server Server) Checkpoints {
 	values := sqltext.Names(t, sqltext.Values{
 		"incarnation": server.Incarnation, "last": server.last(), "sign_batch": signBatch(worker), "mark_transaction": pgdriver.MarkTransaction,
-		"marks_of_guard": insertMarks(t, "guard", "$5", "$3", "$9", "$10"), "marks_of_set_back": insertMarks(t, "set_back", "$7", "$6", "$8", "$9"),
+		"marks_of_guard": insertMarks(t, "guard", "$5", "$3", "$15", "$16"), "marks_of_set_back": insertMarks(t, "set_back", "$7", "$6", "$8", "$9"),
+		"receipts_of_guard": receipt.Insert(t, "guard", "$19"), "receipts_of_set_back": receipt.Insert(t, "set_back", "$13"),
+		"end_receipt": receipt.End(t, `consumer_name = $1::text`), "end_receipts": receipt.End(t, `consumer_name = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))`),
 		"retries": strconv.Itoa(retriesAtOnce), "most_counted": strconv.Itoa(DeadLettersCounted), "most_replays": strconv.Itoa(replaysCounted),
 	})
 	with := func(name string, more sqltext.Values) string {
@@ -119,10 +122,10 @@ func (e NoCheckpointError) Error() string {
 // sequence's last value is below the position, Load reads the last value again under a lock.
 func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*State, error) {
 	var p State
-	var open, had, selects string
+	var open, had, selects, received string
 	var pausedAt sql.NullTime
 	var since Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.HasDeadLetters, &p.Retry, &had, &pausedAt, &since.By, &since.Reason, &p.Split, &selects, &p.Token, &p.Last)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.HasDeadLetters, &p.Retry, &had, &pausedAt, &since.By, &since.Reason, &p.Split, &selects, &received, &p.Token, &p.Last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, NoCheckpointError{unit}
@@ -139,6 +142,9 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 	}
 	if p.Effects, err = delivered.Parse(had); err != nil {
 		return nil, fmt.Errorf("worker: parse the effects of consumer %q: %w", unit, err)
+	}
+	if p.Receipt, err = receipt.Parse(received); err != nil {
+		return nil, fmt.Errorf("worker: parse the receipt of consumer %q: %w", unit, err)
 	}
 	if p.Recorded, err = recorded(unit, selects); err != nil {
 		return nil, err

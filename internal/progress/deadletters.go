@@ -32,8 +32,9 @@ type DeadLetter struct {
 	EventType string    `json:"event_type"`
 	Error     string    `json:"error,omitempty"`
 	Attempts  int       `json:"attempts"`
-	Forget    bool      `json:"forget,omitempty"` // of a dead letter that is restored: see Retry
-	Replay    bool      `json:"-"`                // the event follows events that are replayed; it has not failed
+	Forget    bool      `json:"forget,omitempty"`   // of a dead letter that is restored: see Retry
+	Received  bool      `json:"received,omitempty"` // of a dead letter that is restored: see Retry
+	Replay    bool      `json:"-"`                  // the event follows events that are replayed; it has not failed
 }
 
 // Retry is a dead letter for which an operator requested another attempt.
@@ -43,6 +44,7 @@ type Retry struct {
 	Replay   bool  // the dead letter belongs to an aggregate that is replayed
 	Forget   bool  // the consumer forgets the aggregate first
 	Keyless  bool  // the order is the aggregate, not a key
+	Received bool  // the receipt has the event: it was handled before, and is replayed
 	Err      error // the error of this attempt; nil: the event was handled
 }
 
@@ -51,6 +53,7 @@ const (
 	isReplay = 1 << iota
 	isForget
 	isKeyless
+	isReceived
 )
 
 // DeadLettersCounted is the maximum count of aggregates, or keys, with dead letters.
@@ -147,7 +150,7 @@ func (l deadLetters) NextRetries(ctx context.Context, q store.Querier, unit, tok
 		return nil, fmt.Errorf("worker: find dead letters of consumer %q to retry: %w", unit, err)
 	}
 	for _, f := range found {
-		all = append(all, Retry{Position: f[0], Attempts: int(f[1]), Replay: f[2]&isReplay > 0, Forget: f[2]&isForget > 0, Keyless: f[2]&isKeyless > 0})
+		all = append(all, Retry{Position: f[0], Attempts: int(f[1]), Replay: f[2]&isReplay > 0, Forget: f[2]&isForget > 0, Keyless: f[2]&isKeyless > 0, Received: f[2]&isReceived > 0})
 	}
 	return all, nil
 }

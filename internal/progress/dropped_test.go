@@ -52,6 +52,10 @@ func TestDroppedRowsOfABatch(t *testing.T) {
 		{"UPDATE", "consumer_dead_letters", func(g progresstest.Guarded, _ *progress.State) error {
 			return g.Retried(t.Context(), g.Begin(t), "c", &progress.Retry{Position: 5, Err: errors.New("no")}, "no")
 		}},
+		{"INSERT", "consumer_receipts", func(g progresstest.Guarded, from *progress.State) error {
+			_, _, err := g.Guard(t.Context(), g.Begin(t), "c", from, progress.Advance{To: 12, Token: g.Token, Receipt: receiptTo(12)})
+			return err
+		}},
 	} {
 		t.Run(c.on+" "+c.table, func(t *testing.T) {
 			g := progresstest.New(t)
@@ -61,7 +65,11 @@ func TestDroppedRowsOfABatch(t *testing.T) {
 			}
 			g.DropRows(t, c.on, c.table)
 			err := c.write(g, g.Loaded(t))
-			if want := "leaves out rows of " + c.table + " without an error: a BEFORE trigger"; err == nil || !strings.Contains(err.Error(), want) {
+			names := c.table
+			if strings.HasSuffix(names, "gap_skips") || strings.HasSuffix(names, "receipts") {
+				names = "consumer_gap_skips or consumer_receipts" // one statement writes both
+			}
+			if want := "leaves out rows of " + names + " without an error: a BEFORE trigger"; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v does not say %s", err, want)
 			}
 		})

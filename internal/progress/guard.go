@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -19,9 +20,9 @@ import (
 // row's lock keeps every other worker from beginning a batch of this consumer. If ok is false,
 // roll back and load again.
 func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, from *State, a Advance) (m Moved, ok bool, err error) {
-	args := []any{unit, from.Revision, a.To, a.Token, c.worker.String(), c.idleTimeout, from.Row, from.Position}
+	args := append([]any{unit, from.Revision, a.To, a.Token, c.worker.String(), c.idleTimeout, from.Row, from.Position}, a.Region.Since(from.Receipt, from.Position)...)
 	statement := c.guard
-	if len(a.Marks) > 0 || len(a.Gone) > 0 || a.Effects != nil {
+	if len(a.Marks) > 0 || len(a.Gone) > 0 || a.Effects != nil || len(a.Rows) > 0 {
 		marks, err := json.Marshal(append([]Mark{}, a.Marks...))
 		if err != nil {
 			return m, false, err
@@ -30,7 +31,11 @@ func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, f
 		if err != nil {
 			return m, false, err
 		}
-		statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects))
+		rows, err := json.Marshal(append([]receipt.Row{}, a.Rows...))
+		if err != nil {
+			return m, false, err
+		}
+		statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects), string(rows))
 	}
 	var mark string
 	var signed, kept bool
@@ -39,7 +44,7 @@ func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, f
 		return m, false, nil
 	}
 	if err == nil && !kept {
-		err = pgdriver.Dropped(c.tables.GapSkips.String())
+		err = pgdriver.Dropped(c.tables.GapSkips.String() + " or " + c.tables.Receipts.String())
 	}
 	return m, err == nil, err
 }
@@ -59,6 +64,14 @@ func (c Checkpoints) Refused(ctx context.Context, tx store.Querier, unit string,
 		return pgdriver.Dropped(c.tables.Checkpoints.String())
 	}
 	return nil
+}
+
+// region returns the text of a region for a statement, NULL if there is none.
+func region(r *receipt.Region) sql.NullString {
+	if r == nil {
+		return sql.NullString{}
+	}
+	return sql.NullString{String: r.String(), Valid: true}
 }
 
 // stored returns the text of borders for a statement, NULL if they do not change.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/delivered"
+	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -22,10 +23,11 @@ type State struct {
 	Split          bool     // the consumer is split: its units have its slots, and this row is no unit
 	Recorded       Recorded // scope of the code that has run the consumer
 	Effects        delivered.Borders
-	DeadLetters    int     // number of aggregates with dead letters that are not replayed, DeadLettersCounted at most
-	HasDeadLetters bool    // there are dead letters, also of replayed aggregates
-	Retry          bool    // an operator requested another attempt for some of them
-	Retries        []Retry // the next dead letters to retry; empty: read them
+	Receipt        *receipt.Region // of the handled events; nil: none is kept yet
+	DeadLetters    int             // number of aggregates with dead letters that are not replayed, DeadLettersCounted at most
+	HasDeadLetters bool            // there are dead letters, also of replayed aggregates
+	Retry          bool            // an operator requested another attempt for some of them
+	Retries        []Retry         // the next dead letters to retry; empty: read them
 }
 
 // Version distinguishes one state of a checkpoint row from all others.
@@ -77,6 +79,13 @@ type Advance struct {
 	Gone []int64
 	// Effects are the new borders, nil if they do not change.
 	Effects *delivered.Borders
+	Receipt
+}
+
+// Receipt is the change of a consumer's receipt.
+type Receipt struct {
+	Region *receipt.Region
+	Rows   []receipt.Row // to insert
 }
 
 // Mark adds marks for ranges. If from is not nil, the ranges were part of from.

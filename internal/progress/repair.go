@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/store"
 )
@@ -22,6 +23,7 @@ type SetBack struct {
 	Through int64              // no position above was handled
 	Marks   []Mark             // in place of the marks that the batch wrote
 	Effects *delivered.Borders // nil: the batch has not changed them
+	Receipt                    // without the events above Through
 }
 
 // Repair is the change that a repair writes.
@@ -56,7 +58,7 @@ type repairs struct {
 func newRepairs(worker uuid.UUID, r func(name string, more sqltext.Values) string) repairs {
 	return repairs{
 		worker: worker, repaired: r("repaired", nil),
-		repair:  r("repair", sqltext.Values{"more": `, revision = revision + 1, updated_at = clock_timestamp()`, "condition": `EXISTS (SELECT FROM durable)`, "removes": `NOT $16::boolean`}),
+		repair:  r("repair", sqltext.Values{"more": `, revision = revision + 1, updated_at = clock_timestamp()`, "condition": `EXISTS (SELECT FROM durable)`, "removes": `NOT $18::boolean`}),
 		shorten: r("shorten", sqltext.Values{"more": "", "condition": `pg_current_xact_id_if_assigned()::xid::text = $4::text`, "removes": "true"}),
 	}
 }
@@ -85,8 +87,9 @@ func (r repairs) Repair(ctx context.Context, q store.Querier, unit string, b Com
 // setBack returns the arguments of the SQL of setBack.
 func (r repairs) setBack(unit string, b Committed, m SetBack) ([]any, error) {
 	marks, err := json.Marshal(append([]Mark{}, m.Marks...))
+	rows, err2 := json.Marshal(append([]receipt.Row{}, m.Rows...))
 	return []any{unit, b.After.Revision, b.After.Row, b.After.Author, b.Token,
-		m.To, r.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects)}, err
+		m.To, r.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects), region(m.Region), string(rows)}, errtext.Join(err, err2)
 }
 
 // Shorten reverts, in a batch's own transaction, the part of the guard's writes that concerns

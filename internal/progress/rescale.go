@@ -58,7 +58,7 @@ func newRescaleSQL(r func(name string, more sqltext.Values) string, t tables.Tab
 		own:         `SELECT set_config('idle_in_transaction_session_timeout', $2::text, true) || set_config('lock_timeout', '0', true) FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE`,
 		deadLetters: `SELECT global_position, aggregate_id, order_id FROM ` + t.DeadLetters.SQL() + ` WHERE ` + it,
 		inert: `
-UPDATE ` + checkpoints + ` SET split_at = clock_timestamp(), revision = revision + 1, updated_at = clock_timestamp(),
+UPDATE ` + checkpoints + ` SET split_at = clock_timestamp(), receipt = NULL, revision = revision + 1, updated_at = clock_timestamp(),
 	paused_at = coalesce(paused_at, clock_timestamp()), paused_by = 'partitions', paused_reason = 'split'
 WHERE ` + it,
 		remove: `DELETE FROM ` + checkpoints + ` WHERE ` + it,

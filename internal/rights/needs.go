@@ -60,9 +60,9 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 	tables := []uses{
 		{
 			table:   t.Checkpoints,
-			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key effects scope scope_since ctid xmin xmax tableoid",
+			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key effects scope scope_since receipt ctid xmin xmax tableoid",
 			inserts: "consumer_name last_position scope scope_since" + born,
-			writes:  "last_position revision updated_at paused_at paused_by paused_reason effects scope scope_since" + split,
+			writes:  "last_position revision updated_at paused_at paused_by paused_reason effects scope scope_since receipt" + split,
 			deletes: rescales,
 		},
 		{
@@ -75,7 +75,7 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		{
 			table:   t.DeadLetters,
 			reads:   "* xmin",
-			inserts: "consumer_name global_position aggregate_type aggregate_id event_id event_type error attempts order_key retry_at replay forget",
+			inserts: "consumer_name global_position aggregate_type aggregate_id event_id event_type error attempts order_key retry_at replay forget received",
 			writes:  moved + "error attempts retry_at updated_at replay forget",
 			deletes: true,
 		},
@@ -84,6 +84,12 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 			reads:   "consumer_name operation created_at operator detail", // the last two are read after a repair whose answer was lost
 			inserts: "consumer_name operation detail operator reason",
 			serial:  "id",
+		},
+		{
+			table:   t.Receipts,
+			reads:   "consumer_name unit xmin",
+			inserts: "consumer_name unit first_position last_position events positions hash event_id partition_key scope",
+			deletes: true,
 		},
 		{table: t.Token, reads: "only token database" + incarnation, inserts: "only token database", writes: "token database"},
 		{table: t.Settled, reads: "log settled", inserts: "log settled", writes: "settled updated_at"},

@@ -25,6 +25,7 @@ type Tables struct {
 	Version     ident.Table `of:"ConsumerCheckpoints" add:"_schema"`
 	DeadLetters ident.Table `of:"ConsumerCheckpoints" drop:"_checkpoints" add:"_dead_letters"`
 	Operations  ident.Table `of:"ConsumerCheckpoints" drop:"_checkpoints" add:"_operations"`
+	Receipts    ident.Table `of:"ConsumerCheckpoints" drop:"_checkpoints" add:"_receipts"`
 
 	// The event store resolves its own tables.
 	Events ident.Table `of:"Events" resolve:"-"`

@@ -4,7 +4,7 @@ import "slices"
 
 // All returns every mutant.
 func All() []Mutant {
-	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants, jobMutants, tableMutants, partitionMutants, effectsMutants)
+	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, receiptMutants, contractMutants, failureMutants, coordMutants, jobMutants, tableMutants, partitionMutants, effectsMutants)
 }
 
 // guardMutants are about the first statement of a batch.
@@ -63,9 +63,9 @@ var guardMutants = []Mutant{
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
 			{"internal/progress/checkpoints.go", `with("guard", sqltext.Values{"effects": r("audited"), "audit": r("audit"), "all_kept": r("kept")}),`,
-				"texts.Fill(`WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at){audit} SELECT 1`, values),"},
-			{"internal/progress/guard.go", `statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects))`,
-				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
+				"texts.Fill(`WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, $9::bigint, $10::bigint, $11::bigint, $12::bigint, $13::bigint, $14::boolean, $18::text, clock_timestamp() AS updated_at, '' AS partition_key, NULL::jsonb AS scope){audit} SELECT 1`, values),"},
+			{"internal/progress/guard.go", `statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects), string(rows))`,
+				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects), string(rows))...); err != nil {
 			return m, false, err
 		}`},
 			{"internal/consume/batch.go", `Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db.DB), tx, c.unit.name, &w.from, w.advance)`},
@@ -99,6 +99,43 @@ var openRangeMutants = []Mutant{
 		Edits:   []Edit{{"ops/reset.go", `gap_position > $2::bigint`, `gap_position > $2::bigint AND false`}},
 		Faults:  "reset=6,delay=3",
 		Draws:   "open gaps skip-stale",
+	},
+}
+
+// receiptMutants are about the receipts of what was handled.
+var receiptMutants = []Mutant{
+	{
+		Name:    "receipt-set",
+		Mistake: "the guard sets the receipt that its worker has computed, since it has loaded the row",
+		Edits:   []Edit{{"internal/receipt/receipt.go", `before != nil && before.First == r.First && before.Last == from`, `false && before != nil && before.Last == from`}},
+		Test:    Test{"./internal/progress", "TestGuardAddsToTheReceipt"},
+	},
+	{
+		Name:    "receipt-of-new-events",
+		Mistake: "the events of a batch lie above its checkpoint",
+		Edits: []Edit{{"internal/receipt/receipt.go", `		if e.Position < next.First {`, `		if e.Position <= from {
+			continue
+		}
+		if e.Position < next.First {`}},
+		Faults: calm + ",delay=6",
+		Draws:  "open gaps skip-stale",
+	},
+	{
+		Name:    "receipt-kept-by-reset",
+		Mistake: "a reset sets the position back; what was handled was handled",
+		Edits:   []Edit{{"ops/reset.go", `last_position = $2::bigint, receipt = NULL`, `last_position = $2::bigint`}},
+		Faults:  "reset=6",
+	},
+	{
+		Name:    "receipt-of-a-skipped-event",
+		Mistake: "a skipped event was not handled, so it has no receipt",
+		Edits: []Edit{{"ops/skip.go", `	unit := ` + "`$1::text`" + `
+	if at.key`, `	unit := ` + "`$1::text`" + `
+	if true {
+		return nil
+	}
+	if at.key`}},
+		Faults: calm + ",skip=6",
 	},
 }
 

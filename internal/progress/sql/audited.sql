@@ -1,2 +1,2 @@
 -- The further columns of a checkpoint that a batch with an audit writes.
-, effects = coalesce($12::jsonb, effects)
+, effects = coalesce($18::jsonb, effects)

@@ -17,13 +17,16 @@ WITH limits AS MATERIALIZED (
 	FROM (SELECT current_setting('lock_timeout') AS role OFFSET 0) AS before
 ), guard AS (
 	UPDATE {checkpoints}
-	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp(){effects}
+	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp(), receipt = CASE
+			WHEN $14::boolean THEN ARRAY[$9::bigint, $10::bigint, coalesce(receipt[3], 0) + $11::bigint,
+				(coalesce(receipt[4], 0) + $12::bigint) & 4611686018427387903, (coalesce(receipt[5], 0) + $13::bigint) & 4611686018427387903]
+			WHEN $9::bigint IS NOT NULL THEN ARRAY[$9::bigint, $10::bigint, $11::bigint, $12::bigint, $13::bigint] END{effects}
 	WHERE ctid = $7::text::tid
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint
 		AND {incarnation} = $4::text AND $3::bigint <= {last}
 		AND EXISTS (SELECT FROM {assignments} WHERE consumer_name = $1::text AND worker_id = $5::uuid)
 		AND (SELECT lock || idle FROM limits) IS NOT NULL
-	RETURNING revision, ctid::text AS at, xmin::text AS author, {written} AS written, tableoid AS home, updated_at
+	RETURNING revision, ctid::text AS at, xmin::text AS author, {written} AS written, tableoid AS home, updated_at, partition_key, scope
 ){audit}
 SELECT revision, at, author, written, pg_current_xact_id()::text, current_setting('role'), {mark_transaction},
 	set_config('lock_timeout', (SELECT role FROM limits), true) IS NOT NULL AND {sign_batch}, {all_kept} FROM guard

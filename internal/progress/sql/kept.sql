@@ -1,2 +1,3 @@
--- True if no trigger has dropped a row of the audit.
-(SELECT count(*) FROM gone) = jsonb_array_length($11::jsonb) AND (SELECT count(*) FROM audit) = jsonb_array_length($10::jsonb)
+-- True if no trigger has dropped a row of the audit or of the receipts.
+(SELECT count(*) FROM gone) = jsonb_array_length($17::jsonb) AND (SELECT count(*) FROM audit) = jsonb_array_length($16::jsonb)
+	AND (SELECT count(*) FROM receipts) = jsonb_array_length($19::jsonb)

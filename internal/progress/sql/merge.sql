@@ -8,6 +8,7 @@ WITH gone AS (
 	FROM jsonb_to_recordset($6::jsonb) AS m(first bigint, last bigint, seen numeric)
 ), moved AS (
 	UPDATE {dead_letters} SET consumer_name = $2::text WHERE consumer_name = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))
+), ended AS ({end_receipts}
 ), dead AS (
 	DELETE FROM {checkpoints} WHERE consumer_name = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))
 ), given AS (

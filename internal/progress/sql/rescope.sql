@@ -4,9 +4,10 @@
 -- nothing is recorded.
 WITH changed AS (
 	UPDATE {checkpoints} SET scope = $3::jsonb, scope_since = CASE WHEN scope IS NULL THEN last_position ELSE coalesce(scope_since, last_position) END,
-		revision = revision + 1, updated_at = clock_timestamp()
+		revision = revision + 1, updated_at = clock_timestamp(), receipt = NULL
 	WHERE consumer_name = $1::text AND split_at IS NULL AND coalesce(scope::text, '') = $2::text AND ($6::text = '' OR {incarnation} = $6::text)
 	RETURNING last_position
+), ended AS ({end_receipt} AND EXISTS (SELECT FROM changed)
 ), told AS (
 	INSERT INTO {operations} (consumer_name, operation, detail, operator, reason)
 	SELECT $1::text, 'scope', jsonb_build_object('from', nullif($2::text, '')::jsonb, 'to', $3::jsonb, 'position', last_position, 'open', coalesce((

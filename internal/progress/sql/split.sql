@@ -5,6 +5,7 @@ WITH child AS (
 ), born AS (
 	INSERT INTO {checkpoints} (consumer_name, last_position, revision, partition_key, paused_at, paused_by, paused_reason, effects, scope, scope_since)
 	SELECT unit, last_position, revision + 1, $4::text, paused_at, paused_by, paused_reason, effects, scope, scope_since FROM {checkpoints}, child WHERE consumer_name = $1::text
+), ended AS ({end_receipt}
 ), gone AS (
 	DELETE FROM {gap_skips} WHERE consumer_name = $1::text AND state = 'open' RETURNING *
 ), opened AS (

@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// prove proves a consumer, and compares what is not proven with lines as "first-last events reason".
+func prove(t *testing.T, db *sql.DB, name string, want ...string) *ops.Proof {
+	t.Helper()
+	o, err := ops.New(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := o.Prove(t.Context(), name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, u := range p.Unproven {
+		got = append(got, fmt.Sprintf("%d-%d %+d %s", u.First, u.Last, u.Events, u.Reason))
+	}
+	if len(got) != len(want) {
+		t.Errorf("not proven: %q, want %q", got, want)
+		return p
+	}
+	for i, line := range want {
+		if !strings.HasPrefix(got[i], line) {
+			t.Errorf("not proven: %q, want %q", got[i], line)
+		}
+	}
+	return p
+}
+
+// Whoever changes the checkpoint, the log or the receipts beside the workers, it is found, with the
+// positions.
+func TestProve(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	l := &ledger{name: "c"}
+	run := func(to int64) {
+		t.Helper()
+		r := start(t, d.DB, []consumer.Consumer{l}, quick()...)
+		awaitRows(t, d.DB, "the events", fmt.Sprintf(`SELECT EXISTS (SELECT FROM consumer_checkpoints WHERE consumer_name = 'c' AND last_position >= %d)`, to))
+		r.Stop()
+		if err := r.result(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	appendN(t, d.DB, "Order", "a", 100)
+	run(100)
+	if p := prove(t, d.DB, "c"); p.From != 1 || p.To != 100 || p.Events != 100 || !p.Holds() {
+		t.Errorf("%+v", p)
+	}
+	appendN(t, d.DB, "Order", "b", 10)
+	d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 105 WHERE consumer_name = 'c'`)
+	prove(t, d.DB, "c", "101-105 +0 they were passed without a receipt")
+	run(110)
+	p := prove(t, d.DB, "c", "101-105 +0 they were passed without a receipt")
+	if p.Holds() || p.Events != 105 {
+		t.Errorf("%+v", p)
+	}
+	d.Exec(t, `DELETE FROM events WHERE global_position = 42`)
+	prove(t, d.DB, "c", "42-42 +1 the event was handled, and the log does not have it any more", "101-105 ")
+	d.Exec(t, `DELETE FROM events WHERE global_position = 43`)
+	prove(t, d.DB, "c", "1-100 +2 ", "101-105 ")
+	d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 107 WHERE consumer_name = 'c'`)
+	d.Exec(t, `DELETE FROM ledger WHERE position > 107`)
+	prove(t, d.DB, "c", "1-100 ", "101-105 ", "108-110 +0 they were handled and will be handled again")
+	run(110)
+	prove(t, d.DB, "c", "1-100 ", "101-105 ", "108-110 +0 they were passed twice")
+}
