@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/server"
 )
@@ -162,7 +163,39 @@ func (d *Database) collect(ctx context.Context, e *history.Evidence) (err error)
 	}, `SELECT consumer_name, (detail->>'from')::bigint, (detail->>'to')::bigint, detail->>'transaction' FROM consumer_operations WHERE operation = 'repair' ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the repairs: %w", err)
 	}
-	return errors.Join(d.collectOperations(ctx, e), d.collectUnauthorized(ctx, e), d.collectSelected(ctx, e))
+	return errors.Join(d.collectOperations(ctx, e), d.collectUnauthorized(ctx, e), d.collectSelected(ctx, e), d.collectProofs(ctx, e))
+}
+
+// collectProofs proves the consumers by their receipts, as an operator would.
+func (d *Database) collectProofs(ctx context.Context, e *history.Evidence) error {
+	o, err := ops.New(d.DB)
+	if err != nil {
+		return err
+	}
+	for _, c := range e.Consumers {
+		proof := history.Proof{Consumer: c.Name}
+		err := d.Query(ctx, func() error {
+			p, err := o.Prove(ctx, c.Name, nil)
+			if errors.Is(err, ops.ErrNotFound) {
+				return nil // it was not placed
+			}
+			if err != nil {
+				return err
+			}
+			proof.Events, proof.Unproven = p.Events, nil
+			for _, u := range p.Unproven {
+				if u.Operation == 0 {
+					proof.Unproven = append(proof.Unproven, fmt.Sprintf("positions %d to %d: %s", u.First, u.Last, u.Reason))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("sim: prove %s: %w", c.Name, err)
+		}
+		e.Proofs = append(e.Proofs, proof)
+	}
+	return nil
 }
 
 // collectSelected reads what the code of consumers with several builds selected: up to each change

@@ -57,6 +57,8 @@ type Evidence struct {
 	Exits     []Exit       `json:"-"`
 	Rest      Rest         `json:"rest"`
 
+	Proofs []Proof `json:"proofs,omitempty"` // that the receipts of the consumers give
+
 	// Jobs is the evidence of a run of jobs, which has none of the consumers'.
 	Jobs *Jobs `json:"jobs,omitempty"`
 
@@ -70,6 +72,13 @@ type Evidence struct {
 	// Failures are the errors of calls of the library, and of statements, that neither a
 	// fault nor the harness explains.
 	Failures []string `json:"failures,omitempty"`
+}
+
+// Proof is what the receipts of a consumer say about the log.
+type Proof struct {
+	Consumer string   `json:"consumer"`
+	Events   int64    `json:"events"` // that it has handled exactly once
+	Unproven []string `json:"unproven,omitempty"`
 }
 
 // HarnessFailure is what the harness could not do.

@@ -39,6 +39,7 @@ func judgeAll(e *history.Evidence) []Finding {
 		forwards(e),
 		rest(e),
 		lives(e),
+		receipts(e),
 	}
 	if e != units {
 		all = append(all, partitions(units))
@@ -81,6 +82,19 @@ func rest(e *history.Evidence) Finding {
 		})
 	}
 	f.check(r.Took <= r.Bound, func() string { return fmt.Sprintf("it took %v, the bound is %v", r.Took, r.Bound) })
+	return f
+}
+
+// receipts finds consumers that their own receipts do not prove.
+func receipts(e *history.Evidence) Finding {
+	f := Finding{Name: "receipts", Rule: "the receipts of each consumer prove that it has handled each event of the log once"}
+	for _, p := range e.Proofs {
+		applied := slices.ContainsFunc(e.Ledger, func(x history.Entry) bool { return x.Consumer == p.Consumer })
+		f.check(p.Events > 0 || !applied || len(p.Unproven) > 0, func() string { return fmt.Sprintf("the receipts of %s prove nothing", p.Consumer) })
+		for _, what := range p.Unproven {
+			f.check(false, func() string { return fmt.Sprintf("%s, %s", p.Consumer, what) })
+		}
+	}
 	return f
 }
 
