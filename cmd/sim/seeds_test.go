@@ -114,7 +114,7 @@ func TestSeedsAreSummedUp(t *testing.T) {
 	if status := run(t.Context(), []string{"-db", pgtest.Server(t).URL(""), "-seeds", file}, &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d:\n%s\n%s", status, command.OK, stdout.String(), stderr.String())
 	}
-	for _, want := range []string{"seed 3: all 13", "seed 4: all 2", "2 runs", "jobs enqueued", "verdict: all 2 runs held"} {
+	for _, want := range []string{"seed 3: all 14", "seed 4: all 2", "2 runs", "jobs enqueued", "verdict: all 2 runs held"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the output lacks %q:\n%s", want, stdout.String())
 		}
