@@ -74,6 +74,9 @@ func (c *core) change(ctx context.Context, v *verb, invalid error, do func(tx *s
 	err := errtext.Join(invalid, v.By.check())
 	if err == nil {
 		err = c.transact(ctx, c.dry, do)
+		if isCutOff(ctx, err) && !errors.As(err, new(*UnknownOutcomeError)) {
+			err = pgdriver.CutOff(ctx, err)
+		}
 	}
 	return c.fail(v.String(), err)
 }
@@ -98,10 +101,7 @@ func (c *core) transact(ctx context.Context, dry *dryRun, do func(tx *sql.Tx) (i
 	if err == nil {
 		err = changes.Notify(ctx, tx, c.changes)
 	}
-	switch {
-	case err != nil && isCutOff(ctx, err):
-		return pgdriver.CutOff(ctx, err)
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {
@@ -110,10 +110,10 @@ func (c *core) transact(ctx context.Context, dry *dryRun, do func(tx *sql.Tx) (i
 	return nil
 }
 
-// isCutOff reports whether err is that of a statement that ctx cut off, or of one after its end: its
-// connection or its transaction is gone.
+// isCutOff reports whether err is that of a statement that ctx cut off, or of one that found its
+// connection or its transaction gone after the end of ctx.
 func isCutOff(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, sql.ErrTxDone) ||
+	return err != nil && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, sql.ErrTxDone) ||
 		pgdriver.IsConnectionLoss(err) || pgdriver.SQLState(err) == pgdriver.QueryCanceled)
 }
 

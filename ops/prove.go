@@ -22,7 +22,7 @@ import (
 type Proof struct {
 	Consumer string
 	From     int64 // the first position for which there are receipts
-	To       int64 // the consumer's position; of a split consumer, the lowest of its units
+	To       int64 // the consumer's position; of a split consumer, the lowest of its units, or a position below it
 	Events   int64 // number of events that were handled exactly once, or that an operator skipped or discarded
 	Pending  int64 // number of dead letters, whose events are not handled yet
 	Unproven []Unproven
@@ -42,17 +42,18 @@ type Unproven struct {
 }
 
 // Prove compares what a consumer has handled with the log, and finds events that it has not handled,
-// or more than once: by the fault of a worker, by a checkpoint that was changed by hand, by a row of
-// the log that was deleted.
+// or more than once: because positions were passed by mistake, a checkpoint was changed by hand, or a
+// row of the log was deleted.
 //
-// With each batch, a worker writes a receipt: number and sum of the events that it handled. Prove
+// With each batch, a worker writes a receipt: number and sum of the events that the batch has. Prove
 // reads all events from the first receipt on and computes the same sums. Dead letters and events in
 // doubt are not handled yet. Events that an operator has skipped or discarded count as handled. A
 // single event that is missing or too many is named. Of several, Prove names a range of some
 // 16,384 positions.
 //
-// Prove does not see what the handler has done with the events, see [Operator.Verify]. It does not
-// judge what a consumer with its own key has handled while its partitions are at different positions.
+// Prove does not see what the handler has done with the events, see [Operator.Verify]. The receipt is
+// written before the handler is called: an event that a batch had and did not pass to the handler is not
+// found. With its own key, a consumer in partitions is proven up to the lowest of their positions.
 //
 // Prove reads in one transaction with one snapshot, which holds back VACUUM until it ends. progress is
 // called with the positions that were read; nil: not called.
@@ -80,22 +81,28 @@ func (o *logOps) prove(ctx context.Context, name string, progress func(position,
 	if err := c.read(ctx); err != nil {
 		return nil, err
 	}
-	judge := receipt.NewJudge(c.units, c.regions, c.singles, c.waiting, c.ignored)
+	judge := receipt.NewJudge(c.units, c.regions, c.singles, c.waiting, c.doubted)
+	if c.keyed && slices.ContainsFunc(c.units, func(u receipt.Unit) bool { return u.Position != c.position }) {
+		c.position = judge.Until(c.position)
+	}
 	if err := c.readLog(ctx, judge, progress); err != nil {
 		return nil, err
 	}
 	p := &Proof{Consumer: name, From: judge.From(), To: c.position, Pending: int64(len(c.waiting))}
+	if p.From == 0 {
+		p.From = c.position + 1
+		return p, nil
+	}
 	for _, f := range judge.Findings() {
 		u, err := c.explain(ctx, f)
 		if err != nil {
 			return nil, err
 		}
-		p.Unproven = append(p.Unproven, u)
+		if n := len(p.Unproven); n == 0 || p.Unproven[n-1] != u { // else it is of another partition
+			p.Unproven = append(p.Unproven, u)
+		}
 	}
 	p.Events = judge.Events
-	if len(c.regions) == 0 {
-		p.From = c.position + 1
-	}
 	return p, nil
 }
 
@@ -108,7 +115,7 @@ type proving struct {
 	regions  []receipt.Covered
 	singles  []receipt.Single
 	waiting  map[int64]bool
-	ignored  []store.Range
+	doubted  []store.Range // at a change of the scope
 	resets   []reset
 	keyed    bool // only the consumer's code knows the slots
 	position int64
@@ -116,7 +123,8 @@ type proving struct {
 
 // reset is an operation that moved a unit.
 type reset struct {
-	id int64
+	id    int64
+	slots partition.Range
 	scope.Moved
 	at time.Time
 }
@@ -150,8 +158,8 @@ func slotsOf(unit string) partition.Range {
 // covered adds a region of a unit.
 func (c *proving) covered(unit, key, selects string, r receipt.Region, ended time.Time) error {
 	slots := slotsOf(unit)
-	c.keyed = c.keyed || slots != partition.All && key != ""
 	s, err := c.scopeOf(selects)
+	c.keyed = c.keyed || slots != partition.All && key != ""
 	c.regions = append(c.regions, receipt.Covered{Region: r, Slots: slots, Scope: s, Ended: ended})
 	return err
 }
@@ -181,6 +189,7 @@ FROM `+c.t.Checkpoints.SQL()+` AS c WHERE (consumer_name = $1::text OR `+unitsOf
 			return err
 		}
 		u := receipt.Unit{Slots: slotsOf(r.unit), Position: r.position}
+		c.keyed = c.keyed || u.Slots != partition.All && r.key != ""
 		if err := json.Unmarshal([]byte(r.open), &u.Open); err != nil {
 			return fmt.Errorf("read its positions in doubt: %w", err)
 		}
@@ -243,12 +252,12 @@ SELECT global_position FROM `+c.t.DeadLetters.SQL()+` WHERE (consumer_name = $1:
 // an event may have been handled under either scope.
 func (c *proving) readOperations(ctx context.Context) error {
 	type row struct {
-		id           int64
-		kind, detail string
-		at           time.Time
+		id                 int64
+		unit, kind, detail string
+		at                 time.Time
 	}
-	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *row) []any { return []any{&r.id, &r.kind, &r.detail, pgdriver.UTC(&r.at)} }), `
-SELECT id, operation, coalesce(detail, '{}')::text, `+pgdriver.Time(`created_at`)+` FROM `+c.t.Operations.SQL()+`
+	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *row) []any { return []any{&r.id, &r.unit, &r.kind, &r.detail, pgdriver.UTC(&r.at)} }), `
+SELECT id, consumer_name, operation, coalesce(detail, '{}')::text, `+pgdriver.Time(`created_at`)+` FROM `+c.t.Operations.SQL()+`
 WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('reset', 'scope') ORDER BY id`, c.name)
 	if err != nil {
 		return fmt.Errorf("read what was done to it: %w", err)
@@ -259,7 +268,7 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('reset', 'scop
 		var err error
 		if Kind(r.kind) == KindReset {
 			err = json.Unmarshal([]byte(r.detail), &moved)
-			c.resets = append(c.resets, reset{r.id, moved, r.at})
+			c.resets = append(c.resets, reset{r.id, slotsOf(r.unit), moved, r.at})
 		} else {
 			err = json.Unmarshal([]byte(r.detail), &changed)
 		}
@@ -267,10 +276,10 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('reset', 'scop
 			return fmt.Errorf("read operation %d: %w", r.id, err)
 		}
 		for _, open := range changed.Open {
-			c.ignored = append(c.ignored, store.Range{First: open.First, Last: open.Last})
+			c.doubted = append(c.doubted, store.Range{First: open.First, Last: open.Last})
 		}
 	}
-	slices.SortFunc(c.ignored, func(a, b store.Range) int { return int(min(max(a.First-b.First, -1), 1)) })
+	slices.SortFunc(c.doubted, func(a, b store.Range) int { return int(min(max(a.First-b.First, -1), 1)) })
 	return nil
 }
 
@@ -279,7 +288,6 @@ const proofPage = 10_000
 
 // readLog gives the judge the events of the log.
 func (c *proving) readLog(ctx context.Context, j *receipt.Judge, progress func(position, of int64)) error {
-	parts := slices.ContainsFunc(c.regions, func(r receipt.Covered) bool { return r.Slots != partition.All })
 	page := pgdriver.Columns(func(e *loggedEvent) []any { return []any{&e.Position, &e.ID, &e.Type, &e.aggregate} })
 	for at, to := j.From()-1, j.To(); ; {
 		events, err := pgdriver.QueryAll(ctx, c.tx, page, `
@@ -289,10 +297,7 @@ WHERE `+positionColumn+` > $1::bigint AND `+positionColumn+` <= $2::bigint ORDER
 			return fmt.Errorf("read the log after position %d: %w", at, err)
 		}
 		for _, e := range events {
-			switch {
-			case c.keyed:
-				e.Slot = -1
-			case parts:
+			if e.Slot = -1; !c.keyed {
 				e.Slot = partition.Slot(e.aggregate)
 			}
 			j.Add(e.LogEvent)
@@ -320,19 +325,54 @@ func (c *proving) explain(ctx context.Context, f receipt.Finding) (u Unproven, e
 		return c.explainDiff(ctx, u, f)
 	case receipt.Uncovered:
 		u.Reason = "they were passed without a receipt: the checkpoint was changed by hand, or by a worker of a version that keeps none"
-		for _, r := range c.resets {
-			if f.Before(r.at) && (r.To <= f.Last && f.Last <= r.From || r.From < f.First && f.Last <= r.To) {
-				u.Operation, u.Reason = r.id, fmt.Sprintf("the reset from %d to %d passed them, or deleted their receipts", r.From, r.To)
-			}
+		if id := c.excused(f); id > 0 {
+			u.Operation, u.Reason = id, "resets passed them, or deleted their receipts"
 		}
 	case receipt.Twice:
 		u.Reason = "they were passed twice: the checkpoint was set back by hand"
 	case receipt.Ahead:
 		u.Reason = "they were handled and will be handled again: the checkpoint was set back by hand"
 	case receipt.Unknown:
-		u.Reason = "it is not known which events belong to each partition, or which types the code selected: try again when the partitions are at one position"
+		u.Reason = "it is not known which events belong to each partition, or which types the code selected"
+		for _, r := range c.resets {
+			if first, last := r.uncovers(r.slots); first <= f.Last && f.First <= last {
+				u.Operation, u.Reason = r.id, "a reset of some partitions passed them, or deleted their receipts"
+			}
+		}
 	}
 	return u, nil
+}
+
+// excused returns the last of the operations that together explain why positions have no receipts, 0 if
+// they do not.
+func (c *proving) excused(f receipt.Finding) (id int64) {
+	next := f.First
+	for last := int64(0); next <= f.Last && next != last; {
+		last = next
+		for _, r := range c.resets {
+			if first, until := r.uncovers(f.Slots); f.Before(r.at) && first <= next && next <= until {
+				next, id = until+1, max(id, r.id)
+			}
+		}
+	}
+	if next <= f.Last {
+		return 0
+	}
+	return id
+}
+
+// uncovers returns the positions whose receipts for some slots a reset deletes or does not write.
+// Backwards, it deletes the whole region with the position, and those of former units above it.
+func (r *reset) uncovers(slots partition.Range) (first, last int64) {
+	switch {
+	case !slots.Within(r.slots) && (r.To > r.From || r.slots.Within(slots)):
+		return 1, 0
+	case r.To > r.From:
+		return r.From + 1, r.To
+	case slots.Within(r.slots):
+		return receipt.Begin(r.To), r.To
+	}
+	return receipt.Begin(r.To), r.From
 }
 
 // explainDiff names the event, if it is only one.

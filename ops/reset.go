@@ -64,7 +64,7 @@ func (c consumerTx) move(ctx context.Context, at locked, to int64) error {
 	} else {
 		_, err = exec(ctx, c.tx, "delete the receipts above the position", `
 DELETE FROM `+c.t.Receipts.SQL()+` WHERE consumer_name = split_part($1::text, '#', 1) AND last_position > $2::bigint
-	AND (unit = $1::text OR unit NOT IN (SELECT consumer_name FROM `+c.t.Checkpoints.SQL()+` WHERE split_at IS NULL))`, at.consumer, to)
+	AND unit <> '' AND (unit = $1::text OR unit NOT IN (SELECT consumer_name FROM `+c.t.Checkpoints.SQL()+` WHERE split_at IS NULL))`, at.consumer, to)
 	}
 	if err == nil {
 		_, err = exec(ctx, c.tx, "move the checkpoint", `

@@ -94,7 +94,9 @@ func (w *work) endAt(through int64) progress.SetBack {
 	w.plan(math.MaxInt)
 	s := progress.SetBack{To: w.advance.To, Through: through, Marks: w.advance.Marks}
 	w.planReceipt(through)
-	s.Receipt = w.advance.Receipt
+	if s.Receipt = w.advance.Receipt; len(planned.Rows) > 0 && s.Rows == nil {
+		s.Rows = []receipt.Row{} // what the batch has written goes
+	}
 	if planned.Effects != nil {
 		s.Effects = w.deliveredThrough(through)
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/internal/sqltext"
 	"github.com/pgfrontier/worker/store"
 )
@@ -23,7 +22,7 @@ type SetBack struct {
 	Through int64              // no position above was handled
 	Marks   []Mark             // in place of the marks that the batch wrote
 	Effects *delivered.Borders // nil: the batch has not changed them
-	Receipt                    // without the events above Through
+	Receipt                    // without the events above Through; its Rows are nil if the batch has written none
 }
 
 // Repair is the change that a repair writes.
@@ -87,9 +86,13 @@ func (r repairs) Repair(ctx context.Context, q store.Querier, unit string, b Com
 // setBack returns the arguments of the SQL of setBack.
 func (r repairs) setBack(unit string, b Committed, m SetBack) ([]any, error) {
 	marks, err := json.Marshal(append([]Mark{}, m.Marks...))
-	rows, err2 := json.Marshal(append([]receipt.Row{}, m.Rows...))
+	var rows sql.NullString // NULL: the batch has written none, so none is searched for
+	text, err2 := json.Marshal(m.Rows)
+	if m.Rows != nil {
+		rows = sql.NullString{String: string(text), Valid: true}
+	}
 	return []any{unit, b.After.Revision, b.After.Row, b.After.Author, b.Token,
-		m.To, r.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects), region(m.Region), string(rows)}, errtext.Join(err, err2)
+		m.To, r.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects), region(m.Region), rows}, errtext.Join(err, err2)
 }
 
 // Shorten reverts, in a batch's own transaction, the part of the guard's writes that concerns

@@ -47,8 +47,8 @@ const (
 type Finding struct {
 	store.Range
 	Fault Fault
-	Diff  Sum // of Differs: the handled events without those of the log
-	Slots int // of Uncovered: how many slots
+	Diff  Sum             // of Differs: the handled events without those of the log
+	Slots partition.Range // of those found by the coverage
 	after time.Time
 }
 
@@ -74,14 +74,16 @@ func (f *Finding) Before(t time.Time) bool { return !f.after.After(t) }
 // Judge compares the receipts of a consumer with its log. Give it all events of the log from
 // [Judge.From] to [Judge.To], in order of position.
 type Judge struct {
-	units    []Unit
-	waiting  map[int64]bool // positions of the dead letters that the receipts do not have
-	ignored  []store.Range
-	singles  map[int64][]Single
-	all      []Covered
-	clusters []cluster
-	at       int // the cluster of the last event
-	Events   int64
+	units     []Unit
+	waiting   map[int64]bool // positions of the dead letters that the receipts do not have
+	doubted   []store.Range
+	singles   map[int64][]Single
+	all       []Covered // in order of First
+	active    []Covered // those with the position of the last event
+	until     int64     // nothing above is judged; 0: all is
+	opened    int       // number of regions that were active, or are
+	stretches map[int64]*stretch
+	Events    int64 // number of events that are proven
 }
 
 // Single is a receipt of one event.
@@ -91,20 +93,19 @@ type Single struct {
 	Unsure bool            // a unit was skipped over the event, and it is not known whether it is one of the unit
 }
 
-// cluster are regions that overlap.
-type cluster struct {
-	store.Range
-	regions       []Covered
+// stretch are the positions between two multiples of width. No region has events of two stretches.
+type stretch struct {
+	store.Range   // of the regions that begin here, and of the events
 	got, expected Sum
 	events        int64
-	unsure        []Sum // of events that another part may have handled
+	unsure        []Sum // each may be part of the difference between got and expected
 	unknown       bool
 }
 
 // NewJudge returns a judge of the regions and the single events of a consumer. Events at the
-// positions ignored are not judged.
-func NewJudge(units []Unit, regions []Covered, singles []Single, waiting map[int64]bool, ignored []store.Range) *Judge {
-	j := &Judge{units: units, waiting: waiting, ignored: ignored, singles: map[int64][]Single{}}
+// positions doubted may have been handled, or not.
+func NewJudge(units []Unit, regions []Covered, singles []Single, waiting map[int64]bool, doubted []store.Range) *Judge {
+	j := &Judge{units: units, waiting: waiting, doubted: doubted, singles: map[int64][]Single{}, stretches: map[int64]*stretch{}}
 	for _, s := range singles {
 		j.singles[s.Position] = append(j.singles[s.Position], s)
 	}
@@ -114,99 +115,126 @@ func NewJudge(units []Unit, regions []Covered, singles []Single, waiting map[int
 		}
 	}
 	slices.SortStableFunc(j.all, func(a, b Covered) int { return cmp.Compare(a.First, b.First) })
-	for i, r := range j.all {
-		if n := len(j.clusters); n == 0 || r.First > j.clusters[n-1].Last {
-			j.clusters = append(j.clusters, cluster{Range: store.Range{First: r.First, Last: r.Last}, regions: j.all[i:i:i]})
+	for _, r := range j.all {
+		if r.Sum == (Sum{}) {
+			continue
 		}
-		c := &j.clusters[len(j.clusters)-1]
-		c.regions, c.Last, c.got = append(c.regions, r), max(c.Last, r.Last), c.got.Plus(r.Sum)
+		s := j.stretch(r.First)
+		s.got, s.Last = s.got.Plus(r.Sum), max(s.Last, min(r.Last, r.First|(width-1)))
 	}
 	return j
 }
 
-// From returns the first position that a region has.
-func (j *Judge) From() int64 {
-	if len(j.clusters) == 0 {
-		return 1
+// stretch returns the stretch of a position.
+func (j *Judge) stretch(position int64) *stretch {
+	s := j.stretches[position/width]
+	if s == nil {
+		s = &stretch{Range: store.Range{First: position, Last: position}}
+		j.stretches[position/width] = s
 	}
-	return j.clusters[0].First
+	s.First, s.Last = min(s.First, position), max(s.Last, position)
+	return s
+}
+
+// From returns the first position that a region has, 0 if there is none.
+func (j *Judge) From() int64 {
+	if len(j.all) == 0 {
+		return 0
+	}
+	return j.all[0].First
 }
 
 // To returns the last position that a region has.
 func (j *Judge) To() (last int64) {
-	for _, c := range j.clusters {
-		last = c.Last
+	for i := range j.all {
+		last = max(last, j.all[i].Last)
 	}
 	return last
 }
 
+// Until ends the judgement before the stretch of a position, and returns where: the units above it are
+// not at one position, and only the consumer's code knows which events are theirs.
+func (j *Judge) Until(position int64) int64 {
+	j.until = Begin(position+1) - 1
+	for at := range j.stretches {
+		if at*width > j.until {
+			delete(j.stretches, at)
+		}
+	}
+	return j.until
+}
+
 // Add adds an event of the log.
 func (j *Judge) Add(e LogEvent) {
-	for j.at < len(j.clusters) && j.clusters[j.at].Last < e.Position {
-		j.at++
-	}
-	if j.at == len(j.clusters) || e.Position < j.clusters[j.at].First || within(j.ignored, e.Position) {
+	if j.until > 0 && e.Position > j.until {
 		return
 	}
-	c := &j.clusters[j.at]
-	n, known := c.covers(e)
-	waits, sure := j.waits(e)
-	if !known || n > 0 && !sure {
-		c.unknown = true
-		return
+	for j.opened < len(j.all) && j.all[j.opened].First <= e.Position {
+		j.active = append(j.active, j.all[j.opened])
+		j.opened++
 	}
+	j.active = slices.DeleteFunc(j.active, func(r Covered) bool { return r.Last < e.Position })
 	singles := j.singles[e.Position]
 	delete(j.singles, e.Position)
-	if n == 0 {
-		return // of another scope: it was asked for later, or skipped
+	n, known := j.covers(e)
+	waits, sure := j.waits(e)
+	if known && n == 0 {
+		return // before the first receipt; or of another scope: it was asked for later, or skipped
 	}
-	for _, s := range singles {
+	s := j.stretch(e.Position)
+	if !known || !sure {
+		s.unknown = true
+		return
+	}
+	for _, single := range singles {
 		switch {
-		case e.Slot >= 0 && !s.Slots.Has(e.Slot): // its unit was skipped over an event of another unit
-		case s.Unsure:
-			c.unsure = append(c.unsure, s.Sum())
+		case e.Slot >= 0 && !single.Slots.Has(e.Slot): // its unit was skipped over an event of another unit
+		case single.Unsure:
+			s.unsure = append(s.unsure, Sum{}.Minus(single.Sum()))
 		default:
-			c.got = c.got.Plus(s.Sum())
+			s.got = s.got.Plus(single.Sum())
 		}
+	}
+	if within(j.doubted, e.Position) {
+		s.unsure = append(s.unsure, e.Sum())
+		return
 	}
 	if waits {
 		n--
 	}
 	for range n {
-		c.expected = c.expected.Plus(e.Sum())
+		s.expected = s.expected.Plus(e.Sum())
 	}
-	c.events += int64(min(n, 1))
+	s.events += int64(min(n, 1))
 }
 
-// covers returns how often the cluster's units have passed an event of their scope.
-func (c *cluster) covers(e LogEvent) (n int, known bool) {
+// covers returns how often units have passed an event of their scope.
+func (j *Judge) covers(e LogEvent) (n int, known bool) {
 	var parts []partition.Range
-	whole := 0
-	for i := range c.regions {
-		r := &c.regions[i]
-		if e.Position < r.First || r.Last < e.Position || e.Slot >= 0 && !r.Slots.Has(e.Slot) {
+	for i := range j.active {
+		r := &j.active[i]
+		if e.Slot >= 0 && !r.Slots.Has(e.Slot) {
 			continue
 		}
 		if r.Scope == nil {
 			return 0, false
 		}
-		switch {
-		case !r.Scope.Selects(e.Type):
-		case e.Slot >= 0, r.Slots == partition.All:
-			whole++
-			continue
-		default:
-			whole = max(whole, 1)
-		}
-		if r.Slots != partition.All {
+		part := e.Slot < 0 && r.Slots != partition.All
+		if part {
 			parts = append(parts, r.Slots)
 		}
+		switch selects := r.Scope.Selects(e.Type); {
+		case selects && part:
+			n = max(n, 1)
+		case selects:
+			n++
+		}
 	}
-	if e.Slot >= 0 || len(parts) == 0 {
-		return whole, true
+	if len(parts) == 0 {
+		return n, true
 	}
 	slices.SortFunc(parts, func(a, b partition.Range) int { return cmp.Compare(a.First, b.First) })
-	return whole, partition.Tile(partition.All, parts)
+	return n, partition.Tile(partition.All, parts)
 }
 
 // waits reports whether an event is not to be handled yet.
@@ -228,77 +256,71 @@ func (j *Judge) waits(e LogEvent) (waits, sure bool) {
 
 // Findings returns what is not proven, in order of position. Call it after all events.
 func (j *Judge) Findings() (all []Finding) {
-	for position, singles := range j.singles { // their events are gone
-		i, found := slices.BinarySearchFunc(j.clusters, position, func(c cluster, p int64) int {
-			switch {
-			case c.Last < p:
-				return -1
-			case c.First > p:
-				return 1
-			}
-			return 0
-		})
-		for _, s := range singles {
-			if found && !within(j.ignored, position) {
-				j.clusters[i].got = j.clusters[i].got.Plus(s.Sum())
+	for position, singles := range j.singles { // the log does not have their events
+		if j.until > 0 && position > j.until || !slices.ContainsFunc(j.all, func(r Covered) bool { return r.First <= position && position <= r.Last }) {
+			continue
+		}
+		s := j.stretch(position)
+		for _, single := range singles {
+			switch sum := single.Sum(); {
+			case single.Unsure || within(j.doubted, position):
+				s.unsure = append(s.unsure, sum)
+				s.got = s.got.Plus(sum)
+			default:
+				s.got = s.got.Plus(sum)
 			}
 		}
 	}
 	clear(j.singles)
-	for _, c := range j.clusters {
-		switch {
-		case c.unknown, len(c.unsure) > maxUnsure:
-			all = append(all, Finding{Range: c.Range, Fault: Unknown})
-		case !explains(c.expected.Minus(c.got), c.unsure):
-			for _, s := range c.unsure {
-				c.got = c.got.Plus(s)
-			}
-			all = append(all, Finding{Range: c.Range, Fault: Differs, Diff: c.got.Minus(c.expected)})
+	for _, s := range j.stretches {
+		switch diff := s.got.Minus(s.expected); {
+		case s.unknown:
+			all = append(all, Finding{Range: s.Range, Fault: Unknown})
+		case explains(diff, s.unsure):
+			j.Events += s.events
+		case len(s.unsure) > maxUnsure:
+			all = append(all, Finding{Range: s.Range, Fault: Unknown})
 		default:
-			j.Events += c.events
+			all = append(all, Finding{Range: s.Range, Fault: Differs, Diff: s.likely(diff)})
 		}
 	}
-	all = append(all, j.coverage()...)
-	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(a.First, b.First) })
-	return all
-}
-
-// maxUnsure bounds the search of explains.
-const maxUnsure = 16
-
-// explains reports whether a sum is that of some of the events.
-func explains(s Sum, some []Sum) bool {
-	if s == (Sum{}) {
-		return true
-	}
-	if s.Events <= 0 || s.Events > int64(len(some)) {
-		return false
-	}
-	return explains(s.Minus(some[0]), some[1:]) || explains(s, some[1:])
-}
-
-// coverage finds the positions that not exactly one region has, for each slot of each unit.
-func (j *Judge) coverage() (all []Finding) {
 	for _, u := range j.units {
 		for _, slots := range j.cut(u.Slots) {
 			all = append(all, j.coverageOf(u.Position, slots)...)
 		}
 	}
 	slices.SortFunc(all, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Fault, b.Fault), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
+		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Fault, b.Fault), cmp.Compare(a.Last, b.Last), cmp.Compare(a.Slots.First, b.Slots.First))
 	})
-	merged := all[:0]
-	for _, f := range all {
-		if n := len(merged); n > 0 && merged[n-1].Fault == f.Fault && merged[n-1].Range == f.Range {
-			merged[n-1].Slots += f.Slots
-			if f.after.After(merged[n-1].after) {
-				merged[n-1].after = f.after
-			}
-			continue
+	return all
+}
+
+// likely returns the difference if the skipped events were those of the units.
+func (s *stretch) likely(diff Sum) Sum {
+	for _, sum := range s.unsure {
+		if sum.Events < 0 {
+			diff = diff.Minus(sum)
 		}
-		merged = append(merged, f)
 	}
-	return merged
+	return diff
+}
+
+// maxUnsure bounds the search of explains.
+const maxUnsure = 16
+
+// explains reports whether a difference is the sum of some of the events.
+func explains(diff Sum, some []Sum) bool {
+	if diff == (Sum{}) {
+		return true
+	}
+	if len(some) > maxUnsure {
+		all := Sum{}
+		for _, s := range some {
+			all = all.Plus(s)
+		}
+		return diff == all
+	}
+	return len(some) > 0 && (explains(diff.Minus(some[0]), some[1:]) || explains(diff, some[1:]))
 }
 
 // cut cuts slots where those of a region begin or end.
@@ -325,7 +347,7 @@ func (j *Judge) coverageOf(position int64, slots partition.Range) (all []Finding
 	var ended time.Time // of the regions before next
 	add := func(fault Fault, first, last int64) {
 		if first <= last {
-			all = append(all, Finding{Range: store.Range{First: first, Last: last}, Fault: fault, Slots: slots.Size(), after: ended})
+			all = append(all, Finding{Range: store.Range{First: first, Last: last}, Fault: fault, Slots: slots, after: ended})
 		}
 	}
 	for i := range j.all {

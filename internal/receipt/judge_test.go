@@ -250,7 +250,7 @@ func TestJudgeFindsMovedCheckpoints(t *testing.T) {
 		check := func(when string, fault receipt.Fault) {
 			_, found := m.judge(false)
 			want := store.Range{First: min(was, to) + 1, Last: max(was, to)}
-			if len(found) != 1 || found[0].Fault != fault || found[0].Range != want {
+			if len(found) == 0 || slices.ContainsFunc(found, func(f receipt.Finding) bool { return f.Fault != fault || f.Range != want }) {
 				t.Fatalf("from %d to %d, %s: found %+v, want %v of %v", was, to, when, found, fault, want)
 			}
 		}

@@ -71,9 +71,12 @@ type Row struct {
 	Event *uuid.UUID `json:"event,omitempty"`
 }
 
-// width is the number of positions after which a region ends. All units end their regions at the
-// same positions.
+// width is the number of positions after which a region ends. The events of a region lie between two
+// multiples of it.
 const width = 1 << 14
+
+// Begin returns the first position that a region with a position may have.
+func Begin(position int64) int64 { return max(position-position%width, 1) }
 
 // Parse returns the region of a checkpoint's row, nil if text is empty.
 func Parse(text string) (*Region, error) {
@@ -82,7 +85,7 @@ func Parse(text string) (*Region, error) {
 	}
 	var n []int64
 	if err := json.Unmarshal([]byte("["+strings.Trim(text, "{}")+"]"), &n); err != nil || len(n) != 5 {
-		return nil, fmt.Errorf("the receipt %q is not a list of five numbers: set it to NULL: %w", text, cmp.Or(err, fmt.Errorf("it has %d", len(n))))
+		return nil, fmt.Errorf("the receipt %q is not a list of five numbers (%w): set it to NULL", text, cmp.Or(err, fmt.Errorf("it has %d", len(n))))
 	}
 	return &Region{n[0], n[1], Sum{n[2], n[3], n[4]}}, nil
 }

@@ -13,7 +13,7 @@ set_back AS (
 ), marked AS ({marks_of_set_back}
 ), unreceived AS (
 	DELETE FROM {receipts}
-	WHERE consumer_name = split_part($1::text, '#', 1) AND unit = $1::text AND xmin::text = $4::text AND EXISTS (SELECT FROM set_back)
+	WHERE consumer_name = split_part($1::text, '#', 1) AND unit = $1::text AND xmin::text = $4::text AND $13::jsonb IS NOT NULL AND EXISTS (SELECT FROM set_back)
 ), received AS ({receipts_of_set_back}
 ), removed AS (
 	DELETE FROM {dead_letters}
