@@ -61,7 +61,7 @@ func provenText(p *ops.Proof) string {
 	var b strings.Builder
 	switch name := clean(p.Consumer); {
 	case p.From > p.To:
-		fmt.Fprintf(&b, "%s has no receipts yet: it gets them with its next batches\n", name)
+		fmt.Fprintf(&b, "nothing is proven of %s yet: it has no receipts, or partitions at different positions\n", name)
 	case p.Holds():
 		fmt.Fprintf(&b, "proven: %s has handled each of %d events from position %d to %d once\n", name, p.Events, p.From, p.To)
 	default:

@@ -8,7 +8,7 @@ func TestProve(t *testing.T) {
 	s.append(t, 3)
 	s.place(t, 0)
 	s.expect(t, exitRefused, words("prove nobody"), "it has no row in the checkpoints table")
-	s.expect(t, exitDone, words("prove c"), "c has no receipts yet")
+	s.expect(t, exitDone, words("prove c"), "nothing is proven of c yet: it has no receipts")
 	s.work(t)
 	s.expect(t, exitDone, words("wait c 3"))
 	s.expect(t, exitDone, words("prove c"), "proven: c has handled each of 3 events from position 1 to 3 once")

@@ -2,6 +2,7 @@ package receipt
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -80,7 +81,7 @@ type Judge struct {
 	singles   map[int64][]Single
 	all       []Covered // in order of First
 	active    []Covered // those with the position of the last event
-	until     int64     // nothing above is judged; 0: all is
+	until     int64     // nothing above is judged
 	opened    int       // number of regions that were active, or are
 	stretches map[int64]*stretch
 	Events    int64 // number of events that are proven
@@ -105,7 +106,7 @@ type stretch struct {
 // NewJudge returns a judge of the regions and the single events of a consumer. Events at the
 // positions doubted may have been handled, or not.
 func NewJudge(units []Unit, regions []Covered, singles []Single, waiting map[int64]bool, doubted []store.Range) *Judge {
-	j := &Judge{units: units, waiting: waiting, doubted: doubted, singles: map[int64][]Single{}, stretches: map[int64]*stretch{}}
+	j := &Judge{units: units, waiting: waiting, doubted: doubted, singles: map[int64][]Single{}, stretches: map[int64]*stretch{}, until: math.MaxInt64}
 	for _, s := range singles {
 		j.singles[s.Position] = append(j.singles[s.Position], s)
 	}
@@ -157,7 +158,7 @@ func (j *Judge) To() (last int64) {
 func (j *Judge) Until(position int64) int64 {
 	j.until = Begin(position+1) - 1
 	for at := range j.stretches {
-		if at*width > j.until {
+		if (at+1)*width > j.until+1 {
 			delete(j.stretches, at)
 		}
 	}
@@ -166,7 +167,7 @@ func (j *Judge) Until(position int64) int64 {
 
 // Add adds an event of the log.
 func (j *Judge) Add(e LogEvent) {
-	if j.until > 0 && e.Position > j.until {
+	if e.Position > j.until {
 		return
 	}
 	for j.opened < len(j.all) && j.all[j.opened].First <= e.Position {
@@ -257,7 +258,7 @@ func (j *Judge) waits(e LogEvent) (waits, sure bool) {
 // Findings returns what is not proven, in order of position. Call it after all events.
 func (j *Judge) Findings() (all []Finding) {
 	for position, singles := range j.singles { // the log does not have their events
-		if j.until > 0 && position > j.until || !slices.ContainsFunc(j.all, func(r Covered) bool { return r.First <= position && position <= r.Last }) {
+		if position > j.until || !slices.ContainsFunc(j.all, func(r Covered) bool { return r.First <= position && position <= r.Last }) {
 			continue
 		}
 		s := j.stretch(position)

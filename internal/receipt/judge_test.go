@@ -280,3 +280,32 @@ func TestJudgeOfSkippedParts(t *testing.T) {
 		}
 	}
 }
+
+// With its own key, the parts of a consumer are judged up to the stretch of the lowest.
+func TestJudgeUntilTheLowestPart(t *testing.T) {
+	t.Parallel()
+	for _, last := range []int64{10, 20_000} {
+		m := &model{selects: &scope.Scope{}}
+		for _, position := range []int64{1, last - 1, last} {
+			e := receipt.LogEvent{Event: receipt.Event{Position: position, ID: uuid.New()}, Type: "a", Slot: 4000}
+			m.log = append(m.log, e)
+		}
+		m.units = []*part{{Unit: receipt.Unit{Slots: partition.Range{First: 0, Last: 2047}}}, {Unit: receipt.Unit{Slots: partition.Range{First: 2048, Last: 4095}}}}
+		m.pass(m.units[0], last-2)
+		m.pass(m.units[1], last)
+		var units []receipt.Unit
+		for _, u := range m.units {
+			m.ended(u, *u.region)
+			units = append(units, u.Unit)
+		}
+		j := receipt.NewJudge(units, m.regions, nil, nil, nil)
+		until := j.Until(last - 2)
+		for _, e := range m.log {
+			e.Slot = -1
+			j.Add(e)
+		}
+		if found := j.Findings(); len(found) > 0 || until > last-2 || j.Events != min(until, 1) {
+			t.Errorf("up to %d: %d events until %d, found %+v", last, j.Events, until, found)
+		}
+	}
+}
