@@ -39,7 +39,9 @@ func judgeAll(e *history.Evidence) []Finding {
 		forwards(e),
 		rest(e),
 		lives(e),
-		receipts(e),
+	}
+	if len(e.Proofs) > 0 {
+		all = append(all, receipts(e))
 	}
 	if e != units {
 		all = append(all, partitions(units))
