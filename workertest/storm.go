@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -164,10 +165,20 @@ func (s *storm) run(ctx context.Context, o StormOptions) error {
 		}
 		return err
 	}
-	if err := g.ledger.judge(ctx, s.db, s.events); err != nil {
+	return s.judge(ctx, &g.ledger, want)
+}
+
+// judge compares the calls with the log, and the read model with the wanted one.
+func (s *storm) judge(ctx context.Context, l *ledger, want [][]string) error {
+	conn, err := pgdriver.Pool{DB: s.db}.Conn(ctx) // a connection that a fault has cut off may be in the pool
+	if err != nil {
 		return err
 	}
-	got, err := readModel(ctx, s.db, s.model)
+	defer func() { _ = conn.Close() }() // it only gives the connection back
+	if err := l.judge(ctx, conn, s.events); err != nil {
+		return err
+	}
+	got, err := readModel(ctx, conn, s.model)
 	if err != nil {
 		return err
 	}
