@@ -80,6 +80,7 @@ func TestStatementsRunWithoutJIT(t *testing.T) {
 		"consumers":  func(ctx context.Context) error { _, err := o.Consumers(ctx); return err },
 		"operations": func(ctx context.Context) error { _, err := o.Operations(ctx, ops.OperationFilter{}, 10); return err },
 		"workers":    func(ctx context.Context) error { _, err := o.Workers(ctx); return err },
+		"a proof":    func(ctx context.Context) error { _, err := o.Prove(ctx, "c", nil); return err },
 		"stopped":    func(ctx context.Context) error { _, err := o.StoppedWorkers(ctx); return err },
 		"runs":       func(ctx context.Context) error { _, err := jobs.FlowRuns(ctx, flow.Filter{}, 10); return err },
 		"a run": func(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -28,7 +29,7 @@ type Proof struct {
 	Unproven []Unproven
 }
 
-// Holds reports whether everything from From to To is proven, except what operators have moved over.
+// Holds reports whether everything from From to To is proven, except positions without receipts that resets explain.
 func (p *Proof) Holds() bool {
 	return !slices.ContainsFunc(p.Unproven, func(u Unproven) bool { return u.Operation == 0 })
 }
@@ -38,7 +39,7 @@ type Unproven struct {
 	First, Last int64
 	Events      int64 // number of events that were handled too often; below 0: that were not handled
 	Reason      string
-	Operation   int64 // ID of the operation by which it was moved over the positions; 0: none
+	Operation   int64 // ID of the last reset that explains why the positions have no receipts; 0: none does
 }
 
 // Prove compares what a consumer has handled with the log, and finds events that it has not handled,
@@ -48,7 +49,7 @@ type Unproven struct {
 // With each batch, a worker writes a receipt: number and sum of the events that the batch has. Prove
 // reads all events from the first receipt on and computes the same sums. Dead letters and events in
 // doubt are not handled yet. Events that an operator has skipped or discarded count as handled. A
-// single event that is missing or too many is named. Of several, Prove names a range of some
+// single event that is missing or too many is named. Of several, Prove names a range of at most
 // 16,384 positions.
 //
 // Prove does not see what the handler has done with the events, see [Operator.Verify]. The receipt is
@@ -116,17 +117,9 @@ type proving struct {
 	singles  []receipt.Single
 	waiting  map[int64]bool
 	doubted  []store.Range // at a change of the scope
-	resets   []reset
+	resets   []receipt.Move
 	keyed    bool // only the consumer's code knows the slots
 	position int64
-}
-
-// reset is an operation that moved a unit.
-type reset struct {
-	id    int64
-	slots partition.Range
-	scope.Moved
-	at time.Time
 }
 
 func (c *proving) read(ctx context.Context) error {
@@ -268,7 +261,7 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('reset', 'scop
 		var err error
 		if Kind(r.kind) == KindReset {
 			err = json.Unmarshal([]byte(r.detail), &moved)
-			c.resets = append(c.resets, reset{r.id, slotsOf(r.unit), moved, r.at})
+			c.resets = append(c.resets, receipt.Move{ID: r.id, Slots: slotsOf(r.unit), From: moved.From, To: moved.To, At: r.at})
 		} else {
 			err = json.Unmarshal([]byte(r.detail), &changed)
 		}
@@ -279,7 +272,7 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('reset', 'scop
 			c.doubted = append(c.doubted, store.Range{First: open.First, Last: open.Last})
 		}
 	}
-	slices.SortFunc(c.doubted, func(a, b store.Range) int { return int(min(max(a.First-b.First, -1), 1)) })
+	slices.SortFunc(c.doubted, func(a, b store.Range) int { return cmp.Compare(a.First, b.First) })
 	return nil
 }
 
@@ -324,55 +317,18 @@ func (c *proving) explain(ctx context.Context, f receipt.Finding) (u Unproven, e
 	case receipt.Differs:
 		return c.explainDiff(ctx, u, f)
 	case receipt.Uncovered:
-		u.Reason = "they were passed without a receipt: the checkpoint was changed by hand, or by a worker of a version that keeps none"
-		if id := c.excused(f); id > 0 {
-			u.Operation, u.Reason = id, "resets passed them, or deleted their receipts"
-		}
+		u.Reason = "passed without a receipt: the checkpoint was changed by hand, or by a worker of a version that keeps none"
 	case receipt.Twice:
-		u.Reason = "they were passed twice: the checkpoint was set back by hand"
+		u.Reason = "passed twice: the checkpoint was set back by hand"
 	case receipt.Ahead:
-		u.Reason = "they were handled and will be handled again: the checkpoint was set back by hand"
+		u.Reason = "handled, and to be handled again: the checkpoint was set back by hand"
 	case receipt.Unknown:
-		u.Reason = "it is not known which events belong to each partition, or which types the code selected"
-		for _, r := range c.resets {
-			if first, last := r.uncovers(r.slots); first <= f.Last && f.First <= last {
-				u.Operation, u.Reason = r.id, "a reset of some partitions passed them, or deleted their receipts"
-			}
-		}
+		u.Reason = "not judged: the partition of the events, or the types that the code selected, are not known"
+	}
+	if u.Operation = f.ExplainedBy(c.resets); u.Operation > 0 {
+		u.Reason = "passed by resets, or their receipts were deleted by resets"
 	}
 	return u, nil
-}
-
-// excused returns the last of the operations that together explain why positions have no receipts, 0 if
-// they do not.
-func (c *proving) excused(f receipt.Finding) (id int64) {
-	next := f.First
-	for last := int64(0); next <= f.Last && next != last; {
-		last = next
-		for _, r := range c.resets {
-			if first, until := r.uncovers(f.Slots); f.Before(r.at) && first <= next && next <= until {
-				next, id = until+1, max(id, r.id)
-			}
-		}
-	}
-	if next <= f.Last {
-		return 0
-	}
-	return id
-}
-
-// uncovers returns the positions whose receipts for some slots a reset deletes or does not write.
-// Backwards, it deletes the whole region with the position, and those of former units above it.
-func (r *reset) uncovers(slots partition.Range) (first, last int64) {
-	switch {
-	case !slots.Within(r.slots) && (r.To > r.From || r.slots.Within(slots)):
-		return 1, 0
-	case r.To > r.From:
-		return r.From + 1, r.To
-	case slots.Within(r.slots):
-		return receipt.Begin(r.To), r.To
-	}
-	return receipt.Begin(r.To), r.From
 }
 
 // explainDiff names the event, if it is only one.

@@ -112,7 +112,7 @@ func (c consumerTx) skipNext(ctx context.Context, at locked, position int64) (d 
 			return d, err
 		}
 	}
-	if err := receive(ctx, c, at.consumer, receipt.Row{Region: receipt.Region{First: at.position + 1, Last: position}}); err != nil {
+	if err := receive(ctx, c, at.consumer, receipt.Region{First: at.position + 1, Last: position}); err != nil {
 		return d, err
 	}
 	if err := c.move(ctx, at, position); err != nil {
@@ -158,12 +158,12 @@ func receiveSkipped(ctx context.Context, c consumerTx, at locked, e *event) erro
 	return err
 }
 
-// receive inserts a row into the receipts of a unit, if its consumer has receipts.
-func receive(ctx context.Context, c consumerTx, unit string, row receipt.Row) error {
-	text, err := json.Marshal([]receipt.Row{row})
+// receive inserts a region into the receipts of a unit, if its consumer has regions.
+func receive(ctx context.Context, c consumerTx, unit string, r receipt.Region) error {
+	text, err := json.Marshal([]receipt.Row{{Region: r}})
 	if err == nil {
 		_, err = exec(ctx, c.tx, "write its receipt", `WITH c AS (SELECT partition_key, scope FROM `+c.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text
-	AND (receipt IS NOT NULL OR EXISTS (SELECT FROM `+c.t.Receipts.SQL()+` WHERE consumer_name = split_part($1::text, '#', 1))))`+receipt.Insert(c.t, "c", "$2"), unit, string(text))
+	AND (receipt IS NOT NULL OR EXISTS (SELECT FROM `+c.t.Receipts.SQL()+` WHERE consumer_name = split_part($1::text, '#', 1) AND event_id IS NULL)))`+receipt.Insert(c.t, "c", "$2"), unit, string(text))
 	}
 	return err
 }

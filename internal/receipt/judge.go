@@ -50,7 +50,7 @@ type Finding struct {
 	Fault Fault
 	Diff  Sum             // of Differs: the handled events without those of the log
 	Slots partition.Range // of those found by the coverage
-	after time.Time
+	after time.Time       // when the region before them ended
 }
 
 // One returns the position of the only event that is missing or too many.
@@ -68,9 +68,6 @@ func (f *Finding) One() (position int64, ok bool) {
 func (f *Finding) Is(e Event) bool {
 	return f.Diff == e.Sum() || Sum{}.Minus(f.Diff) == e.Sum()
 }
-
-// Before reports whether the positions were passed before a time, as far as the regions show.
-func (f *Finding) Before(t time.Time) bool { return !f.after.After(t) }
 
 // Judge compares the receipts of a consumer with its log. Give it all events of the log from
 // [Judge.From] to [Judge.To], in order of position.
@@ -145,16 +142,16 @@ func (j *Judge) From() int64 {
 	return j.all[0].First
 }
 
-// To returns the last position that a region has.
+// To returns the last position that a region has and that is judged.
 func (j *Judge) To() (last int64) {
 	for i := range j.all {
 		last = max(last, j.all[i].Last)
 	}
-	return last
+	return min(last, j.until)
 }
 
-// Until ends the judgement before the stretch of a position, and returns where: the units above it are
-// not at one position, and only the consumer's code knows which events are theirs.
+// Until ends the judgement before the stretch of a position, and returns its last position. Call it if
+// only the consumer's code knows the slots of events, and not all units have passed the position.
 func (j *Judge) Until(position int64) int64 {
 	j.until = Begin(position+1) - 1
 	for at := range j.stretches {
@@ -167,9 +164,6 @@ func (j *Judge) Until(position int64) int64 {
 
 // Add adds an event of the log.
 func (j *Judge) Add(e LogEvent) {
-	if e.Position > j.until {
-		return
-	}
 	for j.opened < len(j.all) && j.all[j.opened].First <= e.Position {
 		j.active = append(j.active, j.all[j.opened])
 		j.opened++
@@ -263,12 +257,9 @@ func (j *Judge) Findings() (all []Finding) {
 		}
 		s := j.stretch(position)
 		for _, single := range singles {
-			switch sum := single.Sum(); {
-			case single.Unsure || within(j.doubted, position):
-				s.unsure = append(s.unsure, sum)
-				s.got = s.got.Plus(sum)
-			default:
-				s.got = s.got.Plus(sum)
+			s.got = s.got.Plus(single.Sum())
+			if single.Unsure || within(j.doubted, position) {
+				s.unsure = append(s.unsure, single.Sum())
 			}
 		}
 	}

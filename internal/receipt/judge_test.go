@@ -238,13 +238,10 @@ func TestJudgeFindsMovedCheckpoints(t *testing.T) {
 		clear(m.late)
 		m.run(t)
 		u := m.units[rapid.IntRange(0, len(m.units)-1).Draw(t, "unit")]
-		if u.region == nil {
-			t.Skip("the unit has handled nothing")
-		}
 		was := u.Position
 		u.Position = max(u.region.First, was+rapid.Int64Range(-5000, 5000).Draw(t, "by"))
 		if u.Position == was {
-			t.Skip("it was not moved")
+			u.Position++
 		}
 		raised, to := u.Position > was, u.Position
 		check := func(when string, fault receipt.Fault) {
@@ -301,8 +298,9 @@ func TestJudgeUntilTheLowestPart(t *testing.T) {
 		j := receipt.NewJudge(units, m.regions, nil, nil, nil)
 		until := j.Until(last - 2)
 		for _, e := range m.log {
-			e.Slot = -1
-			j.Add(e)
+			if e.Slot = -1; e.Position <= j.To() {
+				j.Add(e)
+			}
 		}
 		if found := j.Findings(); len(found) > 0 || until > last-2 || j.Events != min(until, 1) {
 			t.Errorf("up to %d: %d events until %d, found %+v", last, j.Events, until, found)
