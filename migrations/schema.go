@@ -159,7 +159,7 @@ func workerTables(n tables.Tables) []table {
 			indexes: []index{{on: "consumer_name, id"}},
 		},
 		{
-			Table: n.Receipts, comment: "sums of the events that each consumer has handled, by which the log proves that none was left out",
+			Table: n.Receipts, comment: "sums of the events that the batches of each consumer had, to compare with the log",
 			columns: []string{
 				"id UUID NOT NULL DEFAULT gen_random_uuid()", "consumer_name TEXT NOT NULL", "unit TEXT NOT NULL",
 				"first_position BIGINT NOT NULL", "last_position BIGINT NOT NULL", "events BIGINT NOT NULL", "positions BIGINT NOT NULL", "hash BIGINT NOT NULL",
