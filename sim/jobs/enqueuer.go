@@ -176,13 +176,21 @@ func (e *enqueuer) learn(ctx context.Context, a *enqueueAttempt) error {
 		}
 		return known, err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case there:
-		e.keep(a, history.EnqueueCommitted, nil)
-	default:
-		e.keep(a, history.EnqueueRolledBack, nil)
 	}
+	e.keep(a, learned(there, e.async && on.Life() != a.life), nil)
 	return nil
+}
+
+// learned is what became of a transaction whose COMMIT was sent and got no answer. If a crash may
+// have taken it back, it may have been committed before, and workers may have run its jobs.
+func learned(there, mayBeTakenBack bool) string {
+	switch {
+	case there:
+		return history.EnqueueCommitted
+	case mayBeTakenBack:
+		return history.EnqueueUnsure
+	}
+	return history.EnqueueRolledBack
 }
