@@ -108,6 +108,10 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 // WaitFor waits until a consumer has handled the event at a position, in whatever process
 // the consumer runs. Then the consumer's projection contains the event.
 //
+// consumer may be the name of a projection, see [consumer.Projected]. Then WaitFor waits for the
+// version that is in use, also if a Switch exchanges the versions meanwhile. The version that comes
+// into use is behind unless it had caught up before the Switch.
+//
 // The error is ErrDeadLettered if the event is a dead letter of the consumer, and
 // ErrNoConsumer if the consumer does not exist. If ctx ends first, the error says how far
 // the consumer is. If the worker ended before it could begin, WaitFor returns an error at

@@ -111,6 +111,7 @@ func (p *Planned) selects(b manifest.Consumer, c Consumer) {
 		return
 	}
 	was := scope.Of(c.Scope.Types, c.Scope.Version, c.Scope.Start)
+	was.Projection = c.Scope.Projection
 	order := b.Scope.Compare(was)
 	if order != 0 {
 		p.change("selects %s, and selected %s", b.Words(), was.Words())

@@ -27,7 +27,8 @@ type versionOps struct{ *consumerCore }
 // the version that is in use.
 //
 // Call Shadow, then deploy the code, with this version of the library or a later one. A StartAt of
-// the consumer has no effect. Shadow refuses a consumer that has run with [ErrExists].
+// the consumer has no effect. Shadow refuses a consumer that has run with [ErrExists]. A consumer that
+// declares its projection needs no Shadow, see [consumer.Projected].
 func (o *versionOps) Shadow(ctx context.Context, consumer string, by By) error {
 	v := onConsumer(KindShadow, consumer, by)
 	return o.change(ctx, v, checkConsumer(consumer), func(tx *sql.Tx) (int64, error) {
@@ -49,8 +50,8 @@ ON CONFLICT (consumer_name) DO NOTHING`, consumer, delivered.Shadow().String())
 // effects once, also an event that appears late. What an operator has skipped or discarded has none.
 // The events of a type that only the shadow selects have effects from its position at the Switch on.
 //
-// Switch checks neither that the consumers belong together, nor that the shadow has caught up: see
-// [Operator.Compare].
+// Switch refuses versions of different projections with [ErrInvalid], see [consumer.Projected]. It does
+// not check that the shadow has caught up: see [Operator.Compare].
 //
 // within runs in the same transaction, for example to replace the view that readers use. Its
 // statements wait a second for a lock. It must leave role and search_path as they were, and send a
@@ -154,6 +155,9 @@ func (s *switching) hold(ctx context.Context, from, to string) (err error) {
 	case !isShadow(s.shadow): // before it waits for the other consumer, which a switch in that direction may hold
 		return errNoShadow
 	}
+	if err := s.checkProjections(ctx, from, to); err != nil {
+		return err
+	}
 	return untilReady(ctx, switchHold, func() error {
 		if _, err := exec(ctx, s.tx, "hold the shadow", `SAVEPOINT held`); err != nil {
 			return err
@@ -169,6 +173,21 @@ func (s *switching) hold(ctx context.Context, from, to string) (err error) {
 		}
 		return err
 	})
+}
+
+// checkProjections refuses versions of different projections. WaitFor could then find no version that
+// is in use.
+func (s *switching) checkProjections(ctx context.Context, from, to string) error {
+	var old, next string
+	if err := s.tx.QueryRowContext(ctx, `
+SELECT coalesce(max(scope->>'projection') FILTER (WHERE name = $1::text), ''), coalesce(max(scope->>'projection') FILTER (WHERE name = $2::text), '')
+FROM (SELECT split_part(consumer_name, '#', 1) AS name, scope FROM `+s.t.Checkpoints.SQL()+` WHERE split_at IS NULL) AS units`, from, to).Scan(&old, &next); err != nil {
+		return fmt.Errorf("read the projections: %w", err)
+	}
+	if old != next {
+		return fmt.Errorf("%w: %s is recorded as a version of projection %s, and %s of %s: deploy code of both with the same Projection", ErrInvalid, errtext.Value(from), errtext.Value(old), errtext.Value(to), errtext.Value(next))
+	}
+	return nil
 }
 
 // lockLive locks the consumer that has the effects.

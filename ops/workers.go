@@ -56,6 +56,8 @@ type Scope struct {
 	Types   []string // aggregate types; empty: all
 	Version int      // of the code, see [consumer.Versioned]
 	Start   string   // where a new consumer begins: a position, or "head"; empty: at the first event
+
+	Projection string // see [consumer.Projected]; empty: none
 }
 
 // details parses the column details of a worker's row. A worker of another library may have

@@ -336,7 +336,7 @@ func selects(s *ops.Scope) any {
 	if s == nil {
 		return nil
 	}
-	return object{"types": listed(s.Types, func(t string) string { return t }), "version": s.Version}
+	return object{"types": listed(s.Types, func(t string) string { return t }), "version": s.Version, "projection": s.Projection}
 }
 
 // paused is null of what is not.

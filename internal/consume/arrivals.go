@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -106,7 +107,7 @@ func (r *arrivals) read(ctx context.Context, consumer string, position int64) (a
 			return err
 		case known != "" && at != known: // at is empty on a server without a token, as after a crash
 			return store.ErrIncarnation
-		case a.Unknown && r.unit(consumer) != nil:
+		case a.Unknown && slices.ContainsFunc(r.units, func(u *unit) bool { return consumer == u.consumerName || consumer == u.scope.Projection }):
 			return nil
 		}
 		return arrival.Check(ctx, &r.checkpoints, conn, a, consumer, position)

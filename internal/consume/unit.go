@@ -116,6 +116,12 @@ func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
 		units = append(units, u)
 	}
 	slices.SortFunc(units, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
+	for _, u := range units {
+		i, taken := seen[u.scope.Projection]
+		if v, ok := consumers[i].(consumer.Projected); taken && !(ok && v.Projection() == u.scope.Projection) {
+			all = append(all, fmt.Errorf("%q: Projection gives %q, the name of consumers[%d], which is no version of it: WaitFor would wait for that consumer; give it the same Projection", u.name, u.scope.Projection, i))
+		}
+	}
 	return units, errtext.Join(all...)
 }
 
@@ -126,7 +132,7 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("a %T panicked when asked for its name, types, version, start or partitions: %s", c, errtext.Panic(v))
+			err = fmt.Errorf("a %T panicked when asked for its name, types, version, projection, start or partitions: %s", c, errtext.Panic(v))
 		}
 	}()
 	d := &spec{consumerName: c.Name(), consumer: c, demand: partition.Single}
@@ -164,7 +170,7 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 	return u, nil
 }
 
-// selects calls the consumer's Version and returns its scope.
+// selects calls the consumer's Version and Projection and returns its scope.
 func (d *spec) selects() (s scope.Scope, err error) {
 	version, start := 0, ""
 	if v, ok := d.consumer.(consumer.Versioned); ok {
@@ -178,7 +184,17 @@ func (d *spec) selects() (s scope.Scope, err error) {
 	case after > 0:
 		start = strconv.FormatInt(after, 10)
 	}
-	return scope.Of(d.types, version, start), nil
+	s = scope.Of(d.types, version, start)
+	if v, ok := d.consumer.(consumer.Projected); ok {
+		s.Projection = v.Projection()
+	}
+	if s.Projection == "" {
+		return s, nil
+	}
+	if err := ident.CheckConsumer(s.Projection); err != nil || strings.Contains(s.Projection, "#") {
+		return s, fmt.Errorf("%q: Projection gives %s: %w", d.consumerName, errtext.Value(s.Projection), cmp.Or(err, errors.New("a '#' is not allowed")))
+	}
+	return s, nil
 }
 
 // partitions reads a consumer's partitions.

@@ -68,6 +68,7 @@ func Waiting(c ops.Consumer, live []ops.Worker, place func(ops.Worker) string) s
 			continue
 		}
 		s := scope.Of(shown.Types, shown.Version, "")
+		s.Projection = shown.Projection
 		i := slices.IndexFunc(builds, func(b build) bool { return b.scope.Compare(s) == 0 })
 		if i < 0 {
 			i, builds = len(builds), append(builds, build{scope: s})

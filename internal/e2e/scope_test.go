@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -230,6 +231,17 @@ func TestHigherVersionRunsTheConsumer(t *testing.T) {
 	await(t, "the build of version 2 to have handled all 10 events", func() bool { return second.Status().Consumers[0].Handled == 10 })
 	if w := worker.New(d.DB, newStore(), []consumer.Consumer{&versioned{ledger{name: "c"}, -1}}); !strings.Contains(fmt.Sprint(w.Start(t.Context())), "Version gives -1, which is below 0") {
 		t.Error("a version below 0 is accepted")
+	}
+}
+
+// A projection has a name that a consumer could have, and no consumer of something else has it.
+func TestProjectionIsChecked(t *testing.T) {
+	t.Parallel()
+	for name, refusal := range map[string]string{"": "", "p": "", "a": "the name of consumers[1]", "v": "", "a#1": "'#' is not allowed", " ": "is empty", "a\x00": "control character"} {
+		_, err := worker.Describe([]consumer.Consumer{projected{&ledger{name: "v"}, name}, &ledger{name: "a"}})
+		if refused := errors.Is(err, worker.ErrInvalidConfig); refused != (refusal != "") || refused && !strings.Contains(err.Error(), refusal) {
+			t.Errorf("projection %q: %v, want %q", name, err, refusal)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,5 +121,73 @@ func TestSwitchUnderLoad(t *testing.T) {
 				t.Errorf("%d versions had effects", n)
 			}
 		})
+	}
+}
+
+// projected is a version of a projection.
+type projected struct {
+	*ledger
+	of string
+}
+
+func (p projected) Projection() string { return p.of }
+
+// WaitFor with the name of a projection waits for the version that is in use, also for callers that
+// wait while a Switch exchanges the versions.
+func TestWaitForAProjection(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	o, err := ops.New(d.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v1, v2 := projected{&ledger{name: "v1"}, "totals"}, projected{&ledger{name: "totals"}, "totals"}
+	appendN(t, d.DB, "Order", "1", 3)
+	old := start(t, d.DB, []consumer.Consumer{v1})
+	waiter := worker.NewWaiter(d.DB)
+	reached := func(position int64, version string) {
+		t.Helper()
+		for i, wait := range []func(context.Context, string, int64) error{old.WaitFor, waiter.WaitFor} {
+			if err := wait(t.Context(), "totals", position); err != nil {
+				t.Fatalf("waiter %d: %v", i, err)
+			}
+		}
+		if n := len(handled(t, d.DB, version)); int64(n) < position {
+			t.Fatalf("%s has handled %d events of %d", version, n, position)
+		}
+	}
+	reached(3, "v1")
+	start(t, d.DB, []consumer.Consumer{v2})
+	awaitRows(t, d.DB, "the next version to handle the events", `SELECT count(*) = 1 FROM consumer_checkpoints WHERE consumer_name = 'totals' AND effects <> '[]' AND last_position = 3`)
+	if err := o.Pause(t.Context(), "totals", byAnn); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, d.DB, "Order", "1", 1)
+	reached(4, "v1")
+	if err := o.Pause(t.Context(), "v1", byAnn); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, d.DB, "Order", "1", 1)
+	ended := make(chan error, 2)
+	for _, wait := range []func(context.Context, string, int64) error{old.WaitFor, waiter.WaitFor} {
+		go func() { ended <- wait(t.Context(), "totals", 5) }()
+	}
+	awaitLook(t, old, "totals", 5, "paused at position 4")
+	if err := o.Switch(t.Context(), "v1", "totals", byAnn, nil); err != nil {
+		t.Fatal(err)
+	}
+	awaitLook(t, old, "totals", 5, "paused at position 3")
+	if err := o.Resume(t.Context(), "totals", byAnn); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	reached(5, "totals")
+	d.Exec(t, `UPDATE consumer_checkpoints SET scope = '{"projection": "lists"}' WHERE consumer_name = 'v1'`)
+	if err := o.Switch(t.Context(), "totals", "v1", byAnn, nil); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), `"lists"`) {
+		t.Errorf("a version of another projection: %v", err)
 	}
 }

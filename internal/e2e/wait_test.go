@@ -51,8 +51,10 @@ func TestWaitFor(t *testing.T) {
 // awaitLook calls WaitFor with little time, until it has polled and says why it waits.
 func awaitLook(t *testing.T, w *running, consumer string, position int64, says string) {
 	t.Helper()
+	enough := 50 * time.Millisecond // on a machine that keeps up
 	await(t, fmt.Sprintf("WaitFor to look how far %s is, and to say %q", consumer, says), func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		enough *= 2
+		ctx, cancel := context.WithTimeout(t.Context(), enough)
 		defer cancel()
 		err := w.WaitFor(ctx, consumer, position)
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, worker.ErrNoConsumer) {

@@ -12,6 +12,7 @@ import (
 
 // Arrival says whether a consumer has handled a position, and why not.
 type Arrival struct {
+	Consumer   string // whose position it is: of a projection's versions, the one in use
 	Handled    bool
 	Unknown    bool  // the consumer has no checkpoint
 	Position   int64 // of the unit with the lowest position
@@ -40,21 +41,24 @@ func (a Arrival) Why() error {
 // arrivals are the statements that tell how far a consumer has come.
 type arrivals struct{ arrived, known string }
 
-// Arrived reads whether a consumer has handled a position, and the incarnation of the server
-// that answers.
-func (s arrivals) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a Arrival, token string, err error) {
-	err = q.QueryRowContext(ctx, s.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token)
+// Arrived reads whether a consumer, or the version of a projection that is in use, has handled a
+// position, and the incarnation of the server that answers.
+func (s arrivals) Arrived(ctx context.Context, q store.Querier, name string, position int64) (a Arrival, token string, err error) {
+	var other string
+	err = q.QueryRowContext(ctx, s.arrived, name, position).Scan(&a.Consumer, &other, &a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return Arrival{Unknown: true}, "", nil
+		return Arrival{Consumer: name, Unknown: true}, "", nil
 	case err != nil:
-		return a, "", fmt.Errorf("worker: read the position of consumer %s: %w", errtext.Value(unit), err)
+		return a, "", fmt.Errorf("worker: read the position of consumer %s: %w", errtext.Value(name), err)
+	case other != a.Consumer:
+		return a, "", fmt.Errorf("worker: two versions of projection %s are no shadows, %s and %s, so it is unknown which one readers use: Retire the newer one, and let it begin as a shadow", errtext.Value(name), errtext.Value(a.Consumer), errtext.Value(other))
 	}
 	a.Handled = a.Position >= position && !a.Open && !a.DeadLetter && !a.Replayed
 	return a, token, nil
 }
 
-// Known reports whether a worker has registered code for a consumer.
+// Known reports whether a worker has registered code for a consumer, or for a version of a projection.
 func (s arrivals) Known(ctx context.Context, q store.Querier, unit string) (known bool, err error) {
 	if err = q.QueryRowContext(ctx, s.known, unit).Scan(&known); err != nil {
 		return false, fmt.Errorf("worker: find the workers with code for consumer %s: %w", errtext.Value(unit), err)

@@ -1,10 +1,13 @@
 package progress_test
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	"github.com/pgfrontier/worker/internal/scope"
 )
 
 // A split consumer has the position of its last unit. Its own row keeps the position of the
@@ -41,9 +44,71 @@ func TestArrivalNeedsEveryUnit(t *testing.T) {
 	for position, want := range map[int64]progress.Arrival{
 		4: {Handled: true}, 5: {DeadLetter: true}, 6: {Replayed: true}, 7: {Handled: true}, 8: {Open: true}, 9: {Handled: true}, 20: {Handled: true}, 21: {},
 	} {
-		want.Position, want.Split = 20, true
+		want.Consumer, want.Position, want.Split = "a_c", 20, true
 		if a, _, err := g.Arrived(t.Context(), g.DB, "a_c", position); err != nil || a != want {
 			t.Errorf("at position %d: %+v, %v; want %+v", position, a, err, want)
 		}
+	}
+}
+
+// The name of a projection stands for the version that is no shadow, also if a version or the rest of
+// a renamed consumer has that name. A consumer of no projection keeps its name.
+func TestArrivalOfAProjection(t *testing.T) {
+	t.Parallel()
+	g := progresstest.New(t)
+	const live, shadow = "[]", `[{"first": 0, "last": 4095, "after": 9223372036854775807}]`
+	place := func(name, projection, effects string, position int64) {
+		g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, scope, effects) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (consumer_name) DO UPDATE SET last_position = excluded.last_position, scope = excluded.scope, effects = excluded.effects`,
+			name, position, `{"projection": "`+projection+`"}`, effects)
+	}
+	stands := func(name, want string) {
+		t.Helper()
+		a, _, err := g.Arrived(t.Context(), g.DB, name, 5)
+		if err != nil || a.Consumer != want || a.Handled != (want == "v1" || want == "c") {
+			t.Errorf("%s stands for %+v, %v; want %s", name, a, err, want)
+		}
+	}
+	place("v1", "p", live, 5)
+	place("v2", "p", shadow, 3)
+	place("q1", "q", live, 5)
+	stands("p", "v1")
+	stands("v2", "v2")
+	stands("c", "c")
+	stands("r", "r")
+	place("p", "", live, 9223372036854775807)
+	stands("p", "v1")
+	place("p", "p", shadow, 1)
+	stands("p", "v1")
+	place("v1", "p", shadow, 5)
+	place("p", "p", live, 4)
+	stands("p", "p")
+	place("p", "", live, 4)
+	stands("p", "p")
+	g.Exec(t, `DELETE FROM consumer_checkpoints WHERE consumer_name = 'p'`)
+	g.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now(), effects = '[]' WHERE consumer_name = 'v2'`)
+	place("v2#000-7ff", "p", live, 4)
+	place("v2#800-fff", "p", live, 9)
+	stands("p", "v2")
+	place("v1", "p", live, 5)
+	if _, _, err := g.Arrived(t.Context(), g.DB, "p", 5); err == nil || !strings.Contains(err.Error(), `"v1" and "v2"`) {
+		t.Errorf("two versions that are no shadows: %v", err)
+	}
+}
+
+// A version that begins while another one has the effects is a shadow.
+func TestPlaceOfAVersion(t *testing.T) {
+	t.Parallel()
+	g := progresstest.New(t)
+	for _, c := range []struct{ name, projection string }{{"v1", "p"}, {"v2", "p"}, {"v3", "p"}, {"q1", "q"}, {"d", ""}, {"e", ""}} {
+		s := scope.Of(nil, 0, "")
+		s.Projection = c.projection
+		if err := g.Place(t.Context(), g.DB, c.name, 0, "", s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var shadows string
+	if err := g.DB.QueryRow(`SELECT string_agg(consumer_name, ' ' ORDER BY 1) FROM consumer_checkpoints WHERE effects = $1::jsonb`, delivered.Shadow().String()).Scan(&shadows); err != nil || shadows != "v2 v3" {
+		t.Errorf("the shadows are %s, %v", shadows, err)
 	}
 }

@@ -103,7 +103,7 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		deadLetters:   newDeadLetters(with, t),
 		scopes: scopes{worker, r("scopes"),
 			`SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`, r("rescope"), r("selecting")},
-		arrivals: arrivals{r("arrived"), `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers))`},
+		arrivals: arrivals{r("arrived"), `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers) OR jsonb_path_exists(partitions, '$.*.scope.projection ? (@ == $name)', jsonb_build_object('name', $1::text)))`},
 		holders:  holders{worker, r("holder_prepared"), findBatch(t), endBatch(t)},
 		repairs:  newRepairs(worker, with),
 		audit:    audit{r("compact"), r("clean")},
@@ -186,9 +186,10 @@ func (c Checkpoints) Incarnation(ctx context.Context, q store.Querier) (token st
 }
 
 // Place inserts the first checkpoint of a consumer that has never run. If token is not empty,
-// Place does so only in that incarnation of the server.
+// Place does so only in that incarnation of the server. The consumer is a shadow if another version
+// of its projection has the effects.
 func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string, s scope.Scope) error {
-	if _, err := q.ExecContext(ctx, c.place, unit, after, token, s.String()); err != nil {
+	if _, err := q.ExecContext(ctx, c.place, unit, after, token, s.String(), delivered.Shadow().String()); err != nil {
 		return fmt.Errorf("worker: place the first checkpoint of consumer %q: %w", unit, err)
 	}
 	return nil

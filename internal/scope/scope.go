@@ -16,6 +16,8 @@ type Scope struct {
 	Types   []string `json:"types,omitempty"`   // aggregate types, sorted; empty: all types
 	Version int      `json:"version,omitempty"` // of the code, see consumer.Versioned
 	Start   string   `json:"start,omitempty"`   // where the consumer began, for display; empty: at the first event
+
+	Projection string `json:"projection,omitempty"` // see consumer.Projected; empty: none
 }
 
 // Of returns the scope of code that selects types, in any order.
@@ -30,7 +32,9 @@ func Parse(text string) (s Scope, err error) {
 	if err = json.Unmarshal([]byte(text), &s); err != nil {
 		return s, fmt.Errorf("the scope %.80q was not written by this library: %w", text, err)
 	}
-	return Of(s.Types, s.Version, s.Start), nil
+	of := Of(s.Types, s.Version, s.Start)
+	of.Projection = s.Projection
+	return of, nil
 }
 
 // String returns the stored form of a scope.
@@ -41,7 +45,7 @@ func (s Scope) String() string {
 
 // Compare orders scopes. The scope with the higher version is greater, then the scope with
 // more types. Scopes with equally many types are ordered by the names of the types, so that
-// all workers agree.
+// all workers agree. Otherwise equal scopes are ordered by projection, so that one is recorded.
 func (s Scope) Compare(o Scope) int {
 	width := func(s Scope) int {
 		if len(s.Types) == 0 {
@@ -49,7 +53,7 @@ func (s Scope) Compare(o Scope) int {
 		}
 		return len(s.Types)
 	}
-	return cmp.Or(cmp.Compare(s.Version, o.Version), cmp.Compare(width(s), width(o)), slices.Compare(s.Types, o.Types))
+	return cmp.Or(cmp.Compare(s.Version, o.Version), cmp.Compare(width(s), width(o)), slices.Compare(s.Types, o.Types), cmp.Compare(s.Projection, o.Projection))
 }
 
 // Lacks returns the types of o that s does not select. all is true if o selects all types and
@@ -81,6 +85,9 @@ func (s Scope) Words() string {
 	}
 	if s.Version != 0 {
 		words += fmt.Sprintf(" (version %d)", s.Version)
+	}
+	if s.Projection != "" {
+		words += " of projection " + s.Projection
 	}
 	return words
 }

@@ -12,7 +12,9 @@ import (
 
 func draw(t *rapid.T, name string) scope.Scope {
 	types := rapid.SliceOfN(rapid.SampledFrom([]string{"A", "B", "C", "Ä"}), 0, 4).Draw(t, name)
-	return scope.Of(types, rapid.IntRange(0, 2).Draw(t, name+" version"), rapid.SampledFrom([]string{"", "head", "7"}).Draw(t, name+" start"))
+	s := scope.Of(types, rapid.IntRange(0, 2).Draw(t, name+" version"), rapid.SampledFrom([]string{"", "head", "7"}).Draw(t, name+" start"))
+	s.Projection = rapid.SampledFrom([]string{"", "totals", "lists"}).Draw(t, name+" projection")
+	return s
 }
 
 // Compare is a total order, ignores Start, and ranks a scope above every scope that it
@@ -21,7 +23,7 @@ func TestCompareIsATotalOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := draw(t, "a"), draw(t, "b"), draw(t, "c")
-		same := a.Version == b.Version && slices.Equal(a.Types, b.Types)
+		same := a.Version == b.Version && slices.Equal(a.Types, b.Types) && a.Projection == b.Projection
 		if (a.Compare(b) == 0) != same || a.Compare(b) != -b.Compare(a) {
 			t.Fatalf("%v and %v: %d, %d", a, b, a.Compare(b), b.Compare(a))
 		}

@@ -60,6 +60,20 @@ type Versioned interface {
 	Version() int
 }
 
+// Projected is a Consumer that is one version of a projection. The versions are consumers with
+// names of their own. A version that begins while another one has the projection's effects begins as
+// a shadow, see ops.Operator.Shadow, until ops.Operator.Switch exchanges the two.
+// worker.Worker.WaitFor takes the projection's name, and waits for the version that is in use.
+type Projected interface {
+	Consumer
+	// Projection returns the name of the projection, by the rules of Name. It may be the name of a
+	// version. Empty means that the consumer has no other versions.
+	//
+	// The checkpoint records the name. Among builds of the same version and types, one with a
+	// projection runs the consumer, see [Versioned].
+	Projection() string
+}
+
 // Forgetter is a Consumer that can delete its rows of one aggregate.
 type Forgetter interface {
 	Consumer

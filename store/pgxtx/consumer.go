@@ -12,8 +12,8 @@ import (
 )
 
 // Handler is a [consumer.Consumer] whose Handle has a pgx.Tx. The rules of Consumer apply. The
-// optional methods of consumers may be there, too: AggregateTypes, Version, StartAt, Partitions,
-// and Forget(ctx context.Context, tx pgx.Tx, aggregateType, aggregateID string) error.
+// optional methods of consumers may be there, too: AggregateTypes, Version, Projection, StartAt,
+// Partitions, and Forget(ctx context.Context, tx pgx.Tx, aggregateType, aggregateID string) error.
 type Handler interface {
 	Name() string
 	Handle(ctx context.Context, tx pgx.Tx, event store.PersistedEvent) error
@@ -94,6 +94,13 @@ func (o optional) Version() int {
 		return h.Version()
 	}
 	return 0
+}
+
+func (o optional) Projection() string {
+	if h, ok := o.of.(interface{ Projection() string }); ok {
+		return h.Projection()
+	}
+	return ""
 }
 
 func (o optional) StartAt() consumer.Start {

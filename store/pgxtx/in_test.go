@@ -204,6 +204,7 @@ type bulk struct{ calls *[]string }
 func (bulk) Name() string                    { return "full" }
 func (bulk) AggregateTypes() []string        { return []string{"Order"} }
 func (bulk) Version() int                    { return 3 }
+func (bulk) Projection() string              { return "of it" }
 func (bulk) StartAt() consumer.Start         { return consumer.After(7) }
 func (bulk) Partitions() consumer.Partitions { return consumer.Partitions{Count: 4} }
 
@@ -237,6 +238,9 @@ func TestConsumer(t *testing.T) {
 		}
 		if v := c.(consumer.Versioned).Version(); v != 3 {
 			t.Errorf("%s: version %d, want 3", mode, v)
+		}
+		if p := c.(consumer.Projected).Projection(); p != "of it" {
+			t.Errorf("%s: projection %q", mode, p)
 		}
 		if after, _ := c.(consumer.Starter).StartAt().Position(); after != 7 {
 			t.Errorf("%s: it starts after %d, want 7", mode, after)

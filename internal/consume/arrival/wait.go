@@ -43,55 +43,67 @@ type Waits struct {
 	// poll, up to Every.
 	First, Every time.Duration
 	reads        arrivalReads
+	inUse        sync.Map // the consumer in use, by the name of its projection
 	// Arrived reads how far a consumer is. Its error is final, unless isUnanswered.
 	Arrived func(ctx context.Context, consumer string, position int64) (progress.Arrival, error)
 	Ask     func(ctx context.Context, consumer string, position int64, split bool) // requests a notification from the workers that run the consumer; nil: no notification would be received
 }
 
-// Until waits until a consumer has handled a position.
-func (w *Waits) Until(ctx context.Context, consumer string, position int64) error {
+// Until waits until a consumer, or the version of a projection that is in use, has handled a
+// position.
+func (w *Waits) Until(ctx context.Context, name string, position int64) error {
 	why, pause := errNotPolled, w.First
 	for ask := true; ; {
+		consumer := w.of(name)
 		there, forget := w.Callers.Wait(consumer, position)
-		handled, err := w.poll(ctx, consumer, position, ask, &why)
+		now, err := w.poll(ctx, name, position, &why)
 		if ctx.Err() != nil {
-			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, why, context.Cause(ctx))
+			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(name), position, why, context.Cause(ctx))
 		}
-		if !handled && err == nil {
+		answered := now.Consumer != ""
+		switch {
+		case now.Handled || err != nil:
+		case answered && now.Consumer != consumer:
+			w.inUse.Store(name, now.Consumer) // the notifications are those of that consumer
+		default:
+			if answered && ask && w.Ask != nil {
+				w.Ask(ctx, consumer, position, now.Split && now.Position < position)
+			}
 			if !ask {
 				backoff.Sleep(ctx, PartPoll) // one part has reached the position, and others have not
 			}
-			ask = w.pauseUntil(ctx, there, consumer, position, &pause, &why)
+			ask = w.pauseUntil(ctx, there, name, consumer, position, &pause, &why)
 		}
 		forget()
-		if handled || err != nil {
+		if now.Handled || err != nil {
 			return err
 		}
 	}
 }
 
-// poll reads whether a consumer has handled a position. If it has not, and ask is true,
-// poll requests a notification. A missing answer of the database is recorded in why, and is
-// no error.
-func (w *Waits) poll(ctx context.Context, consumer string, position int64, ask bool, why *error) (handled bool, err error) {
-	now, err := w.Arrived(ctx, consumer, position)
+// of returns the consumer that a name stood for when it was last read.
+func (w *Waits) of(name string) string {
+	if consumer, ok := w.inUse.Load(name); ok {
+		return consumer.(string)
+	}
+	return name
+}
+
+// poll reads whether a consumer has handled a position. A missing answer of the database is recorded
+// in why, and is no error; the arrival then has no consumer.
+func (w *Waits) poll(ctx context.Context, name string, position int64, why *error) (progress.Arrival, error) {
+	now, err := w.Arrived(ctx, name, position)
 	switch {
 	case errors.Is(err, store.ErrIncarnation):
-		*why = errOtherServer
-		return false, nil
+		*why, now, err = errOtherServer, progress.Arrival{}, nil
 	case ctx.Err() != nil:
-		return false, nil
+		now, err = progress.Arrival{}, nil
 	case isUnanswered(err):
-		*why = err
-		return false, nil
-	case err != nil || now.Handled:
-		return now.Handled, err
+		*why, now, err = err, progress.Arrival{}, nil
+	case err == nil && !now.Handled:
+		*why = now.Why()
 	}
-	*why = now.Why()
-	if ask && w.Ask != nil {
-		w.Ask(ctx, consumer, position, now.Split && now.Position < position)
-	}
-	return false, nil
+	return now, err
 }
 
 // isUnanswered reports whether an error says nothing about the consumer, so the next poll
@@ -103,7 +115,7 @@ func isUnanswered(err error) bool {
 // pauseUntil waits for there. Meanwhile it polls the consumer's position with reads shared
 // by all callers that wait for that consumer. It reports true if the caller is to poll by
 // itself: the position is reached, the consumer is unknown, or the read failed.
-func (w *Waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer string, position int64, pause *time.Duration, why *error) (again bool) {
+func (w *Waits) pauseUntil(ctx context.Context, there <-chan struct{}, name, consumer string, position int64, pause *time.Duration, why *error) (again bool) {
 	for {
 		timer := time.NewTimer(*pause)
 		select {
@@ -115,7 +127,7 @@ func (w *Waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer 
 			return false
 		case <-timer.C:
 		}
-		now, err := w.reads.at(ctx, consumer, *pause, w.readArrival)
+		now, err := w.reads.at(ctx, name, *pause, w.readArrival)
 		*pause = min(2**pause, w.Every)
 		switch {
 		case ctx.Err() != nil:
@@ -123,7 +135,7 @@ func (w *Waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer 
 			*why = err
 		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), pgdriver.IsTimeLimit(err):
 			// The read was another caller's, whose deadline has passed.
-		case err != nil || now.Unknown || now.Position >= position:
+		case err != nil || now.Unknown || now.Position >= position || now.Consumer != consumer:
 			return true
 		default:
 			*why = now.Why()

@@ -18,13 +18,13 @@ func TestWaitForPollsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers, interval = 500, 200 * time.Millisecond
 		var at, own, shared atomic.Int64
-		w := Waits{Callers: NewCallers(), First: PartPoll, Every: interval, Arrived: func(_ context.Context, _ string, position int64) (progress.Arrival, error) {
+		w := Waits{Callers: NewCallers(), First: PartPoll, Every: interval, Arrived: func(_ context.Context, name string, position int64) (progress.Arrival, error) {
 			if position < 1000 {
 				own.Add(1)
 			} else {
 				shared.Add(1)
 			}
-			return progress.Arrival{Position: at.Load(), Handled: at.Load() >= position}, nil
+			return progress.Arrival{Consumer: name, Position: at.Load(), Handled: at.Load() >= position}, nil
 		}}
 		wait := func() (took time.Duration) {
 			began := time.Now()
