@@ -36,6 +36,7 @@ const (
 	KindReplay  Kind = "replay"  // an aggregate
 	KindRetire  Kind = "retire"
 	KindRename  Kind = "rename"
+	KindBegin   Kind = "begin"
 	KindShadow  Kind = "shadow"
 	KindSwitch  Kind = "switch"
 	// A worker records KindScope when its build selects other types than the build before.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -17,7 +18,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// versionOps are the operations on two versions of a projection, each of which is a consumer.
+// versionOps are the operations with which consumers begin, and one takes over from another.
 type versionOps struct{ *consumerCore }
 
 // Shadow lets a consumer that is not deployed yet begin as a shadow, at the first event. A shadow
@@ -32,17 +33,50 @@ type versionOps struct{ *consumerCore }
 func (o *versionOps) Shadow(ctx context.Context, consumer string, by By) error {
 	v := onConsumer(KindShadow, consumer, by)
 	return o.change(ctx, v, checkConsumer(consumer), func(tx *sql.Tx) (int64, error) {
-		n, err := exec(ctx, tx, "insert its checkpoint", `
-INSERT INTO `+o.t.Checkpoints.SQL()+` (consumer_name, last_position, effects) VALUES ($1::text, 0, $2::jsonb)
-ON CONFLICT (consumer_name) DO NOTHING`, consumer, delivered.Shadow().String())
-		switch {
-		case err != nil:
-			return 0, err
-		case n == 0:
-			return 0, takenError(consumer, o.t.Checkpoints)
-		}
-		return o.record(ctx, tx, v.Operation, struct{}{})
+		return o.begin(ctx, tx, v, 0, delivered.Shadow(), struct{}{})
 	})
+}
+
+type beginDetail struct {
+	Position int64 `json:"position"`
+	Settled  int64 `json:"settled"`
+}
+
+// Begin lets a consumer that is not deployed yet begin with the first event above the position after.
+// Then deploy the code. A StartAt of the consumer has no effect.
+//
+// after may not exceed the settled position, since events that appear below it later would be lost. A
+// [NotSettledError] has the settled position. Begin refuses a consumer that has run with [ErrExists].
+func (o *versionOps) Begin(ctx context.Context, consumer string, after int64, by By) error {
+	v := onConsumer(KindBegin, consumer, by)
+	invalid := checkConsumer(consumer)
+	if after < 0 {
+		invalid = errtext.Join(invalid, fmt.Errorf("%w: position %d is below 0, which is the beginning", ErrInvalid, after))
+	}
+	return o.change(ctx, v, invalid, func(tx *sql.Tx) (int64, error) {
+		settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
+		if err == nil && after > settled {
+			err = &NotSettledError{To: after, Settled: settled}
+		}
+		if err != nil {
+			return 0, err
+		}
+		return o.begin(ctx, tx, v, after, nil, beginDetail{after, settled})
+	})
+}
+
+// begin inserts the checkpoint of a new consumer, and records the operation.
+func (o *versionOps) begin(ctx context.Context, tx *sql.Tx, v *verb, after int64, effects delivered.Borders, detail any) (int64, error) {
+	n, err := exec(ctx, tx, "insert its checkpoint", `
+INSERT INTO `+o.t.Checkpoints.SQL()+` (consumer_name, last_position, effects) VALUES ($1::text, $2::bigint, $3::jsonb)
+ON CONFLICT (consumer_name) DO NOTHING`, v.Consumer, after, effects.String())
+	switch {
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, takenError(v.Consumer, o.t.Checkpoints)
+	}
+	return o.record(ctx, tx, v.Operation, detail)
 }
 
 // Switch lets a shadow take over the effects of a consumer, which becomes a shadow. The same call

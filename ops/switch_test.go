@@ -271,3 +271,38 @@ func TestSwitchOfWhatIsPending(t *testing.T) {
 		t.Errorf("the effects are %s, want %s", got, liveEffects)
 	}
 }
+
+// A consumer that an operator lets begin at a position begins there, whatever its code says.
+func TestBegin(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 3)
+	open := s.begin(t, "b", 1)
+	defer func() { _ = open.Rollback() }()
+	s.append(t, "a", 1)
+	s.settle(t, 3)
+	for after, want := range map[int64]error{-1: ops.ErrInvalid, 4: &ops.NotSettledError{To: 4, Settled: 3}, 5: &ops.NotSettledError{To: 5, Settled: 3}} {
+		err := s.Begin(t.Context(), "c", after, by)
+		var settled *ops.NotSettledError
+		if !errors.Is(err, want) && !(errors.As(err, &settled) && settled.To == after && settled.Settled == 3) {
+			t.Errorf("after %d: %v, want %v", after, err, want)
+		}
+	}
+	if err := s.Begin(t.Context(), "c", 2, by); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Begin(t.Context(), "c", 1, by); !errors.Is(err, ops.ErrExists) {
+		t.Errorf("again: %v", err)
+	}
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.kinds(t, "c"), "begin c"; got != want {
+		t.Errorf("operations: %s, want %s", got, want)
+	}
+	s.work(t, &ledger{})
+	s.awaitHandled(t, "3 4 5")
+	if found, err := s.Prove(t.Context(), "c", nil); err != nil || !found.Holds() || found.Events != 3 {
+		t.Errorf("the proof is %+v, %v", found, err)
+	}
+}

@@ -340,6 +340,29 @@ func TestRename(t *testing.T) {
 	s.expect(t, exitDone, words("retire c --reason r --yes"))
 }
 
+func TestBegin(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, 3)
+	s.place(t, 0)
+	s.settle(t, 3)
+	s.expect(t, exitUnable, words("begin d --reason r"), `--at "": it is a position`)
+	s.expect(t, exitUnable, words("begin d --at soon --reason r"), `--at "soon"`)
+	s.expect(t, exitRefused, words("begin c --at 1 --reason r"), "the name is in use")
+	s.expect(t, exitRefused, words("begin d --at 99 --reason r"), "complete up to position 3 only")
+	if would := s.expect(t, exitDone, words("begin d --at 1 --reason r --dry-run -o json")).data(t)["would_record"].([]any); len(would) != 1 {
+		t.Errorf("previewed %v", would)
+	}
+	s.expect(t, exitDone, words("begin d --at 1 --reason r"))
+	s.expect(t, exitDone, words("consumer d"), "position", "1, ", "begin")
+	s.Exec(t, `UPDATE events SET created_at = now() - (10 - global_position) * interval '1 hour'`)
+	s.expect(t, exitDone, append(words("begin e --reason r --at"), time.Now().Add(-8*time.Hour-30*time.Minute).Format(time.RFC3339)))
+	var at int64
+	if err := s.DB.QueryRow(`SELECT last_position FROM consumer_checkpoints WHERE consumer_name = 'e'`).Scan(&at); err != nil || at != 1 {
+		t.Errorf("it begins after position %d, %v; want 1", at, err)
+	}
+}
+
 func TestShadowAndSwitch(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

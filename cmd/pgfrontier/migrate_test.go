@@ -87,7 +87,7 @@ var (
 		"blocked", "blocked --queries", "letters list c --payload", "letters show c 1 --payload", "plan testdata/build.json", "migrate check", "doctor",
 	}
 	changingVerbs = []string{
-		"pause c", "skip c 3", "reset c --to beginning", "reset c --to settled", "resume c", "replay c Order a", "partition c 2", "shadow e", "switch c e", "switch e c", "rename c d", "retire d",
+		"pause c", "skip c 3", "reset c --to beginning", "reset c --to settled", "resume c", "replay c Order a", "partition c 2", "begin b --at 1", "shadow e", "switch c e", "switch e c", "rename c d", "retire d",
 	}
 	changingLetters   = []string{"letters retry c 1", "letters discard c 1", "letters retry c --all", "letters discard c --all"}
 	readingJobsVerbs  = []string{"jobs queues", "jobs list", "jobs list --state failed", "jobs show 1", "jobs schedules", "jobs flows list", "jobs operations", "migrate check --jobs"}

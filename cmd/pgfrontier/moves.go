@@ -89,7 +89,7 @@ time the log is read up to there.`,
 			if _, err := a.by(); err != nil {
 				return err // before the database is asked
 			}
-			position, err := a.target(ctx, to)
+			position, err := a.target(ctx, "to", to)
 			if err != nil {
 				return err
 			}
@@ -106,8 +106,8 @@ time the log is read up to there.`,
 	return c
 }
 
-// target is the position that --to names.
-func (a *app) target(ctx context.Context, to string) (int64, error) {
+// target is the position that a flag names.
+func (a *app) target(ctx context.Context, flag, to string) (int64, error) {
 	if to == "beginning" {
 		return 0, nil
 	}
@@ -126,7 +126,7 @@ func (a *app) target(ctx context.Context, to string) (int64, error) {
 	}
 	since, err := time.Parse(time.RFC3339, to)
 	if err != nil {
-		return 0, usage("--to %q: it is a position, beginning, settled, or a time such as 2026-01-02T15:04:05Z", to)
+		return 0, usage("--%s %q: it is a position, beginning, settled, or a time such as 2026-01-02T15:04:05Z", flag, to)
 	}
 	return a.before(ctx, since)
 }
@@ -149,7 +149,7 @@ SELECT coalesce(min(global_position), 0) - 1 FROM `+t.Events.SQL()+` WHERE creat
 	case err != nil:
 		return 0, fmt.Errorf("find the first event since %s: %w", since.Format(time.RFC3339), err)
 	case position < 0:
-		return 0, refuse("no event was written since %s: --to settled goes to the end", since.Format(time.RFC3339))
+		return 0, refuse("no event was written since %s: settled is the end", since.Format(time.RFC3339))
 	}
 	return position, nil
 }

@@ -84,7 +84,7 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	add("look", a.statusVerb(), a.topVerb(), a.consumerVerb(), a.workersVerb(), a.operationsVerb(), a.gapsVerb(), a.waitVerb(), a.planVerb(), a.compareVerb(), a.proveVerb(), a.doctorVerb(), a.consoleVerb())
-	add("change", a.pauseVerb(), a.resumeVerb(), a.skipVerb(), a.resetVerb(), a.replayVerb(), a.replayTypesVerb(), a.partitionVerb(), a.renameVerb(), a.shadowVerb(), a.switchVerb(), a.retireVerb(), a.drainVerb(), a.lettersVerbs(), a.blockedVerb(), a.sequencesVerb())
+	add("change", a.pauseVerb(), a.resumeVerb(), a.skipVerb(), a.resetVerb(), a.replayVerb(), a.replayTypesVerb(), a.partitionVerb(), a.renameVerb(), a.beginVerb(), a.shadowVerb(), a.switchVerb(), a.retireVerb(), a.drainVerb(), a.lettersVerbs(), a.blockedVerb(), a.sequencesVerb())
 	add("more", a.jobsVerbs(), a.migrateVerbs(), a.versionVerb())
 	root.SetUsageTemplate(strings.NewReplacer(
 		"FlagUsages", fmt.Sprintf("FlagUsagesWrapped %d", width),

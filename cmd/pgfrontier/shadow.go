@@ -19,23 +19,52 @@ builds its tables beside the version in use. Deploy its code afterwards, and let
 over with the verb switch.`,
 		Example: `  pgfrontier shadow totals_v2 --reason "totals with cents"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
-			by, err := a.by()
-			if err != nil {
-				return err
-			}
-			o, err := a.operator(ctx)
-			if err != nil {
-				return err
-			}
-			return a.carry(ctx, plan{
-				what: "shadow", name: args[0],
-				preview: func(ctx context.Context) (preview, error) {
-					would, err := o.Preview(func(o *ops.Operator) error { return o.Shadow(ctx, args[0], by) })
-					return preview{effectsOf(would), nil}, err
-				},
-				do: func(ctx context.Context, _ *preview) (object, error) { return nil, o.Shadow(ctx, args[0], by) },
-			})
+			return a.beginning(ctx, "shadow", args[0], func(o *ops.Operator, by ops.By) error { return o.Shadow(ctx, args[0], by) })
 		}),
+	})
+}
+
+func (a *app) beginVerb() *cobra.Command {
+	var at string
+	c := a.changes(&cobra.Command{
+		Use: "begin NAME --at N|settled|TIME", Short: "let a new consumer begin at a position", Args: cobra.ExactArgs(1),
+		Long: `Lets a consumer that is not deployed yet begin with the first event above a position,
+whatever StartAt its code has. Deploy the code afterwards.
+
+--at takes what --to of the verb reset takes.`,
+		Example: `  pgfrontier begin mails --at settled --reason "no mail for old events"`,
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			if _, err := a.by(); err != nil {
+				return err // before the database is asked
+			}
+			position, err := a.target(ctx, "at", at)
+			if err != nil {
+				return err
+			}
+			return a.beginning(ctx, "begin", args[0], func(o *ops.Operator, by ops.By) error { return o.Begin(ctx, args[0], position, by) })
+		}),
+	})
+	c.Flags().StringVar(&at, "at", "", "a position, beginning, settled, or a time (needed)")
+	return c
+}
+
+// beginning lets a new consumer begin.
+func (a *app) beginning(ctx context.Context, what, name string, begin func(o *ops.Operator, by ops.By) error) error {
+	by, err := a.by()
+	if err != nil {
+		return err
+	}
+	o, err := a.operator(ctx)
+	if err != nil {
+		return err
+	}
+	return a.carry(ctx, plan{
+		what: what, name: name,
+		preview: func(context.Context) (preview, error) {
+			would, err := o.Preview(func(o *ops.Operator) error { return begin(o, by) })
+			return preview{effectsOf(would), nil}, err
+		},
+		do: func(context.Context, *preview) (object, error) { return nil, begin(o, by) },
 	})
 }
 

@@ -245,18 +245,30 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "wait-for-any-part",
 		Mistake: "WaitFor is done when the first unit is there",
-		Edits:   []Edit{{"internal/progress/sql/arrived.sql", `SELECT min(u.last_position)`, `SELECT max(u.last_position)`}},
+		Edits:   []Edit{{"internal/progress/sql/arrived.sql", `min(u.last_position)`, `max(u.last_position)`}},
 		Test:    Test{"./internal/progress", "TestArrivalOfASplitConsumer"},
 	},
 	{
 		Name:    "wait-for-own-row",
 		Mistake: "WaitFor reads the row of the consumer's name: that is where it is",
-		Edits: []Edit{{"internal/progress/sql/arrived.sql", `$1::text AND split_at IS NULL
+		Edits: []Edit{{"internal/progress/sql/arrived.sql", `named.name AND split_at IS NULL
 	UNION ALL
 	SELECT c.consumer_name, c.last_position, c.paused_at FROM {checkpoints} AS own
-	JOIN {checkpoints} AS c ON left(c.consumer_name, length($1::text) + 1) = $1::text || '#'
-	WHERE own.consumer_name = $1::text AND own.split_at IS NOT NULL`, `$1::text`}},
+	JOIN {checkpoints} AS c ON left(c.consumer_name, length(named.name) + 1) = named.name || '#'
+	WHERE own.consumer_name = named.name AND own.split_at IS NOT NULL`, `named.name`}},
 		Test: Test{"./internal/progress", "TestArrivalOfASplitConsumer"},
+	},
+	{
+		Name:    "wait-for-shadow",
+		Mistake: "WaitFor waits for any version of a projection",
+		Edits:   []Edit{{"internal/progress/sql/arrived.sql", ` AND NOT effects @> '[{"after": 9223372036854775807}]'`, ``}},
+		Test:    Test{"./internal/progress", "TestArrivalOfAProjection"},
+	},
+	{
+		Name:    "next-version-acts",
+		Mistake: "the next version of a projection begins with effects of its own",
+		Edits:   []Edit{{"internal/progress/sql/place.sql", `CASE WHEN EXISTS (`, `CASE WHEN false AND EXISTS (`}},
+		Test:    Test{"./internal/progress", "TestPlaceOfAVersion"},
 	},
 	{
 		Name:    "old-programs-split",
