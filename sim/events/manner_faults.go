@@ -88,8 +88,7 @@ func (w *writer) appendOddly(ctx, intake context.Context, a *attempt) error {
 		return err
 	}
 	positions := history.PositionsOf(a.drawn[before:])
-	_, err := a.tx.ExecContext(ctx, `UPDATE events SET created_at = $2::timestamptz WHERE global_position = ANY ($1::bigint[])`, positions, fault.OneOf(w.dice, stage.Times...))
-	return err
+	return a.tx.Exec(ctx, `UPDATE events SET created_at = $2::timestamptz WHERE global_position = ANY ($1::bigint[])`, positions, fault.OneOf(w.dice, stage.Times...))
 }
 
 const narrowBuilds history.Fault = "workers of a build that selects fewer types"

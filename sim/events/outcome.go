@@ -30,7 +30,7 @@ func (w *writer) brokenOff(ctx context.Context, a *attempt, err error) error {
 // identify asks for the transaction's number, by which the server can be asked
 // about it later.
 func (w *writer) identify(ctx context.Context, a *attempt) error {
-	return w.on.Mine(ctx, a.tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&a.xid))
+	return w.on.Mine(ctx, a.tx.QueryRow(ctx, `SELECT pg_current_xact_id()::text`).Scan(&a.xid))
 }
 
 // lose commits over a connection that breaks at that moment.

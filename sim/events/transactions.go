@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/server"
@@ -71,7 +72,7 @@ func (w *writer) act(ctx, intake context.Context, o operation) error {
 		return w.on.Forgive(w.on.Mine(ctx, err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
-	tx, err := conn.BeginTx(bounded, nil)
+	tx, err := either.Begin(bounded, conn, w.native.IntN(2) == 0)
 	if err != nil {
 		return w.on.Forgive(w.on.Mine(ctx, err))
 	}
@@ -144,7 +145,7 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 // prepare leaves the transaction to be decided later. The end of tx then does nothing.
 func (w *writer) prepare(ctx context.Context, a *attempt) error {
 	gid := fmt.Sprintf("%s %s %s", w.on.Name, w.name, w.uuid())
-	if _, err := a.tx.ExecContext(ctx, "PREPARE TRANSACTION "+ident.Literal(gid)); err != nil {
+	if err := a.tx.Exec(ctx, "PREPARE TRANSACTION "+ident.Literal(gid)); err != nil {
 		if err = w.on.Forgive(err); err != nil {
 			return err
 		}
@@ -198,7 +199,8 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 func newWriter(n int, s *shared, operations []operation) *writer {
 	w := &writer{
 		name: fmt.Sprintf("writer %d", n), dice: fault.Dice(s.scenario.Seed, fmt.Sprintf("writer %d", n)), knobs: s.scenario.Knobs,
-		on: s.on, tally: &s.Tally, output: &s.output, history: s.History, news: s.news, async: s.scenario.Faults[stage.AsyncWritersOn] > 0,
+		native: fault.Dice(s.scenario.Seed, fmt.Sprintf("native transactions of writer %d", n)),
+		on:     s.on, tally: &s.Tally, output: &s.output, history: s.History, news: s.news, async: s.scenario.Faults[stage.AsyncWritersOn] > 0,
 		quiet:      postgres.NewStore(postgres.NewStoreConfig()),
 		loud:       postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(Channel))),
 		operations: operations,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/network"
 	"github.com/pgfrontier/worker/sim/stage"
@@ -53,6 +54,7 @@ func (t done) uncertain(restores []history.Restore) bool {
 type writer struct {
 	name   string
 	dice   *rand.Rand
+	native *rand.Rand // draws the transactions that are of pgx
 	knobs  Knobs
 	on     *Database
 	net    *network.Network
@@ -82,7 +84,7 @@ type attempt struct {
 	life   int64         // of the server, when it began
 	counts history.Fault // what it is counted as, beside a transaction; empty: nothing
 	conn   *sql.Conn
-	tx     *sql.Tx
+	tx     either.Tx
 	store  *postgres.Store
 	drawn  []history.Event // to be committed
 	given  []history.Event // given up by a savepoint
@@ -137,7 +139,7 @@ func (w *writer) abandon(a *attempt, why error) {
 func (w *writer) record(kind history.Kind, a *attempt, err error) {
 	w.history.Add(w.name, "", kind, history.Transaction{
 		Tx: a.number, Positions: history.Spans(history.PositionsOf(a.drawn)), Abandoned: history.Spans(history.PositionsOf(a.given)),
-		Fault: a.counts, Unanswered: a.lost, Error: history.TextOf(err),
+		Fault: a.counts, Native: either.Native(a.tx), Unanswered: a.lost, Error: history.TextOf(err),
 	})
 }
 
@@ -146,7 +148,7 @@ func (w *writer) record(kind history.Kind, a *attempt, err error) {
 func (w *writer) look(ctx context.Context, a *attempt) error {
 	standings, err := w.on.Standings(ctx)
 	if err == nil && w.on.Mortal {
-		_, err = a.tx.ExecContext(ctx, `SELECT 1`) // it was open all the time, if it still is
+		err = a.tx.Exec(ctx, `SELECT 1`) // it was open all the time, if it still is
 	}
 	if err == nil {
 		w.sight(a.drawn, standings)

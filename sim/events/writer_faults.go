@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -62,7 +63,8 @@ func (w *writer) append(ctx context.Context, a *attempt, to aggregate, expected 
 			EventType: "happened", EventID: w.uuid(), Payload: []byte(w.name),
 		}
 	}
-	result, err := a.store.Append(ctx, a.tx, expected, events)
+	var result store.AppendResult
+	err := a.tx.Do(func(tx *sql.Tx) (err error) { result, err = a.store.Append(ctx, tx, expected, events); return err })
 	if err != nil {
 		return err
 	}
@@ -140,15 +142,14 @@ func (w *writer) rest(ctx, intake context.Context, a *attempt, d time.Duration) 
 		backoff.Sleep(intake, d)
 		return nil
 	}
-	if _, err := a.tx.ExecContext(ctx, `SAVEPOINT rest`); err != nil {
+	if err := a.tx.Exec(ctx, `SAVEPOINT rest`); err != nil {
 		return err
 	}
-	if _, err := a.tx.ExecContext(ctx, `SELECT 1/0`); pgdriver.SQLState(err) != pgdriver.DivisionByZero {
+	if err := a.tx.Exec(ctx, `SELECT 1/0`); pgdriver.SQLState(err) != pgdriver.DivisionByZero {
 		return fmt.Errorf("a division by zero: %w", err)
 	}
 	backoff.Sleep(intake, d)
-	_, err := a.tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT rest`)
-	return err
+	return a.tx.Exec(ctx, `ROLLBACK TO SAVEPOINT rest`)
 }
 
 // appendTwice draws again, and waits for longer than most transactions need to pass.
@@ -164,7 +165,7 @@ func (w *writer) appendTwice(ctx, intake context.Context, a *attempt) error {
 
 // waitAndAppend is open for long without a position, then draws one.
 func (w *writer) waitAndAppend(ctx, intake context.Context, a *attempt) error {
-	if _, err := a.tx.ExecContext(ctx, `SELECT 1`); err != nil {
+	if err := a.tx.Exec(ctx, `SELECT 1`); err != nil {
 		return err
 	}
 	backoff.Sleep(intake, w.wait())
@@ -178,14 +179,14 @@ func (w *writer) appendAround(ctx, intake context.Context, a *attempt) error {
 			return err
 		}
 	}
-	if _, err := a.tx.ExecContext(ctx, `SAVEPOINT before`); err != nil {
+	if err := a.tx.Exec(ctx, `SAVEPOINT before`); err != nil {
 		return err
 	}
 	before := len(a.drawn)
 	if err := w.appendOnce(ctx, intake, a); err != nil {
 		return err
 	}
-	if _, err := a.tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT before`); err != nil {
+	if err := a.tx.Exec(ctx, `ROLLBACK TO SAVEPOINT before`); err != nil {
 		return err
 	}
 	a.given = append(a.given, a.drawn[before:]...)

@@ -65,6 +65,7 @@ type Transaction struct {
 	Positions  []Span `json:"positions,omitempty"`
 	Abandoned  []Span `json:"abandoned,omitempty"`  // in a savepoint that was rolled back
 	Fault      Fault  `json:"play,omitempty"`       // what was special about it
+	Native     bool   `json:"native,omitempty"`     // it is of pgx, not of database/sql
 	Unanswered bool   `json:"unanswered,omitempty"` // its COMMIT
 	Error      string `json:"error,omitempty"`
 }

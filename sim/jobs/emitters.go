@@ -2,12 +2,14 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/queue"
@@ -20,6 +22,7 @@ import (
 	"github.com/pgfrontier/worker/sim/oracle"
 	"github.com/pgfrontier/worker/sim/stage"
 	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/pgxtx"
 	"github.com/pgfrontier/worker/store/postgres"
 )
 
@@ -99,28 +102,42 @@ type emitter struct {
 func (m *emitter) Count(f history.Fault)   { m.tally.Add(f, 1) }
 func (m *emitter) Breached(history.Breach) {}
 
-// Inject enqueues what the event asks for. A few handlers fail after that, and have
+// Inject enqueues what the event asks for, for every other event through pgx. A few handlers fail after that, and have
 // enqueued nothing.
 func (m *emitter) Inject(ctx context.Context, b *events.LedgerConsumer, d events.Delivered) (done bool, err error) {
 	var orders []order
 	if err := json.Unmarshal(d.Payload, &orders); err != nil {
 		return true, err
 	}
-	client := jobs.NewClient(b.Pool())
-	for _, o := range orders {
-		opts := []jobs.EnqueueOption{jobs.Queue(o.Queue), jobs.Priority(o.Priority)}
-		if b.Name() == emitterCopy {
-			opts = append(opts, jobs.EmitAs(emitterName))
-		}
-		if _, err := client.EnqueueFor(ctx, d.Tx, d.PersistedEvent, o.args(), opts...); err != nil {
-			return true, err
-		}
+	enqueue := func(tx *sql.Tx) error { return enqueueFor(ctx, tx, b, d, orders) }
+	if d.GlobalPosition%2 == 0 {
+		err = enqueue(d.Tx)
+	} else {
+		err = pgxtx.In(ctx, func(tx pgx.Tx) error { return pgxtx.Do(tx, enqueue) })
+	}
+	if err != nil {
+		return true, err
 	}
 	const often = 0.02 // of the events
 	if fault.Chance(b.Dice, often*m.of.scenario.Faults[emittersOn]) {
 		return true, errors.New("the simulation lets this handler fail after it has enqueued")
 	}
 	return false, nil
+}
+
+// enqueueFor enqueues what an event asks for.
+func enqueueFor(ctx context.Context, tx *sql.Tx, b *events.LedgerConsumer, d events.Delivered, orders []order) error {
+	client := jobs.NewClient(b.Pool())
+	for _, o := range orders {
+		opts := []jobs.EnqueueOption{jobs.Queue(o.Queue), jobs.Priority(o.Priority)}
+		if b.Name() == emitterCopy {
+			opts = append(opts, jobs.EmitAs(emitterName))
+		}
+		if _, err := client.EnqueueFor(ctx, tx, d.PersistedEvent, o.args(), opts...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // disturbed counts what happened to the workers of those consumers.

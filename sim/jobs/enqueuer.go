@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/sim/fault"
@@ -45,6 +46,7 @@ var enqueueFaults = []faultRow{
 type enqueuer struct {
 	name   string
 	dice   *rand.Rand
+	native *rand.Rand // draws the transactions that are of pgx
 	knobs  Knobs
 	of     *shared
 	net    *network.Network
@@ -74,7 +76,7 @@ type enqueueAttempt struct {
 	number  int
 	life    int64 // of the server, when it began
 	conn    *sql.Conn
-	tx      *sql.Tx
+	tx      either.Tx
 	xid     string
 	entries []entry
 	event   string // the event that asks for the entries, or the key of their run; empty: they are jobs of this transaction
@@ -105,7 +107,7 @@ func (e *enqueuer) record(kind history.Kind, a *enqueueAttempt, outcome string, 
 			ids = append(ids, x.ID)
 		}
 	}
-	t := history.Transaction{Tx: a.number, Error: history.TextOf(why)}
+	t := history.Transaction{Tx: a.number, Native: either.Native(a.tx), Error: history.TextOf(why)}
 	if kind == history.Committed {
 		t.Positions = history.Spans(ids)
 	} else if kind == history.RolledBack {

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -28,7 +29,8 @@ func (e *enqueuer) enqueue(ctx context.Context, a *enqueueAttempt) error {
 		x.begun, x.async = a.life, e.async
 		drawn, entries = append(drawn, x), append(entries, job)
 	}
-	made, err := e.client.EnqueueMany(ctx, a.tx, entries)
+	var made []jobs.Enqueued
+	err := a.tx.Do(func(tx *sql.Tx) (err error) { made, err = e.client.EnqueueMany(ctx, tx, entries); return err })
 	if errors.Is(err, jobs.ErrKeyReused) && drawn[0].Once == "" {
 		e.of.ledger.mislead(fmt.Sprintf("%s was refused a key that it did not use: %v", e.name, err))
 	}
@@ -58,8 +60,10 @@ func (e *enqueuer) ask(ctx context.Context, a *enqueueAttempt) error {
 		return err
 	}
 	a.event = event.EventID.String()
-	_, err = eventLog.Append(ctx, a.tx, store.NoStream(), []store.Event{event})
-	return err
+	return a.tx.Do(func(tx *sql.Tx) error {
+		_, err := eventLog.Append(ctx, tx, store.NoStream(), []store.Event{event})
+		return err
+	})
 }
 
 // token returns a token that no two jobs share.

@@ -50,11 +50,13 @@ func (e *enqueuer) enqueueOddly(ctx, intake context.Context, a *enqueueAttempt) 
 		}
 	}
 	made, due := fault.OneOf(e.dice, stage.Times...), fault.OneOf(e.dice, "-infinity", "4713-01-01 BC")
-	r, err := a.tx.ExecContext(ctx, `UPDATE jobs SET created_at = $2::timestamptz, run_at = $3::timestamptz WHERE id = ANY ($1::bigint[])`, ids, made, due)
+	var some bool
+	err := a.tx.QueryRow(ctx, `WITH odd AS (UPDATE jobs SET created_at = $2::timestamptz, run_at = $3::timestamptz WHERE id = ANY ($1::bigint[]) RETURNING id)
+SELECT EXISTS (SELECT FROM odd)`, ids, made, due).Scan(&some)
 	if err != nil {
 		return err
 	}
-	if n, err := r.RowsAffected(); err == nil && n > 0 {
+	if some {
 		e.of.Tally.Add(stage.OddTimes, 1)
 	}
 	return e.commit(ctx, intake, a)

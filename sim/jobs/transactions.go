@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/sim/fault"
@@ -19,7 +20,8 @@ import (
 
 func newEnqueuer(n int, s *shared) *enqueuer {
 	name := fmt.Sprintf("writer %d", n)
-	e := &enqueuer{name: name, dice: fault.Dice(s.scenario.Seed, "enqueuer "+name), knobs: s.scenario.Knobs, of: s, async: s.scenario.Faults[stage.AsyncWritersOn] > 0}
+	e := &enqueuer{name: name, dice: fault.Dice(s.scenario.Seed, "enqueuer "+name), native: fault.Dice(s.scenario.Seed, "native transactions of "+name),
+		knobs: s.scenario.Knobs, of: s, async: s.scenario.Faults[stage.AsyncWritersOn] > 0}
 	for _, f := range faultRows {
 		x := s.scenario.Faults[f.Name]
 		if f.end.run != nil && x > 0 {
@@ -56,14 +58,14 @@ func (e *enqueuer) act(ctx, intake context.Context) error {
 		return e.of.on.Forgive(e.of.on.Mine(ctx, err))
 	}
 	defer func() { _ = a.conn.Close() }() // back to the pool
-	if a.tx, err = a.conn.BeginTx(bounded, nil); err != nil {
+	if a.tx, err = either.Begin(bounded, a.conn, e.native.IntN(2) == 0); err != nil {
 		return e.of.on.Forgive(e.of.on.Mine(ctx, err))
 	}
 	defer func() { _ = a.tx.Rollback() }() // a no-op after its end
 	e.begun++
 	a.number = e.begun
 	e.record(history.Begin, a, "", nil)
-	err = a.tx.QueryRowContext(bounded, `INSERT INTO sim_enqueuers (name, number) VALUES ($1::text, $2::bigint) RETURNING pg_current_xact_id()::text`, e.name, a.number).Scan(&a.xid)
+	err = a.tx.QueryRow(bounded, `INSERT INTO sim_enqueuers (name, number) VALUES ($1::text, $2::bigint) RETURNING pg_current_xact_id()::text`, e.name, a.number).Scan(&a.xid)
 	const often, seldom = 0.3, 0.07 // of the transactions
 	switch {
 	case err != nil:

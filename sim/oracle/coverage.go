@@ -28,6 +28,7 @@ const (
 	writerNotDone   = "writers' COMMITs without an answer that had not"
 	workerDone      = "workers' COMMITs without an answer that had happened"
 	workerNotDone   = "workers' COMMITs that were never sent"
+	nativeCommits   = "transactions of pgx committed by writers"
 	conflictInStore = "appends refused by the store or by a lock"
 	takenBack       = "asynchronous commits of writers that a crash took back"
 	reissued        = "positions in the log that had been given out before a crash"
@@ -89,6 +90,7 @@ var states = []state{
 	{name: writerNotDone, needs: []Condition{WritersLostAtCommit}},
 	{name: workerDone, needs: []Condition{WorkersLostAtCommit}},
 	{name: workerNotDone, needs: []Condition{WorkersLostAtCommit}},
+	{name: nativeCommits},
 	{name: conflictInStore, needs: []Condition{StaleVersions}},
 	{name: takenBack, needs: []Condition{UnsafeCommits, ServerCrashes}},
 	{name: reissued, needs: []Condition{UnsafeCommits, ServerCrashes}, rare: true},
@@ -167,6 +169,7 @@ func Reached(e *history.Evidence) (all []State) {
 		case history.Transaction:
 			counts[writerDone] += one(about.Unanswered && r.Kind == history.Committed)
 			counts[writerNotDone] += one(about.Unanswered && r.Kind == history.RolledBack)
+			counts[nativeCommits] += one(about.Native && r.Kind == history.Committed)
 			counts[conflictInStore] += one(about.Error != "")
 		case history.Injection:
 			zombies[r.Who] = zombies[r.Who] || r.Kind == history.FaultOver && (about.Fault == history.Stalls || about.Fault == history.Stopped)

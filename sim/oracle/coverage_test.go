@@ -10,8 +10,8 @@ import (
 
 func TestStatesAreReached(t *testing.T) {
 	h := recorded()
-	h.Add("writer 1", "", history.Committed, history.Transaction{Unanswered: true})
-	h.Add("writer 1", "", history.RolledBack, history.Transaction{Unanswered: true})
+	h.Add("writer 1", "", history.Committed, history.Transaction{Native: true, Unanswered: true})
+	h.Add("writer 1", "", history.RolledBack, history.Transaction{Native: true, Unanswered: true})
 	h.Add("writer 1", "", history.RolledBack, history.Transaction{Error: "refused"})
 	h.Add("worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchOvertaken})
 	h.Add("worker 2.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchOvertaken})

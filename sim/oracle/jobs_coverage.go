@@ -138,6 +138,7 @@ var jobStates = []state{
 	{name: commitsUnsent, needs: []Condition{WorkersLostAtCommit}},
 	{name: commitsDoubted, needs: []Condition{WorkersLostAtCommit}},
 	{name: committedLate, needs: []Condition{LateEnqueues}},
+	{name: nativeCommits},
 	{name: keysTaken, slow: 2},
 	{name: onceTaken, slow: 2},
 	{name: keysFreed},
