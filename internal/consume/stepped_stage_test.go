@@ -59,7 +59,7 @@ func newStage(t *rapid.T, server *steppedServer, script script, seen map[string]
 	s.end(`pid <> pg_backend_pid() AND backend_type = 'client backend'`) // of earlier scripts
 	t.Cleanup(func() { s.own.Close() })
 	for i := range s.workers {
-		s.workers[i] = s.newWorker(fmt.Sprintf("worker %d", i))
+		s.workers[i] = s.newWorker(fmt.Sprintf("worker %d", i), i%2 == 1)
 	}
 	s.prepareTables()
 	for i := range s.workers {

@@ -210,7 +210,7 @@ func playMany(t *testing.T) (scripts int, seen map[string]int) {
 // mustSee are the occurrences that the scripts exist for. The number is of scripts after
 // which an occurrence cannot be missing by chance.
 var mustSee = map[string]int{
-	"doubts": 40, "late": 40, "void": 40, "reserved": 40, "prepared": 40, "promises": 40, "overtaken": 40,
+	"doubts": 40, "late": 40, "void": 40, "reserved": 40, "prepared": 40, "native": 6, "promises": 40, "overtaken": 40,
 	"read ahead": 40, "shared": 40, "reset": 40, "failed": 40, "crash": 40, "kill": 40, "outlived": 40,
 	"guard waits": 200, "terminated": 200, "cut": 200, "lost": 200, "commits undone": 40,
 }

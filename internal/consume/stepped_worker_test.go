@@ -1,18 +1,23 @@
 package consume
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
+	"github.com/pgfrontier/worker/store/pgxtx"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
@@ -43,13 +48,32 @@ func (w *steppedWorker) loop(consumer string) *loop {
 // barestLog implements only the methods that every log must have.
 type barestLog struct{ store.Log }
 
-func (s *stage) newWorker(name string) *steppedWorker {
+// openPool opens a pool of database/sql, or one of pgx that lends its connections.
+func (s *stage) openPool(cfg *pgx.ConnConfig, native bool) *sql.DB {
+	if !native {
+		db := stdlib.OpenDB(*cfg)
+		db.SetMaxIdleConns(keptConns)
+		return db
+	}
+	config, err := pgxpool.ParseConfig("")
+	s.must(err)
+	config.ConnConfig, config.MaxConns = cfg, 4*keptConns
+	// Pools of pgx measure idle time by the machine's clock, not by the script's.
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
+	config.MaxConnLifetime, config.HealthCheckPeriod = 1000*time.Hour, 1000*time.Hour
+	pool, err := pgxpool.NewWithConfig(s.ctx, config)
+	s.must(err)
+	s.t.Cleanup(pool.Close)
+	return pgxtx.DB(pool)
+}
+
+// newWorker makes a worker over a pool of database/sql, or with native over one of pgx.
+func (s *stage) newWorker(name string, native bool) *steppedWorker {
 	cfg := s.config(name, "20s") // a wait of 20 s for a lock counts as endless
 	sw := &steppedWorker{name: name}
 	cfg.Tracer = gate{s, sw}
 	s.lines(sw, cfg)
-	db := stdlib.OpenDB(*cfg)
-	db.SetMaxIdleConns(keptConns)
+	db := s.openPool(cfg, native)
 	s.t.Cleanup(func() { db.Close() })
 	var log store.Log = steppedLog{storepostgres.NewStore(nil)}
 	if !s.script.named {

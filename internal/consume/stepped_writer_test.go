@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -19,10 +20,11 @@ var aggregates = []string{"A1", "B1", "A2", "B2", "A3"}
 
 // writer is a transaction that appends.
 type writer struct {
-	tx    *sql.Tx // nil: none
-	n     int     // number among all transactions
-	pid   int     // of its backend
-	gid   string  // if it is prepared
+	tx    either.Tx // nil: none
+	conn  *sql.Conn
+	n     int    // number among all transactions
+	pid   int    // of its backend
+	gid   string // if it is prepared
 	holds map[string]bool
 	// drawn are the positions of its events.
 	drawn []int64
@@ -78,16 +80,19 @@ func (s *stage) transactions() (all []*writer) {
 	return append(all, s.prepared...)
 }
 
+// begin begins a transaction if w has none, every other time one of pgx.
 func (s *stage) begin(w *writer) {
 	if w.tx != nil {
 		return
 	}
-	tx, err := s.own.BeginTx(s.ctx, nil)
+	conn, err := s.own.Conn(s.ctx)
 	s.must(err)
 	s.txs++
-	*w = writer{tx: tx, n: s.txs, holds: map[string]bool{}}
-	s.must(tx.QueryRowContext(s.ctx, `SELECT pg_backend_pid()`).Scan(&w.pid))
-	s.record(s.name(w), "", history.Begin, history.Transaction{Tx: w.n})
+	tx, err := either.Begin(s.ctx, conn, s.txs%2 == 0)
+	s.must(err)
+	*w = writer{tx: tx, conn: conn, n: s.txs, holds: map[string]bool{}}
+	s.must(tx.QueryRow(s.ctx, `SELECT pg_backend_pid()`).Scan(&w.pid))
+	s.record(s.name(w), "", history.Begin, history.Transaction{Tx: w.n, Native: either.Native(w.tx)})
 }
 
 // tellEnd records how a transaction has ended.
@@ -96,9 +101,12 @@ func (s *stage) recordEnd(who string, w *writer, kind history.Kind) {
 }
 
 // in runs a statement of a writer.
-func (s *stage) in(w *writer, statement string) {
-	_, err := w.tx.ExecContext(s.ctx, statement)
-	s.must(err)
+func (s *stage) in(w *writer, statement string) { s.must(w.tx.Exec(s.ctx, statement)) }
+
+// free returns the connection of a transaction that has ended.
+func (w *writer) free() {
+	_ = w.conn.Close()
+	*w = writer{}
 }
 
 // append appends one or two events to an aggregate that no other transaction holds.
@@ -118,8 +126,11 @@ func (s *stage) append(who, what int) {
 		events[i] = store.Event{AggregateType: to[:1], AggregateID: to, EventType: "happened", EventID: s.eventID()}
 	}
 	s.begin(w)
-	result, err := storepostgres.NewStore(nil).Append(s.ctx, w.tx, store.Any(), events)
-	s.must(err)
+	var result store.AppendResult
+	s.must(w.tx.Do(func(tx *sql.Tx) (err error) {
+		result, err = storepostgres.NewStore(nil).Append(s.ctx, tx, store.Any(), events)
+		return err
+	}))
 	w.holds[to] = true
 	w.drawn = append(w.drawn, result.GlobalPositions...)
 	s.record(s.name(w), "", drew, draw{to, history.Spans(result.GlobalPositions), true})
@@ -152,7 +163,7 @@ func (s *stage) reserve(who, what int) {
 	}
 	s.begin(w)
 	w.aggregate = locked[what%len(locked)]
-	s.must(w.tx.QueryRowContext(s.ctx, `SELECT nextval('events_global_position_seq')`).Scan(&w.reserved))
+	s.must(w.tx.QueryRow(s.ctx, `SELECT nextval('events_global_position_seq')`).Scan(&w.reserved))
 	s.record(s.name(w), "", drew, draw{w.aggregate, history.Spans([]int64{w.reserved}), false})
 }
 
@@ -160,7 +171,7 @@ func (s *stage) appendReserved(w *writer, free []string) {
 	if !slices.Contains(free, w.aggregate) {
 		return // still locked
 	}
-	_, err := w.tx.ExecContext(s.ctx, `
+	err := w.tx.Exec(s.ctx, `
 WITH head AS (
 	INSERT INTO aggregate_heads AS h (aggregate_type, aggregate_id, aggregate_version) VALUES ($1::text, $2::text, 1)
 	ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET aggregate_version = h.aggregate_version + 1
@@ -185,7 +196,7 @@ func (s *stage) burn(who, what int) {
 	}
 	s.begin(w)
 	var all history.Span
-	s.must(w.tx.QueryRowContext(s.ctx, `
+	s.must(w.tx.QueryRow(s.ctx, `
 SELECT min(p), max(p) FROM (SELECT nextval('events_global_position_seq') AS p FROM generate_series(1, $1::int)) AS drawn`,
 		10*(1+what%4)).Scan(&all.First, &all.Last))
 	s.record(s.name(w), "", drew, draw{Positions: []history.Span{all}})
@@ -258,12 +269,15 @@ func (s *stage) endWriter(w *writer, commit bool) {
 	if commit {
 		s.appear(w)
 		s.must(w.tx.Commit())
+		if either.Native(w.tx) {
+			s.saw("native")
+		}
 		s.recordEnd(s.name(w), w, history.Committed)
 	} else {
 		s.must(w.tx.Rollback())
 		s.recordEnd(s.name(w), w, history.RolledBack)
 	}
-	*w = writer{}
+	w.free()
 }
 
 func (s *stage) prepare(who, _ int) {
@@ -274,13 +288,13 @@ func (s *stage) prepare(who, _ int) {
 	s.gids++
 	w.gid = fmt.Sprintf("g%d", s.gids)
 	s.in(w, "PREPARE TRANSACTION '"+w.gid+"'")
-	_ = w.tx.Rollback() // the transaction has ended already: Rollback returns the connection
+	_ = w.tx.Rollback() // the transaction has ended already
 	s.recordEnd(s.name(w), w, history.PreparedToEnd)
 	s.saw("prepared")
-	w.tx = nil
 	gone := *w
+	gone.tx = nil
 	s.prepared = append(s.prepared, &gone)
-	*w = writer{}
+	w.free()
 }
 
 func (s *stage) commitPrepared(who, _ int)   { s.endPrepared(who, true) }
@@ -315,8 +329,8 @@ func (s *stage) terminate(who, _ int) {
 // forget drops a writer whose backend is gone.
 func (s *stage) forget(w *writer) {
 	s.recordEnd(s.name(w), w, history.RolledBack)
-	_ = w.tx.Rollback() // returns the broken connection
-	*w = writer{}
+	_ = w.tx.Rollback() // the connection is broken
+	w.free()
 }
 
 // appear is called when the events of a transaction are about to become visible. No
