@@ -126,11 +126,10 @@ func (s *stage) append(who, what int) {
 		events[i] = store.Event{AggregateType: to[:1], AggregateID: to, EventType: "happened", EventID: s.eventID()}
 	}
 	s.begin(w)
-	var result store.AppendResult
-	s.must(w.tx.Do(func(tx *sql.Tx) (err error) {
-		result, err = storepostgres.NewStore(nil).Append(s.ctx, tx, store.Any(), events)
-		return err
-	}))
+	result, err := either.Do(w.tx, func(tx *sql.Tx) (store.AppendResult, error) {
+		return storepostgres.NewStore(nil).Append(s.ctx, tx, store.Any(), events)
+	})
+	s.must(err)
 	w.holds[to] = true
 	w.drawn = append(w.drawn, result.GlobalPositions...)
 	s.record(s.name(w), "", drew, draw{to, history.Spans(result.GlobalPositions), true})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
@@ -63,8 +64,7 @@ func (w *writer) append(ctx context.Context, a *attempt, to aggregate, expected 
 			EventType: "happened", EventID: w.uuid(), Payload: []byte(w.name),
 		}
 	}
-	var result store.AppendResult
-	err := a.tx.Do(func(tx *sql.Tx) (err error) { result, err = a.store.Append(ctx, tx, expected, events); return err })
+	result, err := either.Do(a.tx, func(tx *sql.Tx) (store.AppendResult, error) { return a.store.Append(ctx, tx, expected, events) })
 	if err != nil {
 		return err
 	}

@@ -102,14 +102,26 @@ type emitter struct {
 func (m *emitter) Count(f history.Fault)   { m.tally.Add(f, 1) }
 func (m *emitter) Breached(history.Breach) {}
 
-// Inject enqueues what the event asks for, for every other event through pgx. A few handlers fail after that, and have
-// enqueued nothing.
+// Inject enqueues what the event asks for, for every other event through pgx. A few handlers fail
+// after that, and have enqueued nothing.
 func (m *emitter) Inject(ctx context.Context, b *events.LedgerConsumer, d events.Delivered) (done bool, err error) {
 	var orders []order
 	if err := json.Unmarshal(d.Payload, &orders); err != nil {
 		return true, err
 	}
-	enqueue := func(tx *sql.Tx) error { return enqueueFor(ctx, tx, b, d, orders) }
+	enqueue := func(tx *sql.Tx) error {
+		client := jobs.NewClient(b.Pool())
+		for _, o := range orders {
+			opts := []jobs.EnqueueOption{jobs.Queue(o.Queue), jobs.Priority(o.Priority)}
+			if b.Name() == emitterCopy {
+				opts = append(opts, jobs.EmitAs(emitterName))
+			}
+			if _, err := client.EnqueueFor(ctx, tx, d.PersistedEvent, o.args(), opts...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if d.GlobalPosition%2 == 0 {
 		err = enqueue(d.Tx)
 	} else {
@@ -123,21 +135,6 @@ func (m *emitter) Inject(ctx context.Context, b *events.LedgerConsumer, d events
 		return true, errors.New("the simulation lets this handler fail after it has enqueued")
 	}
 	return false, nil
-}
-
-// enqueueFor enqueues what an event asks for.
-func enqueueFor(ctx context.Context, tx *sql.Tx, b *events.LedgerConsumer, d events.Delivered, orders []order) error {
-	client := jobs.NewClient(b.Pool())
-	for _, o := range orders {
-		opts := []jobs.EnqueueOption{jobs.Queue(o.Queue), jobs.Priority(o.Priority)}
-		if b.Name() == emitterCopy {
-			opts = append(opts, jobs.EmitAs(emitterName))
-		}
-		if _, err := client.EnqueueFor(ctx, tx, d.PersistedEvent, o.args(), opts...); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // disturbed counts what happened to the workers of those consumers.

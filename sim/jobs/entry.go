@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
@@ -29,8 +30,7 @@ func (e *enqueuer) enqueue(ctx context.Context, a *enqueueAttempt) error {
 		x.begun, x.async = a.life, e.async
 		drawn, entries = append(drawn, x), append(entries, job)
 	}
-	var made []jobs.Enqueued
-	err := a.tx.Do(func(tx *sql.Tx) (err error) { made, err = e.client.EnqueueMany(ctx, tx, entries); return err })
+	made, err := either.Do(a.tx, func(tx *sql.Tx) ([]jobs.Enqueued, error) { return e.client.EnqueueMany(ctx, tx, entries) })
 	if errors.Is(err, jobs.ErrKeyReused) && drawn[0].Once == "" {
 		e.of.ledger.mislead(fmt.Sprintf("%s was refused a key that it did not use: %v", e.name, err))
 	}
@@ -60,10 +60,10 @@ func (e *enqueuer) ask(ctx context.Context, a *enqueueAttempt) error {
 		return err
 	}
 	a.event = event.EventID.String()
-	return a.tx.Do(func(tx *sql.Tx) error {
-		_, err := eventLog.Append(ctx, tx, store.NoStream(), []store.Event{event})
-		return err
+	_, err = either.Do(a.tx, func(tx *sql.Tx) (store.AppendResult, error) {
+		return eventLog.Append(ctx, tx, store.NoStream(), []store.Event{event})
 	})
+	return err
 }
 
 // token returns a token that no two jobs share.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/ops"
@@ -177,10 +178,10 @@ func (e *enqueuer) startFlow(ctx context.Context, a *enqueueAttempt) error {
 	n := e.dice.IntN(len(flows))
 	a.event = e.token()
 	a.entries = append(a.entries, entry{begun: a.life, async: e.async, Enqueued: startedFlow(n, a.event, e.name)})
-	return a.tx.Do(func(tx *sql.Tx) error {
-		_, err := built[n].Start(ctx, e.flows, tx, drawFlow(e.dice, flows[n], a.event, e.drawActs), flow.Key(a.event))
-		return err
+	_, err := either.Do(a.tx, func(tx *sql.Tx) (flow.Started, error) {
+		return built[n].Start(ctx, e.flows, tx, drawFlow(e.dice, flows[n], a.event, e.drawActs), flow.Key(a.event))
 	})
+	return err
 }
 
 // startedFlow is the ledger's entry of a run. It has no id, like a job for which an event asks.

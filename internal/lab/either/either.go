@@ -1,4 +1,4 @@
-// Package either has transactions of database/sql and of pgx, for what is tested over both.
+// Package either has transactions of database/sql and of pgx.
 package either
 
 import (
@@ -17,8 +17,8 @@ import (
 type Tx interface {
 	Exec(ctx context.Context, query string, args ...any) error
 	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
-	// Do calls f with what the library takes.
-	Do(f func(tx *sql.Tx) error) error
+	// do calls f with what the library takes.
+	do(f func(tx *sql.Tx) error) error
 	Commit() error
 	Rollback() error
 }
@@ -42,6 +42,12 @@ func Begin(ctx context.Context, conn *sql.Conn, native bool) (tx Tx, err error) 
 	return tx, err
 }
 
+// Do calls f, which calls the library in tx.
+func Do[T any](tx Tx, f func(tx *sql.Tx) (T, error)) (result T, err error) {
+	err = tx.do(func(of *sql.Tx) (err error) { result, err = f(of); return err })
+	return result, err
+}
+
 // Native reports whether tx is a transaction of pgx. It is false for nil.
 func Native(tx Tx) bool {
 	_, is := tx.(pgxTx)
@@ -59,7 +65,7 @@ func (t sqlTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row 
 	return t.QueryRowContext(ctx, query, args...)
 }
 
-func (t sqlTx) Do(f func(tx *sql.Tx) error) error { return f(t.Tx) }
+func (t sqlTx) do(f func(tx *sql.Tx) error) error { return f(t.Tx) }
 
 // pgxTx ends in the context in which it began, as a transaction of database/sql does.
 type pgxTx struct {
@@ -76,6 +82,6 @@ func (t pgxTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row 
 	return t.of.QueryRow(ctx, query, args...)
 }
 
-func (t pgxTx) Do(f func(tx *sql.Tx) error) error { return pgxtx.Do(t.of, f) }
+func (t pgxTx) do(f func(tx *sql.Tx) error) error { return pgxtx.Do(t.of, f) }
 func (t pgxTx) Commit() error                     { return t.of.Commit(t.ctx) }
 func (t pgxTx) Rollback() error                   { return t.of.Rollback(t.ctx) }
