@@ -127,26 +127,28 @@ func TestDatabaseErrors(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		first := newEvent("Order", "1")
 		mustAppend(t, defaultStore, db, store.NoStream(), first)
-		attempt := func(isolation sql.IsolationLevel, during func(), expected store.ExpectedVersion, e store.Event) error {
-			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: isolation})
-			if err != nil {
+		attempt := func(isolation string, during func(), expected store.ExpectedVersion, e store.Event) error {
+			tx, end := begin(t, db)
+			defer end()
+			if err := tx.Exec(t.Context(), `SET TRANSACTION ISOLATION LEVEL `+isolation); err != nil {
 				t.Fatal(err)
 			}
-			defer tx.Rollback()
-			count(t, tx, `SELECT count(*) FROM events`) // takes the snapshot
-			during()
-			_, err = defaultStore.Append(t.Context(), tx, expected, []store.Event{newEvent("Other", uuid.NewString())})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = defaultStore.Append(t.Context(), tx, expected, []store.Event{e})
-			return err
+			return in(tx, func(tx *sql.Tx) error {
+				count(t, tx, `SELECT count(*) FROM events`) // takes the snapshot
+				during()
+				_, err := defaultStore.Append(t.Context(), tx, expected, []store.Event{newEvent("Other", uuid.NewString())})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = defaultStore.Append(t.Context(), tx, expected, []store.Event{e})
+				return err
+			})
 		}
 		nothing := func() {}
 
 		twin := newEvent("Order", "1")
 		twin.EventID = first.EventID
-		err := attempt(sql.LevelDefault, nothing, store.Any(), twin)
+		err := attempt("READ COMMITTED", nothing, store.Any(), twin)
 		if !errors.Is(err, storepostgres.ErrDuplicateEventID) || errors.Is(err, store.ErrOptimisticConcurrency) || !strings.Contains(err.Error(), first.EventID.String()) {
 			t.Errorf("a duplicate EventID: %v", err)
 		}
@@ -161,13 +163,13 @@ func TestDatabaseErrors(t *testing.T) {
 				t.Errorf("%s: SQLSTATE %s, want %s", what, got, code)
 			}
 		}
-		wantConflict("an aggregate changed since the snapshot", "40001", attempt(sql.LevelRepeatableRead, func() {
+		wantConflict("an aggregate changed since the snapshot", "40001", attempt("REPEATABLE READ", func() {
 			mustAppend(t, defaultStore, db, store.Exact(1), newEvent("Order", "1"))
 		}, store.Any(), newEvent("Order", "1")))
-		wantConflict("an aggregate made since the snapshot", "40001", attempt(sql.LevelSerializable, func() {
+		wantConflict("an aggregate made since the snapshot", "40001", attempt("SERIALIZABLE", func() {
 			mustAppend(t, defaultStore, db, store.NoStream(), newEvent("Order", "2"))
 		}, store.NoStream(), newEvent("Order", "2")))
-		wantConflict("an event that the head does not know of", "23505", attempt(sql.LevelDefault, func() {
+		wantConflict("an event that the head does not know of", "23505", attempt("READ COMMITTED", func() {
 			if _, err := db.Exec(`DELETE FROM aggregate_heads WHERE aggregate_id = $1`, "2"); err != nil {
 				t.Fatal(err)
 			}
@@ -176,12 +178,12 @@ func TestDatabaseErrors(t *testing.T) {
 		if _, err := db.Exec(`SELECT setval('events_global_position_seq', 1, false)`); err != nil {
 			t.Fatal(err)
 		}
-		tx, err := db.Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback()
-		_, err = defaultStore.Append(t.Context(), tx, store.Any(), newEvents(1, "Order", "3"))
+		tx, end := begin(t, db)
+		defer end()
+		err = in(tx, func(tx *sql.Tx) error {
+			_, err := defaultStore.Append(t.Context(), tx, store.Any(), newEvents(1, "Order", "3"))
+			return err
+		})
 		if err == nil || errors.Is(err, store.ErrOptimisticConcurrency) || errors.Is(err, storepostgres.ErrDuplicateEventID) || sqlState(t, err) != "23505" {
 			t.Errorf("a position that is taken: %v", err)
 		}
@@ -322,15 +324,19 @@ func TestBadAppends(t *testing.T) {
 func TestRollbackLeavesNothing(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
-		tx, err := db.Begin()
+		tx, end := begin(t, db)
+		defer end()
+		err := in(tx, func(tx *sql.Tx) error {
+			if _, err := defaultStore.Append(t.Context(), tx, store.NoStream(), newEvents(3, "Order", "1")); err != nil {
+				return err
+			}
+			if n := count(t, tx, `SELECT count(*) FROM events`); n != 3 {
+				t.Errorf("%d events inside the transaction, want 3", n)
+			}
+			return nil
+		})
 		if err != nil {
 			t.Fatal(err)
-		}
-		if _, err := defaultStore.Append(t.Context(), tx, store.NoStream(), newEvents(3, "Order", "1")); err != nil {
-			t.Fatal(err)
-		}
-		if n := count(t, tx, `SELECT count(*) FROM events`); n != 3 {
-			t.Fatalf("%d events inside the transaction, want 3", n)
 		}
 		if err := tx.Rollback(); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -29,15 +30,25 @@ func together(f func(writer int)) {
 }
 
 // commit appends events, then another event to a new aggregate whether or not the first append
-// succeeded, and commits. It returns the error of the first append and the error of the commit.
-func commit(ctx context.Context, db *sql.DB, expected store.ExpectedVersion, events []store.Event) (error, error) {
-	tx, err := db.BeginTx(ctx, nil)
+// succeeded, and commits. It returns the error of the first append and the error of the commit. The
+// transactions of every other writer are of pgx.
+func commit(ctx context.Context, db *sql.DB, writer int, expected store.ExpectedVersion, events []store.Event) (outcome, err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	tx, err := either.Begin(ctx, conn, writer%2 == 1)
 	if err != nil {
 		return nil, err
 	}
 	defer tx.Rollback()
-	_, outcome := defaultStore.Append(ctx, tx, expected, events)
-	if _, err := defaultStore.Append(ctx, tx, store.NoStream(), newEvents(1, "Audit", uuid.NewString())); err != nil {
+	err = in(tx, func(tx *sql.Tx) error {
+		_, outcome = defaultStore.Append(ctx, tx, expected, events)
+		_, err := defaultStore.Append(ctx, tx, store.NoStream(), newEvents(1, "Audit", uuid.NewString()))
+		return err
+	})
+	if err != nil {
 		return outcome, err
 	}
 	return outcome, tx.Commit()
@@ -51,7 +62,7 @@ func TestOneWinnerPerVersion(t *testing.T) {
 		outcomes := make([]error, writers)
 		together(func(i int) {
 			var err error
-			if outcomes[i], err = commit(t.Context(), db, store.Exact(version), newEvents(1, "Order", "1")); err != nil {
+			if outcomes[i], err = commit(t.Context(), db, i, store.Exact(version), newEvents(1, "Order", "1")); err != nil {
 				t.Errorf("version %d: the transaction of writer %d: %v", version, i, err)
 			}
 		})
@@ -81,7 +92,7 @@ func TestAppendAtAnyVersionNeverConflicts(t *testing.T) {
 	const rounds = 20
 	together(func(i int) {
 		for round := range rounds {
-			outcome, err := commit(t.Context(), db, store.Any(), newEvents(1+round%3, "Order", "1"))
+			outcome, err := commit(t.Context(), db, i, store.Any(), newEvents(1+round%3, "Order", "1"))
 			if outcome != nil || err != nil {
 				t.Errorf("writer %d, round %d: %v, %v", i, round, outcome, err)
 				return

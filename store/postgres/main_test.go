@@ -1,12 +1,16 @@
 package postgres_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
+	"github.com/pgfrontier/worker/internal/lab/either"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -16,7 +20,11 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var defaultStore = storepostgres.NewStore(storepostgres.DefaultStoreConfig())
 
-// eachDriver runs f with every driver and exec mode, on empty tables.
+// native are the pools whose transactions are of pgx.
+var native sync.Map
+
+// eachDriver runs f with every driver and exec mode, on empty tables. With pgx, it runs f twice: with
+// transactions of database/sql and of pgx.
 func eachDriver(t *testing.T, f func(t *testing.T, db *sql.DB)) {
 	t.Helper()
 	d := pgtest.New(t)
@@ -28,6 +36,11 @@ func eachDriver(t *testing.T, f func(t *testing.T, db *sql.DB)) {
 	}
 	for _, mode := range pgtest.Modes() {
 		run("pgx "+mode.String(), func(t *testing.T) *sql.DB { return d.OpenMode(t, mode) })
+		run("pgx.Tx "+mode.String(), func(t *testing.T) *sql.DB {
+			db := d.OpenMode(t, mode)
+			native.Store(db, true)
+			return db
+		})
 	}
 	run("pq", func(t *testing.T) *sql.DB { return d.OpenPQ(t) })
 }
@@ -56,19 +69,39 @@ type fataler interface {
 	Fatalf(format string, args ...any)
 }
 
-// inTx runs f in a transaction and commits it.
-func inTx(t fataler, db *sql.DB, f func(tx *sql.Tx)) {
+// begin begins a transaction. end rolls it back, if it has not ended.
+func begin(t fataler, db *sql.DB) (tx either.Tx, end func()) {
 	t.Helper()
-	tx, err := db.Begin()
+	_, ofPgx := native.Load(db)
+	conn, err := db.Conn(context.Background())
+	if err == nil {
+		tx, err = either.Begin(context.Background(), conn, ofPgx)
+	}
 	if err != nil {
 		t.Fatalf("begin: %v", err)
 	}
-	defer func() {
-		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+	return tx, func() {
+		defer conn.Close()
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, pgx.ErrTxClosed) {
 			t.Fatalf("rollback: %v", err)
 		}
-	}()
-	f(tx)
+	}
+}
+
+// in runs f in a transaction.
+func in(tx either.Tx, f func(tx *sql.Tx) error) error {
+	_, err := either.Do(tx, func(tx *sql.Tx) (none struct{}, err error) { return none, f(tx) })
+	return err
+}
+
+// inTx runs f in a transaction and commits it.
+func inTx(t fataler, db *sql.DB, f func(tx *sql.Tx)) {
+	t.Helper()
+	tx, end := begin(t, db)
+	defer end()
+	if err := in(tx, func(tx *sql.Tx) error { f(tx); return nil }); err != nil {
+		t.Fatalf("%v", err)
+	}
 	if err := tx.Commit(); err != nil {
 		t.Fatalf("commit: %v", err)
 	}
