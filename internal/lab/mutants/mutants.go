@@ -214,6 +214,15 @@ var contractMutants = []Mutant{
 		Faults:  calm + ",slow-batch=6",
 	},
 	{
+		Name:    "pgx-transaction-committed",
+		Mistake: "what the library did in a transaction of pgx is committed when the library is done: its caller need not think of that",
+		Edits: []Edit{{"store/pgxtx/pgxtx.go", `	return f(view)`, `	if err = f(view); err == nil {
+		_, err = tx.Exec(context.Background(), "COMMIT; BEGIN")
+	}
+	return err`}},
+		Faults: calm + ",savepoint=0,rollback=4",
+	},
+	{
 		Name:    "dropped-proof",
 		Mistake: "a loop that ends in an outage asks no more what became of its last batch: another worker goes on from the row",
 		Edits:   []Edit{{"internal/consume/consumer_loop.go", `fatal = c.check.Close(ctx, fatal)`, ``}},
