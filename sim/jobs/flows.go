@@ -178,9 +178,8 @@ func (e *enqueuer) startFlow(ctx context.Context, a *enqueueAttempt) error {
 	n := e.dice.IntN(len(flows))
 	a.event = e.token()
 	a.entries = append(a.entries, entry{begun: a.life, async: e.async, Enqueued: startedFlow(n, a.event, e.name)})
-	_, err := either.Do(a.tx, func(tx *sql.Tx) (flow.Started, error) {
-		return built[n].Start(ctx, e.flows, tx, drawFlow(e.dice, flows[n], a.event, e.drawActs), flow.Key(a.event))
-	})
+	in := drawFlow(e.dice, flows[n], a.event, e.drawActs)
+	_, err := either.Do(a.tx, func(tx *sql.Tx) (flow.Started, error) { return built[n].Start(ctx, e.flows, tx, in, flow.Key(a.event)) })
 	return err
 }
 

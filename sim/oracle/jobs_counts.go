@@ -17,9 +17,8 @@ func jobsReached(e *history.Evidence) (all []State) {
 	b.countSchedules(counts)
 	b.countFlows(counts)
 	for _, r := range e.History.Records() {
-		if t, is := r.About.(history.Transaction); is {
-			counts[nativeCommits] += one(t.Native && r.Kind == history.Committed)
-		}
+		t, _ := r.About.(history.Transaction)
+		counts[nativeCommits] += one(t.Native && r.Kind == history.Committed)
 		if !slices.ContainsFunc(e.Jobs.Workers, func(w history.Runner) bool { return w.Name == r.Who }) {
 			continue // of consumers
 		}
