@@ -31,7 +31,7 @@ var events = []observe.Event{
 	observe.RolesHidden{}, observe.PoolTooSmall{}, observe.PoolSwept{}, observe.TaskFailed{}, observe.HookPanicked{},
 	observe.ConsumerStarted{}, observe.ConsumerStopped{}, observe.ConsumerUnowned{}, observe.ConsumerFailed{}, observe.ConsumerPaused{},
 	observe.ConsumerWaiting{}, observe.Retrying{}, observe.DeadLettered{}, observe.DeadLetterFailed{}, observe.Rescaled{}, observe.ScopeChanged{},
-	observe.DeadBatchEnded{}, observe.TransactionEnded{}, observe.Skipped{},
+	observe.DeadBatchEnded{}, observe.TransactionEnded{}, observe.Skipped{}, observe.Verified{},
 	observe.BatchStarted{}, observe.BatchDone{}, observe.HandlerOverdue{}, observe.FrontierBlocked{}, observe.FrontierFailed{},
 	observe.JobsClaimed{}, observe.JobDone{}, observe.JobLost{}, observe.JobOverdue{}, observe.JobReturned{}, observe.JobsReset{}, observe.RowReset{},
 	observe.RowsHidden{}, observe.JobsExpired{}, observe.FlowRunEnded{}, observe.StatementFailed{},
@@ -174,6 +174,11 @@ func TestLog(t *testing.T) {
 	says(observe.DeadLettered{DeadLetter: observe.DeadLetter{AggregateType: long, AggregateID: long, EventType: long}}, "1048576 bytes")
 	if out.Len() > 2_000 {
 		t.Errorf("three texts of a megabyte become %d bytes", out.Len())
+	}
+	says(observe.Verified{Consumer: "c", AggregateID: "a", Missing: 1}, "level=WARN", "rows of an aggregate differ", "aggregate_id=a", "missing=1")
+	says(observe.Verified{Err: errors.New("boom")}, "level=WARN", "the handler fails", "boom")
+	if l := observe.Level(observe.Verified{Events: 3}); l != slog.LevelDebug {
+		t.Errorf("right rows have level %v", l)
 	}
 	if !reflect.DeepEqual(observe.Level(observe.Skipped{State: observe.SkipVoid, Range: store.Range{First: 1}}), slog.LevelDebug) {
 		t.Error("a rolled-back append is no news")

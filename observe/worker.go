@@ -15,12 +15,13 @@ const (
 	KindJobs     Kind = "jobs"     // of package jobs
 	KindTable    Kind = "table"    // of package jobs/table
 	KindSchedule Kind = "schedule" // a Scheduler of package jobs/schedule
+	KindVerify   Kind = "verify"   // Operator.VerifyEvery of package ops, which is no worker
 )
 
 // Worker names the worker that reports an event.
 type Worker struct {
 	Kind Kind
-	ID   uuid.UUID // in the tables; zero for a Scheduler
+	ID   uuid.UUID // in the tables; zero for a Scheduler and VerifyEvery
 }
 
 func (w Worker) attrs(more ...slog.Attr) []slog.Attr {
