@@ -1,6 +1,10 @@
 package ops
 
-import "context"
+import (
+	"context"
+
+	"github.com/pgfrontier/worker/store/consumer"
+)
 
 // The refusals, which tests tell apart within a class.
 var (
@@ -68,3 +72,14 @@ func UntilReady(ctx context.Context, try func() error) error { return untilReady
 
 // NotYet is the error of a try that may succeed a moment later.
 func NotYet(err error) error { return &notYet{err: err} }
+
+// RebuildTime computes the estimate of VerifySample.
+var RebuildTime = rebuildTime
+
+// AddToSample adds the result for one aggregate.
+func AddToSample(s *Sample, found Verified) { s.add(found) }
+
+// EventsInScope counts the events of the estimate.
+func (o *Operator) EventsInScope(ctx context.Context, of consumer.Consumer) (int64, error) {
+	return o.eventsInScope(ctx, of)
+}

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -64,14 +65,12 @@ type Verified struct {
 // The consumer waits until Verify ends; ctx limits that. Verify returns [ErrNotFound] if the consumer
 // does not exist, or has handled no event of the aggregate. It returns [ErrInvalid] for a consumer
 // with its own key, see [consumer.ByKey].
-func (o *Operator) Verify(ctx context.Context, v Verification) (found Verified, err error) {
+func (o *Operator) Verify(ctx context.Context, v Verification) (_ Verified, err error) {
+	r := recomputation{Verification: v}
 	if err = v.check(); err == nil {
-		err = o.verify(ctx, v, &found)
+		err = o.verify(ctx, &r)
 	}
-	if err != nil {
-		return Verified{}, o.fail("verify a consumer", err)
-	}
-	return found, nil
+	return orZero(r.found, o.fail("verify a consumer", err))
 }
 
 func (v Verification) check() error {
@@ -96,7 +95,7 @@ func (v Verification) check() error {
 	return err
 }
 
-func (o *Operator) verify(ctx context.Context, v Verification, found *Verified) error {
+func (o *Operator) verify(ctx context.Context, r *recomputation) error {
 	conn, err := o.db.Conn(ctx)
 	if err != nil {
 		return err
@@ -114,7 +113,7 @@ func (o *Operator) verify(ctx context.Context, v Verification, found *Verified) 
 	if err := tx.QueryRowContext(ctx, `SELECT current_setting('lock_timeout')`).Scan(&lockTimeout); err != nil {
 		return err
 	}
-	r := &recomputation{v, o.in(tx), found}
+	r.c = o.in(tx)
 	at, positions, err := r.lock(ctx)
 	if err != nil {
 		return err
@@ -122,17 +121,20 @@ func (o *Operator) verify(ctx context.Context, v Verification, found *Verified) 
 	if _, err := exec(ctx, tx, "limit the handler", `SELECT set_config('lock_timeout', $1::text, true)`, lockTimeout); err != nil {
 		return err
 	}
-	*found = Verified{AggregateType: v.AggregateType, AggregateID: r.AggregateID}
+	r.found = Verified{AggregateType: r.AggregateType, AggregateID: r.AggregateID}
 	_, slots, _ := partition.Parse(at.consumer)
-	d := consumer.Delivery{Consumer: v.Consumer.Name(), Partition: slots.String(), Attempt: 1, Late: true, Replay: true}
+	d := consumer.Delivery{Consumer: r.Consumer.Name(), Partition: slots.String(), Attempt: 1, Late: true, Replay: true}
 	return r.run(delivery.With(ctx, d, func() *sql.Conn { return conn }), positions)
 }
 
 // recomputation lets the code of a Verification write the rows again.
 type recomputation struct {
 	Verification
+	drawn map[string]bool // aggregates that are not to be verified again if they are drawn
+
 	c     consumerTx
-	found *Verified
+	found Verified
+	took  time.Duration // of Decoder and Handle, for found.Events
 }
 
 // lock locks the consumer, draws the aggregate if none is given, and returns the unit that has it, with
@@ -154,6 +156,9 @@ func (r *recomputation) lock(ctx context.Context) (at locked, positions []int64,
 		}
 		if err != nil {
 			return at, nil, fmt.Errorf("draw an aggregate: %w", err)
+		}
+		if r.drawn[r.AggregateID] {
+			return at, nil, errNoEvents
 		}
 	}
 	if units, err = unitOf(units, r.AggregateID); err != nil {
@@ -312,6 +317,10 @@ func (r *recomputation) handle(ctx context.Context, positions []int64) (err erro
 	for some := range slices.Chunk(positions, size) {
 		r.found.Position = some[0]
 		events, err := r.read(ctx, some)
+		began := time.Now()
+		if err == nil {
+			err = r.decode(ctx, events)
+		}
 		if err == nil && isBulk {
 			err = bulk.HandleBatch(ctx, r.c.tx, events)
 		} else if err == nil {
@@ -321,11 +330,12 @@ func (r *recomputation) handle(ctx context.Context, positions []int64) (err erro
 			return err
 		}
 		r.found.Events += len(some)
+		r.took += time.Since(began)
 	}
 	return nil
 }
 
-// read returns the events at positions as handlers get them.
+// read returns the events at positions as they are in the log.
 func (r *recomputation) read(ctx context.Context, positions []int64) ([]store.PersistedEvent, error) {
 	events := make([]store.PersistedEvent, len(positions))
 	for i, p := range positions {
@@ -336,11 +346,20 @@ func (r *recomputation) read(ctx context.Context, positions []int64) ([]store.Pe
 		case len(found) == 0 || found[0].GlobalPosition != p:
 			return nil, fmt.Errorf("the Log has no event at position %d, which the table of events has: give the log of the workers", p)
 		}
-		if events[i] = found[0]; r.Decoder != nil {
-			if events[i], err = r.Decoder(ctx, found[0]); err != nil {
-				return nil, fmt.Errorf("call Decoder: %w", err)
-			}
-		}
+		events[i] = found[0]
 	}
 	return events, nil
+}
+
+// decode makes of events of the log what handlers get.
+func (r *recomputation) decode(ctx context.Context, events []store.PersistedEvent) (err error) {
+	for i := range events {
+		if r.Decoder == nil {
+			return nil
+		}
+		if events[i], err = r.Decoder(ctx, events[i]); err != nil {
+			return fmt.Errorf("call Decoder: %w", err)
+		}
+	}
+	return nil
 }
