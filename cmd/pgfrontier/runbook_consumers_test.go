@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -49,6 +51,7 @@ var consumerAlarms = []alarm{
 		happen: func(t *testing.T, s *scene) { s.appendBad(t) },
 	},
 	deadLetters(),
+	rowsDiffer(),
 	{
 		name: "A session keeps a consumer's row", age: soon,
 		happen: func(t *testing.T, s *scene) {
@@ -104,6 +107,74 @@ func deadLetters() alarm {
 			r()
 		},
 	}
+}
+
+// orders is the consumer "c", which counts the events of each aggregate.
+type orders struct{}
+
+func (orders) Name() string { return "c" }
+
+func (orders) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO orders AS o VALUES ($1, 1) ON CONFLICT (id) DO UPDATE SET n = o.n + 1`, e.AggregateID)
+	return err
+}
+
+func (orders) Forget(ctx context.Context, tx *sql.Tx, _, aggregateID string) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM orders WHERE id = $1`, aggregateID)
+	return err
+}
+
+// rowsDiffer has a row that was changed by hand.
+func rowsDiffer() alarm {
+	counted := func(t *testing.T, s *scene) {
+		t.Helper()
+		await(t, "the row of a", func() bool {
+			return value[int64](t, s.site, `SELECT coalesce(max(n), 0) FROM orders WHERE id = 'a'`) == 2
+		})
+	}
+	return alarm{
+		name: "The rows of an aggregate differ",
+		start: func(t *testing.T, s *scene) {
+			s.build(t)
+			s.Exec(t, `CREATE TABLE orders (id text PRIMARY KEY, n bigint NOT NULL)`)
+			s.vars["ID"] = "a"
+			s.work(t, orders{})
+			s.append(t, 2)
+			counted(t, s)
+		},
+		happen: func(t *testing.T, s *scene) {
+			s.Exec(t, `UPDATE orders SET n = 7 WHERE id = 'a'`)
+			s.verify(t)
+		},
+		mend: func(t *testing.T, s *scene, r remedy) {
+			r()
+			counted(t, s)
+		},
+	}
+}
+
+// verify runs VerifyEvery until the test ends. Of its events, those count that tell of rows that differ.
+func (s *scene) verify(t *testing.T) {
+	t.Helper()
+	o, err := ops.New(s.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- o.VerifyEvery(ctx, ops.Verification{Consumer: orders{}, Log: newStore(), AggregateType: "Order", Rows: `SELECT * FROM orders WHERE id = $1`}, time.Second, observe.On(func(e observe.Verified) {
+			if e.AggregateID == "a" && e.Missing == 1 && e.Unexpected == 1 {
+				s.observer(e)
+			}
+		}))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("VerifyEvery ended with: %v", err)
+		}
+	})
 }
 
 // handlerHangs has a handler that returns when the test ends.

@@ -19,7 +19,8 @@ const (
 	causeKey      = "key"
 )
 
-// Observer counts the events of workers and Schedulers, for their WithObserver.
+// Observer counts the events of workers and Schedulers, for their WithObserver, and of
+// VerifyEvery of package ops.
 func (r *Recorder) Observer() observe.Observer {
 	return func(e observe.Event) {
 		switch e := e.(type) {
@@ -38,6 +39,8 @@ func (r *Recorder) Observer() observe.Observer {
 		case observe.Skipped:
 			consumer, _ := split(e.Consumer)
 			r.count(consumerSkipped, float64(e.Missing), consumer, string(e.State))
+		case observe.Verified:
+			r.count(consumerVerified, 1, e.Consumer, outcomeOfVerified(e))
 		case observe.Woken:
 			r.count(workerWakeups, 1, string(e.Source))
 		default:
@@ -65,6 +68,16 @@ func (r *Recorder) batchDone(b observe.BatchDone) {
 	}{{"read", b.Read}, {"guard", b.Guard}, {"handle", b.Handle}, {"commit", b.Commit}} {
 		r.record(context.Background(), batchDuration, p.took, consumer, p.name)
 	}
+}
+
+func outcomeOfVerified(e observe.Verified) string {
+	switch {
+	case e.Err != nil:
+		return outcomeFailed
+	case e.Missing+e.Unexpected > 0:
+		return "differs"
+	}
+	return "right"
 }
 
 func causeOf(t observe.Retrying) string {

@@ -83,6 +83,7 @@ var (
 	consumerSkipped  = add("consumer.positions.skipped", Counter, "{position}", []string{"consumer", "state"}, "Passed positions without an event: void, open, or late.")
 	deadLettersAdded = add("letters.added", Counter, "{letter}", byConsumer, "Events that became dead letters.")
 	deadLettersOpen  = add("letters.open", Gauge, "{aggregate}", byUnit, "Aggregates or keys with dead letters, up to 100.")
+	consumerVerified = add("consumer.verified", Counter, "{aggregate}", []string{"consumer", "outcome"}, "Aggregates that VerifyEvery of package ops has verified in this process: right, differs, or failed (its handler).")
 	openRanges       = add("open_ranges", Gauge, "{range}", byUnit, "Ranges of positions passed in doubt.")
 	batchDuration    = addHistogram("batch.duration", []string{"consumer", "part"}, quickBounds, "Parts of a batch: read, guard, handle, commit.")
 	deliveryDuration = addHistogram("delivery.duration", byConsumer, slowBounds, "From an event's CreatedAt to the commit of its batch, by the clocks of database and process. Without replays.")

@@ -122,8 +122,8 @@ func (t *Telemetry) Options() []worker.Option {
 	return []worker.Option{worker.WithObserver(t.Observer()), worker.WithBatchMiddleware(t.Batch), worker.WithHandleMiddleware(t.Handle)}
 }
 
-// Observer counts the events of workers and Schedulers. Options and JobsOptions include it. Pass it
-// to WithObserver of a Scheduler.
+// Observer counts the events of workers, Schedulers and VerifyEvery of package ops. Options and
+// JobsOptions include it. Pass it to WithObserver of a Scheduler, and to VerifyEvery.
 func (t *Telemetry) Observer() observe.Observer { return t.recorder.Observer() }
 
 // JobsOptions are the options of a worker of jobs: an observer and middleware.

@@ -71,8 +71,8 @@ func (c *Collector) Options() []worker.Option {
 	return []worker.Option{worker.WithObserver(c.Observer()), worker.WithBatchMiddleware(c.Batch), worker.WithHandleMiddleware(c.Handle)}
 }
 
-// Observer counts the events of workers and Schedulers. Options and JobsOptions include it. Pass it
-// to WithObserver of a Scheduler.
+// Observer counts the events of workers, Schedulers and VerifyEvery of package ops. Options and
+// JobsOptions include it. Pass it to WithObserver of a Scheduler, and to VerifyEvery.
 func (c *Collector) Observer() observe.Observer { return c.recorder.Observer() }
 
 // Batch measures how old events are when they have been handled. See [Collector.Options].

@@ -113,6 +113,7 @@ func Events(t *testing.T, subject func(t *testing.T) Subject) {
 	first.skipped(d)
 	first.paused(t, d, o)
 	first.replayed(t, o)
+	first.verified(t, d, o)
 	first.altered(d)
 	second := &probe{t, subject(t), seen}
 	_, _ = Start(t, d.DB, second, []consumer.Consumer{&picky{name: "b"}}, worker.WithGapPolicy(worker.GapWait), worker.WithStaleGapThreshold(200*time.Millisecond))
@@ -201,6 +202,27 @@ func (p *probe) replayed(t *testing.T, o *ops.Operator) {
 	p.await("a replay", map[string]string{
 		"consumer.events{consumer=a,late=true}": fmt.Sprint(before + 1), "delivery.duration{consumer=a}": "11", "letters.open{consumer=a}": "1",
 	})
+}
+
+// forgetful is the consumer "a" with rows in the table extra, of which no event is the reason.
+type forgetful struct{ *picky }
+
+func (forgetful) Forget(ctx context.Context, tx *sql.Tx, _, aggregateID string) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM extra WHERE id = $1`, aggregateID)
+	return err
+}
+
+// verified verifies aggregates without rows, and with rows that should not be there.
+func (p *probe) verified(t *testing.T, d *pgtest.Database, o *ops.Operator) {
+	t.Helper()
+	d.Exec(t, `CREATE TABLE extra (id text)`)
+	v := ops.Verification{Consumer: forgetful{&picky{name: "a"}}, Log: Store(), AggregateType: "Order", Rows: `SELECT * FROM extra WHERE id = $1`}
+	ctx, cancel := context.WithCancel(context.Background())
+	end := run(t, func(context.Context) error { return o.VerifyEvery(ctx, v, time.Second, p.Observer()) }, cancel)
+	p.await("right rows", map[string]string{"consumer.verified{consumer=a,outcome=right}": "> 0", "consumer.verified{consumer=a,outcome=differs}": "none"})
+	d.Exec(t, `INSERT INTO extra VALUES ('good'), ('late')`)
+	p.await("rows that differ", map[string]string{"consumer.verified{consumer=a,outcome=differs}": "> 0", "consumer.verified{consumer=a,outcome=failed}": "none"})
+	end()
 }
 
 // altered takes from the log what its proof rests on.

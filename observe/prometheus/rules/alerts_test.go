@@ -18,6 +18,7 @@ const (
 	what = `{namespace="shop",job="w",instance="1",table="t",what="claim"}`
 	lost = `{namespace="shop",job="w",instance="1",table="t",state="lost"}`
 	fail = `{namespace="shop",job="w",instance="1",table="t",outcome="failed"}`
+	vary = `{namespace="shop",job="w",instance="1",consumer="c",outcome="differs"}`
 	runs = `{namespace="shop",job="w",instance="1",queue="q",kind="k",outcome="failed"}`
 )
 
@@ -38,6 +39,7 @@ func healthy() map[string]string {
 		"pgfrontier_consumer_paused" + part:                                                   "0x60",
 		"pgfrontier_consumer_paused" + near:                                                   "0x60",
 		`pgfrontier_letters_added_total{namespace="shop",job="w",instance="1",consumer="c"}`:  "4x60",
+		"pgfrontier_consumer_verified_total" + vary:                                           "0x60",
 		"pgfrontier_open_ranges" + of:                                                         "80x60",
 		"pgfrontier_open_ranges_limit" + one:                                                  "100x60",
 		"pgfrontier_open_ranges_limit" + two:                                                  "100x60",
@@ -93,6 +95,9 @@ func TestAlerts(t *testing.T) {
 		{"a part beside it is paused", 3, map[string]string{"pgfrontier_consumer_oldest_age_seconds" + of: "301x60", "pgfrontier_consumer_paused" + near: "1x60"}, "ConsumerLate c 0-7ff, ConsumerPaused c 800-bff"},
 		{"a new letter", 2, map[string]string{`pgfrontier_letters_added_total{namespace="shop",job="w",instance="1",consumer="c"}`: "0 0 1x60"}, "DeadLetters c"},
 		{"an old letter", 40, map[string]string{`pgfrontier_letters_added_total{namespace="shop",job="w",instance="1",consumer="c"}`: "0 0 1x60"}, ""},
+		{"rows differ again", 22, map[string]string{"pgfrontier_consumer_verified_total" + vary: "7x20 8x60"}, "RowsDiffer c"},
+		{"rows differ first", 2, map[string]string{"pgfrontier_consumer_verified_total" + vary: "_ _ 1x60"}, "RowsDiffer c"},
+		{"rows differed first long ago", 50, map[string]string{"pgfrontier_consumer_verified_total" + vary: "_ _ 1x60"}, ""},
 		{"an unowned consumer", 2, map[string]string{"pgfrontier_consumers_unowned" + one: "1x60"}, "ConsumersUnowned"},
 		{"nobody leads", 5, map[string]string{"pgfrontier_worker_leader" + one: "0x60"}, "Leaders"},
 		{"two lead", 5, map[string]string{"pgfrontier_worker_leader" + two: "1x60"}, "Leaders"},
