@@ -28,13 +28,13 @@ type Sample struct {
 
 const maxWrong = 100
 
-// VerifySample draws up to limit aggregates, and verifies them as [Operator.Verify] does, in a
-// transaction for each. limit is 1 to 10,000. Events are drawn, so an aggregate with many events is drawn
-// more often than others. An aggregate is verified once.
+// VerifySample draws up to limit aggregates, 1 to 10,000. It verifies them as [Operator.Verify] does, one
+// after the other in separate transactions. It draws positions, so an aggregate with many events is drawn
+// more often than others. An aggregate that is drawn again is not verified again. For the estimate, it
+// counts the events in the scope, which reads all of them.
 //
-// If VerifySample returns an error, Sample has what was found before, such as at the end of ctx. It
-// returns [ErrNotFound] as Verify does, if no aggregate was verified. It counts the events in the
-// scope once, which reads all of them.
+// Also with an error, such as at the end of ctx, Sample has what was found until then. If no aggregate
+// was verified, the error is [ErrNotFound].
 func (o *Operator) VerifySample(ctx context.Context, v Verification, limit int) (s Sample, err error) {
 	if err = errtext.Join(v.checkDrawn(), checkLimit(limit, maxJobs)); err == nil {
 		err = o.sample(ctx, v, limit, &s)

@@ -56,7 +56,7 @@ type Verified struct {
 // so nothing changes.
 //
 // With the code of a new build, Verify is a preview: the differences are what a replay would
-// change, and Err is what would fail.
+// change, and Err is what would fail. [Operator.VerifySample] verifies many aggregates.
 //
 // The events have Late and Replay set, see [consumer.Delivery]. Handle must then leave out effects outside of
 // the transaction; these are not rolled back. Events come in the order of positions: a handler that

@@ -20,16 +20,17 @@ const (
 	verifyLimit    = time.Minute // since the consumer waits
 )
 
-// VerifyEvery verifies a drawn aggregate at once and then in each interval, until ctx ends. It notifies
-// observers of [observe.Verified], which has no contents of rows. Without observers, aggregates that
-// differ are logged to slog.Default. Run it in one process, beside the worker or in another.
+// VerifyEvery verifies a drawn aggregate at once, and then one per interval, until ctx ends. The interval is
+// a second or more. VerifyEvery notifies observers of [observe.Verified], which has numbers of rows and not
+// the rows. Without observers, warnings go to slog.Default. Run it in one process, beside the worker or
+// elsewhere.
 //
-// A failure such as an outage of the database is notified as [observe.TaskFailed]; VerifyEvery tries
-// again after a growing pause. A verification that takes longer than a minute is such a failure, since
-// the consumer waits. every is at least a second.
+// A failure, such as an outage of the database, is notified as [observe.TaskFailed]. VerifyEvery tries
+// again after a pause, which grows from the interval to 30 s, if that is longer. A verification of over a
+// minute is such a failure, since the consumer waits.
 //
-// It returns nil at the end of ctx, and an error if v is invalid, if the pool is closed, or if a
-// handler has ended the transaction.
+// VerifyEvery returns nil at the end of ctx. It returns an error if v is invalid, if the pool is closed,
+// or if the handler has ended the transaction.
 func (o *Operator) VerifyEvery(ctx context.Context, v Verification, every time.Duration, observers ...observe.Observer) error {
 	const what = "verify a consumer in intervals"
 	err := v.checkDrawn()

@@ -101,6 +101,9 @@ func TestVerifyEveryGoesOn(t *testing.T) {
 			failed = true
 			panic("refused")
 		}
+		if ends, ok := ctx.Deadline(); !ok || ends.After(time.Now().Add(time.Minute)) {
+			return errors.New("the consumer may wait for longer than a minute")
+		}
 		return right.add(ctx, tx, e)
 	}, forgetTotals})
 	a.await(t, "an outage", func(e observe.Event) bool {
