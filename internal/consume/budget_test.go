@@ -42,11 +42,18 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 	w := &connections{db: pgdriver.Pool{DB: db}, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}
 	var mu sync.Mutex
 	inUse, most := 0, 0
+	all := make(chan struct{}) // closed when the loops have as many as they may have
 	use := func(n int) {
 		mu.Lock()
 		defer mu.Unlock()
 		inUse += n
-		most = max(most, inUse)
+		if most = max(most, inUse); inUse == limit-reserve {
+			select {
+			case <-all:
+			default:
+				close(all)
+			}
+		}
 	}
 	var wg sync.WaitGroup
 	for loop := range loops {
@@ -65,6 +72,10 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 					continue
 				}
 				use(1)
+				select {
+				case <-all:
+				case <-time.After(pgtest.Patience):
+				}
 				if _, err := conn.ExecContext(ctx, `SELECT pg_sleep(0.001)`); err != nil {
 					t.Error(err)
 				}
