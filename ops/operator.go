@@ -21,6 +21,7 @@ type Operator struct {
 	deadLetterOps
 	logOps
 	versionOps
+	verifyOps
 }
 
 // Option is an option of [New] and [NewJobs].
@@ -72,7 +73,7 @@ RETURNING id, detail::text, created_at`,
 // under returns an Operator whose changes are made as dry tells. If dry is nil, they are committed.
 func (c consumerCore) under(dry *dryRun) *Operator {
 	c.dry = dry
-	return &Operator{&c, deadLetterOps{&c}, logOps{&c}, versionOps{&c}}
+	return &Operator{&c, deadLetterOps{&c}, logOps{&c}, versionOps{&c}, verifyOps{&c}}
 }
 
 // Preview is an exact dry run. It calls change with an Operator that rolls each change back. It

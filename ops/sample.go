@@ -35,7 +35,7 @@ const maxWrong = 100
 //
 // Also with an error, such as at the end of ctx, Sample has what was found until then. If no aggregate
 // was verified, the error is [ErrNotFound].
-func (o *Operator) VerifySample(ctx context.Context, v Verification, limit int) (s Sample, err error) {
+func (o *verifyOps) VerifySample(ctx context.Context, v Verification, limit int) (s Sample, err error) {
 	if err = errtext.Join(v.checkDrawn(), checkLimit(limit, maxJobs)); err == nil {
 		err = o.sample(ctx, v, limit, &s)
 	}
@@ -50,7 +50,7 @@ func (v Verification) checkDrawn() error {
 	return fmt.Errorf("%w: AggregateID is %s, and aggregates are drawn: leave it empty, or call Verify", ErrInvalid, errtext.Value(v.AggregateID))
 }
 
-func (o *Operator) sample(ctx context.Context, v Verification, limit int, s *Sample) error {
+func (o *verifyOps) sample(ctx context.Context, v Verification, limit int, s *Sample) error {
 	all, err := o.eventsInScope(ctx, v.Consumer)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (r *recomputation) drewUnhandled(err error) bool {
 }
 
 // eventsInScope counts the events that a consumer selects, up to the highest position of its units.
-func (o *Operator) eventsInScope(ctx context.Context, of consumer.Consumer) (n int64, err error) {
+func (o *verifyOps) eventsInScope(ctx context.Context, of consumer.Consumer) (n int64, err error) {
 	types := []string{}
 	if s, ok := of.(consumer.ScopedConsumer); ok {
 		types = append(types, s.AggregateTypes()...)

@@ -50,6 +50,9 @@ type Verified struct {
 	Err      error // of Handle
 }
 
+// verifyOps are the operations of an Operator that compare rows with events.
+type verifyOps struct{ *consumerCore }
+
 // Verify recomputes the rows of one aggregate and compares them with those that are there. In one
 // transaction, it calls Forget, and then Handle with the aggregate's events that the consumer has
 // handled: not its dead letters, nor what was skipped or is in doubt. It rolls the transaction back,
@@ -65,7 +68,7 @@ type Verified struct {
 // The consumer waits until Verify ends; ctx limits that. Verify returns [ErrNotFound] if the consumer
 // does not exist, or has handled no event of the aggregate. It returns [ErrInvalid] for a consumer
 // with its own key, see [consumer.ByKey].
-func (o *Operator) Verify(ctx context.Context, v Verification) (_ Verified, err error) {
+func (o *verifyOps) Verify(ctx context.Context, v Verification) (_ Verified, err error) {
 	r := recomputation{Verification: v}
 	if err = v.check(); err == nil {
 		err = o.verify(ctx, &r)
@@ -95,7 +98,7 @@ func (v Verification) check() error {
 	return err
 }
 
-func (o *Operator) verify(ctx context.Context, r *recomputation) error {
+func (o *verifyOps) verify(ctx context.Context, r *recomputation) error {
 	conn, err := o.db.Conn(ctx)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ const (
 //
 // VerifyEvery returns nil at the end of ctx. It returns an error if v is invalid, if the pool is closed,
 // or if the handler has ended the transaction.
-func (o *Operator) VerifyEvery(ctx context.Context, v Verification, every time.Duration, observers ...observe.Observer) error {
+func (o *verifyOps) VerifyEvery(ctx context.Context, v Verification, every time.Duration, observers ...observe.Observer) error {
 	const what = "verify a consumer in intervals"
 	err := v.checkDrawn()
 	if every < minVerifyEvery {
@@ -67,7 +67,7 @@ func (o *Operator) VerifyEvery(ctx context.Context, v Verification, every time.D
 	}
 }
 
-func (o *Operator) verifyWithin(ctx context.Context, r *recomputation) error {
+func (o *verifyOps) verifyWithin(ctx context.Context, r *recomputation) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, verifyLimit, fmt.Errorf("it took longer than %v, and the consumer waits: call Verify for large aggregates", verifyLimit))
 	defer cancel()
 	return pgdriver.CutOff(ctx, o.verify(ctx, r))
