@@ -24,6 +24,9 @@ type Operator struct {
 	verifyOps
 }
 
+// verifyOps are the operations of an Operator that compare rows with events.
+type verifyOps struct{ *consumerCore }
+
 // Option is an option of [New] and [NewJobs].
 type Option func(*store.Names)
 

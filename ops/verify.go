@@ -50,9 +50,6 @@ type Verified struct {
 	Err      error // of Handle
 }
 
-// verifyOps are the operations of an Operator that compare rows with events.
-type verifyOps struct{ *consumerCore }
-
 // Verify recomputes the rows of one aggregate and compares them with those that are there. In one
 // transaction, it calls Forget, and then Handle with the aggregate's events that the consumer has
 // handled: not its dead letters, nor what was skipped or is in doubt. It rolls the transaction back,
