@@ -61,6 +61,9 @@ func (s notifyString) apply(c *config)             { c.notify = string(s) }
 // WithNotifyConnectionString is a direct connection string to the database. On this connection a
 // worker listens for new jobs, and a client for the ends of jobs that Wait awaits. Without the
 // option, both poll. The connection must not go through a proxy that pools transactions.
+//
+// Enqueueing notifies only while a worker of the queue is idle, since a notification slows down all
+// commits of the server.
 func WithNotifyConnectionString(s string) CommonOption { return notifyString(s) }
 
 // NewClient makes a client. If an option is invalid, each call of the client returns the error.

@@ -98,7 +98,8 @@ const (
 )
 
 // WithQueue makes the worker run jobs of a queue, up to concurrency at once. Without the option,
-// the worker runs ten jobs of [DefaultQueue] at once. Give the option once per queue.
+// the worker runs ten jobs of [DefaultQueue] at once. Give the option once per queue. A full queue
+// does not delay others.
 func WithQueue(name string, concurrency int) Option {
 	return option(func(c *config) { c.queues = append(c.queues, queueConfig{name, concurrency}) })
 }
@@ -123,8 +124,9 @@ func WithQueuePriority(queue string, priority int) Option {
 func WithClaimBatch(n int) Option { return option(func(c *config) { c.claimBatch = n }) }
 
 // WithPrefetch makes the worker claim up to n jobs per queue before there are slots for them. This
-// helps with jobs that take about a millisecond. Other workers cannot run a prefetched job. A stop
-// releases the prefetched jobs. The default is 0.
+// helps with jobs that take about a millisecond. Other workers cannot run a prefetched job. It
+// starts before a job of a higher priority that becomes due later. If it expires or is cancelled, it
+// does not start. A stop releases the prefetched jobs. The default is 0.
 func WithPrefetch(n int) Option { return option(func(c *config) { c.prefetch = n }) }
 
 // WithPollInterval sets how often a worker polls a queue that has fewer jobs than slots: 1 second
@@ -168,7 +170,8 @@ func WithRescueDelay(d time.Duration) Option { return option(func(c *config) { c
 
 // WithShutdownTimeout sets how long a stop waits for the jobs that run. Then the contexts of their
 // handlers end. The worker releases the jobs that have not completed, and no attempt is counted as
-// a failure. By default a stop waits for as long as the jobs take.
+// a failure. By default a stop waits for as long as the jobs take. Set less than the platform's time
+// before SIGKILL.
 func WithShutdownTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.shutdownTimeout = d })
 }

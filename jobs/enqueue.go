@@ -71,8 +71,8 @@ func Priority(n int) EnqueueOption {
 	})
 }
 
-// GoodUntil expires the job if it has not started by t. The zero time is refused: leave out the
-// option for a job that does not expire.
+// GoodUntil expires the job if it has not started by t, also between attempts. The zero time is
+// refused: leave out the option for a job that does not expire.
 func GoodUntil(t time.Time) EnqueueOption {
 	t = t.UTC()
 	return enqueueOption(func(e *enqueueSpec) { e.job.GoodUntil = &t })

@@ -31,7 +31,7 @@ type Info struct {
 	Result     json.RawMessage // nil: none
 
 	// Attempts are the latest runs that did not finish the job, the newest first, at most a
-	// hundred.
+	// hundred. The table keeps a thousand.
 	Attempts []Attempt
 }
 

@@ -50,7 +50,7 @@ func (o handlerOption) applyHandler(h *handler) { o(h) }
 func Timeout(d time.Duration) HandlerOption { return handlerOption(func(h *handler) { h.timeout = d }) }
 
 // Retry sets the delay before a failed job is retried. The default is Exponential(15*time.Second,
-// 24*time.Hour).
+// 24*time.Hour): 15 attempts take about three days.
 func Retry(p RetryPolicy) HandlerOption { return handlerOption(func(h *handler) { h.retry = p }) }
 
 // Terminal names error codes after which a job is not retried.
@@ -117,7 +117,8 @@ func RegisterTx[T Args](h *Handlers, handle func(ctx context.Context, tx *sql.Tx
 // halves. The halves are split again until the error belongs to one job. The other jobs do not
 // count a failure. An error of [Fail], [RetryAfter], [Snooze] or [Discard] is the outcome of all
 // jobs. A Timeout is the outcome of all jobs too. Each failure of a job divides the size of its
-// next batch by four.
+// next batch by four, so a job that makes its batches hang is soon alone. A cancelled job ends with
+// its batch.
 func RegisterBatch[T Args](h *Handlers, handle func(ctx context.Context, jobs []*Job[T]) error, opts ...HandlerOption) {
 	add[T](h, handle == nil, handler{batch: defaultBatch, many: true}, func(ctx context.Context, _ *sql.Tx, jobs []any) error {
 		return handle(ctx, typed[T](jobs))

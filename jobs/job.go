@@ -12,7 +12,8 @@ import (
 )
 
 // Args are the arguments of a job. Kind names the handler. Kind is also called on a zero value. The
-// arguments are stored as JSON. In a rolling deployment, unknown fields must do no harm.
+// arguments are stored as JSON. A rolling deployment runs old and new programs at once. So only add
+// fields, let unknown fields do no harm, and give arguments whose meaning changes a new kind.
 type Args interface{ Kind() string }
 
 // MaxArgs bounds the JSON of arguments and of results, in bytes. Store larger data elsewhere, and

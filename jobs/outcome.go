@@ -14,9 +14,10 @@ import (
 )
 
 // These are the codes that the worker itself gives to failures. The code of a handler's error comes
-// from its method Code() string, if the error has one. Some codes are reserved: the codes below,
-// and SKIPPED, FORGOTTEN, NO_LIST and TOO_FEW, which only package flow gives. If a handler's error
-// has a reserved code, it is stored with APP_ in front, such as APP_TIMEOUT.
+// from its method Code() string, if the error, or an error that it wraps, has one. Some codes are
+// reserved: the codes below, and SKIPPED, FORGOTTEN, NO_LIST and TOO_FEW, which only package flow
+// gives. If a handler's error has a reserved code, it is stored with APP_ in front, such as
+// APP_TIMEOUT.
 const (
 	CodePanic      = "PANIC"       // the handler panicked, or called runtime.Goexit
 	CodeTimeout    = "TIMEOUT"     // the handler ran longer than its Timeout

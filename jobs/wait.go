@@ -13,7 +13,7 @@ import (
 // Wait waits until a job has ended, and returns its result. If the job has no result, Wait returns
 // the zero value. If the job has not completed, Wait returns a [FailedError]. If no row of the job is
 // left, it returns [ErrNotFound]: in a queue of retention 0, also for a job that completed before Wait
-// was called, or just then.
+// was called, or just then. Call Wait after the commit of the transaction that enqueued the job.
 //
 // With [WithNotifyConnectionString] a client is notified of the end, and polls once a second
 // besides. Without the option a client polls more often at first. Give ctx a deadline.

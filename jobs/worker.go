@@ -111,10 +111,11 @@ func (w *Worker) ID() uuid.UUID { return w.source.ID }
 func (w *Worker) Stop() { w.life.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error occurs that no retry can mend.
-// The first two are a clean stop and return nil. Start first checks the configuration and the
-// database. If a check fails, it starts nothing. While the database cannot be reached, Start
-// retries, for ever or for [WithStartLimit]. When Start returns, nothing of the worker is running
-// any more.
+// The first two are a clean stop and return nil. The errors that a program can distinguish are those
+// of this package, migrations.ErrNotApplied and migrations.ErrNewerVersion. They name the remedy.
+// Start first checks the configuration and the database. If a check fails, it starts nothing. While
+// the database cannot be reached, Start retries, for ever or for [WithStartLimit]. When Start
+// returns, nothing of the worker is running any more.
 //
 // Start creates no tables. A program that creates and upgrades the tables calls ApplyJobs of
 // package [github.com/pgfrontier/worker/migrations] first, as the example does.
