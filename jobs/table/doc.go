@@ -17,14 +17,13 @@
 //		Handle: func(ctx context.Context, j *table.Job[ExampleJob]) error { return index(ctx, j.Record) },
 //	}, table.WorkerOptions{NumHandlers: 20}).Start(ctx)
 //
-// The columns, states and options are those of dbworker of Sourcegraph's workerutil. Choose this
-// package if a table of jobs exists already, or if a job is a row that other queries read. Package
-// [github.com/pgfrontier/worker/jobs] has tables of its own, and does more.
+// The columns, states and options are those of dbworker of Sourcegraph's workerutil. Package
+// [github.com/pgfrontier/worker/jobs] has tables of its own, and does more: docs/guide.md has the
+// choice, docs/jobs.md the queries and alarms.
 //
 // # The table
 //
-// A worker needs these columns, under these names or other names (AlternateColumnNames). It
-// leaves all other columns alone:
+// A worker needs these columns, and leaves all others alone:
 //
 //	CREATE TABLE example_jobs (
 //		id                bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -46,17 +45,16 @@
 //
 // Names have letters, digits and underscores. The id is a unique integer of any size. state is
 // text or an enum. failure_message and worker_hostname are text or a varchar, with room for the
-// name of the machine and 37 characters. execution_logs is json[] or jsonb[]. Store.Check and
-// Start report the columns that do not fit, with the remedy. The package does not migrate the
-// table. It needs no other tables, no leader and no session locks.
+// name of the machine and 37 characters. execution_logs is json[] or jsonb[]. [Store.Check] reports
+// what does not fit. The package does not migrate the table. It needs no other tables, no leader
+// and no session locks.
 //
 // A partitioned table must be partitioned by the id. If a table has children by inheritance, take
 // all ids from one sequence.
 //
 // # Indexes
 //
-// Two indexes are enough: one with the columns of OrderByExpression, for claims, and a small one
-// for running rows:
+// One with the columns of OrderByExpression for claims, and a small one for running rows:
 //
 //	CREATE INDEX ON example_jobs (repository_id, id) WHERE state IN ('queued', 'errored');
 //	CREATE INDEX ON example_jobs (id) WHERE state = 'processing';
@@ -116,34 +114,28 @@
 // [observe.StatementFailed] names the row, [Status] the reason. More than 1000 such rows block claims,
 // and so does a row on which the order or a condition fails.
 //
-// [Handler].PreDequeue skips claims or adds a condition. Together with PreHandle and PostHandle it
-// makes a budget: see the example of [Handler].
-//
 // # One run finishes a job
 //
 // A claim writes the worker into worker_hostname, as name/ID, and the microsecond into
 // started_at. A statement that changes a row for a run names both, and the id. So a run changes
 // nothing if its row was reset, requeued, claimed again or removed. The context of such a run ends
-// with [ErrClaimLost] at the next heartbeat, and [observe.JobLost] reports it.
+// with [ErrClaimLost] at the next heartbeat.
 //
 // Effects outside of the row happen at least once: make them idempotent. Effects in the same
-// database can be one transaction with the end of the job: [Job.CompleteTx].
+// database can be exactly once: [Job.CompleteTx].
 //
 // # When a worker dies
 //
-// A worker writes last_heartbeat_at of all its rows in one statement, at HeartbeatInterval. All
-// workers check for rows whose heartbeat is older than StalledMaxAge, and reset them. A reset row
+// All workers check for rows whose heartbeat is older than StalledMaxAge, and reset them. A reset row
 // is queued, with num_resets one more. It is due in a random part of a second, which doubles with
-// the resets. So a job that kills its worker soon runs alone. After MaxNumResets resets the job
-// has failed, with ResetFailureMessage.
+// the resets. So a job that kills its worker soon runs alone.
 //
 // After an outage of the database, all heartbeats are old and all workers live. So a worker resets
 // a row only if it has seen no heartbeat of the row for half of StalledMaxAge. A lost job runs
 // again within one and a quarter of StalledMaxAge.
 //
 // A live worker may seem lost if its process is suspended, or if its database is too slow for
-// heartbeats. Then its jobs run twice, and finish once. If this happens, raise StalledMaxAge. Give
-// all stores of a table the same value.
+// heartbeats. Then its jobs run twice, and finish once. If this happens, raise StalledMaxAge.
 //
 // No statement waits for a row's lock. A locked row gets no heartbeat and is not reset. A row that
 // is locked for longer than StalledMaxAge may be reset right after.
@@ -156,16 +148,6 @@
 // differ, or the heartbeats have moved to another server, the worker closes idle connections.
 // HeartbeatError of [Status] reports the difference.
 //
-// # Stop
-//
-// [Worker.Start] runs until its context ends, until [Worker.Stop] is called, or until
-// NumTotalJobs or MaxActiveTime applies. Then the worker stops claiming, and waits for the
-// running jobs, for ShutdownTimeout at most. Choose it shorter than the platform's time before
-// SIGKILL.
-//
-// A handler or hook that ignores the end of its context for ten seconds is abandoned. Its job runs
-// again on a worker, and its slot stays taken until it returns. Scan has ten seconds in all.
-//
 // # Connections, privileges
 //
 // A worker keeps one connection for heartbeats. At times it uses one more to claim, one to settle
@@ -176,21 +158,13 @@
 // package worker.
 //
 // The role of a worker needs SELECT and UPDATE of the table's columns above, and SELECT of the
-// relations that the view and the expressions read. Start names the missing GRANTs. Row-level
-// security may hide rows from the role, such as the rows of other tenants. Start refuses a table
-// without a policy that lets the role SELECT and UPDATE.
-//
-// # What Start returns
-//
-// Start returns nil after a clean stop. Otherwise its error names the remedy. [ErrUnfit]: the table
-// or the view is missing, or not as a worker needs it. [ErrUnsettled]: the database did not answer
-// during the stop, and some jobs run again. [ErrOutage]: the database could not be reached for
-// StartLimit. The others are as in package worker: [ErrInvalidConfig], [ErrAlreadyStarted],
-// [ErrPrivileges], [ErrPreparedStatements], [ErrStandby], [ErrHandlerOverdue] and [ErrPoolClosed].
+// relations that the view and the expressions read. Row-level security may hide rows from the role,
+// such as the rows of other tenants. Start refuses a table without a policy that lets the role
+// SELECT and UPDATE.
 //
 // # What is not guaranteed
 //
-//   - that a job runs once: see "When a worker dies";
+//   - that a job runs once;
 //   - order: rows are claimed in order and run in parallel, and a row that becomes due
 //     late is claimed late;
 //   - after a crash of a server with synchronous_commit off, or the promotion of a

@@ -32,7 +32,7 @@ type Options[R any] struct {
 	// ColumnExpressions are selected from the view for Scan.
 	ColumnExpressions []string
 	// Scan reads the ColumnExpressions of one row. If Scan returns an error, the job has failed as
-	// if its handler had returned the error. Scan has ten seconds.
+	// if its handler had returned the error. Scan has ten seconds in all.
 	Scan func(Row) (R, error)
 	// OrderByExpression sets the order in which rows are claimed: "j.priority DESC, j.id". By
 	// default the lowest IDs are first. Give the expression an index: see "Indexes".
@@ -214,7 +214,9 @@ type WorkerOptions struct {
 	// fifth of StalledMaxAge, and 5 s at most.
 	HeartbeatInterval time.Duration
 	// MaximumRuntimePerJob bounds a run including its PreHandle. Then its context ends with
-	// [ErrTimeout], and the job has a failure. With 0, the default, there is no bound.
+	// [ErrTimeout], and the job has a failure. A handler or hook that ignores the end of its context
+	// for ten seconds is given up. Its job runs again on a worker, and its slot stays taken until it
+	// returns. With 0, the default, there is no bound.
 	MaximumRuntimePerJob time.Duration
 	// StartLimit is for how long Start retries while the database cannot be reached, 10ms to a
 	// year. With 0, the default, Start retries for ever. Each failed try is notified as
@@ -228,7 +230,7 @@ type WorkerOptions struct {
 	MaxActiveTime time.Duration
 	// ShutdownTimeout is how long a stop waits for the running jobs. Then their contexts end, and
 	// the jobs are queued again without a failure. By default a stop waits for as long as the jobs
-	// take.
+	// take. Set less than the platform's time before SIGKILL.
 	ShutdownTimeout time.Duration
 	// WorkerHostname names the machine in the column worker_hostname, before a slash and the
 	// worker's ID. The default is $HOSTNAME or, without one, the name that the system gives.

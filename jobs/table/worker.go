@@ -113,10 +113,10 @@ func (w *Worker) ID() uuid.UUID { return w.source.ID }
 func (w *Worker) Stop() { w.life.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error occurs that no retry can mend.
-// The first two are a clean stop and return nil. Start first checks the configuration and the
-// table, see Store.Check. If a check fails, it starts nothing. While the database cannot be
-// reached, Start retries, for ever or for StartLimit. When Start returns, nothing of the worker is
-// running any more.
+// The first two are a clean stop and return nil. The errors of this package name the remedy. Start
+// first checks the configuration and the table, see Store.Check. If a check fails, it starts
+// nothing. While the database cannot be reached, Start retries, for ever or for StartLimit. When
+// Start returns, nothing of the worker is running any more.
 //
 // During a stop the worker claims no jobs, and waits for the running jobs, for ShutdownTimeout at
 // most. Then the contexts of their handlers end. The jobs are queued again, and no failure is
