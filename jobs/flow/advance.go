@@ -24,6 +24,9 @@ import (
 // steps belong to a dead worker, or an operator has ended them. The sweep also removes finished
 // runs, as [jobs.WithRetention] says.
 //
+// Such a worker serves all flows of its tables, also flows without handlers in this worker:
+// jobs.NewWorker(db, nil, flow.Advance()) runs no jobs.
+//
 // Give it to all workers that run steps. Without a worker that has it, no run advances. Then the
 // workers report this after some seconds ([observe.TaskFailed]), and so does the doctor.
 func Advance() jobs.Option {

@@ -74,8 +74,10 @@ func Add[R, In any, A jobs.Args](f *Flow[In], name string, args func(in In) A, o
 }
 
 // Map adds a step that is one job for each element of a list. The list is the result of another
-// step, on which the Map step depends. The elements are the arguments of the jobs. The jobs begin
-// once the list is complete. An empty or missing list makes no jobs and completes the step.
+// step, on which the Map step depends, so its JSON is bounded by [jobs.MaxArgs]. The elements are
+// the arguments of the jobs. The jobs begin once the list is complete. An empty or missing list
+// makes no jobs and completes the step. The jobs of more than 10,000 elements are enqueued in
+// pieces: the first job may have ended before the last is enqueued.
 //
 // The step completes when all of its jobs have completed, or as [Any] and [Quorum] say. It fails
 // when too many jobs have failed.
@@ -166,12 +168,11 @@ func placeOf(b Dependency) (p place, ok bool) {
 	return p, true
 }
 
-// Any begins the step after one good end of its dependencies. For a [Map] step, the good ends are
-// those of its jobs.
+// Any begins the step, once, after one good end of its dependencies, and skips it if none can come any
+// more. The other steps run on. For a [Map] step, the good ends are those of its jobs.
 func Any() StepOption { return Quorum(1) }
 
-// Quorum begins the step after n good ends of its dependencies. For a [Map] step, the good ends are
-// those of its jobs.
+// Quorum is Any with n good ends.
 func Quorum(n int) StepOption {
 	return func(d *definition, s *node) {
 		if s.quorum != 0 {
@@ -185,7 +186,7 @@ func Quorum(n int) StepOption {
 
 // Optional lets the run continue after the failure of the step as if the step had completed. An
 // [If] on the step is skipped, since there is no result. Optional has no effect if the step is
-// skipped because of others.
+// skipped, by its If or because of others.
 func Optional() StepOption { return func(_ *definition, s *node) { s.optional = true } }
 
 // Enqueue sets options of the step's job: [jobs.Queue], [jobs.Priority], [jobs.In] from its

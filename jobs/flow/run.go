@@ -24,7 +24,7 @@ type Run struct {
 	Flow    string
 	Version string // of the flow's shape
 	// State is running, completed, failed or cancelled. A run has completed if each step without a
-	// later After step has completed, or was not needed.
+	// later After step has completed, or was not needed. Otherwise it has failed or was cancelled.
 	State      jobs.State
 	Key        string // empty: none
 	Unfinished int    // steps and jobs of Map steps that have not ended
