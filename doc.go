@@ -32,40 +32,21 @@
 //     holds for late commits, rollbacks, crashes and lost connections.
 //   - Events of one aggregate come in order of version, always. All events come in order of
 //     position. Exception: events of a transaction that stays open longer than
-//     [WithStaleGapThreshold] (30 s by default) come late, see "Order and gaps". A
-//     [consumer.Partitioned] keeps only the order of each key.
+//     [WithStaleGapThreshold] come late, see "Order and gaps". A [consumer.Partitioned] keeps
+//     only the order of each key.
 //   - Every position without an event that a consumer passes is in the audit table.
 //   - Effects outside the database (mail, HTTP, another database) happen at least once, since a
 //     batch that fails runs again. Make them idempotent, for example by the event's id.
 //
 // # Consumers
 //
-// A consumer has a name and a Handle method. It may implement more:
+// A [consumer.Consumer] may also be a [consumer.ScopedConsumer], [consumer.BatchConsumer],
+// [consumer.Starter], [consumer.Partitioned], [consumer.Versioned], [consumer.Projected] or
+// [consumer.Forgetter]. In a handler, [consumer.Info] describes the delivery, and [consumer.Conn]
+// returns the connection, for COPY.
 //
-//   - [consumer.ScopedConsumer] names its aggregate types. Other events are skipped in SQL.
-//   - [consumer.BatchConsumer] gets all events of a batch at once, to write in bulk. It embeds
-//     [consumer.BatchOnly] if it needs no Handle.
-//   - [consumer.Starter] begins at the head of the log, or after a position.
-//   - [consumer.Partitioned] is handled in partitions, by goroutines and workers at the same
-//     time: see docs/guide.md.
+// Rules for handlers, besides those of [consumer.Consumer]:
 //
-// In a handler, [consumer.Info] returns the number of the attempt and whether the event is
-// late. [consumer.Conn] returns the connection of the transaction, for COPY and other features
-// of the driver.
-//
-// [Worker.WaitFor] waits until a consumer has handled a position, in whatever process the
-// consumer runs. A process that runs no consumer uses a [Waiter].
-//
-// # Rules for handlers
-//
-// [consumer.Consumer] gives the reasons:
-//
-//   - Execute all statements through the given transaction, none through the pool.
-//   - Do not end the transaction, neither by a method nor by SQL. The worker detects a commit,
-//     sets the checkpoint back to before the event at fault, and ends with
-//     [ErrTransactionEnded]. docs/operations.md says what is detected when.
-//   - Release savepoints, or roll back to them. The worker cannot detect a savepoint that is
-//     left behind.
 //   - Pass the context to everything that the handler waits for. A handler that ignores the end
 //     of its context cannot be stopped: see [ErrHandlerOverdue].
 //   - Use SET LOCAL, not SET. It lasts until the end of the batch, so it also affects the
@@ -77,17 +58,11 @@
 //
 // A handler fails if it returns an error or panics, if its batch takes longer than
 // [WithBatchTimeout], or if the commit is refused. Then the events before the failing one are
-// committed, and the failing event is tried alone. So an error names the event.
-//
-// After half of [WithBatchTimeout] a batch commits the handled events, and the others follow in
-// the next batch. A [consumer.BatchConsumer] gets fewer events after a batch that took too long.
-// It names the failing event by a [consumer.EventError]. Otherwise the batch is tried again
-// unchanged, then halved until the event is found. These tries do not count as failures of the
-// event.
+// committed, and the failing event is tried alone. So an error names the event. After
+// [WithMaxConsecutiveFailures] failures in a row at one event the [FailurePolicy] applies.
 //
 // The worker pauses between tries, with jitter, from [WithPollInterval] up to
-// [WithMaxPollInterval]. After [WithMaxConsecutiveFailures] failures in a row at one event the
-// [FailurePolicy] applies. The default is [FailStop].
+// [WithMaxPollInterval].
 //
 // A lost connection, a server that restarts and a full disk do not count as failures of a
 // handler. The batch is tried again with growing pauses, without a limit or for [WithRetryLimit].
@@ -107,36 +82,31 @@
 // open. Events that appear there are delivered late, and [consumer.Info] says so.
 // [Status].Blocked, the log and [observe.FrontierBlocked] name the transaction and the remedy.
 //
-// Under [GapWait], consumers keep the global order and wait as long as the transaction is open.
-// Only an operator's skip of an event passes earlier positions that are still being written.
-//
 // The table consumer_gap_skips audits passed positions. State void is a rolled-back append. It
-// is normal. State open is a position in doubt, which ends as late or void. Closed rows are kept for [WithGapSkipRetention], by default without a
-// limit. Neighbouring void rows are merged, so the table stays small.
+// is normal. State open is a position in doubt, which ends as late or void.
 //
 // # Options
 //
-// [Config] lists the options with defaults and ranges. [Worker.Start] returns an error that
-// names the option, the value and the range. By purpose:
+// The comment of an option has its default and range. By purpose:
 //
 //   - throughput: [WithBatchSize]; less load on the database: [WithBatchPause];
 //   - latency: [WithDispatcherStrategy], [WithNotifyConnectionString], and [WithNotifyChannel]
 //     with the channel that the store notifies; without them [WithDispatcherInterval];
 //   - failures: [WithFailurePolicy], [WithMaxConsecutiveFailures], [WithRetryLimit],
 //     [WithPollInterval], [WithMaxPollInterval];
-//   - a stop: [WithShutdownTimeout]. By default a stop waits for the batches in flight, as long
-//     as [WithBatchTimeout] allows. Start returns at most ten seconds later;
+//   - a stop: [WithBatchTimeout], [WithShutdownTimeout];
 //   - death of a worker: [WithHeartbeatInterval], [WithHeartbeatTimeout];
 //   - assignment: [WithLeaderStrategy], [WithAssignmentStrategy], [WithRebalanceInterval];
 //   - order: [WithGapPolicy], [WithStaleGapThreshold], [WithStaleGapHarborLag],
 //     [WithMaxOpenRanges];
+//   - events: [WithDecoder]; tracing: [WithBatchMiddleware], [WithHandleMiddleware];
+//   - metrics and alarms: [WithObserver]; logs: [WithSlog];
 //   - names: [WithHostname]; tables: [WithNames]. Give all packages the same [store.Names].
 //
 // # Deployment
 //
-// Tables. [migrations.Apply] creates and upgrades them, from any number of processes at once.
-// The command cmd/migrate-gen writes the same as SQL files. Apply the migrations of a new
-// version first, then replace the processes one by one.
+// Tables. [migrations.Apply] creates and upgrades them. docs/operations.md has upgrades, roles and
+// PgBouncer.
 //
 // Connections. A worker keeps two connections of the pool: for the frontier and for its
 // coordination. It occasionally needs one more. A busy consumer takes one for its batch.
@@ -149,14 +119,7 @@
 // connections logs it.
 //
 // Drivers and servers. PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in
-// every query mode, or lib/pq. Behind PgBouncer with transaction pooling, use
-// [LeaderStrategyLease] and a driver that sends a statement and its values together, such as
-// pgx with default_query_exec_mode=exec. Start refuses other configurations. Name the primary
-// only, or add target_session_attrs=read-write. The worker rejects an answer of a standby, an
-// abandoned primary or a restored backup: reads and guards prove the server's incarnation.
-//
-// Privileges. Start returns [ErrPrivileges] with all GRANTs that its role lacks.
-// cmd/migrate-gen -grants prints all of them.
+// every query mode, or lib/pq. Name the primary only, or add target_session_attrs=read-write.
 //
 // Start refuses configurations that break the proof, and the worker checks them afterwards:
 //
@@ -171,47 +134,22 @@
 //   - draw a position in one transaction and insert it in another;
 //   - fill the events table by logical replication.
 //
-// # The log
+// The log is usually a Store of package store/postgres. Any [store.Log] can be used, and
+// [store.FromTxLog] adapts one whose reads take a transaction. Optional interfaces improve it:
+// [store.SequenceNamer], [store.Binder], [store.ScopedReader], [store.SizedReader],
+// [store.RangeReader], [store.AgeReader].
 //
-// The log is usually a Store of package store/postgres. Any [store.Log] can be used. Optional
-// interfaces improve it:
+// # Errors
 //
-//   - [store.SequenceNamer]: the frontier waits only for transactions that hold the sequence.
-//     Otherwise any open transaction of the database delays it.
-//   - [store.Binder]: the read itself proves the server's incarnation.
-//   - [store.ScopedReader], [store.SizedReader], [store.RangeReader] save work and memory.
-//   - [store.AgeReader] returns how long events have waited, for [Worker.Ready].
+// Errors of a consumer are a [ConsumerError], which names the event. Besides the variables below,
+// [Worker.Start] returns a [SetupError], [migrations.ErrNotApplied] or
+// [migrations.ErrNewerVersion]. Any other error usually comes from the server, such as a wrong
+// password. [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby],
+// [ErrTransactionPooling] and [ErrPreparedStatements] are the same variables in packages jobs,
+// jobs/table and jobs/schedule, where these define them.
 //
-// [store.FromTxLog] adapts a log whose read methods take a transaction.
-//
-// # What Start returns
-//
-// Start returns nil after a clean stop: its context has ended, or Stop was called. Otherwise
-// the error names the remedy. [errors.Is] and [errors.As] distinguish:
-//
-//   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
-//   - [ErrOutage]: the database was away for longer than [WithRetryLimit];
-//   - [migrations.ErrNotApplied], [migrations.ErrNewerVersion]: the tables do not fit;
-//   - [ErrPrivileges], [ErrTransactionPooling], [ErrPreparedStatements], [ErrStandby]: the role,
-//     the proxy or the server does not fit;
-//   - a [SetupError]: the log or its sequence breaks the proof;
-//   - [ErrConsecutiveFailures]: a handler failed too often, under [FailStop];
-//   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or may have;
-//   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
-//   - [ErrPoolClosed]: the program closed db before Start returned.
-//
-// [ErrInvalidConfig], [ErrOutage], [ErrPrivileges], [ErrStandby], [ErrTransactionPooling] and
-// [ErrPreparedStatements] are the same variables in packages jobs, jobs/table and
-// jobs/schedule, where these define them. Any other error usually comes from the server, such
-// as a wrong password. Errors of a consumer are a [ConsumerError], which names the event.
-// [Worker.WaitFor] has two errors of its own, [ErrDeadLettered] and [ErrNoConsumer].
-//
-// # Observability, operations and tests
-//
-// Package [github.com/pgfrontier/worker/observe/health] answers probes. [Worker.Status] is a
-// snapshot. [WithObserver] is for metrics and alarms, [WithSlog] for logs, and
-// [WithBatchMiddleware] and [WithHandleMiddleware] for tracing. The modules observe/prometheus
-// and observe/otel export metrics, traces and alerts. Package
+// Package [github.com/pgfrontier/worker/observe/health] answers probes. The modules
+// observe/prometheus and observe/otel export metrics, traces and alerts. Package
 // [github.com/pgfrontier/worker/ops] has the operations of operators. Package
 // [github.com/pgfrontier/worker/workertest] runs consumers in tests. The folder docs of the
 // repository has guides for users and operators.

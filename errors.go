@@ -59,7 +59,8 @@ var (
 	// client's under the same name.
 	ErrPreparedStatements = consume.ErrPreparedStatements
 
-	// ErrInvalidConfig is the error if an argument of New is invalid.
+	// ErrInvalidConfig is the error if an argument of New is invalid. It names the option, the value
+	// and the range.
 	ErrInvalidConfig = consume.ErrInvalidConfig
 
 	// ErrDeadLettered is WaitFor's error for an event that is a dead letter of the

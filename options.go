@@ -54,7 +54,8 @@ const (
 	// the transaction commits, its events are delivered late.
 	GapSkipStale = consume.GapSkipStale
 	// GapWait waits for every transaction, however long it is open. It keeps strict global
-	// order.
+	// order. Only an operator's skip of an event passes earlier positions that are still being
+	// written.
 	GapWait = consume.GapWait
 )
 
@@ -135,7 +136,7 @@ func WithRetryLimit(d time.Duration) Option { return func(c *Config) { c.RetryLi
 // WithShutdownTimeout limits how long a stopping worker waits for the batches in flight:
 // 10ms to 24h. The default, 0, waits as long as BatchTimeout allows. Batches that take
 // longer are rolled back, and handled again where their consumer runs next. Start returns
-// at most a few seconds later, see [ErrHandlerOverdue].
+// at most ten seconds later, see [ErrHandlerOverdue].
 func WithShutdownTimeout(d time.Duration) Option { return func(c *Config) { c.ShutdownTimeout = d } }
 
 // WithBatchMiddleware wraps every batch, for tracing. The middleware is called when the

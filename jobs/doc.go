@@ -144,7 +144,7 @@
 //	jobs_wanted,          the workers' own
 //	jobs_leader, jobs_token, jobs_changes, jobs_schema
 //
-// # Connections, drivers, PgBouncer
+// # Connections
 //
 // A worker keeps one connection for its heartbeats. At times it uses one per queue, at most
 // 32 at once, one to settle, and one per running job of RegisterTx. A limited pool must have
@@ -152,8 +152,8 @@
 // the rest. Call SetMaxIdleConns with the sum: database/sql keeps two idle connections by
 // default. [WithNotifyConnectionString] adds one connection outside of the pool.
 //
-// Servers, drivers and PgBouncer are as in package worker, with [LeaderStrategyLease] of this
-// package.
+// Servers and drivers are as in package worker, and PgBouncer as in docs/operations.md, with
+// [LeaderStrategyLease] of this package.
 //
 // # What is guaranteed
 //

@@ -18,7 +18,8 @@ type BatchConsumer interface {
 	// keep nor change the slice.
 	//
 	// Return an EventError to name the event that cannot be handled. After any other error, the
-	// worker halves the batch until it has found the event.
+	// worker tries the batch again unchanged, then halves it until it has found the event. These
+	// tries do not count as failures of the event.
 	HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
 }
 
