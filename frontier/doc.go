@@ -1,8 +1,7 @@
-// Package frontier finds out how far an event log may be read. Positions come from a sequence,
-// so they are ordered, but commits are not. A missing position may belong to a running
-// transaction, or to a transaction that rolled back. The package decides between the two from
-// the locks that transactions hold on the sequence. It publishes the result as one immutable
-// [Value].
+// Package frontier finds out how far an event log may be read. A missing position may belong to a
+// running transaction, or to a transaction that rolled back. The package decides between the two
+// from the locks that transactions hold on the sequence. It publishes the result as one immutable
+// [Value]. The package is the worker's own; it promises no stable API.
 //
 // # The proof
 //
@@ -31,10 +30,9 @@
 //
 // # Doubt
 //
-// A transaction that holds a fence open for longer than StaleAfter is stale. The fence then
-// closes without it. The missing positions that the transaction may own are published as
-// doubts. Consumers pass a doubt, and watch it until an event appears there or all possible
-// owners have ended.
+// The fence closes without a transaction that holds it open for longer than StaleAfter. The missing
+// positions that such a stale transaction may own are published as doubts. Consumers pass a doubt,
+// and watch it until an event appears there or all possible owners have ended.
 //
 // A stale transaction at rest owns nothing new. A transaction rests while its session is idle
 // in it, and once it is prepared. A scan shows the rest. A later statement reads the
@@ -63,11 +61,8 @@
 //
 // # The end of the log
 //
-// Consumers at the end of the log ask for the next events (Follow). The frontier then reads
-// the rows, with the store's own statement, before it publishes how far they are safe.
-// Value.Since returns the rows. One read serves all consumers, and a notification costs one
-// round trip less. The rows are final: no doubt lies among them, and they were read after they
-// were found safe. A consumer with open ranges, or further back, reads the table.
-//
-// The package is the worker's own; it promises no stable API.
+// After [Frontier.Follow], one read serves all consumers at the end of the log, and a notification
+// costs one round trip less. The rows of [Value.Since] are final: no doubt lies among them, and they
+// were read, with the store's own statement, after they were found safe. A consumer with open
+// ranges, or further back, reads the table.
 package frontier
