@@ -120,9 +120,10 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 // A consumer in this worker releases its callers without a poll. If this worker and the
 // consumer's worker both listen (DispatcherStrategyNotify), WaitFor requests one
 // notification. Besides, all callers that wait for one consumer share one poll per
-// DispatcherInterval, once the worker has started. The parts of a partitioned consumer
-// commit at once that they have passed a requested position. Otherwise that commit takes
-// up to 25 ms per partition.
+// DispatcherInterval, once the worker has started. Of a partitioned consumer WaitFor waits
+// for all parts. They commit at once that they have passed a requested position. A worker
+// with DispatcherStrategyPoll gets requests of its own process only. Without a request that
+// commit takes up to 25 ms per partition.
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
 	return w.engine.WaitFor(ctx, consumer, position)
 }

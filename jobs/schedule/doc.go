@@ -12,15 +12,7 @@
 // tables store the next ticks of schedules. A process advances a schedule by a statement that
 // compares the stored tick with the tick that the process has read. The same transaction enqueues
 // the job. So a tick is enqueued once, and no tick is lost with a process. All times are by the
-// database's clock.
-//
-// # Missed ticks
-//
-// Ticks are missed while no process runs or the database is away. Then the latest missed tick is
-// enqueued late, and the others are dropped: see [CatchUp].
-//
-// Ticks during a pause by an operator are dropped
-// ([github.com/pgfrontier/worker/ops.Jobs.PauseSchedule]).
+// database's clock. [CatchUp] says what happens to ticks that were missed.
 //
 // # Changes
 //
