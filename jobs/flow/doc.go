@@ -22,10 +22,10 @@
 // later step reads the result: charge.Output(ctx, flows, flow.RunOf(j.Header)). A step can only
 // depend on steps that were added before, so there are no cycles.
 //
-// A step begins as [After], [OnFailure], [OnEnd] and [If] say. If a step has several of these
-// options, all of them must be met, unless [Any] or [Quorum] says otherwise. Otherwise the step is
-// skipped. A skipped step has not completed, so its After steps are skipped too. Exceptions:
-// [Optional] and [Skip]. docs/jobs.md has recipes.
+// [After], [OnFailure], [OnEnd] and [If] say when a step begins. If a step has several of these
+// options, all of them must be met, or as many as [Any] or [Quorum] says. If they can no longer be
+// met, the step is skipped, and so are its After steps. [Optional] lets a step fail, and [Skip] lets
+// a handler skip its step, without an effect on the After steps. docs/jobs.md has recipes.
 //
 // # How a run ends
 //
