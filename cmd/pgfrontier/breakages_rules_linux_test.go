@@ -110,6 +110,8 @@ var rules = []rule{
 		unless(where("pgfrontier_consumer_oldest_age_seconds", above(300)), where("pgfrontier_consumer_paused", is(1)))},
 	{"PgfrontierConsumerPaused", `pgfrontier_consumer_paused == 1`, where("pgfrontier_consumer_paused", is(1))},
 	{"PgfrontierDeadLetters", `sum by (namespace, job, consumer) (increase(pgfrontier_letters_added_total[15m])) > 0`, rises("pgfrontier_letters_added_total", "")},
+	{"PgfrontierRowsDiffer", `sum by (namespace, job, consumer) ( increase(pgfrontier_consumer_verified_total{outcome!="right"}[30m]) > 0 or (pgfrontier_consumer_verified_total{outcome!="right"} unless pgfrontier_consumer_verified_total{outcome!="right"} offset 30m) ) > 0`,
+		either(rises("pgfrontier_consumer_verified_total", "differs"), rises("pgfrontier_consumer_verified_total", "failed"))},
 	{"PgfrontierConsumersUnowned", `pgfrontier_consumers_unowned > 0`, where("pgfrontier_consumers_unowned", above(0))},
 	{"PgfrontierLeaders", `sum by (namespace, job) (pgfrontier_worker_leader) != 1`, total("pgfrontier_worker_leader", isNot(1))},
 	{"PgfrontierOpenRanges", `pgfrontier_open_ranges / on (namespace, job, instance) group_left () pgfrontier_open_ranges_limit > 0.8`, where("pgfrontier_open_ranges", above(8000))},
