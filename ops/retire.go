@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
@@ -33,6 +35,9 @@ func (e *RegisteredError) Error() string {
 // Retire refuses with a [RegisteredError] while a worker has code for the consumer. A worker whose
 // last heartbeat is older than a day is dead, since a day is the longest HeartbeatTimeout.
 //
+// Retire refuses the version of a projection that has the effects with [ErrInvalid], while another
+// version is a shadow: see [Operator.Switch].
+//
 // Under the old name of a renamed consumer, Retire removes what [Operator.Rename] has left.
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 	v := onConsumer(KindRetire, consumer, by)
@@ -44,6 +49,9 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 		}
 		if err == nil {
 			err = c.unregistered(ctx, consumer)
+		}
+		if err == nil {
+			err = c.refuseInUse(ctx, consumer, units)
 		}
 		if err != nil {
 			return 0, err
@@ -57,6 +65,27 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 		}
 		return o.record(ctx, tx, v.Operation, detail)
 	})
+}
+
+// refuseInUse refuses a version of a projection that has the effects, while another version is a
+// shadow: no consumer would have the effects.
+func (c consumerTx) refuseInUse(ctx context.Context, consumer string, units []locked) error {
+	if isShadow(units) || furthest(units) == math.MaxInt64 { // what Rename has left
+		return nil
+	}
+	var shadow, projection string
+	err := c.tx.QueryRowContext(ctx, `
+SELECT split_part(v.consumer_name, '#', 1), v.scope->>'projection' FROM `+c.t.Checkpoints.SQL()+` AS v
+WHERE v.split_at IS NULL AND v.effects @> $2::jsonb AND v.scope->>'projection' IN (
+	SELECT scope->>'projection' FROM `+c.t.Checkpoints.SQL()+` WHERE split_part(consumer_name, '#', 1) = $1::text AND split_at IS NULL)
+ORDER BY 1 LIMIT 1`, consumer, delivered.Shadow().String()).Scan(&shadow, &projection)
+	switch {
+	case noRows(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the other versions of its projection: %w", err)
+	}
+	return fmt.Errorf("%w: it has the effects of projection %s, and %s is a shadow: Switch to that one before, or Retire it", ErrInvalid, errtext.Value(projection), errtext.Value(shadow))
 }
 
 // unregistered returns a *RegisteredError if workers have code for the consumer. The error

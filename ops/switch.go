@@ -61,7 +61,7 @@ func (o *versionOps) Begin(ctx context.Context, consumer string, after int64, by
 		if err != nil {
 			return 0, err
 		}
-		return o.begin(ctx, tx, v, after, nil, beginDetail{after, settled})
+		return o.begin(ctx, tx, v, after, delivered.Begun(), beginDetail{after, settled})
 	})
 }
 

@@ -157,8 +157,14 @@ func (p *placer) head(ctx context.Context, token string) (head int64, err error)
 
 // place gives a unit its first checkpoint, if it has none.
 func (p *placer) place(ctx context.Context, u *unit, after int64, token string) error {
+	var versions []string
+	for _, other := range p.units {
+		if other != u && other.scope.Projection == u.scope.Projection && u.scope.Projection != "" {
+			versions = append(versions, other.name)
+		}
+	}
 	return p.bounded(ctx, p.limits.quick, func(ctx context.Context) error {
-		return pgdriver.Repeated(func() error { return p.checkpoints.Place(ctx, p.db, u.name, after, token, u.scope) })
+		return pgdriver.Repeated(func() error { return p.checkpoints.Place(ctx, p.db, u.name, after, token, u.scope, versions) })
 	})
 }
 

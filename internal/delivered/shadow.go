@@ -12,6 +12,10 @@ func Shadow() Borders {
 	return Borders{{First: partition.All.First, Last: partition.All.Last, After: never, Other: never}}
 }
 
+// Begun returns the borders of a consumer that an operator lets begin. They are those of a unit
+// without borders, and tell that it has not run.
+func Begun() Borders { return Borders{}.Pass(partition.All, "", 0, nil) }
+
 // IsShadow reports whether all slots are those of a shadow.
 func (b Borders) IsShadow() bool {
 	return len(b) > 0 && !slices.ContainsFunc(b, func(one Border) bool { return one.After != never })

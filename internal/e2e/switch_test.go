@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/lab/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
@@ -189,5 +190,43 @@ func TestWaitForAProjection(t *testing.T) {
 	d.Exec(t, `UPDATE consumer_checkpoints SET scope = '{"projection": "lists"}' WHERE consumer_name = 'v1'`)
 	if err := o.Switch(t.Context(), "totals", "v1", byAnn, nil); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), `"lists"`) {
 		t.Errorf("a version of another projection: %v", err)
+	}
+}
+
+// The next version of a projection is a shadow, also if the row of the version in use records no
+// projection yet, and if an operator has let it begin.
+func TestNextVersionIsAShadow(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	o, err := ops.New(d.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, d.DB, "Order", "1", 3)
+	old := start(t, d.DB, []consumer.Consumer{&ledger{name: "v1"}})
+	awaitHandled(t, d.DB, "v1", 1, 2, 3)
+	if err := o.Begin(t.Context(), "v3", 0, byAnn); err != nil {
+		t.Fatal(err)
+	}
+	old.end(t)
+	w := start(t, d.DB, []consumer.Consumer{projected{&ledger{name: "v3"}, "totals"}, projected{&ledger{name: "v2"}, "totals"}, projected{&ledger{name: "v1"}, "totals"}})
+	awaitHandled(t, d.DB, "v2", 1, 2, 3)
+	awaitHandled(t, d.DB, "v3", 1, 2, 3)
+	var shadows string
+	if err := d.DB.QueryRow(`SELECT string_agg(consumer_name, ' ' ORDER BY consumer_name) FROM consumer_checkpoints WHERE effects = $1::jsonb`, delivered.Shadow().String()).Scan(&shadows); err != nil || shadows != "v2 v3" {
+		t.Errorf("the shadows are %s, %v", shadows, err)
+	}
+	if err := w.WaitFor(t.Context(), "totals", 3); err != nil {
+		t.Error(err)
+	}
+	w.end(t)
+	d.Exec(t, `DELETE FROM worker_nodes`)
+	if err := o.Retire(t.Context(), "v1", byAnn); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), `"v2" is a shadow`) {
+		t.Errorf("retire the version in use: %v", err)
+	}
+	for _, name := range []string{"v2", "v3", "v1"} {
+		if err := o.Retire(t.Context(), name, byAnn); err != nil {
+			t.Errorf("retire %s: %v", name, err)
+		}
 	}
 }

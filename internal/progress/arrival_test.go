@@ -100,15 +100,18 @@ func TestArrivalOfAProjection(t *testing.T) {
 func TestPlaceOfAVersion(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
-	for _, c := range []struct{ name, projection string }{{"v1", "p"}, {"v2", "p"}, {"v3", "p"}, {"q1", "q"}, {"d", ""}, {"e", ""}} {
+	for _, c := range []struct {
+		name, projection string
+		versions         []string
+	}{{"v1", "p", nil}, {"v2", "p", nil}, {"v3", "p", []string{"v2"}}, {"q1", "q", []string{"q2"}}, {"d", "", nil}, {"e", "", nil}, {"d2", "r", []string{"d"}}} {
 		s := scope.Of(nil, 0, "")
 		s.Projection = c.projection
-		if err := g.Place(t.Context(), g.DB, c.name, 0, "", s); err != nil {
+		if err := g.Place(t.Context(), g.DB, c.name, 0, "", s, c.versions); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var shadows string
-	if err := g.DB.QueryRow(`SELECT string_agg(consumer_name, ' ' ORDER BY 1) FROM consumer_checkpoints WHERE effects = $1::jsonb`, delivered.Shadow().String()).Scan(&shadows); err != nil || shadows != "v2 v3" {
+	if err := g.DB.QueryRow(`SELECT string_agg(consumer_name, ' ' ORDER BY consumer_name) FROM consumer_checkpoints WHERE effects = $1::jsonb`, delivered.Shadow().String()).Scan(&shadows); err != nil || shadows != "d2 v2 v3" {
 		t.Errorf("the shadows are %s, %v", shadows, err)
 	}
 }

@@ -187,9 +187,13 @@ func (c Checkpoints) Incarnation(ctx context.Context, q store.Querier) (token st
 
 // Place inserts the first checkpoint of a consumer that has never run. If token is not empty,
 // Place does so only in that incarnation of the server. The consumer is a shadow if another version
-// of its projection has the effects.
-func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string, s scope.Scope) error {
-	if _, err := q.ExecContext(ctx, c.place, unit, after, token, s.String(), delivered.Shadow().String()); err != nil {
+// of its projection has the effects. versions are the other versions in the worker's code.
+func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string, s scope.Scope, versions []string) error {
+	names, err := json.Marshal(append([]string{}, versions...))
+	if err != nil {
+		return err
+	}
+	if _, err := q.ExecContext(ctx, c.place, unit, after, token, s.String(), delivered.Shadow().String(), string(names)); err != nil {
 		return fmt.Errorf("worker: place the first checkpoint of consumer %q: %w", unit, err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/store"
@@ -85,7 +86,7 @@ func (s scopes) Rescope(ctx context.Context, db beginner, r Recorded, to scope.S
 		if _, err := tx.ExecContext(ctx, s.lock, r.Unit); err != nil {
 			return err
 		}
-		if err := tx.QueryRowContext(ctx, s.record, r.Unit, r.Stored, to.String(), By(s.worker), reason, token).Scan(&d.Position); err != nil {
+		if err := tx.QueryRowContext(ctx, s.record, r.Unit, r.Stored, to.String(), By(s.worker), reason, token, delivered.Shadow().String(), delivered.Begun().String()).Scan(&d.Position); err != nil {
 			return err
 		}
 		return tx.Commit()
