@@ -365,6 +365,8 @@ func TestStormFindsMistakes(t *testing.T) {
 		}, says: "after a failed statement: worker: the handler ended"},
 		"is not safe for concurrent use": {parts: true, handle: func(*sql.DB) stormHandle {
 			meets := make(chan struct{})
+			var patience atomic.Int64 // of one call, halved when no other came
+			patience.Store(int64(4 * time.Second))
 			return func(s *stormed, ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 				s.mu.Lock() // against a report of -race
 				s.last = e.AggregateID
@@ -373,7 +375,8 @@ func TestStormFindsMistakes(t *testing.T) {
 					select { // calls of two partitions come here together, if both have an event
 					case meets <- struct{}{}:
 					case <-meets:
-					case <-time.After(20 * time.Millisecond):
+					case <-time.After(time.Duration(patience.Load())):
+						patience.Store(max(patience.Load()/2, int64(20*time.Millisecond)))
 					}
 				}
 				s.mu.Lock()
