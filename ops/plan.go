@@ -48,6 +48,9 @@ func plan(build []manifest.Consumer, consumers []Consumer, workers []Worker) (al
 		switch {
 		case i < 0:
 			p.begins(b)
+			if version := otherVersion(b, build, consumers); version != "" {
+				p.say("is a shadow: %s has the effects of its events, until a Switch", errtext.Value(version))
+			}
 		case consumers[i].RenamedTo != "":
 			p.change("handles no event: the consumer was renamed to %s", errtext.Value(consumers[i].RenamedTo))
 		default:
@@ -84,6 +87,24 @@ func (p *Planned) begins(b manifest.Consumer) {
 	if b.Count > 1 {
 		p.change("is split into %d partitions by %s", b.Count, keyWords(b.Key))
 	}
+}
+
+// otherVersion returns the version of a new consumer's projection that has the effects. If all are new,
+// the first by name has them.
+func otherVersion(b manifest.Consumer, build []manifest.Consumer, consumers []Consumer) string {
+	if b.Projection == "" {
+		return ""
+	}
+	for _, c := range consumers {
+		declared := slices.ContainsFunc(build, func(o manifest.Consumer) bool { return o.Name == c.Name && o.Projection == b.Projection })
+		if !c.Shadow && c.RenamedTo == "" && (declared || c.Scope != nil && c.Scope.Projection == b.Projection) {
+			return c.Name
+		}
+	}
+	if i := slices.IndexFunc(build, func(o manifest.Consumer) bool { return o.Projection == b.Projection }); build[i].Name != b.Name {
+		return build[i].Name
+	}
+	return ""
 }
 
 // startWords describes the start of a scope.

@@ -21,6 +21,8 @@ type declared struct {
 	version int
 	start   consumer.Start
 	parts   consumer.Partitions
+
+	projection string
 }
 
 func (d *declared) Name() string                                                { return d.name }
@@ -29,6 +31,7 @@ func (d *declared) AggregateTypes() []string                                    
 func (d *declared) Version() int                                                { return d.version }
 func (d *declared) StartAt() consumer.Start                                     { return d.start }
 func (d *declared) Partitions() consumer.Partitions                             { return d.parts }
+func (d *declared) Projection() string                                          { return d.projection }
 func byCustomer(n int) consumer.Partitions {
 	return consumer.Partitions{Count: n, Key: consumer.ByKey("customer", customerOf)}
 }
@@ -61,7 +64,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	split := `split_at = now(), paused_at = now(), paused_by = 'partitions', paused_reason = 'split'`
-	for _, name := range []string{"same", "wider", "all", "narrower", "version", "older", "start", "fixed", "split into more", "gone", "foreign", "unowned", "before"} {
+	for _, name := range []string{"same", "wider", "all", "narrower", "version", "older", "start", "fixed", "split into more", "gone", "foreign", "unowned", "before", "q1"} {
 		at(name, `{"types": ["Order"], "version": 1}`, "")
 	}
 	at("unknown", nil, "")
@@ -90,6 +93,7 @@ func TestPlan(t *testing.T) {
 		{name: "split into more", types: []string{"Order"}, version: 1, parts: consumer.Partitions{Count: 8}},
 		{name: "parts", types: []string{"Order"}, version: 1, parts: byCustomer(3)}, {name: "key", types: []string{"Order"}, version: 1, parts: consumer.Partitions{Count: 2}},
 		{name: "new"}, {name: "new at head", start: consumer.AtHead(), parts: byCustomer(4)}, {name: "new after", types: []string{"Order"}, start: consumer.After(5)},
+		{name: "p1", projection: "p"}, {name: "p2", projection: "p"}, {name: "q1", types: []string{"Order"}, version: 1, projection: "q"}, {name: "q0", projection: "q"},
 	}
 	const first, waits, givenUp = "runs first: workers of the present build wait for it", "waits while a worker of the present build lives", "events of %s up to position 7 are not delivered: ReplayTypes delivers them"
 	want := map[string]string{ // ! marks a change
@@ -110,6 +114,10 @@ func TestPlan(t *testing.T) {
 		"new":             "!new: begins at the first event, and selects all types",
 		"new at head":     "!new: begins at the head of the log, and selects all types|is split into 4 partitions by the key customer",
 		"new after":       "!new: begins after position 5, and selects Order",
+		"p1":              "!new: begins at the first event, and selects all types, as a version of projection p",
+		"p2":              `!new: begins at the first event, and selects all types, as a version of projection p|is a shadow: "p1" has the effects of its events, until a Switch`,
+		"q0":              `!new: begins at the first event, and selects all types, as a version of projection q|is a shadow: "q1" has the effects of its events, until a Switch`,
+		"q1":              "!selects Order (version 1), as a version of projection q, and selected Order (version 1)|" + first,
 		"gone":            "!has no code in this build: it stands still at position 7 until Retire removes it",
 		"foreign":         "is not of this build, and another program runs it",
 		"unowned":         "has no code in this build, and no worker has code for it now",

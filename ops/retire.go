@@ -51,7 +51,7 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 			err = c.unregistered(ctx, consumer)
 		}
 		if err == nil {
-			err = c.refuseInUse(ctx, consumer, units)
+			err = refuseInUse(ctx, c, consumer, units)
 		}
 		if err != nil {
 			return 0, err
@@ -69,7 +69,7 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 
 // refuseInUse refuses a version of a projection that has the effects, while another version is a
 // shadow: no consumer would have the effects.
-func (c consumerTx) refuseInUse(ctx context.Context, consumer string, units []locked) error {
+func refuseInUse(ctx context.Context, c consumerTx, consumer string, units []locked) error {
 	if isShadow(units) || furthest(units) == math.MaxInt64 { // what Rename has left
 		return nil
 	}

@@ -396,6 +396,6 @@ func (s *switching) call(ctx context.Context, within func(ctx context.Context, t
 }
 
 var (
-	errNoShadow    = &refusal{ErrUnchanged, "it is no shadow: it has its effects already; a new consumer becomes a shadow by Shadow, before its code is deployed"}
+	errNoShadow    = &refusal{ErrUnchanged, "it is no shadow: it has its effects already, as after a Switch; the exchanged names switch back; a new consumer becomes a shadow by Shadow, before its code is deployed"}
 	errSwitchEnded = errors.New("within ended the transaction, which belongs to Switch: the state may be a mixture; remove the Commit, Rollback or equivalent SQL from it, and read both consumers")
 )

@@ -31,7 +31,9 @@ func (a *app) beginVerb() *cobra.Command {
 		Long: `Lets a consumer that is not deployed yet begin with the first event above a position,
 whatever StartAt its code has. Deploy the code afterwards.
 
---at takes what --to of the verb reset takes.`,
+--at takes a position, beginning, settled, or a time (2026-01-02T15:04:05Z): then it
+begins with the first event that was written then or later. It begins no further
+than the log is settled.`,
 		Example: `  pgfrontier begin mails --at settled --reason "no mail for old events"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			if _, err := a.by(); err != nil {

@@ -87,7 +87,7 @@ func (s Scope) Words() string {
 		words += fmt.Sprintf(" (version %d)", s.Version)
 	}
 	if s.Projection != "" {
-		words += " of projection " + s.Projection
+		words += ", as a version of projection " + s.Projection
 	}
 	return words
 }
