@@ -6,7 +6,3 @@
 // consumer has series only in the worker that runs it. No attribute is unbounded: no position,
 // aggregate, error or worker id.
 package metrics
-
-import ()
-
-import ()
