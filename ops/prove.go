@@ -49,7 +49,8 @@ type Unproven struct {
 // With each batch, a worker writes a receipt: number and sum of the events that the batch has. Prove
 // reads all events from the first receipt on and computes the same sums. Dead letters and events in
 // doubt are not handled yet. Events that an operator has skipped or discarded count as handled. A
-// single event that is missing or too many is named. Of several, Prove names a range of at most
+// single event that is missing or too many is named. Events of types that the code did not select are
+// left out, also if [Operator.ReplayTypes] has delivered them. Of several, Prove names a range of at most
 // 16,384 positions.
 //
 // Prove does not see what the handler has done with the events, see [Operator.Verify]. The receipt is

@@ -92,10 +92,10 @@ ON CONFLICT (consumer_name) DO NOTHING`, v.Consumer, after, effects.String())
 // statement within any 15 seconds. It may run several times. nil does nothing.
 //
 // Both consumers may run. While the shadow has passed an event that the other has still to handle,
-// Switch holds the shadow, for three seconds at a time. It also tries again while within waits for a
-// lock, until ctx ends. If that does not end, pause the shadow until the other consumer has handled
-// the event. Dead letters of the other consumer that the shadow has handled are refused with
-// [ErrInvalid]: retry or discard them before.
+// Switch holds the shadow, at first for three seconds at a time, later for up to 12. It also tries
+// again while within waits for a lock, until ctx ends. If that does not end, pause the shadow until the
+// other consumer has handled the event. Dead letters of the other consumer that the shadow has handled
+// are refused with [ErrInvalid]: retry or discard them before.
 //
 // IfRevision refers to the shadow. Both consumers have a record of the Switch.
 func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within func(ctx context.Context, tx *sql.Tx) error) error {
@@ -106,10 +106,12 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 	} else if from == to {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: both consumers are %s", ErrInvalid, errtext.Value(to)))
 	}
+	limit := switchHold
 	return untilReady(ctx, 0, func() error {
+		defer func() { limit = min(2*limit, maxSwitchHold) }() // under overload, the shadow moves between two holds
 		return o.change(ctx, v, invalid, func(tx *sql.Tx) (id int64, err error) {
 			s := switching{consumerTx: o.in(tx)}
-			if err := s.hold(ctx, from, to); err != nil {
+			if err := s.hold(ctx, from, to, limit); err != nil {
 				return 0, err
 			}
 			if err := s.call(ctx, within); err != nil {
@@ -128,9 +130,10 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 	})
 }
 
-// untilReady repeats a try while it returns a *notYet, until ctx ends or for limit; 0: no limit. It
-// returns the last one rather than the end of ctx, since it says what was waited for. A try that ctx
-// cuts off may also find a closed connection or the end of its transaction.
+// untilReady repeats a try while it returns a *notYet, until ctx ends or for limit; 0: no limit. Within
+// a limit, tries become rarer, since a consumer waits during each. untilReady returns the last *notYet
+// rather than the end of ctx, since it says what was waited for. A try that ctx cuts off may also find a
+// closed connection or the end of its transaction.
 func untilReady(ctx context.Context, limit time.Duration, try func() error) error {
 	began := time.Now()
 	for last := error(nil); ; {
@@ -138,7 +141,11 @@ func untilReady(ctx context.Context, limit time.Duration, try func() error) erro
 		var wait *notYet
 		switch {
 		case errors.As(err, &wait):
-			if last = err; limit > 0 && time.Since(began) > limit || !backoff.Sleep(ctx, max(wait.pause, readyPause)) {
+			pause := max(wait.pause, readyPause)
+			if limit > 0 {
+				pause = max(pause, time.Since(began)/8)
+			}
+			if last = err; limit > 0 && time.Since(began) > limit || !backoff.Sleep(ctx, pause) {
 				return err
 			}
 		case last != nil && isCutOff(ctx, err) && !errors.As(err, new(*UnknownOutcomeError)):
@@ -151,9 +158,11 @@ func untilReady(ctx context.Context, limit time.Duration, try func() error) erro
 
 const (
 	readyPause = 50 * time.Millisecond
-	lockPause  = time.Second // in which both consumers and readers go on
-	switchHold = 3 * time.Second
-	switchLock = "1s" // lock_timeout of within, during which both consumers wait
+	lockPause  = time.Second     // in which both consumers and readers go on
+	switchHold = 3 * time.Second // doubled from try to try, up to maxSwitchHold
+
+	maxSwitchHold = 12 * time.Second // well below the default BatchTimeout, which the shadow waits for
+	switchLock    = "1s"             // lock_timeout of within, during which both consumers wait
 )
 
 type switchDetail struct {
@@ -180,8 +189,8 @@ type switching struct {
 }
 
 // hold locks the shadow, so that it does not advance, and tries to swap until the other consumer is
-// far enough, for switchHold at most.
-func (s *switching) hold(ctx context.Context, from, to string) (err error) {
+// far enough, for limit at most.
+func (s *switching) hold(ctx context.Context, from, to string, limit time.Duration) (err error) {
 	s.shadow, err = s.lock(ctx, to)
 	switch {
 	case err != nil:
@@ -192,7 +201,7 @@ func (s *switching) hold(ctx context.Context, from, to string) (err error) {
 	if err := s.checkProjections(ctx, from, to); err != nil {
 		return err
 	}
-	return untilReady(ctx, switchHold, func() error {
+	return untilReady(ctx, limit, func() error {
 		if _, err := exec(ctx, s.tx, "hold the shadow", `SAVEPOINT held`); err != nil {
 			return err
 		}

@@ -182,7 +182,7 @@ func (b board) list(space int) []string {
 	titles[b.sort] += mark
 	t := newTable(titles...)
 	for _, c := range all {
-		t.row(c.Name, c.Position, c.HeadLag, short(c.OldestAge), b.view.state(c), c.DeadLetters, b.view.rateText(c), b.view.where(c))
+		t.row(c.Name, c.Position, c.HeadLag, short(c.OldestAge), b.view.stateText(c), c.DeadLetters, b.view.rateText(c), b.view.where(c))
 	}
 	lines := listed(t.lines(b.wide-2), func(l string) string { return cut(l, b.wide-2) })
 	shown := max(space-1, 0)

@@ -375,6 +375,7 @@ func TestShadowAndSwitch(t *testing.T) {
 	s.expect(t, exitDone, words("shadow d --reason r"))
 	s.expect(t, exitRefused, words("shadow d --reason r"), "the name is in use")
 	s.expect(t, exitDone, words("consumer d"), "another consumer has the effects")
+	s.expect(t, exitDone, words("status"), "unowned, shadow")
 	s.Exec(t, `CREATE VIEW totals AS SELECT 1 AS version`)
 	args := append(words("switch c d --reason r -o json --execute"), "DROP VIEW totals; CREATE VIEW totals AS SELECT 2 AS version")
 	if data := s.expect(t, exitDone, args).data(t); data["done"] != "switch" || data["on"] != "d" || data["from"] != "c" {

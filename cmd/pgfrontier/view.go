@@ -103,6 +103,14 @@ func (v view) state(c ops.Consumer) string {
 	return stateRuns
 }
 
+// stateText is the state for people.
+func (v view) stateText(c ops.Consumer) string {
+	if c.Shadow {
+		return v.state(c) + ", shadow"
+	}
+	return v.state(c)
+}
+
 // The states of a consumer.
 const (
 	stateRuns    = "runs"
@@ -170,7 +178,7 @@ func (v view) text() string {
 	}
 	t := newTable(append(titles, "~WORKER")...)
 	for _, c := range v.consumers {
-		cells := []any{c.Name, c.Position, c.HeadLag, short(c.OldestAge), v.state(c), c.DeadLetters}
+		cells := []any{c.Name, c.Position, c.HeadLag, short(c.OldestAge), v.stateText(c), c.DeadLetters}
 		if v.before != nil {
 			cells = append(cells, v.rateText(c))
 		}
