@@ -95,8 +95,8 @@ func TestEachTickOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range processes {
 		wg.Go(func() {
-			for ctx.Err() == nil {
-				life, end := context.WithTimeout(ctx, time.Duration(100+rand.IntN(700))*time.Millisecond)
+			for n := 0; ctx.Err() == nil; n++ { // the lives get longer, for a machine on which a start takes long
+				life, end := context.WithTimeout(ctx, time.Duration(100+rand.IntN(700+50*n))*time.Millisecond)
 				s := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("s", each(period), jobOf, schedule.CatchUp(1_000))).WithLogger(slog.New(slog.DiscardHandler))
 				due, _ := life.Deadline() // a process may end while it connects
 				if err := s.Start(life); err != nil && ctx.Err() == nil && time.Now().Before(due) && !cut.MatchString(err.Error()) {
