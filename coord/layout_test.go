@@ -244,7 +244,7 @@ func TestDemandsRoundTrip(t *testing.T) {
 }
 
 func TestScopesRoundTrip(t *testing.T) {
-	scopes := map[string]scope.Scope{"c": scope.Of([]string{"A", "B"}, 2, "head"), "d": scope.Of(nil, 0, "")}
+	scopes := map[string]scope.Scope{"c": scope.Of([]string{"A", "B"}, 2, "head", ""), "d": scope.Of(nil, 0, "", "")}
 	demands := map[string]partition.Demand{"c": asking(4, "k"), "d": partition.Single}
 	text := detailsText(demands, scopes)
 	gotDemands, got := detailsOf(liveness.Node{Profile: liveness.Profile{Details: []byte(text)}})
@@ -263,7 +263,7 @@ func TestScopesRoundTrip(t *testing.T) {
 func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		all := []scope.Scope{scope.Of([]string{"A"}, 0, ""), scope.Of([]string{"A", "B"}, 0, ""), scope.Of(nil, 0, ""), scope.Of([]string{"A"}, 1, "")}
+		all := []scope.Scope{scope.Of([]string{"A"}, 0, "", ""), scope.Of([]string{"A", "B"}, 0, "", ""), scope.Of(nil, 0, "", ""), scope.Of([]string{"A"}, 1, "", "")}
 		rows, key := []part{{Unit: "c"}}, ""
 		if rapid.Bool().Draw(t, "split") {
 			rows, key = splitAt(3, "k"), "k"

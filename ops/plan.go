@@ -131,14 +131,13 @@ func (p *Planned) selects(b manifest.Consumer, c Consumer) {
 		p.say("the database does not know what its present code selects")
 		return
 	}
-	was := scope.Of(c.Scope.Types, c.Scope.Version, c.Scope.Start)
-	was.Projection = c.Scope.Projection
+	was := scope.Of(c.Scope.Types, c.Scope.Version, c.Scope.Start, c.Scope.Projection)
 	order := b.Scope.Compare(was)
 	if order != 0 {
 		p.change("selects %s, and selected %s", b.Words(), was.Words())
 	}
 	if types, all := was.Lacks(b.Scope); all || len(types) > 0 {
-		added := scope.Of(types, 0, "").Words()
+		added := scope.Of(types, 0, "", "").Words()
 		if all {
 			added = "the added types"
 		}

@@ -96,9 +96,7 @@ func (d dossier) text() string {
 		f.add("partitions", "%d wanted, %d fixed by an operator", d.Wanted, d.Fixed)
 	}
 	if s := d.Scope; s != nil {
-		of := scope.Of(s.Types, s.Version, "")
-		of.Projection = s.Projection
-		f.add("selects", "%s", of.Words())
+		f.add("selects", "%s", scope.Of(s.Types, s.Version, "", s.Projection).Words())
 	}
 	if says := d.disagreement(d.Consumer); says != "" {
 		f.add("demand", "%s", says)

@@ -117,9 +117,8 @@ func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
 	}
 	slices.SortFunc(units, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
 	for _, u := range units {
-		i, taken := seen[u.scope.Projection]
-		if v, ok := consumers[i].(consumer.Projected); taken && !(ok && v.Projection() == u.scope.Projection) {
-			all = append(all, fmt.Errorf("%q: Projection gives %q, the name of consumers[%d], which is no version of it: WaitFor would wait for that consumer; give it the same Projection", u.name, u.scope.Projection, i))
+		if slices.ContainsFunc(units, func(o *unit) bool { return o.name == u.scope.Projection && o.scope.Projection != o.name }) {
+			all = append(all, fmt.Errorf("%q: Projection gives %q, the name of a consumer that is no version of it: WaitFor would wait for that consumer; give it the same Projection", u.name, u.scope.Projection))
 		}
 	}
 	return units, errtext.Join(all...)
@@ -172,7 +171,7 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 
 // selects calls the consumer's Version and Projection and returns its scope.
 func (d *spec) selects() (s scope.Scope, err error) {
-	version, start := 0, ""
+	version, start, projection := 0, "", ""
 	if v, ok := d.consumer.(consumer.Versioned); ok {
 		if version = v.Version(); version < 0 {
 			return s, fmt.Errorf("%q: Version gives %d, which is below 0", d.consumerName, version)
@@ -184,17 +183,16 @@ func (d *spec) selects() (s scope.Scope, err error) {
 	case after > 0:
 		start = strconv.FormatInt(after, 10)
 	}
-	s = scope.Of(d.types, version, start)
 	if v, ok := d.consumer.(consumer.Projected); ok {
-		s.Projection = v.Projection()
+		projection = v.Projection()
 	}
-	if s.Projection == "" {
-		return s, nil
+	if projection == "" {
+		return scope.Of(d.types, version, start, ""), nil
 	}
-	if err := ident.CheckConsumer(s.Projection); err != nil || strings.Contains(s.Projection, "#") {
-		return s, fmt.Errorf("%q: Projection gives %s: %w", d.consumerName, errtext.Value(s.Projection), cmp.Or(err, errors.New("a '#' is not allowed")))
+	if err := ident.CheckConsumer(projection); err != nil || strings.Contains(projection, "#") {
+		return s, fmt.Errorf("%q: Projection gives %s: %w", d.consumerName, errtext.Value(projection), cmp.Or(err, errors.New("a '#' is not allowed")))
 	}
-	return s, nil
+	return scope.Of(d.types, version, start, projection), nil
 }
 
 // partitions reads a consumer's partitions.

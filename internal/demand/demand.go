@@ -67,8 +67,7 @@ func Waiting(c ops.Consumer, live []ops.Worker, place func(ops.Worker) string) s
 		if !has {
 			continue
 		}
-		s := scope.Of(shown.Types, shown.Version, "")
-		s.Projection = shown.Projection
+		s := scope.Of(shown.Types, shown.Version, "", shown.Projection)
 		i := slices.IndexFunc(builds, func(b build) bool { return b.scope.Compare(s) == 0 })
 		if i < 0 {
 			i, builds = len(builds), append(builds, build{scope: s})

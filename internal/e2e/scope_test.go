@@ -237,7 +237,7 @@ func TestHigherVersionRunsTheConsumer(t *testing.T) {
 // A projection has a name that a consumer could have, and no consumer of something else has it.
 func TestProjectionIsChecked(t *testing.T) {
 	t.Parallel()
-	for name, refusal := range map[string]string{"": "", "p": "", "a": "the name of consumers[1]", "v": "", "a#1": "'#' is not allowed", " ": "is empty", "a\x00": "control character"} {
+	for name, refusal := range map[string]string{"": "", "p": "", "a": "the name of a consumer", "v": "", "a#1": "'#' is not allowed", " ": "is empty", "a\x00": "control character"} {
 		_, err := worker.Describe([]consumer.Consumer{projected{&ledger{name: "v"}, name}, &ledger{name: "a"}})
 		if refused := errors.Is(err, worker.ErrInvalidConfig); refused != (refusal != "") || refused && !strings.Contains(err.Error(), refusal) {
 			t.Errorf("projection %q: %v, want %q", name, err, refusal)

@@ -60,8 +60,7 @@ func Parse(data []byte) ([]Consumer, error) {
 		if c.Count < 1 || c.Count > partition.MaxCount {
 			return nil, fmt.Errorf("consumer %s: a count of %d partitions, allowed is 1 to %d", errtext.Value(c.Name), c.Count, partition.MaxCount)
 		}
-		t.Consumers[i].Scope = scope.Of(c.Types, c.Version, c.Start)
-		t.Consumers[i].Projection = c.Projection
+		t.Consumers[i].Scope = scope.Of(c.Types, c.Version, c.Start, c.Projection)
 	}
 	return t.Consumers, nil
 }

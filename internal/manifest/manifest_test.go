@@ -13,8 +13,8 @@ import (
 func TestManifestRoundTrip(t *testing.T) {
 	t.Parallel()
 	all := []manifest.Consumer{
-		{"mail", scope.Of(nil, 0, "head"), partition.Single},
-		{"totals", scope.Of([]string{"Order", "Invoice"}, 2, ""), partition.Demand{Count: 8, Key: "customer"}},
+		{"mail", scope.Of(nil, 0, "head", ""), partition.Single},
+		{"totals", scope.Of([]string{"Order", "Invoice"}, 2, "", ""), partition.Demand{Count: 8, Key: "customer"}},
 	}
 	text, err := manifest.Text([]manifest.Consumer{all[1], all[0]})
 	if err != nil {

@@ -100,13 +100,12 @@ func TestArrivalOfAProjection(t *testing.T) {
 func TestPlaceOfAVersion(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
+	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('renamed', 9223372036854775807)`)
 	for _, c := range []struct {
 		name, projection string
 		versions         []string
-	}{{"v1", "p", nil}, {"v2", "p", nil}, {"v3", "p", []string{"v2"}}, {"q1", "q", []string{"q2"}}, {"d", "", nil}, {"e", "", nil}, {"d2", "r", []string{"d"}}} {
-		s := scope.Of(nil, 0, "")
-		s.Projection = c.projection
-		if err := g.Place(t.Context(), g.DB, c.name, 0, "", s, c.versions); err != nil {
+	}{{"v1", "p", nil}, {"v2", "p", nil}, {"v3", "p", []string{"v2"}}, {"q1", "q", []string{"q2"}}, {"d", "", nil}, {"e", "", nil}, {"d2", "r", []string{"d"}}, {"s1", "s", []string{"renamed"}}} {
+		if err := g.Place(t.Context(), g.DB, c.name, 0, "", scope.Of(nil, 0, "", c.projection), c.versions); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -175,7 +175,7 @@ func TestRescopeEndsTheRegion(t *testing.T) {
 	if err != nil || len(recorded) != 1 {
 		t.Fatalf("%+v, %v", recorded, err)
 	}
-	after := scope.Of([]string{"T", "U"}, 0, "")
+	after := scope.Of([]string{"T", "U"}, 0, "", "")
 	if _, ok, err := g.Rescope(t.Context(), g.DB, recorded[0], after, "another", ""); ok || err != nil {
 		t.Fatalf("in another incarnation: %v, %v", ok, err)
 	}
@@ -190,7 +190,7 @@ func TestRescopeEndsTheRegion(t *testing.T) {
 	if err != nil || len(again) != 1 {
 		t.Fatalf("%+v, %v", again, err)
 	}
-	if _, ok, err := g.Rescope(t.Context(), g.DB, again[0], scope.Of([]string{"U"}, 0, ""), g.Token, ""); !ok || err != nil {
+	if _, ok, err := g.Rescope(t.Context(), g.DB, again[0], scope.Of([]string{"U"}, 0, "", ""), g.Token, ""); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	expectRows(t, g.DB, receiptRows, regionOfC) // there was no region to end

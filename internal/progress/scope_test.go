@@ -13,7 +13,7 @@ import (
 func TestRescopeAfterABatch(t *testing.T) {
 	t.Parallel()
 	g := progresstest.New(t)
-	before, after := scope.Of([]string{"Order"}, 0, ""), scope.Of([]string{"Order", "User"}, 0, "")
+	before, after := scope.Of([]string{"Order"}, 0, "", ""), scope.Of([]string{"Order", "User"}, 0, "", "")
 	g.Exec(t, `UPDATE consumer_checkpoints SET scope = $1::jsonb WHERE consumer_name = 'c'`, before.String())
 	recorded, err := g.Scopes(t.Context(), g.DB, []string{"c"})
 	if err != nil || len(recorded) != 1 {

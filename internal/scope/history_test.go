@@ -22,7 +22,7 @@ func TestPositionInDoubtIsNotMissed(t *testing.T) {
 		c.From, c.Position = from, position
 		return scope.Step{Slots: partition.All, Changed: &c}
 	}
-	a := scope.Of([]string{"A"}, 0, "")
+	a := scope.Of([]string{"A"}, 0, "", "")
 	doubts := at(a, 9, `{"open": [{"first": 3, "last": 5}]}`)
 	for position, want := range map[int64]bool{2: true, 3: false, 5: false, 6: true, 9: true, 10: false} {
 		if got := scope.Missed([]scope.Step{doubts}, 0, "B", position); got != want {
@@ -44,7 +44,7 @@ func TestMissed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const last = 12
 		draw := func() scope.Scope {
-			return scope.Of(rapid.SliceOfNDistinct(rapid.SampledFrom(types), 0, 2, rapid.ID[string]).Draw(t, "types"), 0, "")
+			return scope.Of(rapid.SliceOfNDistinct(rapid.SampledFrom(types), 0, 2, rapid.ID[string]).Draw(t, "types"), 0, "", "")
 		}
 		type fate int // of an event
 		const (

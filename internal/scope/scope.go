@@ -21,10 +21,10 @@ type Scope struct {
 }
 
 // Of returns the scope of code that selects types, in any order.
-func Of(types []string, version int, start string) Scope {
+func Of(types []string, version int, start, projection string) Scope {
 	types = slices.Clone(types)
 	slices.Sort(types)
-	return Scope{Types: slices.Compact(types), Version: version, Start: start}
+	return Scope{Types: slices.Compact(types), Version: version, Start: start, Projection: projection}
 }
 
 // Parse parses the result of [Scope.String].
@@ -32,9 +32,7 @@ func Parse(text string) (s Scope, err error) {
 	if err = json.Unmarshal([]byte(text), &s); err != nil {
 		return s, fmt.Errorf("the scope %.80q was not written by this library: %w", text, err)
 	}
-	of := Of(s.Types, s.Version, s.Start)
-	of.Projection = s.Projection
-	return of, nil
+	return Of(s.Types, s.Version, s.Start, s.Projection), nil
 }
 
 // String returns the stored form of a scope.

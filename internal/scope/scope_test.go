@@ -12,9 +12,8 @@ import (
 
 func draw(t *rapid.T, name string) scope.Scope {
 	types := rapid.SliceOfN(rapid.SampledFrom([]string{"A", "B", "C", "Ä"}), 0, 4).Draw(t, name)
-	s := scope.Of(types, rapid.IntRange(0, 2).Draw(t, name+" version"), rapid.SampledFrom([]string{"", "head", "7"}).Draw(t, name+" start"))
-	s.Projection = rapid.SampledFrom([]string{"", "totals", "lists"}).Draw(t, name+" projection")
-	return s
+	return scope.Of(types, rapid.IntRange(0, 2).Draw(t, name+" version"), rapid.SampledFrom([]string{"", "head", "7"}).Draw(t, name+" start"),
+		rapid.SampledFrom([]string{"", "totals", "lists"}).Draw(t, name+" projection"))
 }
 
 // Compare is a total order, ignores Start, and ranks a scope above every scope that it
@@ -61,7 +60,7 @@ func TestScopeRoundTrip(t *testing.T) {
 
 func TestLacks(t *testing.T) {
 	t.Parallel()
-	of := func(types ...string) scope.Scope { return scope.Of(types, 0, "") }
+	of := func(types ...string) scope.Scope { return scope.Of(types, 0, "", "") }
 	for _, c := range []struct {
 		a, b  scope.Scope
 		types string
@@ -76,9 +75,9 @@ func TestLacks(t *testing.T) {
 func TestWords(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]scope.Scope{
-		"all types":                scope.Of(nil, 0, ""),
-		"A, B (version 3)":         scope.Of([]string{"B", "A"}, 3, ""),
-		"A, B, C, D, E and 2 more": scope.Of([]string{"A", "B", "C", "D", "E", "F", "G"}, 0, ""),
+		"all types":                scope.Of(nil, 0, "", ""),
+		"A, B (version 3)":         scope.Of([]string{"B", "A"}, 3, "", ""),
+		"A, B, C, D, E and 2 more": scope.Of([]string{"A", "B", "C", "D", "E", "F", "G"}, 0, "", ""),
 	} {
 		if got := s.Words(); got != want {
 			t.Errorf("%q, want %q", got, want)

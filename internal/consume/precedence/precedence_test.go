@@ -14,7 +14,7 @@ import (
 // Of the workers with precedence, a living one with the greatest scope counts.
 func TestLivingBuildWithGreatestScopeIsFirst(t *testing.T) {
 	of := func(version int, lives bool) ahead {
-		return ahead{progress.Selecting{Worker: uuid.New(), Scope: scope.Of(nil, version, "")}, lives}
+		return ahead{progress.Selecting{Worker: uuid.New(), Scope: scope.Of(nil, version, "", "")}, lives}
 	}
 	for name, c := range map[string]struct {
 		all  []ahead

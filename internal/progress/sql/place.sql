@@ -11,6 +11,7 @@ WITH place AS MATERIALIZED (
 INSERT INTO {checkpoints} (consumer_name, last_position, scope, scope_since, effects)
 SELECT $1::text, $2::bigint, $4::jsonb, $2::bigint, CASE WHEN EXISTS ({other_version $4::jsonb}
 ) OR EXISTS (
-	SELECT FROM {checkpoints} WHERE split_part(consumer_name, '#', 1) IN (SELECT jsonb_array_elements_text($6::jsonb)) AND split_at IS NULL AND NOT effects @> '[{"after": 9223372036854775807}]'
+	SELECT FROM {checkpoints} WHERE split_part(consumer_name, '#', 1) IN (SELECT jsonb_array_elements_text($6::jsonb)) AND split_at IS NULL
+	AND last_position < 9223372036854775807 AND NOT effects @> '[{"after": 9223372036854775807}]'
 ) THEN $5::jsonb ELSE '[]' END FROM place
 ON CONFLICT (consumer_name) DO NOTHING
