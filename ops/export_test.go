@@ -70,6 +70,11 @@ func (o *Operator) DiscardManySQL() string { return o.sql.discardMany }
 // UntilReady is untilReady, without a limit of its own.
 func UntilReady(ctx context.Context, try func() error) error { return untilReady(ctx, 0, try) }
 
+// Hold repeats a try within the hold of a shadow, which is the longer the more holds were before.
+func Hold(ctx context.Context, before int, try func() error) error {
+	return untilReady(ctx, holdOf(before), try)
+}
+
 // NotYet is the error of a try that may succeed a moment later.
 func NotYet(err error) error { return &notYet{err: err} }
 

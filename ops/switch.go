@@ -106,9 +106,10 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 	} else if from == to {
 		invalid = errtext.Join(invalid, fmt.Errorf("%w: both consumers are %s", ErrInvalid, errtext.Value(to)))
 	}
-	limit := switchHold
+	tries := 0
 	return untilReady(ctx, 0, func() error {
-		defer func() { limit = min(2*limit, maxSwitchHold) }() // under overload, the shadow moves between two holds
+		limit := holdOf(tries)
+		tries++
 		return o.change(ctx, v, invalid, func(tx *sql.Tx) (id int64, err error) {
 			s := switching{consumerTx: o.in(tx)}
 			if err := s.hold(ctx, from, to, limit); err != nil {
@@ -128,6 +129,12 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 			return id, nil
 		})
 	})
+}
+
+// holdOf returns how long a try may hold the shadow. Under overload, the shadow moves between two holds
+// by more than the other consumer catches up in a short one.
+func holdOf(tries int) time.Duration {
+	return min(switchHold<<min(tries, 10), maxSwitchHold)
 }
 
 // untilReady repeats a try while it returns a *notYet, until ctx ends or for limit; 0: no limit. Within
@@ -161,8 +168,8 @@ const (
 	lockPause  = time.Second     // in which both consumers and readers go on
 	switchHold = 3 * time.Second // doubled from try to try, up to maxSwitchHold
 
-	maxSwitchHold = 12 * time.Second // well below the default BatchTimeout, which the shadow waits for
-	switchLock    = "1s"             // lock_timeout of within, during which both consumers wait
+	maxSwitchHold = 12 * time.Second
+	switchLock    = "1s" // lock_timeout of within, during which both consumers wait
 )
 
 type switchDetail struct {
@@ -405,6 +412,6 @@ func (s *switching) call(ctx context.Context, within func(ctx context.Context, t
 }
 
 var (
-	errNoShadow    = &refusal{ErrUnchanged, "it is no shadow: it has its effects already, as after a Switch; the exchanged names switch back; a new consumer becomes a shadow by Shadow, before its code is deployed"}
+	errNoShadow    = &refusal{ErrUnchanged, "it is no shadow, it has the effects already: exchange the names to switch back; a new consumer becomes a shadow by Shadow, before its code is deployed"}
 	errSwitchEnded = errors.New("within ended the transaction, which belongs to Switch: the state may be a mixture; remove the Commit, Rollback or equivalent SQL from it, and read both consumers")
 )

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -210,6 +212,30 @@ func TestUntilReady(t *testing.T) {
 			t.Errorf("after %v in try %d: %v, want %v", c.later, tries, err, c.want)
 		}
 		cancel()
+	}
+}
+
+// A hold of the shadow is longer than the one before, and the other consumer is locked ever more
+// rarely within it. Otherwise a switch under overload never ends.
+func TestHoldsGrow(t *testing.T) {
+	for before, want := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second, 12 * time.Second, 99: 12 * time.Second} {
+		if want == 0 {
+			continue
+		}
+		synctest.Test(t, func(t *testing.T) {
+			began, waits, tries := time.Now(), ops.NotYet(errors.New("it waits")), []time.Duration(nil)
+			err := ops.Hold(t.Context(), before, func() error {
+				tries = append(tries, time.Since(began))
+				return waits
+			})
+			n := len(tries)
+			if took := time.Since(began); err != waits || took < want || took > want*3/2 {
+				t.Errorf("hold %d took %v, %v; want %v", before, took, err, want)
+			}
+			if first, last := tries[1]-tries[0], tries[n-1]-tries[n-2]; first > 100*time.Millisecond || last < want/10 {
+				t.Errorf("hold %d: tries at %v", before, tries)
+			}
+		})
 	}
 }
 
