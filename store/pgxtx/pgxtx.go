@@ -54,8 +54,8 @@ func Do(tx pgx.Tx, f func(tx *Tx) error) (err error) {
 
 // DB returns a *sql.DB over pool, for what takes one: workers, clients, operators and migrations. It
 // uses all connections of pool but one, which is left to the application. Several workers may share
-// the *sql.DB; package worker says how many connections a worker needs. The default MaxConns of
-// pgxpool, at least 4, is too small for most: set pool_max_conns. Close it when nobody uses
+// the *sql.DB; package worker says how many connections a worker needs. A worker refuses a
+// pool of the default MaxConns 4, which pgxpool has on a machine of up to four CPUs. Close it when nobody uses
 // it any more; that leaves pool open.
 func DB(pool *pgxpool.Pool) *sql.DB {
 	if pool == nil {
