@@ -126,8 +126,8 @@ func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 }
 
 // Leave releases this worker's units and removes its row, so that the other workers need not
-// wait for a timeout. The table of stopped workers records failed: whether the worker failed.
-// Call Leave after Run has returned, or instead of Run. Leave may be repeated.
+// wait for a timeout. The table of stopped workers records whether the worker failed. Call Leave
+// after Run, or instead of it. It may be repeated. It tries until ctx ends while statements time out.
 func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	if c.registered != nil {
 		c.registered.Unlock()
@@ -145,9 +145,13 @@ func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	c.setAssigned(nil)
 	var err error
 	// Each idle connection of the pool may be dead or lead to a standby.
-	for tries := c.cfg.DB.Stats().Idle + 1; tries > 0 && ctx.Err() == nil; tries-- {
+	for tries := c.cfg.DB.Stats().Idle; ctx.Err() == nil; tries-- {
+		began := time.Now()
 		if err = c.deregister(ctx, failed); err == nil {
 			return nil
+		}
+		if tries <= 0 && time.Since(began) < c.alive.TimeLimit() {
+			break
 		}
 	}
 	return errtext.Join(err, ctx.Err())

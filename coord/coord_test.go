@@ -339,3 +339,38 @@ func TestRegisterFails(t *testing.T) {
 		})
 	}
 }
+
+// A server that does not answer in time is asked again, more often than the pool has connections.
+func TestLeaveOfASlowServer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	insertToken(t, d.DB)
+	w := New(quick(config(d.DB, six...)))
+	if err := w.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec(`SELECT FROM worker_nodes FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error, 1)
+	go func() { left <- w.Leave(t.Context(), false) }()
+	tries := make(map[int]bool)
+	await(t, "more tries than connections", func() bool {
+		tries[scan[int](t, d.DB, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)] = true
+		return len(tries) > 4 // one of them is the moment between two
+	})
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+	if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`); n != 0 {
+		t.Errorf("%d workers are listed", n)
+	}
+}
