@@ -20,7 +20,7 @@ import (
 const changePath = "change"
 
 // changes are all kinds of changes that a form may ask for.
-var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRename, ops.KindShadow, ops.KindSwitch, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
+var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRename, ops.KindBegin, ops.KindShadow, ops.KindSwitch, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
 
 // change is a change that a form requests.
 type change struct {
@@ -52,8 +52,8 @@ const (
 
 // changeOf reads a form.
 func changeOf(r *http.Request) (a change, err error) {
-	if err := r.ParseForm(); err != nil {
-		return a, &refusal{http.StatusBadRequest, "The form cannot be read, or is too long."}
+	if err := unread(r.ParseForm()); err != nil {
+		return a, err
 	}
 	q := query{r.PostForm, &err}
 	a = change{On: q.Get("on"), Name: q.Get("name"), Kind: ops.Kind(q.Get("kind")), Position: q.int("position"), Type: q.Get("aggregate_type"), ID: q.Get("aggregate_id"), To: q.Get("to"), From: q.Get("from"), All: q.Get("all") == "1",
@@ -81,7 +81,7 @@ func changeOf(r *http.Request) (a change, err error) {
 		err = &refusal{http.StatusBadRequest, "Give a reason: it is recorded with the change."}
 	case a.still() && q.Get("revision") == "":
 		err = &refusal{http.StatusBadRequest, "The form lacks the revision that it was drawn from: load its page again."}
-	case slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset}, a.Kind) && q.Get("position") == "":
+	case slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset, ops.KindBegin}, a.Kind) && q.Get("position") == "":
 		err = &refusal{http.StatusBadRequest, "Give a position."}
 	case a.namesAnother() && a.To == "":
 		err = &refusal{http.StatusBadRequest, "Give the name of the other consumer."}
@@ -89,6 +89,14 @@ func changeOf(r *http.Request) (a change, err error) {
 		err = &refusal{http.StatusBadRequest, "Give a number of partitions, or 0 for what the code demands."}
 	}
 	return a, err
+}
+
+// unread refuses a form that cannot be parsed.
+func unread(err error) error {
+	if err != nil {
+		return &refusal{http.StatusBadRequest, "The form cannot be read, or is too long."}
+	}
+	return nil
 }
 
 // Title names the change for people.
@@ -111,6 +119,8 @@ func (a change) Title() string {
 		return fmt.Sprintf("%s %s %s to %s", a.Kind, a.Type, a.ID, name)
 	case a.Kind == ops.KindRename:
 		return fmt.Sprintf("%s %s to %s", a.Kind, name, a.To)
+	case a.Kind == ops.KindBegin:
+		return fmt.Sprintf("%s %s after position %s", a.Kind, name, thousands(a.Position))
 	case a.Kind == ops.KindShadow:
 		return fmt.Sprintf("begin %s as a %s beside %s", a.To, a.Kind, name)
 	case a.Kind == ops.KindSwitch:

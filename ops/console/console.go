@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -21,16 +22,21 @@ type Options struct {
 	// Environment names the deployment, such as "production". Every page shows it after the name of
 	// the database. Default empty: pages show the name of the database alone.
 	Environment string
+	// Comparisons are queries of what two consumers have made, such as two versions of a projection.
+	// The page of either consumer leads to the comparison, for senders who may see payloads. Default
+	// nil: none.
+	Comparisons []ops.Comparison
 	// Names are the names of the tables of the workers, the event store and jobs.
 	Names store.Names
 }
 
 const (
-	nameLimit   = time.Second      // the bound of the read of the database's name; without an answer, pages show no name
-	changeLimit = 15 * time.Second // the bound of a change, which also waits for a batch in flight
-	switchLimit = 5 * time.Second  // the bound of a switch, which holds the shadow for most of it
-	maxBody     = 64 << 10         // bytes of a form
-	perPage     = 50
+	nameLimit    = time.Second      // the bound of the read of the database's name; without an answer, pages show no name
+	changeLimit  = 15 * time.Second // the bound of a change, which also waits for a batch in flight
+	switchLimit  = 5 * time.Second  // the bound of a switch, which holds the shadow for most of it
+	compareLimit = 10 * time.Second // the bound of a comparison, which waits until both consumers have handled the same events
+	maxBody      = 64 << 10         // bytes of a form
+	perPage      = 50
 )
 
 // Console is a handler. Any number of goroutines may use it.

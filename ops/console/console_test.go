@@ -37,7 +37,7 @@ func furnished(t testing.TB, o console.Options) (s *site, pages []string) {
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 's', clock_timestamp())`)
 	open, failed := s.enqueue(t, jobs.StateAvailable), s.enqueue(t, jobs.StateFailed)
 	return s, []string{"", "consumer?name=totals_v1", "consumer?name=mail_v1", "consumer?name=split_v1", "letters", "letters?consumer=totals_v1", "letter?consumer=totals_v1&position=1", "operations", "operations?consumer=totals_v1",
-		"workers", "blocked", "blocked?queries=1", "gaps", "gaps?consumer=mail_v1", "event", "event?position=1", "queues", "jobworkers", "jobs", "jobs?state=failed", fmt.Sprint("job?id=", open), fmt.Sprint("job?id=", failed), "schedules", "flows"}
+		"workers", "blocked", "blocked?queries=1", "gaps", "gaps?consumer=mail_v1", "event", "event?position=1", "plan", "queues", "jobworkers", "jobs", "jobs?state=failed", fmt.Sprint("job?id=", open), fmt.Sprint("job?id=", failed), "schedules", "flows"}
 }
 
 // Each page is there below any path, as HTML and as JSON, and needs nothing that the policy

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -217,8 +216,8 @@ func without(field string, detail json.RawMessage) json.RawMessage {
 }
 
 // moves names the fields of a record that move without an operator's change: the last position of a
-// replay, the settled position of a reset, and where both consumers of a switch are.
-var moves = map[ops.Kind][]string{ops.KindReplay: {"to"}, ops.KindReset: {"settled"}, ops.KindSwitch: {"from_position", "to_position"}}
+// replay, the settled position of a reset or a begin, and where both consumers of a switch are.
+var moves = map[ops.Kind][]string{ops.KindReplay: {"to"}, ops.KindReset: {"settled"}, ops.KindBegin: {"settled"}, ops.KindSwitch: {"from_position", "to_position"}}
 
 // digest identifies the record of a change.
 func digest(all []record) string {
@@ -256,10 +255,12 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) erro
 		return o.Replay(ctx, a.Name, a.Type, a.ID, by)
 	case ops.KindRename:
 		return o.Rename(ctx, a.Name, a.To, by)
+	case ops.KindBegin:
+		return o.Begin(ctx, a.Name, a.Position, by)
 	case ops.KindShadow:
 		return o.Shadow(ctx, a.To, by)
 	case ops.KindSwitch:
-		return a.switchTo(ctx, o, by)
+		return within(ctx, switchLimit, "Nothing was changed. ", func(ctx context.Context) error { return o.Switch(ctx, a.To, a.Name, by, nil) })
 	case ops.KindRetire:
 		return o.Retire(ctx, a.Name, by)
 	case ops.KindPartition:
@@ -268,18 +269,6 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) erro
 		return a.onLetters(ctx, o, by)
 	}
 	return a.unknown()
-}
-
-// switchTo gives the consumer the effects of the other. If the time is over before the other has
-// handled what it must, the error of Switch says that, and not that the time is over.
-func (a change) switchTo(ctx context.Context, o *ops.Operator, by ops.By) error {
-	ctx, cancel := context.WithTimeout(ctx, switchLimit)
-	defer cancel()
-	err := o.Switch(ctx, a.To, a.Name, by, nil)
-	if ctx.Err() != nil && err != nil && !isAny(err, ctx.Err()) && pgdriver.SQLState(err) == "" && !errors.As(err, new(*ops.UnknownOutcomeError)) {
-		return &refusal{http.StatusConflict, "Nothing was changed. " + err.Error()}
-	}
-	return err
 }
 
 // onLetters retries or discards one dead letter, or those of the filter.

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/internal/demand"
+	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )
@@ -30,6 +31,7 @@ type consumerPage struct {
 	Next         []ops.Next
 	Open         []ops.Gap
 	Operations   []ops.Operation
+	Comparisons  []ops.Comparison `json:"-"` // that are of it
 }
 
 func (p consumerPage) heading() string { return "Consumer " + p.Consumer.Name }
@@ -42,6 +44,14 @@ func (p consumerPage) Revision(name string) int64 {
 		}
 	}
 	return p.Consumer.Revision
+}
+
+// Selects describes the events that its code selects; empty: the database does not know.
+func (p consumerPage) Selects() string {
+	if p.Consumer.Scope == nil {
+		return ""
+	}
+	return scope.Of(p.Consumer.Scope.Types, p.Consumer.Scope.Version, p.Consumer.Scope.Start, p.Consumer.Scope.Projection).Words()
 }
 
 // AnyPaused reports whether there is something to resume.
@@ -78,6 +88,11 @@ func (r *eventReads) consumer(ctx context.Context, q query, _ Grant) (any, error
 	}
 	if p.Open, err = r.consumers.Gaps(ctx, name, ops.GapFilter{OnlyOpen: true}, perPage); err != nil {
 		return nil, err
+	}
+	for _, c := range r.comparisons {
+		if c.Old == name || c.New == name {
+			p.Comparisons = append(p.Comparisons, c)
+		}
 	}
 	p.Operations, err = r.consumers.Operations(ctx, ops.OperationFilter{Consumer: name}, 10)
 	return p, err

@@ -21,11 +21,12 @@ type reads struct {
 
 // eventReads reads what the pages of the log and its consumers show.
 type eventReads struct {
-	db        *sql.DB
-	names     store.Names
-	payload   func(context.Context, store.PersistedEvent) (string, error) // as in Options
-	consumers *ops.Operator
-	history   history
+	db          *sql.DB
+	names       store.Names
+	payload     func(context.Context, store.PersistedEvent) (string, error) // as in Options
+	consumers   *ops.Operator
+	history     history
+	comparisons []ops.Comparison
 }
 
 // jobReads reads what the pages of jobs show.

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"net/http"
@@ -17,7 +16,7 @@ import (
 // New makes a Console. It does not touch the database. If db is nil or a name of
 // Options.Names is not valid, every page says so.
 func New(db *sql.DB, o Options) *Console {
-	c := &Console{o: o, reads: reads{eventReads: eventReads{db: db, names: o.Names, payload: o.Payload}}}
+	c := &Console{o: o, reads: reads{eventReads: eventReads{db: db, names: o.Names, payload: o.Payload, comparisons: o.Comparisons}}}
 	if c.reads.consumers, c.broken = ops.New(db, ops.WithNames(o.Names)); c.broken == nil {
 		c.reads.jobs, c.broken = ops.NewJobs(db, ops.WithNames(o.Names))
 	}
@@ -66,8 +65,11 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 	if c.o.Access != nil {
 		grant = c.o.Access(r)
 	}
-	method := cmp.Or(map[string]string{changePath: http.MethodPost}[name], http.MethodGet)
 	v, known := views[name]
+	method := http.MethodGet
+	if name == changePath || v.posts && r.Method == http.MethodPost {
+		method = http.MethodPost
+	}
 	switch {
 	case grant.Level <= None:
 		c.fail(w, r, grant, &refusal{http.StatusForbidden, "You have no access to this console. Log in to the application, or ask who runs it."})
@@ -109,6 +111,11 @@ func (c *Console) view(w http.ResponseWriter, r *http.Request, g Grant, name str
 	defer cancel()
 	var invalid error
 	q := query{r.URL.Query(), &invalid}
+	if r.Method == http.MethodPost {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		invalid = unread(r.ParseForm())
+		q.Values = r.PostForm
+	}
 	data, err := v.read(&c.reads, ctx, q, g)
 	if invalid != nil {
 		err = invalid

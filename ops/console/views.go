@@ -10,6 +10,7 @@ import (
 type view struct {
 	title, file string
 	under       string // the entry of the navigation that the page belongs to; empty: the page has an entry of its own
+	posts       bool   // the form of the page is sent to it, since an address would be too long
 	read        func(r *reads, ctx context.Context, q query, g Grant) (any, error)
 	part        func(s *snapshot, q url.Values) (any, error) // the data of its live updates; nil: it has none
 }
@@ -24,6 +25,8 @@ var views = map[string]view{
 	"workers":    {title: "Workers", file: "workers", read: (*reads).workers, part: workersOf},
 	"blocked":    {title: "Blocked", file: "blocked", read: (*reads).blocked, part: blockedOf},
 	"gaps":       {title: "Gaps", file: "gaps", read: (*reads).gaps},
+	"plan":       {title: "Plan", file: "plan", read: (*reads).plan, posts: true},
+	"compare":    {title: "Compare", file: "compare", under: "./", read: (*reads).compare},
 	"event":      {title: "Event", file: "event", read: (*reads).event},
 	"jobworkers": {title: "Job workers", file: "jobworkers", read: (*reads).jobWorkers},
 	"queues":     {title: "Queues", file: "queues", read: (*reads).queues},
@@ -42,7 +45,7 @@ type tab struct {
 
 // Tabs are the navigation.
 func (p *page) Tabs() (all []tab) {
-	for _, name := range []string{"", "letters", "workers", "blocked", "gaps", "event", "operations", "queues", "jobs", "jobworkers", "schedules", "flows"} {
+	for _, name := range []string{"", "letters", "workers", "blocked", "gaps", "event", "plan", "operations", "queues", "jobs", "jobworkers", "schedules", "flows"} {
 		t := tab{Address: cmp.Or(name, "./"), Text: views[name].title}
 		if v, ok := views[p.Page]; ok && p.Page == name {
 			t.Current = "page"

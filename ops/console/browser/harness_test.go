@@ -112,7 +112,7 @@ func (s *site) furnish(t testing.TB, text string) (pages []string) {
 	}
 	s.Exec(t, `UPDATE jobs_flow_steps SET state = 'failed', error = 'no such card' || $1::text, finished_at = now() WHERE name = 'charge'`, text)
 	return []string{"", "consumer?name=totals_v1", "consumer?name=stopped_v1", "letters", "letters?consumer=totals_v1", "letter?consumer=totals_v1&position=1", "workers", "blocked", "gaps?consumer=mail_v1",
-		"event?position=1", "operations", "queues", "jobworkers", "jobs", fmt.Sprint("job?id=", s.count(t, `SELECT min(id) FROM jobs`)), "schedules", "flows", fmt.Sprint("flow?id=", run.Run), "nowhere"}
+		"event?position=1", "plan", "operations", "queues", "jobworkers", "jobs", fmt.Sprint("job?id=", s.count(t, `SELECT min(id) FROM jobs`)), "schedules", "flows", fmt.Sprint("flow?id=", run.Run), "nowhere"}
 }
 
 // tab is a tab of a browser. It keeps what the browser complains of.
