@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/observe"
@@ -164,7 +163,7 @@ func (p *placer) place(ctx context.Context, u *unit, after int64, token string) 
 		}
 	}
 	return p.bounded(ctx, p.limits.quick, func(ctx context.Context) error {
-		return pgdriver.Repeated(func() error { return p.checkpoints.Place(ctx, p.db, u.name, after, token, u.scope, versions) })
+		return p.checkpoints.Place(ctx, p.db, u.name, after, token, u.scope, versions)
 	})
 }
 

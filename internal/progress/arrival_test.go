@@ -1,10 +1,13 @@
 package progress_test
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/delivered"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	"github.com/pgfrontier/worker/internal/scope"
@@ -105,12 +108,49 @@ func TestPlaceOfAVersion(t *testing.T) {
 		name, projection string
 		versions         []string
 	}{{"v1", "p", nil}, {"v2", "p", nil}, {"v3", "p", []string{"v2"}}, {"q1", "q", []string{"q2"}}, {"d", "", nil}, {"e", "", nil}, {"d2", "r", []string{"d"}}, {"s1", "s", []string{"renamed"}}} {
-		if err := g.Place(t.Context(), g.DB, c.name, 0, "", scope.Of(nil, 0, "", c.projection), c.versions); err != nil {
+		if err := g.Place(t.Context(), pgdriver.NewPool(g.DB), c.name, 0, "", scope.Of(nil, 0, "", c.projection), c.versions); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var shadows string
 	if err := g.DB.QueryRow(`SELECT string_agg(consumer_name, ' ' ORDER BY consumer_name) FROM consumer_checkpoints WHERE effects = $1::jsonb`, delivered.Shadow().String()).Scan(&shadows); err != nil || shadows != "d2 v2 v3" {
 		t.Errorf("the shadows are %s, %v", shadows, err)
+	}
+}
+
+// Versions of a projection that begin at the same time see each other: one has the effects. So it is
+// if an operator has let them begin.
+func TestVersionsBeginAtOnce(t *testing.T) {
+	t.Parallel()
+	g := progresstest.New(t)
+	const versions = 8
+	g.DB.SetMaxOpenConns(versions)
+	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, effects) SELECT 'begun' || p || 'v' || v, 0, $1::jsonb FROM generate_series(0, 19) AS p, generate_series(0, 7) AS v`, delivered.Begun().String())
+	for p := range 20 {
+		for _, kind := range []string{"new", "begun"} {
+			projection := fmt.Sprint(kind, p)
+			of := scope.Of(nil, 0, "", projection)
+			var all sync.WaitGroup
+			for v := range versions {
+				name := fmt.Sprint(projection, "v", v)
+				all.Go(func() {
+					var err error
+					if kind == "new" {
+						err = g.Place(t.Context(), pgdriver.NewPool(g.DB), name, 0, "", of, nil)
+					} else {
+						_, _, err = g.Rescope(t.Context(), g.DB, progress.Recorded{Unit: name}, of, "", "r")
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+		}
+	}
+	rows, err := pgdriver.QueryAll(t.Context(), g.DB, pgdriver.Columns(func(s *string) []any { return []any{s} }), `SELECT scope->>'projection' || ': ' || count(*)
+		FROM consumer_checkpoints GROUP BY scope->>'projection' HAVING count(*) FILTER (WHERE effects <> $1::jsonb) <> 1`, delivered.Shadow().String())
+	if err != nil || len(rows) > 0 {
+		t.Errorf("projections without exactly one version with the effects: %q, %v", rows, err)
 	}
 }

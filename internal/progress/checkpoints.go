@@ -102,7 +102,8 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		rescale:       newRescaleSQL(with, t),
 		deadLetters:   newDeadLetters(with, t),
 		scopes: scopes{worker, r("scopes"),
-			`SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`, r("rescope"), r("selecting")},
+			`SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`,
+			`SELECT pg_advisory_xact_lock(hashtextextended($1::text, hashtext(` + ident.Literal(t.Checkpoints.SQL()) + `)))`, r("rescope"), r("selecting")},
 		arrivals: arrivals{r("arrived"), `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers) OR jsonb_path_exists(partitions, '$.*.scope.projection ? (@ == $name)', jsonb_build_object('name', $1::text)))`},
 		holders:  holders{worker, r("holder_prepared"), findBatch(t), endBatch(t)},
 		repairs:  newRepairs(worker, with),
@@ -188,12 +189,33 @@ func (c Checkpoints) Incarnation(ctx context.Context, q store.Querier) (token st
 // Place inserts the first checkpoint of a consumer that has never run. If token is not empty,
 // Place does so only in that incarnation of the server. The consumer is a shadow if another version
 // of its projection has the effects. versions are the other versions in the worker's code.
-func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string, s scope.Scope, versions []string) error {
+func (c Checkpoints) Place(ctx context.Context, db pgdriver.Pool, unit string, after int64, token string, s scope.Scope, versions []string) error {
 	names, err := json.Marshal(append([]string{}, versions...))
 	if err != nil {
 		return err
 	}
-	if _, err := q.ExecContext(ctx, c.place, unit, after, token, s.String(), delivered.Shadow().String(), string(names)); err != nil {
+	insert := func(q store.Querier) error {
+		_, err := q.ExecContext(ctx, c.place, unit, after, token, s.String(), delivered.Shadow().String(), string(names))
+		return err
+	}
+	err = pgdriver.Repeated(func() error {
+		if s.Projection == "" {
+			return insert(db)
+		}
+		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // a no-op after Commit
+		if err := c.takeTurn(ctx, tx, s.Projection); err != nil {
+			return err
+		}
+		if err := insert(tx); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+	if err != nil {
 		return fmt.Errorf("worker: place the first checkpoint of consumer %q: %w", unit, err)
 	}
 	return nil

@@ -37,8 +37,8 @@ func recorded(unit, stored string) (r Recorded, err error) {
 
 // scopes are the statements on the scopes of consumers.
 type scopes struct {
-	worker                        uuid.UUID
-	read, lock, record, selecting string
+	worker                              uuid.UUID
+	read, lock, turn, record, selecting string
 }
 
 // Scopes reads the scopes in the rows of consumers and of their parts.
@@ -86,6 +86,9 @@ func (s scopes) Rescope(ctx context.Context, db beginner, r Recorded, to scope.S
 		if _, err := tx.ExecContext(ctx, s.lock, r.Unit); err != nil {
 			return err
 		}
+		if err := s.takeTurn(ctx, tx, to.Projection); err != nil {
+			return err
+		}
 		if err := tx.QueryRowContext(ctx, s.record, r.Unit, r.Stored, to.String(), By(s.worker), reason, token, delivered.Shadow().String(), delivered.Begun().String()).Scan(&d.Position); err != nil {
 			return err
 		}
@@ -98,6 +101,15 @@ func (s scopes) Rescope(ctx context.Context, db beginner, r Recorded, to scope.S
 		return d, false, fmt.Errorf("worker: record the scope of consumer %q: %w", r.Unit, err)
 	}
 	return d, true, nil
+}
+
+// takeTurn waits for the transactions that place or rescope another version of a projection. Without
+// it, two versions that begin at the same time would not see each other, and both have the effects.
+func (s scopes) takeTurn(ctx context.Context, tx *sql.Tx, projection string) (err error) {
+	if projection != "" {
+		_, err = tx.ExecContext(ctx, s.turn, projection)
+	}
+	return err
 }
 
 // Selecting is another worker and the scope of its code for a consumer.
