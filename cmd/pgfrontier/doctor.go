@@ -95,6 +95,7 @@ var (
 		{"complaints", (*patient).complaints, false},
 		{"owners", (*patient).owners, false},
 		{"partitions", (*patient).partitions, false},
+		{"versions", (*patient).versions, false},
 		{"late", (*patient).lateOnes, false},
 		{"errors", (*patient).failures, false},
 		{"paused", (*patient).pausedOnes, false},

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -189,6 +190,26 @@ func (p *patient) owners(context.Context) (finding, error) {
 		return warn("let the transactions end that hold them back, see pgfrontier blocked", "they wait to begin at the head: %s", list(beginning)), nil
 	}
 	return ok("each consumer is run"), nil
+}
+
+// versions finds projections of which several versions have the effects.
+func (p *patient) versions(context.Context) (finding, error) {
+	of := map[string][]string{}
+	for _, c := range p.consumers {
+		if c.Scope != nil && c.Scope.Projection != "" && !c.Shadow && c.RenamedTo == "" {
+			of[c.Scope.Projection] = append(of[c.Scope.Projection], c.Name)
+		}
+	}
+	var twice []string
+	for _, projection := range slices.Sorted(maps.Keys(of)) {
+		if all := of[projection]; len(all) > 1 {
+			twice = append(twice, projection+": "+strings.Join(all, " and "))
+		}
+	}
+	if len(twice) > 0 {
+		return fail("remove the code of all versions but the one that readers use, retire them, then deploy the next one, which begins as a shadow", "several versions of a projection have effects: %s", list(twice)), nil
+	}
+	return ok("%d projections, each with the effects of one version", len(of)), nil
 }
 
 // partitions finds consumers whose number of partitions the workers do not agree on.
