@@ -148,7 +148,7 @@ func (n *node) handleLists(h *jobs.Handlers, opts []jobs.HandlerOption) {
 	flow.HandleTx(h, lists, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[listTask]) (items []plainTask, err error) {
 		err = n.run(ctx, j.Header, j.Args.task, func() error {
 			items = j.Args.Items
-			return n.effect(ctx, tx, j.Header, j.Args.task)
+			return n.handled(ctx, tx, j.Header, j.Args.task)
 		})
 		return items, err
 	}, opts...)

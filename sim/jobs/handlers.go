@@ -8,12 +8,15 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
+	"github.com/pgfrontier/worker/store/pgxtx"
 )
 
 // task is what all jobs have for arguments: a token that no two share, and what
@@ -75,7 +78,7 @@ func (n *node) handlers() *jobs.Handlers {
 		return n.run(ctx, j.Header, j.Args.task, func() error { return j.SetResult(j.Args.Token) })
 	}, opts...)
 	jobs.RegisterTx(h, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[txTask]) error {
-		return n.run(ctx, j.Header, j.Args.task, func() error { return errors.Join(n.effect(ctx, tx, j.Header, j.Args.task), j.SetResult(j.Args.Token)) })
+		return n.run(ctx, j.Header, j.Args.task, func() error { return errors.Join(n.handled(ctx, tx, j.Header, j.Args.task), j.SetResult(j.Args.Token)) })
 	}, opts...)
 	jobs.Register(h, n.complete, opts...)
 	jobs.RegisterBatch(h, func(ctx context.Context, all []*jobs.Job[batchTask]) error {
@@ -83,16 +86,30 @@ func (n *node) handlers() *jobs.Handlers {
 	}, many...)
 	jobs.RegisterBatchTx(h, func(ctx context.Context, tx *sql.Tx, all []*jobs.Job[batchTxTask]) error {
 		return runBatch(ctx, n, all, func(a batchTxTask) task { return a.task },
-			func(j *jobs.Job[batchTxTask]) error { return n.effect(ctx, tx, j.Header, j.Args.task) })
+			func(j *jobs.Job[batchTxTask]) error { return n.handled(ctx, tx, j.Header, j.Args.task) })
 	}, many...)
 	n.handleLists(h, opts)
 	return h
 }
 
+const effectInsert = `INSERT INTO sim_effects (job, attempt, worker, token) VALUES ($1::bigint, $2::int, $3::uuid, $4::text)`
+
 // effect writes that the job has run, in the transaction that completes it.
 func (n *node) effect(ctx context.Context, tx *sql.Tx, h jobs.Header, t task) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO sim_effects (job, attempt, worker, token) VALUES ($1::bigint, $2::int, $3::uuid, $4::text)`, h.ID, h.Attempt, n.id(), t.Token)
+	_, err := tx.ExecContext(ctx, effectInsert, h.ID, h.Attempt, n.id(), t.Token)
 	return err
+}
+
+// handled is effect in the transaction of a handler. With a driver that the library knows, pgx
+// writes for every other job.
+func (n *node) handled(ctx context.Context, tx *sql.Tx, h jobs.Header, t task) error {
+	if n.Plain || h.ID%2 == 0 {
+		return n.effect(ctx, tx, h, t)
+	}
+	return pgxtx.In(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, effectInsert, h.ID, h.Attempt, n.id(), t.Token)
+		return err
+	})
 }
 
 // begin records that a handler has a job in flight.
