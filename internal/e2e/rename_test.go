@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -81,6 +82,9 @@ func TestRenamedConsumerContinues(t *testing.T) {
 			}
 			if err := o.Rename(t.Context(), "old", "new", byAnn); err != nil {
 				t.Fatal(err)
+			}
+			if err := worker.NewWaiter(db).WaitFor(t.Context(), "old", 1); !errors.Is(err, worker.ErrNoConsumer) || !strings.Contains(err.Error(), "renamed to new") {
+				t.Errorf("who waits for the old name is told %v", err)
 			}
 			for _, table := range []string{"consumer_dead_letters", "consumer_gap_skips", "consumer_assignments"} {
 				if n := one[int](t, d.DB, `SELECT count(*) FROM `+table+` WHERE consumer_name LIKE 'old%'`); n > 0 {

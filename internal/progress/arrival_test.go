@@ -81,6 +81,10 @@ func TestArrivalOfAProjection(t *testing.T) {
 	stands("r", "r")
 	place("p", "", live, 9223372036854775807)
 	stands("p", "v1")
+	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, paused_at, paused_by, paused_reason) VALUES ('gone', 9223372036854775807, now(), 'ann', 'renamed to v1: r')`)
+	if a, _, err := g.Arrived(t.Context(), g.DB, "gone", 5); err != nil || !a.Unknown || a.Handled || a.Why().Error() != "it is paused by ann: renamed to v1: r" {
+		t.Errorf("a renamed one: %+v, %v", a, err)
+	}
 	place("p", "p", shadow, 1)
 	stands("p", "v1")
 	place("v1", "p", shadow, 5)

@@ -198,6 +198,9 @@ func Check(ctx context.Context, c *progress.Checkpoints, q store.Querier, a prog
 	}
 	known, err := c.Known(ctx, q, consumer)
 	if err == nil && !known {
+		if a.Paused {
+			return fmt.Errorf("%w: %s: %w", ErrNoConsumer, errtext.Value(consumer), a.Why())
+		}
 		return fmt.Errorf("%w: %s", ErrNoConsumer, errtext.Value(consumer))
 	}
 	return err

@@ -13,12 +13,12 @@ SELECT min(named.name), min(named.other), min(u.last_position), bool_or(u.paused
 	bool_or(EXISTS (SELECT FROM {gap_skips} AS s WHERE s.consumer_name = u.consumer_name AND s.state = 'open' AND s.gap_position <= $2::bigint AND s.gap_end >= $2::bigint)),
 	bool_or(EXISTS (SELECT FROM {dead_letters} AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND NOT l.replay)),
 	bool_or(EXISTS (SELECT FROM {dead_letters} AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND l.replay)),
-	count(*) > 1, coalesce({incarnation}, '')
+	count(*) > 1, coalesce({incarnation}, ''), coalesce(max(' by ' || u.paused_by || ': ' || coalesce(u.paused_reason, '')), ''), bool_and(u.last_position = 9223372036854775807)
 FROM named, LATERAL (
-	SELECT consumer_name, last_position, paused_at FROM {checkpoints} WHERE consumer_name = named.name AND split_at IS NULL
+	SELECT consumer_name, last_position, paused_at, paused_by, paused_reason FROM {checkpoints} WHERE consumer_name = named.name AND split_at IS NULL
 	UNION ALL
-	SELECT c.consumer_name, c.last_position, c.paused_at FROM {checkpoints} AS own
+	SELECT c.consumer_name, c.last_position, c.paused_at, c.paused_by, c.paused_reason FROM {checkpoints} AS own
 	JOIN {checkpoints} AS c ON left(c.consumer_name, length(named.name) + 1) = named.name || '#'
 	WHERE own.consumer_name = named.name AND own.split_at IS NOT NULL
-) AS u WHERE u.last_position < 9223372036854775807
+) AS u
 HAVING count(*) > 0
