@@ -113,7 +113,7 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 // into use is behind unless it had caught up before the Switch.
 //
 // The error is ErrDeadLettered if the event is a dead letter of the consumer, and
-// ErrNoConsumer if the consumer does not exist. If ctx ends first, the error says how far
+// ErrNoConsumer if the consumer does not exist, or was renamed. If ctx ends first, the error says how far
 // the consumer is. If the worker ended before it could begin, WaitFor returns an error at
 // once. A process without a worker uses a [Waiter].
 //

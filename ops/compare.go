@@ -127,7 +127,7 @@ func readDifferences(ctx context.Context, tx *sql.Tx, c Comparison, found *Compa
 WITH "rows of Old" AS MATERIALIZED (`+asJSON(c.OldRows)+`), "rows of New" AS MATERIALIZED (`+asJSON(c.NewRows)+`)
 (SELECT true, row FROM (SELECT row FROM "rows of Old" EXCEPT ALL SELECT row FROM "rows of New") AS d ORDER BY row LIMIT 100)
 UNION ALL (SELECT false, row FROM (SELECT row FROM "rows of New" EXCEPT ALL SELECT row FROM "rows of Old") AS d ORDER BY row LIMIT 100)`)
-	if strings.HasPrefix(pgdriver.SQLState(err), "42") {
+	if state := pgdriver.SQLState(err); strings.HasPrefix(state, "42") && state != pgdriver.InsufficientPrivilege {
 		return fmt.Errorf("%w: OldRows or NewRows: %v", ErrInvalid, err) // %v, since a table of the library is not missing
 	}
 	if err != nil {

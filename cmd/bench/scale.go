@@ -113,7 +113,10 @@ func (g *group) newMember(ctx context.Context) (*member, error) {
 	go func() { ended <- m.Run(running) }()
 	m.stop = func() error {
 		cancel()
-		return errors.Join(<-ended, m.Leave(context.WithoutCancel(ctx), false), db.Close())
+		err := <-ended
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return errors.Join(err, m.Leave(ctx, false), db.Close())
 	}
 	return m, nil
 }

@@ -196,18 +196,30 @@ func (p *patient) owners(context.Context) (finding, error) {
 func (p *patient) versions(context.Context) (finding, error) {
 	of := map[string][]string{}
 	for _, c := range p.consumers {
-		if c.Scope != nil && c.Scope.Projection != "" && !c.Shadow && c.RenamedTo == "" {
-			of[c.Scope.Projection] = append(of[c.Scope.Projection], c.Name)
+		if c.Scope == nil || c.Scope.Projection == "" || c.RenamedTo != "" {
+			continue
 		}
+		act := of[c.Scope.Projection]
+		if !c.Shadow {
+			act = append(act, c.Name)
+		}
+		of[c.Scope.Projection] = act
 	}
-	var twice []string
+	var twice, none []string
 	for _, projection := range slices.Sorted(maps.Keys(of)) {
-		if all := of[projection]; len(all) > 1 {
+		switch all := of[projection]; len(all) {
+		case 0:
+			none = append(none, projection)
+		case 1:
+		default:
 			twice = append(twice, projection+": "+strings.Join(all, " and "))
 		}
 	}
-	if len(twice) > 0 {
-		return fail("remove the code of all versions but the one that readers use, retire them, then deploy the next one, which begins as a shadow", "several versions of a projection have effects: %s", list(twice)), nil
+	switch {
+	case len(twice) > 0:
+		return fail("deploy without the versions that readers do not use, pgfrontier retire them, then deploy the next version again: it begins as a shadow", "several versions of a projection have effects: %s", list(twice)), nil
+	case len(none) > 0:
+		return fail("deploy without the newest version, pgfrontier retire it, and pgfrontier begin it where its effects are to begin", "only shadows: events of these projections have no effects: %s", list(none)), nil
 	}
 	return ok("%d projections, each with the effects of one version", len(of)), nil
 }

@@ -173,7 +173,7 @@ func TestWaitForAProjection(t *testing.T) {
 	for _, wait := range []func(context.Context, string, int64) error{old.WaitFor, waiter.WaitFor} {
 		go func() { ended <- wait(t.Context(), "totals", 5) }()
 	}
-	awaitLook(t, old, "totals", 5, "paused at position 4 by ann: ")
+	awaitLook(t, old, "totals", 5, `paused at position 4 by "ann"`)
 	if err := o.Switch(t.Context(), "v1", "totals", byAnn, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func IsConflict(err error) bool {
 const conflicts = 5
 
 // Repeated calls f again while PostgreSQL aborts it because of a concurrent transaction. f
-// executes one statement outside of a transaction. If the default isolation is stricter than
+// executes one statement, or a whole transaction. If the default isolation is stricter than
 // read committed, a row that a concurrent transaction has written is an error. After the end of
 // that transaction, the next try sees the row.
 func Repeated(f func() error) (err error) {

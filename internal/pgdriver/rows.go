@@ -55,6 +55,24 @@ func WithoutJIT(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
+// Beginner is a pool or a connection of a pool.
+type Beginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+// InTx calls do in a transaction of its own, and commits it.
+func InTx(ctx context.Context, db Beginner, do func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	if err := do(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
 // ReadAll is [QueryAll] on its own connection, without JIT.
 func ReadAll[T any](ctx context.Context, p Pool, scan func(*sql.Rows) (T, error), query string, args ...any) (all []T, err error) {
 	conn, err := p.Conn(ctx)

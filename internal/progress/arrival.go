@@ -14,25 +14,26 @@ import (
 type Arrival struct {
 	Consumer   string // whose position it is: of a projection's versions, the one in use
 	Handled    bool
-	Unknown    bool   // the consumer has no checkpoint, or was renamed
-	Position   int64  // of the unit with the lowest position
-	Paused     bool   // some unit is paused
-	PausedBy   string // by whom and why, for a text
-	Open       bool   // a unit has passed the position while it was in doubt
-	DeadLetter bool   // the event is among the dead letters
-	Replayed   bool   // the event waits for the replay of its aggregate
-	Split      bool   // the consumer has parts
+	Unknown    bool  // the consumer has no checkpoint
+	Renamed    bool  // only the row is there that a Rename has left
+	Position   int64 // of the unit with the lowest position
+	Paused     bool  // some unit is paused
+	By         Pause // by whom, and why
+	Open       bool  // a unit has passed the position while it was in doubt
+	DeadLetter bool  // the event is among the dead letters
+	Replayed   bool  // the event waits for the replay of its aggregate
+	Split      bool  // the consumer has parts
 }
 
 // Why returns the reason why the consumer has not handled the position, as an error.
 func (a Arrival) Why() error {
 	switch {
-	case a.Unknown && a.Paused:
-		return fmt.Errorf("it is paused%s", a.PausedBy)
+	case a.Renamed:
+		return fmt.Errorf("it was renamed by %s: wait for the new name", a.By.words())
 	case a.Unknown:
 		return errors.New("it has no checkpoint, no worker has run it yet")
 	case a.Paused:
-		return fmt.Errorf("it is paused at position %d%s", a.Position, a.PausedBy)
+		return fmt.Errorf("it is paused at position %d by %s", a.Position, a.By.words())
 	case a.Replayed:
 		return errors.New("the event's aggregate is replayed")
 	case a.Open:
@@ -48,15 +49,14 @@ type arrivals struct{ arrived, known string }
 // position, and the incarnation of the server that answers.
 func (s arrivals) Arrived(ctx context.Context, q store.Querier, name string, position int64) (a Arrival, token string, err error) {
 	var other string
-	var renamed bool
-	err = q.QueryRowContext(ctx, s.arrived, name, position).Scan(&a.Consumer, &other, &a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token, &a.PausedBy, &renamed)
+	err = q.QueryRowContext(ctx, s.arrived, name, position).Scan(&a.Consumer, &other, &a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &a.Split, &token, &a.By.By, &a.By.Reason, &a.Renamed)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Arrival{Consumer: name, Unknown: true}, "", nil
 	case err != nil:
 		return a, "", fmt.Errorf("worker: read the position of consumer %s: %w", errtext.Value(name), err)
-	case renamed:
-		return Arrival{Consumer: name, Unknown: true, Paused: true, PausedBy: a.PausedBy}, "", nil
+	case a.Renamed:
+		return Arrival{Consumer: name, Unknown: true, Renamed: true, By: a.By}, "", nil
 	case other != a.Consumer:
 		return a, "", fmt.Errorf("worker: two versions of projection %s are no shadows, %s and %s, so it is unknown which one readers use: Retire the newer one, and let it begin as a shadow", errtext.Value(name), errtext.Value(a.Consumer), errtext.Value(other))
 	}

@@ -82,7 +82,7 @@ func TestArrivalOfAProjection(t *testing.T) {
 	place("p", "", live, 9223372036854775807)
 	stands("p", "v1")
 	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, paused_at, paused_by, paused_reason) VALUES ('gone', 9223372036854775807, now(), 'ann', 'renamed to v1: r')`)
-	if a, _, err := g.Arrived(t.Context(), g.DB, "gone", 5); err != nil || !a.Unknown || a.Handled || a.Why().Error() != "it is paused by ann: renamed to v1: r" {
+	if a, _, err := g.Arrived(t.Context(), g.DB, "gone", 5); err != nil || !a.Unknown || a.Handled || a.Why().Error() != `it was renamed by "ann", because "renamed to v1: r": wait for the new name` {
 		t.Errorf("a renamed one: %+v, %v", a, err)
 	}
 	place("p", "p", shadow, 1)
@@ -154,7 +154,11 @@ func TestVersionsBeginAtOnce(t *testing.T) {
 	}
 	rows, err := pgdriver.QueryAll(t.Context(), g.DB, pgdriver.Columns(func(s *string) []any { return []any{s} }), `SELECT scope->>'projection' || ': ' || count(*)
 		FROM consumer_checkpoints GROUP BY scope->>'projection' HAVING count(*) FILTER (WHERE effects <> $1::jsonb) <> 1`, delivered.Shadow().String())
-	if err != nil || len(rows) > 0 {
-		t.Errorf("projections without exactly one version with the effects: %q, %v", rows, err)
+	var begun int
+	if err == nil {
+		err = g.DB.QueryRow(`SELECT count(*) FROM consumer_checkpoints WHERE scope->>'projection' <> ''`).Scan(&begun)
+	}
+	if err != nil || len(rows) > 0 || begun != 2*20*versions {
+		t.Errorf("%d versions, and projections without exactly one version with the effects: %q, %v", begun, rows, err)
 	}
 }

@@ -103,7 +103,7 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		deadLetters:   newDeadLetters(with, t),
 		scopes: scopes{worker, r("scopes"),
 			`SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`,
-			`SELECT pg_advisory_xact_lock(hashtextextended($1::text, hashtext(` + ident.Literal(t.Checkpoints.SQL()) + `)))`, r("rescope"), r("selecting")},
+			`SELECT set_config('lock_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '10s', true), pg_advisory_xact_lock(hashtextextended($1::text, hashtext(` + ident.Literal(t.Checkpoints.SQL()) + `)))`, r("rescope"), r("selecting")},
 		arrivals: arrivals{r("arrived"), `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers) OR jsonb_path_exists(partitions, '$.*.scope.projection ? (@ == $name)', jsonb_build_object('name', $1::text)))`},
 		holders:  holders{worker, r("holder_prepared"), findBatch(t), endBatch(t)},
 		repairs:  newRepairs(worker, with),
@@ -198,23 +198,16 @@ func (c Checkpoints) Place(ctx context.Context, db pgdriver.Pool, unit string, a
 		_, err := q.ExecContext(ctx, c.place, unit, after, token, s.String(), delivered.Shadow().String(), string(names))
 		return err
 	}
-	err = pgdriver.Repeated(func() error {
-		if s.Projection == "" {
-			return insert(db)
-		}
-		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }() // a no-op after Commit
-		if err := c.takeTurn(ctx, tx, s.Projection); err != nil {
-			return err
-		}
-		if err := insert(tx); err != nil {
-			return err
-		}
-		return tx.Commit()
-	})
+	if s.Projection == "" {
+		err = pgdriver.Repeated(func() error { return insert(db) })
+	} else {
+		err = inTx(ctx, db, func(tx *sql.Tx) error {
+			if err := c.takeTurn(ctx, tx, s.Projection); err != nil {
+				return err
+			}
+			return insert(tx)
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("worker: place the first checkpoint of consumer %q: %w", unit, err)
 	}

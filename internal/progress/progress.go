@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/delivered"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/receipt"
 	"github.com/pgfrontier/worker/store"
 )
@@ -149,6 +150,14 @@ type Pause struct {
 
 // ByWorker reports whether a worker has paused the consumer, not an operator.
 func (p *Pause) ByWorker() bool { return strings.HasPrefix(p.By, "worker ") }
+
+// words describe the pause. The reason of a worker's pause is left out: it is the error of a handler.
+func (p *Pause) words() string {
+	if p.ByWorker() {
+		return errtext.Value(p.By)
+	}
+	return errtext.Value(p.By) + ", because " + errtext.Value(p.Reason)
+}
 
 // By returns the operator that a worker's own pauses and repairs record.
 func By(worker uuid.UUID) string { return "worker " + worker.String() }

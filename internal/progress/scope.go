@@ -67,32 +67,19 @@ type Rescoped struct {
 	Position int64        `json:"position"` // the last position with the scope From
 }
 
-// beginner is a pool or a connection of a pool.
-type beginner interface {
-	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
-}
-
 // Rescope records the scope to for a unit from its position on, if the row still has scope r.
 // The guard then rejects each batch that was planned before. If token is not empty, Rescope
 // writes only in that incarnation of the server. reason is shown to operators.
-func (s scopes) Rescope(ctx context.Context, db beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
+func (s scopes) Rescope(ctx context.Context, db pgdriver.Beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
 	d = Rescoped{From: r.Scope, To: to}
-	err = pgdriver.Repeated(func() error {
-		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }() // a no-op after Commit
+	err = inTx(ctx, db, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, s.lock, r.Unit); err != nil {
 			return err
 		}
-		if err := s.takeTurn(ctx, tx, to.Projection); err != nil {
+		if err := s.takeTurn(ctx, tx, to.Projection); err != nil { // after the row, which a batch may hold for long
 			return err
 		}
-		if err := tx.QueryRowContext(ctx, s.record, r.Unit, r.Stored, to.String(), By(s.worker), reason, token, delivered.Shadow().String(), delivered.Begun().String()).Scan(&d.Position); err != nil {
-			return err
-		}
-		return tx.Commit()
+		return tx.QueryRowContext(ctx, s.record, r.Unit, r.Stored, to.String(), By(s.worker), reason, token, delivered.Shadow().String(), delivered.Begun().String()).Scan(&d.Position)
 	})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -103,13 +90,18 @@ func (s scopes) Rescope(ctx context.Context, db beginner, r Recorded, to scope.S
 	return d, true, nil
 }
 
-// takeTurn waits for the transactions that place or rescope another version of a projection. Without
-// it, two versions that begin at the same time would not see each other, and both have the effects.
+// takeTurn waits for the transactions that place or rescope another version of a projection. Otherwise
+// two versions that begin at the same time would not see each other, and both would have the effects.
 func (s scopes) takeTurn(ctx context.Context, tx *sql.Tx, projection string) (err error) {
 	if projection != "" {
 		_, err = tx.ExecContext(ctx, s.turn, projection)
 	}
 	return err
+}
+
+// inTx calls do in a transaction, again after a conflict.
+func inTx(ctx context.Context, db pgdriver.Beginner, do func(tx *sql.Tx) error) error {
+	return pgdriver.Repeated(func() error { return pgdriver.InTx(ctx, db, do) })
 }
 
 // Selecting is another worker and the scope of its code for a consumer.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/ident"
@@ -369,6 +370,22 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A Waiter succeeds with exactly its columns.
+func TestWaiterPrivilegesOnColumns(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 1)`)
+	d.checkParts(d.role("waiter"), rights.Waiter(events), func(db *sql.DB) {
+		w := worker.NewWaiter(db)
+		if err := w.WaitFor(t.Context(), "c", 1); err != nil {
+			t.Error(err)
+		}
+		if err := w.WaitFor(t.Context(), "d", 1); !errors.Is(err, worker.ErrNoConsumer) {
+			t.Error(err)
+		}
+	})
 }
 
 // Each role succeeds with exactly the privileges of migrations.JobsGrants.

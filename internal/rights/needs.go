@@ -174,7 +174,7 @@ func Reads(tables ...ident.Table) (all []Need) {
 // Waiter returns the privileges to wait for consumers.
 func Waiter(t tables.Tables) []Need {
 	return needsOf([]uses{
-		{table: t.Checkpoints, reads: "consumer_name last_position paused_at split_at scope effects"},
+		{table: t.Checkpoints, reads: "consumer_name last_position paused_at paused_by paused_reason split_at scope effects"},
 		{table: t.GapSkips, reads: "consumer_name state gap_position gap_end"},
 		{table: t.DeadLetters, reads: "consumer_name global_position replay"},
 		{table: t.Nodes, reads: "consumers partitions"},

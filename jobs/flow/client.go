@@ -174,15 +174,8 @@ func inTx[T any](ctx context.Context, c *Client, tx jobs.Querier, f func(on jobs
 	case !isPool:
 		return f(tx)
 	}
-	own, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return t, err
-	}
-	defer func() { _ = own.Rollback() }() // a no-op after the commit
-	if t, err = f(own); err != nil {
-		return t, err
-	}
-	return t, own.Commit()
+	err = pgdriver.InTx(ctx, pool, func(own *sql.Tx) (err error) { t, err = f(own); return err })
+	return t, err
 }
 
 // on returns the pool of tx if tx is a *sql.DB, or the client's pool if tx is nil. For any other

@@ -172,13 +172,12 @@ func (r *round) sweepPage(ctx context.Context, conn *sql.Conn, after int64) (p s
 // page reads the next page of a sweep. Without the setting, the planner may take a long list for
 // short. Then it sorts all steps of the list for each page.
 func (s statements) page(ctx context.Context, conn *sql.Conn, after int64) (left []movedStep, err error) {
-	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(ctx, `SELECT set_config('enable_sort', 'off', true)`); err != nil {
-		return nil, err
-	}
-	return pgdriver.QueryAll(ctx, tx, scanMoved, s.sweep, after)
+	err = pgdriver.InTx(ctx, conn, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `SELECT set_config('enable_sort', 'off', true)`); err != nil {
+			return err
+		}
+		left, err = pgdriver.QueryAll(ctx, tx, scanMoved, s.sweep, after)
+		return err
+	})
+	return left, err
 }

@@ -94,7 +94,7 @@ func changeOf(r *http.Request) (a change, err error) {
 // unread refuses a form that cannot be parsed.
 func unread(err error) error {
 	if err != nil {
-		return &refusal{http.StatusBadRequest, "The form cannot be read, or is too long."}
+		return &refusal{http.StatusBadRequest, fmt.Sprintf("The form cannot be read, or is longer than %d KiB, or a build than %d: pgfrontier takes longer ones.", maxBody>>10, maxBuild>>10)}
 	}
 	return nil
 }

@@ -23,8 +23,9 @@ type Options struct {
 	// the database. Default empty: pages show the name of the database alone.
 	Environment string
 	// Comparisons are queries of what two consumers have made, such as two versions of a projection.
-	// The page of either consumer leads to the comparison, for senders who may see payloads. Default
-	// nil: none.
+	// The page of either consumer leads to the comparison, for senders who may see payloads. The
+	// queries have 10 s, and the rights of db. Two comparisons of the same consumers are an error: make
+	// them one by UNION ALL. Default nil: none.
 	Comparisons []ops.Comparison
 	// Names are the names of the tables of the workers, the event store and jobs.
 	Names store.Names
@@ -36,6 +37,7 @@ const (
 	switchLimit  = 5 * time.Second  // the bound of a switch, which holds the shadow for most of it
 	compareLimit = 10 * time.Second // the bound of a comparison, which waits until both consumers have handled the same events
 	maxBody      = 64 << 10         // bytes of a form
+	maxBuild     = 2 << 20          // bytes of a form with a build
 	perPage      = 50
 )
 

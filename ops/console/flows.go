@@ -28,9 +28,7 @@ func (r *jobReads) runs(ctx context.Context, q query, _ Grant) (any, error) {
 		return nil, &refusal{http.StatusBadRequest, fmt.Sprintf("There is no state %.50q of a run.", p.Filter.State)}
 	}
 	all, err := r.jobs.FlowRuns(ctx, p.Filter, perPage+1)
-	if p.Runs = all; len(all) > perPage {
-		p.Runs, p.Next = all[:perPage], all[perPage-1].ID
-	}
+	p.Runs, p.Next = firstOf(all, func(r flow.Run) int64 { return r.ID })
 	return p, err
 }
 

@@ -8,7 +8,7 @@ type Level int
 const (
 	None     Level = iota // nothing
 	Read                  // all but payloads. Texts of errors are shown, and may hold values of users
-	Payloads              // payloads and metadata of events, arguments and results of jobs, queries of blockers
+	Payloads              // payloads and metadata of events, arguments and results of jobs, queries of blockers, rows that differ
 	Operate               // changes
 )
 
@@ -35,7 +35,7 @@ const (
 type Action struct {
 	On   string // OnConsumer, OnJob, OnQueue, OnSchedule, OnFlow, OnWorker or OnJobWorker
 	Kind ops.Kind
-	Name string // of the consumer, the queue or the schedule; the ID of the worker; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues, also of jobs by a filter that names none
+	Name string // of the consumer, the queue or the schedule; empty for the form of a new consumer; the ID of the worker; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues, also of jobs by a filter that names none
 }
 
 func (g Grant) allows(a Action) bool {

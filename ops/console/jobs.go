@@ -38,13 +38,8 @@ func (r *jobReads) queues(ctx context.Context, q query, _ Grant) (any, error) {
 	some, next := pageOf(p.Queues[1:], func(q ops.Queue) string { return q.Name }, q.Get("after"))
 	p.Queues, p.NextQueue = append(p.Queues[:1:1], some...), next
 	all, err := r.jobs.Operations(ctx, ops.OperationFilter{Before: q.int("before")}, perPage+1)
-	if err != nil {
-		return nil, err
-	}
-	if p.Operations = all; len(all) > perPage {
-		p.Operations, p.Next = all[:perPage], all[perPage-1].ID
-	}
-	return p, nil
+	p.Operations, p.Next = firstOf(all, operationID)
+	return p, err
 }
 
 // jobsPage are jobs by a filter.
@@ -75,16 +70,11 @@ func (r *jobReads) list(ctx context.Context, q query, g Grant) (any, error) {
 		p.Filter.States = []jobs.State{p.State}
 	}
 	all, err := r.jobs.List(ctx, p.Filter, perPage+1)
-	if err != nil {
-		return nil, err
-	}
 	for i := range all {
 		all[i] = shown(all[i], g)
 	}
-	if p.Jobs = all; len(all) > perPage {
-		p.Jobs, p.Next = all[:perPage], all[perPage-1].ID
-	}
-	return p, nil
+	p.Jobs, p.Next = firstOf(all, func(j ops.Job) int64 { return j.ID })
+	return p, err
 }
 
 // shown returns the fields of a job that the sender may see.
@@ -151,6 +141,17 @@ func (r *jobReads) schedules(ctx context.Context, q query, _ Grant) (any, error)
 }
 
 const namesPerPage = 100
+
+// firstOf returns the first page of a list that has one element more, if there is another page. next is
+// the key of that; 0: there is none.
+func firstOf[T any](all []T, key func(T) int64) (some []T, next int64) {
+	if len(all) > perPage {
+		return all[:perPage], key(all[perPage-1])
+	}
+	return all, 0
+}
+
+func operationID(o ops.Operation) int64 { return o.ID }
 
 // pageOf returns the page of a list that begins after the name after. The list is in order of
 // names. next is the key of the next page; empty: there is none.

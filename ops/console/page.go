@@ -100,9 +100,6 @@ func (p *page) Changeable(on string, names []string, kinds ...string) (some []st
 	return some
 }
 
-// Operates reports whether the sender may make changes.
-func (p *page) Operates() bool { return p.Grant.Level >= Operate && p.Grant.Operator != "" }
-
 func (p *page) Sees() bool { return p.Grant.Level >= Payloads }
 
 // query has the parameters of an address.

@@ -171,17 +171,12 @@ func (r *eventReads) letters(ctx context.Context, q query, _ Grant) (any, error)
 		p.Consumers, err = r.concernedBy(ctx, func(one ops.Consumer) int64 { return one.DeadLetters })
 		return p, err
 	}
-	if p.Letters, err = r.consumers.FilterDeadLetters(ctx, p.Consumer, p.Filter, false, perPage+1); err != nil {
-		return nil, err
+	all, err := r.consumers.FilterDeadLetters(ctx, p.Consumer, p.Filter, false, perPage+1)
+	if err == nil && len(all) == 0 {
+		err = r.known(ctx, p.Consumer)
 	}
-	if len(p.Letters) == 0 {
-		return p, r.known(ctx, p.Consumer)
-	}
-	if len(p.Letters) > perPage {
-		p.Letters = p.Letters[:perPage]
-		p.Next = p.Letters[perPage-1].Position
-	}
-	return p, nil
+	p.Letters, p.Next = firstOf(all, func(l ops.DeadLetter) int64 { return l.Position })
+	return p, err
 }
 
 // letterPage is one dead letter.
@@ -306,13 +301,8 @@ func (p operationsPage) heading() string {
 func (r *eventReads) operations(ctx context.Context, q query, _ Grant) (any, error) {
 	p := operationsPage{Consumer: q.Get("consumer")}
 	all, err := r.consumers.Operations(ctx, ops.OperationFilter{Consumer: p.Consumer, Before: q.int("before")}, perPage+1)
-	if err != nil {
-		return nil, err
-	}
-	if p.Operations = all; len(all) > perPage {
-		p.Operations, p.Next = all[:perPage], all[perPage-1].ID
-	}
-	return p, nil
+	p.Operations, p.Next = firstOf(all, operationID)
+	return p, err
 }
 
 // blockedPage shows the transactions that hold the log back.
@@ -365,14 +355,9 @@ func (r *eventReads) gaps(ctx context.Context, q query, _ Grant) (any, error) {
 		return p, err
 	}
 	all, err := r.consumers.Gaps(ctx, p.Consumer, ops.GapFilter{OnlyOpen: p.OnlyOpen, Before: q.int("before")}, perPage+1)
-	if err != nil {
-		return nil, err
+	if err == nil && len(all) == 0 {
+		err = r.known(ctx, p.Consumer)
 	}
-	if len(all) == 0 {
-		return p, r.known(ctx, p.Consumer)
-	}
-	if p.Gaps = all; len(all) > perPage {
-		p.Gaps, p.Next = all[:perPage], all[perPage-1].ID
-	}
-	return p, nil
+	p.Gaps, p.Next = firstOf(all, func(g ops.Gap) int64 { return g.ID })
+	return p, err
 }

@@ -33,8 +33,6 @@ const (
 	hintRole  = "The database role of the console lacks a right: the documentation of the operations says which ones an operator's role has."
 )
 
-const insufficientPrivilege = "42501" // a SQLSTATE
-
 // judge returns the status and the hint that answer an error.
 func judge(err error) (status int, hint string) {
 	var refused *refusal
@@ -62,7 +60,7 @@ func judge(err error) (status int, hint string) {
 		return http.StatusServiceUnavailable, hintAway
 	case pgdriver.SQLState(err) == pgdriver.ReadOnlyTransaction:
 		return http.StatusServiceUnavailable, hintReads
-	case pgdriver.SQLState(err) == insufficientPrivilege:
+	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
 		return http.StatusInternalServerError, hintRole
 	}
 	return http.StatusInternalServerError, ""

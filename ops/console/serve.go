@@ -3,12 +3,14 @@ package console
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"net/http"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -19,6 +21,11 @@ func New(db *sql.DB, o Options) *Console {
 	c := &Console{o: o, reads: reads{eventReads: eventReads{db: db, names: o.Names, payload: o.Payload, comparisons: o.Comparisons}}}
 	if c.reads.consumers, c.broken = ops.New(db, ops.WithNames(o.Names)); c.broken == nil {
 		c.reads.jobs, c.broken = ops.NewJobs(db, ops.WithNames(o.Names))
+	}
+	for i, one := range o.Comparisons {
+		if slices.ContainsFunc(o.Comparisons[:i], func(c ops.Comparison) bool { return c.Old == one.Old && c.New == one.New }) {
+			c.broken = fmt.Errorf("console: Options.Comparisons has two of %s and %s: make them one by UNION ALL", errtext.Value(one.Old), errtext.Value(one.New))
+		}
 	}
 	c.live.look, c.live.history = c.reads.lookCloser, &c.reads.history
 	guard := http.NewCrossOriginProtection()
@@ -76,6 +83,9 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 	case !known && !slices.Contains([]string{changePath, livePath, operationsCSV, jobsOperationsCSV}, name):
 		c.fail(w, r, grant, &refusal{http.StatusNotFound, "There is no such page."})
 	case r.Method != method && (r.Method != http.MethodHead || method != http.MethodGet):
+		if v.posts {
+			method += ", " + http.MethodPost
+		}
 		w.Header().Set("Allow", method)
 		c.fail(w, r, grant, &refusal{http.StatusMethodNotAllowed, "This page does not take " + r.Method + " requests."})
 	case c.broken != nil:
@@ -112,8 +122,11 @@ func (c *Console) view(w http.ResponseWriter, r *http.Request, g Grant, name str
 	var invalid error
 	q := query{r.URL.Query(), &invalid}
 	if r.Method == http.MethodPost {
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		invalid = unread(r.ParseForm())
+		r.Body = http.MaxBytesReader(w, r.Body, maxBuild)
+		if err := unread(r.ParseForm()); err != nil {
+			c.fail(w, r, g, err)
+			return
+		}
 		q.Values = r.PostForm
 	}
 	data, err := v.read(&c.reads, ctx, q, g)

@@ -316,7 +316,7 @@ const consumersPerPage = 100
 // stoppedOf returns no stopped workers if the role may not read their table. A role may have rights
 // from before the table existed.
 func stoppedOf(all []ops.StoppedWorker, err error) ([]ops.StoppedWorker, error) {
-	if pgdriver.SQLState(err) == insufficientPrivilege {
+	if pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege {
 		return nil, nil
 	}
 	return all, err

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -31,8 +32,8 @@ func (r *eventReads) plan(ctx context.Context, q query, _ Grant) (any, error) {
 
 // comparePage shows the rows that only one of two consumers has made.
 type comparePage struct {
-	Of ops.Comparison
-	ops.Compared
+	Old, New      string
+	*ops.Compared // nil: not compared yet
 }
 
 // side is a consumer, with the rows that only it has made.
@@ -41,11 +42,12 @@ type side struct {
 	Alone    []string
 }
 
-func (p comparePage) Sides() []side { return []side{{p.Of.Old, p.OnlyOld}, {p.Of.New, p.OnlyNew}} }
+func (p comparePage) Sides() []side { return []side{{p.Old, p.OnlyOld}, {p.New, p.OnlyNew}} }
 
-func (p comparePage) heading() string { return "Compare " + p.Of.Old + " and " + p.Of.New }
+func (p comparePage) heading() string { return "Compare " + p.Old + " and " + p.New }
 
-// compare makes a comparison of Options. The rows may hold values of users.
+// compare makes a comparison of Options, if the form of its page is sent. The rows may hold values of
+// users.
 func (r *eventReads) compare(ctx context.Context, q query, g Grant) (any, error) {
 	if g.Level < Payloads {
 		return nil, &refusal{http.StatusForbidden, "You may not see rows of consumers."}
@@ -54,11 +56,18 @@ func (r *eventReads) compare(ctx context.Context, q query, g Grant) (any, error)
 	if i < 0 {
 		return nil, &refusal{http.StatusNotFound, "The console has no queries of these two consumers: pgfrontier compare takes them, and so does the application that makes the console, in Options.Comparisons."}
 	}
-	p := comparePage{Of: r.comparisons[i]}
-	err := within(ctx, compareLimit, "", func(ctx context.Context) (err error) {
-		p.Compared, err = r.consumers.Compare(ctx, p.Of)
+	p := comparePage{Old: q.Get("old"), New: q.Get("new")}
+	if q.Get("now") == "" {
+		return p, nil
+	}
+	err := within(ctx, compareLimit, "", func(ctx context.Context) error {
+		found, err := r.consumers.Compare(ctx, r.comparisons[i])
+		p.Compared = &found
 		return err
 	})
+	if isAny(err, context.DeadlineExceeded) || pgdriver.SQLState(err) == pgdriver.QueryCanceled {
+		err = &refusal{http.StatusServiceUnavailable, fmt.Sprintf("The queries took over %v: use pgfrontier compare, whose --timeout may be longer.", compareLimit)}
+	}
 	return p, err
 }
 

@@ -54,7 +54,7 @@ func TestPlanOfABuild(t *testing.T) {
 		t.Errorf("as JSON: %s", got.body)
 	}
 	s.do(t, http.MethodPost, "plan", url.Values{"build": {"<b>"}}).expect(t, http.StatusBadRequest)
-	s.do(t, http.MethodPost, "plan", url.Values{"build": {strings.Repeat("x", 1<<20)}}).expect(t, http.StatusBadRequest)
+	s.do(t, http.MethodPost, "plan", url.Values{"build": {strings.Repeat("x", 3<<20)}}).expect(t, http.StatusBadRequest)
 	s.do(t, http.MethodPost, "plan", form, "Origin", "https://elsewhere.example", "Sec-Fetch-Site", "cross-site").expect(t, http.StatusForbidden)
 }
 
@@ -108,16 +108,32 @@ func TestCompareRows(t *testing.T) {
 	}
 	s.get(t, page, "Operator", "bob").expect(t, http.StatusForbidden)
 	s.get(t, "compare?old=d&new=c").expect(t, http.StatusNotFound)
-	got := s.get(t, page).expect(t, http.StatusOK)
+	form := s.get(t, page).expect(t, http.StatusOK).hidden(t, `action="compare"`)
+	compare := func() answer {
+		t.Helper()
+		return s.do(t, http.MethodPost, "compare", form)
+	}
+	got := compare().expect(t, http.StatusOK)
 	if !strings.Contains(got.body, "Their rows differ") || !strings.Contains(got.body, "Rows of d alone") || strings.Contains(got.body, "Rows of c alone") || !strings.Contains(got.body, "7}") {
 		t.Errorf("the page: %s", got.body)
 	}
 	s.Exec(t, `INSERT INTO more VALUES (7)`)
-	if got := s.get(t, page).expect(t, http.StatusOK); !strings.Contains(got.body, "Their rows are the same") {
+	if got := compare().expect(t, http.StatusOK); !strings.Contains(got.body, "Their rows are the same") {
 		t.Errorf("the same rows: %s", got.body)
 	}
 	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 2 WHERE consumer_name = 'd'`)
-	if got := s.get(t, page).expect(t, http.StatusConflict); !strings.Contains(got.body, "have not both handled the event at position 3") {
+	if got := compare().expect(t, http.StatusConflict); !strings.Contains(got.body, "have not both handled the event at position 3") {
 		t.Errorf("one is ahead: %s", got.body)
+	}
+	s.do(t, http.MethodPut, "compare", nil).expect(t, http.StatusMethodNotAllowed)
+}
+
+// Two comparisons of the same consumers are an error on each page, as other wrong options are.
+func TestComparedTwice(t *testing.T) {
+	t.Parallel()
+	one := ops.Comparison{Old: "c", New: "d", OldRows: `SELECT 1`, NewRows: `SELECT 1`}
+	s := newSite(t, console.Options{Comparisons: []ops.Comparison{one, one}})
+	if got := s.get(t, "").expect(t, http.StatusInternalServerError); !strings.Contains(got.body, "UNION ALL") {
+		t.Errorf("the page says %s", got.body)
 	}
 }

@@ -10,7 +10,7 @@ import (
 type view struct {
 	title, file string
 	under       string // the entry of the navigation that the page belongs to; empty: the page has an entry of its own
-	posts       bool   // the form of the page is sent to it, since an address would be too long
+	posts       bool   // the form of the page is sent to it: an address would be too long, or be followed by mistake
 	read        func(r *reads, ctx context.Context, q query, g Grant) (any, error)
 	part        func(s *snapshot, q url.Values) (any, error) // the data of its live updates; nil: it has none
 }
@@ -26,7 +26,7 @@ var views = map[string]view{
 	"blocked":    {title: "Blocked", file: "blocked", read: (*reads).blocked, part: blockedOf},
 	"gaps":       {title: "Gaps", file: "gaps", read: (*reads).gaps},
 	"plan":       {title: "Plan", file: "plan", read: (*reads).plan, posts: true},
-	"compare":    {title: "Compare", file: "compare", under: "./", read: (*reads).compare},
+	"compare":    {title: "Compare", file: "compare", under: "./", read: (*reads).compare, posts: true},
 	"event":      {title: "Event", file: "event", read: (*reads).event},
 	"jobworkers": {title: "Job workers", file: "jobworkers", read: (*reads).jobWorkers},
 	"queues":     {title: "Queues", file: "queues", read: (*reads).queues},

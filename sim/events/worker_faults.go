@@ -64,22 +64,8 @@ func (s *Slot) end(ctx, intake context.Context, at point, how func(*network.Netw
 	if !crashed {
 		return nil
 	}
-	s.countCrash(at, inBatch)
-	for _, f := range more {
-		s.Happened(f, "")
-	}
+	s.Crashed(at.String(), inBatch, at == beforeCommit || at == afterCommit, more...)
 	return s.Replace(ctx, intake, history.ExitCrashed, linger)
-}
-
-func (s *Slot) countCrash(at point, inBatch bool) {
-	switch {
-	case !inBatch:
-		s.Happened(history.IdleCrashes, "")
-	case at == beforeCommit || at == afterCommit:
-		s.Happened(history.CommitCrashes, at.String())
-	default:
-		s.Happened(history.Crashes, at.String())
-	}
 }
 
 // breakOff demands another number of partitions, and ends the worker or cuts it off in the middle

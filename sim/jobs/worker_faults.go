@@ -55,22 +55,8 @@ func (s *slot) end(ctx, intake context.Context, at point, how func(*network.Netw
 	if !injected {
 		return nil
 	}
-	s.countCrash(at, there)
-	for _, f := range more {
-		s.Happened(f, "")
-	}
+	s.Crashed(at.where, there, at.sends != nil, more...)
 	return s.Replace(ctx, intake, history.ExitCrashed, linger)
-}
-
-func (s *slot) countCrash(at point, there bool) {
-	switch {
-	case !there:
-		s.Happened(history.IdleCrashes, "")
-	case at.sends == nil:
-		s.Happened(history.Crashes, at.where)
-	default:
-		s.Happened(history.CommitCrashes, at.where)
-	}
 }
 
 // cut resets the worker's connections. The worker must recover by itself.

@@ -179,6 +179,22 @@ func (s *Place[P]) Happened(f history.Fault, where string) {
 	s.History.Add(s.Node.Itself().Name, "", history.FaultInjected, history.Injection{Fault: f, Where: where})
 }
 
+// Crashed counts a crash of this place's worker: in a commit, elsewhere in its work, or idle. It counts
+// more, too.
+func (s *Place[P]) Crashed(where string, working, inCommit bool, more ...history.Fault) {
+	switch {
+	case !working:
+		s.Happened(history.IdleCrashes, "")
+	case inCommit:
+		s.Happened(history.CommitCrashes, where)
+	default:
+		s.Happened(history.Crashes, where)
+	}
+	for _, f := range more {
+		s.Happened(f, "")
+	}
+}
+
 // Over records that a fault is over.
 func (s *Place[P]) Over(f history.Fault) {
 	s.History.Add(s.Node.Itself().Name, "", history.FaultOver, history.Injection{Fault: f})

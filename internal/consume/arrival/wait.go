@@ -198,7 +198,7 @@ func Check(ctx context.Context, c *progress.Checkpoints, q store.Querier, a prog
 	}
 	known, err := c.Known(ctx, q, consumer)
 	if err == nil && !known {
-		if a.Paused {
+		if a.Renamed {
 			return fmt.Errorf("%w: %s: %w", ErrNoConsumer, errtext.Value(consumer), a.Why())
 		}
 		return fmt.Errorf("%w: %s", ErrNoConsumer, errtext.Value(consumer))

@@ -13,7 +13,9 @@ SELECT min(named.name), min(named.other), min(u.last_position), bool_or(u.paused
 	bool_or(EXISTS (SELECT FROM {gap_skips} AS s WHERE s.consumer_name = u.consumer_name AND s.state = 'open' AND s.gap_position <= $2::bigint AND s.gap_end >= $2::bigint)),
 	bool_or(EXISTS (SELECT FROM {dead_letters} AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND NOT l.replay)),
 	bool_or(EXISTS (SELECT FROM {dead_letters} AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND l.replay)),
-	count(*) > 1, coalesce({incarnation}, ''), coalesce(max(' by ' || u.paused_by || ': ' || coalesce(u.paused_reason, '')), ''), bool_and(u.last_position = 9223372036854775807)
+	count(*) > 1, coalesce({incarnation}, ''),
+	coalesce((array_agg(u.paused_by ORDER BY u.last_position) FILTER (WHERE u.paused_at IS NOT NULL))[1], ''),
+	coalesce((array_agg(u.paused_reason ORDER BY u.last_position) FILTER (WHERE u.paused_at IS NOT NULL))[1], ''), bool_and(u.last_position = 9223372036854775807)
 FROM named, LATERAL (
 	SELECT consumer_name, last_position, paused_at, paused_by, paused_reason FROM {checkpoints} WHERE consumer_name = named.name AND split_at IS NULL
 	UNION ALL
