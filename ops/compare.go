@@ -28,7 +28,7 @@ type Compared struct {
 // Compare compares the rows of two consumers, such as two versions of a projection, in one snapshot
 // in which both have handled the same events. It takes no lock. It tries again, until ctx ends,
 // while one of the consumers has an event to handle that the other has handled, or a dead letter.
-// Two consumers that run and keep up are soon at the same event; else pause the one ahead.
+// If they do not keep up, pause the one ahead.
 //
 // The snapshot lasts as long as the two queries. Compare returns [ErrInvalid] for a query that the
 // server refuses.

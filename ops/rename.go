@@ -20,8 +20,8 @@ import (
 // [RegisteredError] while a worker has code for either name, and with [ErrExists] if the new name
 // is in use.
 //
-// A row stays under the old name. It is paused, and its position is the highest possible one. So a
-// worker that still has the old name handles no event. [Consumer] shows the new name as RenamedTo.
+// A paused row stays under the old name, so a worker that still has it handles no event. [Consumer]
+// shows the new name as RenamedTo.
 // No operation but [Operator.Retire] accepts the old name. Retire frees it, so call Retire only when
 // no program with the old name can start any more.
 //

@@ -66,9 +66,6 @@ func Name(consumer string, r Range) string {
 	return consumer + separator + r.String()
 }
 
-// Prefix returns the prefix of the names of all units of a split consumer.
-func Prefix(consumer string) string { return consumer + separator }
-
 // Parse returns the consumer and the slots of a unit. ok is false for a name that [Name] never
 // returns.
 func Parse(unit string) (consumer string, r Range, ok bool) {

@@ -9,9 +9,6 @@
 // request, and what the operator may see and change. Without Access, every sender may read, and
 // none may see payloads or make changes.
 //
-// All links are relative, so the console works below any path. A page is JSON if the request's
-// Accept names application/json.
-//
-// A change needs a reason and is previewed. If the state has changed since the preview, the answer
-// is 409, and nothing is changed.
+// All links are relative, so the console works below any path. docs/operations.md describes the pages,
+// their JSON, and changes.
 package console

@@ -198,10 +198,9 @@ func Check(ctx context.Context, c *progress.Checkpoints, q store.Querier, a prog
 	}
 	known, err := c.Known(ctx, q, consumer)
 	if err == nil && !known {
-		if a.Renamed {
-			return fmt.Errorf("%w: %s: %w", ErrNoConsumer, errtext.Value(consumer), a.Why())
+		if err = fmt.Errorf("%w: %s", ErrNoConsumer, errtext.Value(consumer)); a.Renamed {
+			err = fmt.Errorf("%w: %w", err, a.Why())
 		}
-		return fmt.Errorf("%w: %s", ErrNoConsumer, errtext.Value(consumer))
 	}
 	return err
 }

@@ -253,7 +253,7 @@ var partitionMutants = []Mutant{
 		Mistake: "WaitFor reads the row of the consumer's name: that is where it is",
 		Edits: []Edit{{"internal/progress/sql/arrived.sql", `named.name AND split_at IS NULL
 	UNION ALL
-	SELECT c.consumer_name, c.last_position, c.paused_at FROM {checkpoints} AS own
+	SELECT c.consumer_name, c.last_position, c.paused_at, c.paused_by, c.paused_reason FROM {checkpoints} AS own
 	JOIN {checkpoints} AS c ON left(c.consumer_name, length(named.name) + 1) = named.name || '#'
 	WHERE own.consumer_name = named.name AND own.split_at IS NOT NULL`, `named.name`}},
 		Test: Test{"./internal/progress", "TestArrivalOfASplitConsumer"},
@@ -269,6 +269,12 @@ var partitionMutants = []Mutant{
 		Mistake: "the next version of a projection begins with effects of its own",
 		Edits:   []Edit{{"internal/progress/sql/place.sql", `CASE WHEN EXISTS (`, `CASE WHEN false AND EXISTS (`}},
 		Test:    Test{"./internal/progress", "TestPlaceOfAVersion"},
+	},
+	{
+		Name:    "versions-begin-at-once",
+		Mistake: "two versions of a projection that begin at the same time need no turn",
+		Edits:   []Edit{{"internal/progress/scope.go", `if projection != "" {`, `if false {`}},
+		Test:    Test{"./internal/progress", "TestVersionsBeginAtOnce"},
 	},
 	{
 		Name:    "old-programs-split",
