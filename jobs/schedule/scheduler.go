@@ -259,17 +259,23 @@ func (s *Scheduler) place(ctx context.Context, plans []*plan) error {
 }
 
 func (s *Scheduler) placeOne(ctx context.Context, p *plan) error {
-	return pgdriver.InTx(ctx, s.db, func(tx *sql.Tx) error {
-		r, now, err := hold(ctx, tx, s.t.Schedules, p.name, p.hash)
-		if err != nil {
-			return err
-		}
-		first, changes, err := p.placed(r, now)
-		if err != nil || !changes {
-			return err
-		}
-		return place(ctx, tx, s.t.Schedules, p.name, p.hash, first)
-	})
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	r, now, err := hold(ctx, tx, s.t.Schedules, p.name, p.hash)
+	if err != nil {
+		return err
+	}
+	first, changes, err := p.placed(r, now)
+	if err != nil || !changes {
+		return err
+	}
+	if err := place(ctx, tx, s.t.Schedules, p.name, p.hash, first); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // round enqueues the due ticks, and returns the pause until the next tick is due.

@@ -51,7 +51,7 @@ func TestDatabaseHangs(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	for _, page := range append(pages, "operations.csv") {
-		if page == "event" { // a form
+		if page == "event" || page == "plan" { // a form
 			continue
 		}
 		group.Go(func() {
@@ -81,7 +81,7 @@ func TestLongForm(t *testing.T) {
 	s := newSite(t, console.Options{Access: operators})
 	s.place(t, "c", 0)
 	form := url.Values{"on": {"consumer"}, "kind": {"pause"}, "name": {"c"}, "reason": {"r"}, "besides": {strings.Repeat("x", 1_000_000)}}
-	if got := s.do(t, http.MethodPost, "change", form).expect(t, http.StatusBadRequest); !strings.Contains(got.body, "too long") {
+	if got := s.do(t, http.MethodPost, "change", form).expect(t, http.StatusBadRequest); !strings.Contains(got.body, "longer than 64 KiB") {
 		t.Error(got.body)
 	}
 }
