@@ -30,7 +30,6 @@ func TestAccessibility(t *testing.T) {
 		"letters?consumer=totals_v1":    "#discard form", // of many
 		"consumer?name=totals_v1":       "#reset form",   // of a running one
 		"consumer?name=mail_v1":         "#replay form",  // is refused
-		"plan":                          "#begin form",   // of a new one
 		"letters?consumer=mail_v1":      "",              // none
 		"gaps":                          "",              // to choose from
 		"?state=paused":                 "",              // found
