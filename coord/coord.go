@@ -126,8 +126,8 @@ func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 }
 
 // Leave releases this worker's units and removes its row, so that the other workers need not
-// wait for a timeout. The table of stopped workers records whether the worker failed. Call Leave
-// after Run, or instead of it. It may be repeated. It tries until ctx ends while statements time out.
+// wait for a timeout. The table of stopped workers records whether the worker failed. Call it after
+// Run, or instead. It may be repeated. It tries until ctx ends while the database answers too late.
 func (c *Coordinator) Leave(ctx context.Context, failed bool) error {
 	if c.registered != nil {
 		c.registered.Unlock()

@@ -155,7 +155,7 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "failed jobs", level: levelFail, says: "could not be checked", remedy: "see what doctor says of tables and of jobs", fault: `DROP TABLE jobs_history CASCADE`},
 		{check: "unserved", level: levelWarn, says: "no worker serves their queues: mail", remedy: "WithQueue", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, kinds, status) VALUES (gen_random_uuid(), '{welcome}', '{"Queues": [{"Name": "open"}]}')`},
 		{check: "unserved", level: levelWarn, says: "no worker advances them", remedy: "flow.Advance()", fault: `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`},
-		{check: "versions", level: levelFail, says: "lists", remedy: "begin", fault: `INSERT INTO consumer_checkpoints (consumer_name, scope, effects) VALUES
+		{check: "versions", level: levelWarn, says: "lists", remedy: "begin", fault: `INSERT INTO consumer_checkpoints (consumer_name, scope, effects) VALUES
 			('e', '{"projection": "lists"}', '[{"after": 9223372036854775807}]')`},
 		{check: "versions", level: levelFail, says: "totals: c and d", remedy: "retire", fault: `INSERT INTO consumer_checkpoints (consumer_name, scope, effects) VALUES
 			('c', '{"projection": "totals"}', '[]'), ('d', '{"projection": "totals"}', '[]'), ('e', '{"projection": "totals"}', '[{"after": 9223372036854775807}]'), ('f', '{"projection": "lists"}', '[]')`},

@@ -192,7 +192,7 @@ func (p *patient) owners(context.Context) (finding, error) {
 	return ok("each consumer is run"), nil
 }
 
-// versions finds projections of which several versions have the effects.
+// versions finds projections of which several versions have the effects, or none.
 func (p *patient) versions(context.Context) (finding, error) {
 	of := map[string][]string{}
 	for _, c := range p.consumers {
@@ -219,7 +219,7 @@ func (p *patient) versions(context.Context) (finding, error) {
 	case len(twice) > 0:
 		return fail("deploy without the versions that readers do not use, pgfrontier retire them, then deploy the next version again: it begins as a shadow", "several versions of a projection have effects: %s", list(twice)), nil
 	case len(none) > 0:
-		return fail("deploy without the newest version, pgfrontier retire it, and pgfrontier begin it where its effects are to begin", "only shadows: events of these projections have no effects: %s", list(none)), nil
+		return warn("see that the consumer that has them is deployed with its Projection; if there is none, pgfrontier retire a shadow and pgfrontier begin it", "no version that declares the projection has its effects: %s", list(none)), nil
 	}
 	return ok("%d projections, each with the effects of one version", len(of)), nil
 }

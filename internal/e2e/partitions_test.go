@@ -88,8 +88,7 @@ func load(t testing.TB, db *sql.DB, aggregates int) (stop func()) {
 	for range 4 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if behind(t, db) > 500 {
-					time.Sleep(50 * time.Millisecond)
+				if !pgtest.Poll(func() bool { return ctx.Err() != nil || behind(t, db) <= 500 }) {
 					continue
 				}
 				tx, err := db.BeginTx(context.Background(), nil)

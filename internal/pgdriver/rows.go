@@ -60,7 +60,7 @@ type Beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// InTx calls do in a transaction of its own, and commits it.
+// InTx calls do in a transaction of its own, of read committed, and commits it.
 func InTx(ctx context.Context, db Beginner, do func(tx *sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {

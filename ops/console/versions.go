@@ -71,8 +71,8 @@ func (r *eventReads) compare(ctx context.Context, q query, g Grant) (any, error)
 	return p, err
 }
 
-// within bounds an operation that waits for consumers. If the time is over before they have handled
-// what they must, the error of the operation says that after first, and not that the time is over.
+// within bounds an operation that waits for consumers. If its error at the end of the time says what
+// they have not handled, the refusal is first and that error.
 func within(ctx context.Context, limit time.Duration, first string, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
