@@ -27,8 +27,6 @@ type stage struct {
 	t *testing.T
 	d *pgtest.Database
 
-	limit time.Duration // bounds the worker's own statements; 0: the default
-
 	mu   sync.Mutex
 	seen []string
 }
@@ -92,9 +90,6 @@ func (s *stage) run(opts ...jobs.Option) *jobs.Worker {
 func (s *stage) runOn(db *sql.DB, opts ...jobs.Option) (w *jobs.Worker, stop func() error) {
 	s.t.Helper()
 	w = jobs.NewWorker(db, s.Handlers, append(quick(), opts...)...)
-	if s.limit > 0 {
-		jobs.SetLimit(w, s.limit)
-	}
 	jobs.SetMaintenance(w, 100*time.Millisecond)
 	result := make(chan error, 1)
 	go func() {

@@ -219,7 +219,7 @@ func (s site) workWith(t testing.TB, c consumer.Consumer, made func(*worker.Work
 		worker.WithPollInterval(5 * time.Millisecond),
 		worker.WithMaxPollInterval(20 * time.Millisecond),
 		worker.WithHeartbeatInterval(100 * time.Millisecond),
-		worker.WithHeartbeatTimeout(3 * time.Second),
+		worker.WithHeartbeatTimeout(time.Minute), // a busy machine makes no worker dead
 		worker.WithRebalanceInterval(100 * time.Millisecond),
 		worker.WithStaleGapThreshold(10 * time.Millisecond),
 		worker.WithMaxConsecutiveFailures(1_000_000),

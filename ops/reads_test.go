@@ -279,7 +279,7 @@ func TestPartitionDemandOfWorkers(t *testing.T) {
 	for _, p := range []consumer.Partitions{{Count: 1}, {Count: 4}, {Count: 4, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string { return e.AggregateID })}} {
 		s.work(t, &in{parts: p})
 	}
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers) VALUES (gen_random_uuid(), '{c}')`)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_timeout, consumers) VALUES (gen_random_uuid(), '1 hour', '{c}')`)
 	want := "map[]; map[c:{4 customer}]; map[c:{4 }]; nil; "
 	await(t, "the wishes "+want, func() bool {
 		all, err := s.Workers(t.Context())

@@ -84,7 +84,6 @@ func TestLostAnswerOfASettle(t *testing.T) {
 	s.o.StalledMaxAge = time.Minute
 	s.o.RetryAfter = time.Hour
 	w := s.worker(db, nil)
-	table.SetLimit(w, time.Second)
 	s.start(w)
 	id := s.add("")
 	s.becomes(id, table.StateErrored)
@@ -106,7 +105,6 @@ func TestLostAnswerOfAClaim(t *testing.T) {
 		return true, table.Condition{}, nil
 	}
 	w := s.worker(db, nil)
-	table.SetLimit(w, time.Second)
 	s.start(w)
 	s.becomes(id, table.StateCompleted)
 	s.want("resets and failures", "0 0", `SELECT num_resets || ' ' || num_failures FROM example_jobs WHERE id = $1`, id)

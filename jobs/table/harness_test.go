@@ -89,8 +89,6 @@ type stage struct {
 	o table.Options[example]
 	h table.Handler[example]
 
-	limit time.Duration // bounds the worker's own statements; 0: the default
-
 	mu   sync.Mutex
 	seen []string
 }
@@ -110,8 +108,9 @@ func newStage(t *testing.T) *stage {
 // values in one message, so a statement whose answer is lost was executed.
 func (s *stage) openHole() (*sql.DB, *pgtest.Hole) {
 	s.t.Helper()
-	s.limit = 2 * time.Second // a lost answer is given up after this time
-	return s.d.InMode(pgx.QueryExecModeExec).OpenHole(s.t)
+	db, hole := s.d.InMode(pgx.QueryExecModeExec).OpenHole(s.t)
+	hole.GivesUp = true
+	return db, hole
 }
 
 // note records an event of the test.
@@ -190,11 +189,7 @@ func (s *stage) worker(db *sql.DB, change func(*table.WorkerOptions)) *table.Wor
 	if change != nil {
 		change(&o)
 	}
-	w := table.NewWorker(table.NewStore(db, s.o), s.h, o)
-	if s.limit > 0 {
-		table.SetLimit(w, s.limit)
-	}
-	return w
+	return table.NewWorker(table.NewStore(db, s.o), s.h, o)
 }
 
 // run starts a worker, which ends with the test, and returns the worker.

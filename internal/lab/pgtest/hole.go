@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +20,10 @@ import (
 // more, and nobody gets an error. A firewall or NAT that has forgotten a
 // connection does this. Connections that are made later work.
 type Hole struct {
+	// GivesUp makes a read of such a connection fail, as after TCP_USER_TIMEOUT. A test of what
+	// follows needs no short limit of its statements then, which a busy machine breaks.
+	GivesUp bool
+
 	mu     sync.Mutex
 	text   []byte // of the statement that falls in; nil: none
 	after  bool   // the server gets that statement, and its answer is lost
@@ -110,7 +116,8 @@ func (h *Hole) end() {
 // holeConn is a connection that may fall in.
 type holeConn struct {
 	net.Conn
-	h *Hole
+	h     *Hole
+	falls atomic.Bool // with the next answer
 
 	mu       sync.Mutex
 	fallen   bool
@@ -145,17 +152,25 @@ func (c *holeConn) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	taken, after := c.h.takes(b)
-	if taken {
+	switch {
+	case !taken:
+		return c.Conn.Write(b)
+	case !after:
 		c.fall()
-	}
-	if taken && !after {
 		return len(b), nil
+	case c.h.GivesUp:
+		c.falls.Store(true) // once the server has answered
+		return c.Conn.Write(b)
 	}
+	c.fall()
 	return c.Conn.Write(b)
 }
 
 func (c *holeConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	if err == nil && c.falls.Load() {
+		c.fall()
+	}
 	if !c.isFallen() {
 		return n, err
 	}
@@ -164,7 +179,7 @@ func (c *holeConn) Read(b []byte) (int, error) {
 
 // silence waits for the end of a read to which nobody answers.
 func (c *holeConn) silence() error {
-	for {
+	for !c.h.GivesUp {
 		c.mu.Lock()
 		closed, deadline, changed := c.closed, c.deadline, c.changed
 		c.mu.Unlock()
@@ -181,6 +196,7 @@ func (c *holeConn) silence() error {
 			return os.ErrDeadlineExceeded
 		}
 	}
+	return syscall.ETIMEDOUT
 }
 
 func (c *holeConn) SetDeadline(t time.Time) error {
