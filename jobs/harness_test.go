@@ -76,7 +76,7 @@ func (s *stage) add(args jobs.Args, opts ...jobs.EnqueueOption) int64 {
 // quick returns options with short intervals.
 func quick() []jobs.Option {
 	return []jobs.Option{jobs.WithPollInterval(50 * time.Millisecond), jobs.WithHeartbeatInterval(200 * time.Millisecond),
-		jobs.WithHeartbeatTimeout(3 * time.Second), jobs.WithRescueDelay(300 * time.Millisecond)}
+		jobs.WithHeartbeatTimeout(30 * time.Second), jobs.WithRescueDelay(300 * time.Millisecond)}
 }
 
 // run starts a worker, which ends with the test, and returns the worker.

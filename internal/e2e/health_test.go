@@ -183,7 +183,7 @@ func TestHealthWhileAHookDoesNotReturn(t *testing.T) {
 func TestHealthWhileTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	s, db := ownLog(t)
-	w := start(t, db, []consumer.Consumer{&ledger{name: "c"}})
+	w := start(t, db, []consumer.Consumer{&ledger{name: "c"}}, worker.WithHeartbeatTimeout(3*time.Second))
 	awaitReady(t, w)
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)

@@ -198,7 +198,7 @@ func TestWorkerWithoutDatabaseStopsItsConsumersAndComesBack(t *testing.T) {
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 2)
 	w, db := newWire(t, d.URL)
-	only := start(t, db, []consumer.Consumer{&ledger{name: "c"}})
+	only := start(t, db, []consumer.Consumer{&ledger{name: "c"}}, worker.WithHeartbeatTimeout(3*time.Second))
 	awaitHandled(t, d.DB, "c", 1, 2)
 	w.cut()
 	await(t, "the consumer to be nobody's", func() bool {

@@ -45,7 +45,7 @@ func (s *stage) until(what string, is func() bool) {
 // quick returns options with short intervals.
 func quick() []jobs.Option {
 	return []jobs.Option{jobs.WithPollInterval(50 * time.Millisecond), jobs.WithHeartbeatInterval(200 * time.Millisecond),
-		jobs.WithHeartbeatTimeout(3 * time.Second), jobs.WithRescueDelay(300 * time.Millisecond)}
+		jobs.WithHeartbeatTimeout(30 * time.Second), jobs.WithRescueDelay(300 * time.Millisecond)}
 }
 
 // work runs a worker that advances flows until the test ends, or until stop is called.
