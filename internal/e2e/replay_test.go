@@ -65,10 +65,14 @@ func TestBatchIsCutAtTheBorder(t *testing.T) {
 	}
 	appendN(t, d.DB, "Order", "1", 3)
 	o := operator(t, d)
-	if err := o.Reset(t.Context(), "c", 3, byAnn); err != nil {
+	if err := errors.Join(o.Pause(t.Context(), "c", byAnn), o.Reset(t.Context(), "c", 3, byAnn)); err != nil {
 		t.Fatal(err)
 	}
-	start(t, d.DB, []consumer.Consumer{b}, worker.WithHandleMiddleware(calls.middleware))
+	second := start(t, d.DB, []consumer.Consumer{b}, worker.WithHandleMiddleware(calls.middleware))
+	await(t, "the new events to be safe, so that one batch takes all", func() bool { return second.Status().Safe >= 13 })
+	if err := o.Resume(t.Context(), "c", byAnn); err != nil {
+		t.Fatal(err)
+	}
 	awaitHandled(t, d.DB, "c", append(upTo(10), 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)...)
 	if got := calls.String(); got != "1-10 4-10r 11-13" {
 		t.Errorf("the calls were %s", got)
