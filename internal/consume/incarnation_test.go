@@ -57,6 +57,10 @@ func TestProgressReloadsAfterCrash(t *testing.T) {
 	if p := stored(); p.Position != 0 || p.Revision >= before.Revision {
 		t.Fatalf("the crash lost nothing: the progress is %+v, it was %+v", p, before)
 	}
+	// The lost row may have reached the disk without its commit. The new one takes its place.
+	if _, err := events.ExecContext(t.Context(), `VACUUM consumer_checkpoints`); err != nil {
+		t.Fatal(err)
+	}
 	for stored().Revision < before.Revision {
 		if _, err := events.ExecContext(t.Context(), `UPDATE consumer_checkpoints SET last_position = 0, revision = revision + 1`); err != nil {
 			t.Fatal(err)

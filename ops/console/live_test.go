@@ -160,12 +160,14 @@ func TestLiveLimits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
 	s.place(t, "c", 0)
-	s.server.Close()
-	s.server = httptest.NewUnstartedServer(http.StripPrefix(prefix, s.Console))
-	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = time.Second, time.Second
-	s.server.Start()
-	s.base = s.server.URL + prefix + "/"
+	limited := httptest.NewUnstartedServer(http.StripPrefix(prefix, s.Console))
+	limited.Config.ReadTimeout, limited.Config.WriteTimeout = time.Second, time.Second
+	limited.Start()
+	t.Cleanup(limited.Close)
+	unlimited := s.base
+	s.base = limited.URL + prefix + "/"
 	v := s.watch(t, "live?page=")
+	s.base = unlimited
 	for range 3 { // two seconds lie between them
 		if event, ok := v.next(t); !ok {
 			t.Fatalf("the updates have ended, after %q", event)
