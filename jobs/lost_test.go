@@ -12,9 +12,8 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Connections die, before or after the server has got a statement of the worker, and the server does
-// not hear of it. Each job
-// runs, no failure is counted, and effects in transactions happen once.
+// Connections die before or after the server has got a statement of the worker, and the server does
+// not notice. Each job runs, no failure is counted, and effects in transactions happen once.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
 	statements := map[string]string{
@@ -66,6 +65,27 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
+// A connection falls silent around a handler that has no time limit. The worker gives up its own
+// statements there, and the job runs.
+func TestSilenceAroundAHandler(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{"begin": "begin", "complete": "'completed' FROM gone", "commit": "commit\x00"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[task]) error { return nil }, jobs.Timeout(0))
+			db, hole := s.openHole(t)
+			hole.GivesUp = false
+			hole.Swallow(text)
+			id := s.add(task{})
+			s.runOn(db)
+			if i := s.ended(id); i.State != jobs.StateCompleted || i.Failures > 0 || hole.Fallen() != 1 {
+				t.Errorf("the job is %s with %d failures; %d connections fell silent", i.State, i.Failures, hole.Fallen())
+			}
+		})
+	}
+}
+
 type other struct{}
 
 func (other) Kind() string { return "other" }
@@ -92,8 +112,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// openHole opens a pool whose connections can die, of which the server hears nothing. Each statement
-// is sent and executed in one message. Otherwise the lost answer could be the answer of its preparation.
+// openHole opens a pool whose connections can die unnoticed by the server. Each statement is sent
+// and executed in one message. Otherwise the lost answer could be the answer of its preparation.
 func (s *stage) openHole(t *testing.T) (*sql.DB, *pgtest.Hole) {
 	t.Helper()
 	db, hole := s.d.InMode(pgx.QueryExecModeExec).OpenHole(t)
