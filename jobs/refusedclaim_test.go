@@ -57,7 +57,7 @@ func TestRefusedJobDelaysNoOther(t *testing.T) {
 				s.d.Exec(t, `CREATE TRIGGER refuse BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION refuse()`)
 			}
 			w := s.run(append(c.opts, jobs.WithConcurrency(5), jobs.WithObserver(observe.On(func(f observe.StatementFailed) {
-				if f.Condition == observe.ConditionQueue && pgdriver.FaultOf(f.Err) == pgdriver.FaultRow { // not a slow server's
+				if f.Condition == observe.ConditionQueue && pgdriver.FaultOf(f.Err) == pgdriver.FaultRow { // a slow server refuses nothing
 					s.note("refused %d", f.Row)
 				}
 			})))...)

@@ -192,7 +192,7 @@ func (p *patient) owners(context.Context) (finding, error) {
 	return ok("each consumer is run"), nil
 }
 
-// versions finds projections of which several versions have the effects, or none.
+// versions finds projections whose effects several versions have, or no version.
 func (p *patient) versions(context.Context) (finding, error) {
 	of := map[string][]string{}
 	for _, c := range p.consumers {

@@ -225,7 +225,7 @@ func TestHooksThatFail(t *testing.T) {
 	s.h.PostHandle = func(context.Context, *table.Job[example]) { runtime.Goexit() }
 	w := s.run(func(o *table.WorkerOptions) {
 		o.Observers = []observe.Observer{observe.On(func(f observe.StatementFailed) {
-			if errors.Is(f.Err, errRefused) || pgdriver.FaultOf(f.Err) != pgdriver.FaultServer { // not a slow server's
+			if errors.Is(f.Err, errRefused) || pgdriver.FaultOf(f.Err) != pgdriver.FaultServer { // a slow server refuses nothing
 				s.note("failed %s", f.Condition)
 			}
 		}),

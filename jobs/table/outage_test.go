@@ -42,7 +42,7 @@ func TestConnectionsThatFallSilent(t *testing.T) {
 	s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error { s.note("runs"); <-release; return ctx.Err() }
 	db, hole := s.d.OpenHole(t)
 	w := s.worker(db, nil)
-	table.SetLimit(w, 3*time.Second) // so long do dead connections delay
+	table.SetLimit(w, 3*time.Second) // after which a dead connection is given up
 	s.start(w)
 	id := s.add("")
 	s.until("the job to run", func() bool { return len(s.notes()) == 1 })

@@ -65,6 +65,9 @@ func TestRequeueOfALockedOrUnchangedRow(t *testing.T) {
 	if _, err := hold.ExecContext(t.Context(), `UPDATE example_jobs SET state = 'failed' WHERE id = $1`, id); err != nil {
 		t.Fatal(err)
 	}
+	if err := store.Requeue(t.Context(), 99, time.Time{}); !errors.Is(err, table.ErrNotFound) { // reads the columns
+		t.Fatal(err)
+	}
 	short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if err := store.Requeue(short, id, time.Time{}); err == nil || !strings.Contains(err.Error(), "requeue job 1: another transaction holds the row") {

@@ -20,8 +20,8 @@ import (
 // more, and nobody gets an error. A firewall or NAT that has forgotten a
 // connection does this. Connections that are made later work.
 type Hole struct {
-	// GivesUp makes a read of such a connection fail, as after TCP_USER_TIMEOUT. A test of what
-	// follows needs no short limit of its statements then, which a busy machine breaks.
+	// GivesUp makes a read of such a connection fail, as after TCP_USER_TIMEOUT. Then a test of
+	// what follows need not set a short limit for statements, which a busy machine exceeds.
 	GivesUp bool
 
 	mu     sync.Mutex
@@ -152,17 +152,14 @@ func (c *holeConn) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	taken, after := c.h.takes(b)
-	switch {
-	case !taken:
-		return c.Conn.Write(b)
-	case !after:
-		c.fall()
-		return len(b), nil
-	case c.h.GivesUp:
+	if taken && after && c.h.GivesUp {
 		c.falls.Store(true) // once the server has answered
-		return c.Conn.Write(b)
+	} else if taken {
+		c.fall()
 	}
-	c.fall()
+	if taken && !after {
+		return len(b), nil
+	}
 	return c.Conn.Write(b)
 }
 
