@@ -60,7 +60,7 @@ func TestCompareSplitConsumer(t *testing.T) {
 	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, closed_at) VALUES ('c', gen_random_uuid(), 2, 2, 1, 'late', 3, 3, now())`) // delivered since
 	same := comparison()
 	same.OldRows, same.NewRows = `SELECT 1 AS n`, `SELECT 1 AS n`
-	if err := briefly(t, func(ctx context.Context) error { _, err := s.Compare(ctx, same); return err }); err != nil {
+	if _, err := s.Compare(t.Context(), same); err != nil {
 		t.Error(err)
 	}
 }
@@ -98,21 +98,36 @@ func TestCompareIsRefused(t *testing.T) {
 			if c.change != nil {
 				c.change(&asked)
 			}
-			if err := briefly(t, func(ctx context.Context) error { _, err := s.Compare(ctx, asked); return err }); err == nil || c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("%v, want %v and %q", err, c.err, c.says)
-			}
+			briefly(t, refusal{c.says, c.err}, func(ctx context.Context) error { _, err := s.Compare(ctx, asked); return err })
 		})
 	}
 }
 
-// briefly calls f with little time, and with more if that was too little for a first try.
-func briefly(t *testing.T, f func(ctx context.Context) error) error {
+// refusal is an error of one line that contains a text, and is an error if that is not nil.
+type refusal struct {
+	says string
+	err  error
+}
+
+func (r refusal) is(err error) bool {
+	return err != nil && (r.err == nil || errors.Is(err, r.err)) && strings.Contains(err.Error(), r.says) && !strings.Contains(err.Error(), "\n")
+}
+
+// briefly calls f, which waits for what does not come, with little time, and with more if that was too
+// little for a first try, which then fails with whatever the end of ctx led to.
+func briefly(t *testing.T, want refusal, f func(ctx context.Context) error) {
+	t.Helper()
 	for limit := 200 * time.Millisecond; ; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		err := f(ctx)
+		late := ctx.Err() != nil && limit < patience
 		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || limit > patience {
-			return err
+		if want.is(err) {
+			return
+		}
+		if !late {
+			t.Errorf("%v, want %v and %q", err, want.err, want.says)
+			return
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestDatabaseHangs(t *testing.T) {
 			continue
 		}
 		group.Go(func() {
-			if got := s.get(t, page); got.status != http.StatusServiceUnavailable {
+			if got := s.do(t, http.MethodGet, page, nil); got.status != http.StatusServiceUnavailable {
 				t.Errorf("%s: status %d:\n%s", page, got.status, got.body)
 			}
 		})

@@ -103,9 +103,14 @@ func (s *site) do(t testing.TB, method, path string, form url.Values, headers ..
 	return answer{got.StatusCode, got.Header, string(body)}
 }
 
-func (s *site) get(t testing.TB, path string, headers ...string) answer {
+// get reads a page, again where the page asks for it because the database was late.
+func (s *site) get(t testing.TB, path string, headers ...string) (got answer) {
 	t.Helper()
-	return s.do(t, http.MethodGet, path, nil, headers...)
+	pgtest.Poll(func() bool {
+		got = s.do(t, http.MethodGet, path, nil, headers...)
+		return got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, context.DeadlineExceeded.Error())
+	})
+	return got
 }
 
 // read reads a page's data.
