@@ -7,7 +7,7 @@ test: ## the quick tier of the tests, on a real PostgreSQL; says in the end what
 	@tools/test
 
 race: ## the quick tier under the race detector
-	go test -race -timeout 20m ./...
+	go test -race -p 1 -timeout 20m ./...
 
 long: ## the long tier: everything, before a release; Ctrl-C ends it, and make long goes on
 	@tools/long

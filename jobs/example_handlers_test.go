@@ -116,7 +116,7 @@ func ExampleRetry() {
 			return jobs.Snooze(8 * time.Hour) // no failure: the bank opens at nine
 		}
 		return &PaymentError{"NO_ANSWER"} // retried, ten times
-	}, jobs.Retry(jobs.Exponential(10*time.Second, time.Hour)), jobs.MaxAttempts(10), jobs.Terminal("DECLINED", "EXPIRED"))
+	}, jobs.Retry(jobs.Exponential(time.Minute, 24*time.Hour)), jobs.MaxAttempts(10), jobs.Terminal("DECLINED", "EXPIRED"))
 
 	for _, card := range []string{"stolen", "", "busy", "closed", "good"} {
 		e, err := client.Enqueue(ctx, nil, Charge{card})
