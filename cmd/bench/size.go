@@ -16,13 +16,13 @@ type size struct {
 	holder    time.Duration // idle-holder: the transaction
 	pairs     int           // idle-holder: appends that commit, and as many that do not
 	unrelated time.Duration // unrelated: the transaction
-	history   int           // scoped, rebuild: events in the old log
+	history   int           // scoped: events in the old log
 	rebuild   time.Duration // rebuild: each part
-	passes    int           // over an old log; the best counts
+	passes    int           // over an old log; the best counts. rebuild: turns
 	settle    time.Duration // idle: before the measurement
 	idle      time.Duration // idle: the measurement
 
-	logs       [2]int        // catch-up: events
+	logs       [2]int        // catch-up: events; rebuild: the second
 	bulk       int           // bulk: events
 	upserts    int           // upsert: events
 	followers  []int         // many: consumers, one at first
