@@ -23,7 +23,7 @@ func TestDecide(t *testing.T) {
 	t.Parallel()
 	h := &handler{maxAttempts: 3, retry: func(n int, _ error) time.Duration { return time.Duration(n) * time.Second }, terminal: []string{"FATAL"}}
 	only := *h
-	only.only = []string{"BUSY"}
+	OnlyRetry("BUSY").applyHandler(&only)
 	both := *h
 	both.terminal = []string{CodeTimeout}
 	boom := errors.New("boom")
