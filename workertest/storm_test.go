@@ -26,8 +26,9 @@ type stormed struct {
 	handle func(s *stormed, ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error
 	calls  int
 	seen   map[string]bool
-	mu     sync.Mutex
-	last   string
+
+	mu              sync.Mutex
+	last, partition string
 }
 
 func (s *stormed) Name() string { return "c" }
@@ -364,22 +365,12 @@ func TestStormFindsMistakes(t *testing.T) {
 			}
 		}, says: "after a failed statement: worker: the handler ended"},
 		"is not safe for concurrent use": {parts: true, handle: func(*sql.DB) stormHandle {
-			meets := make(chan struct{})
-			var patience atomic.Int64 // of one call, halved when no other came
-			patience.Store(int64(4 * time.Second))
 			return func(s *stormed, ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+				d, _ := consumer.Info(ctx)
 				s.mu.Lock() // against a report of -race
-				s.last = e.AggregateID
-				s.mu.Unlock()
-				if d, _ := consumer.Info(ctx); d.Partition != "" {
-					select { // calls of two partitions come here together, if both have an event
-					case meets <- struct{}{}:
-					case <-meets:
-					case <-time.After(time.Duration(patience.Load())):
-						patience.Store(max(patience.Load()/2, int64(20*time.Millisecond)))
-					}
-				}
-				s.mu.Lock()
+				if s.last == "" || s.partition == d.Partition {
+					s.last, s.partition = e.AggregateID, d.Partition
+				} // else it finds what a call of another partition has left
 				id := s.last
 				s.mu.Unlock()
 				return add(ctx, tx, id)
