@@ -34,7 +34,7 @@ func TestCompare(t *testing.T) {
 	}
 	same := comparison()
 	same.NewRows = same.OldRows
-	if found, err := s.Compare(t.Context(), same); err != nil || len(found.OnlyOld)+len(found.OnlyNew) > 0 {
+	if found, err := s.Compare(inTime(t), same); err != nil || len(found.OnlyOld)+len(found.OnlyNew) > 0 {
 		t.Errorf("of the same rows: %+v, %v", found, err)
 	}
 	snapshot := comparison()
@@ -60,7 +60,7 @@ func TestCompareSplitConsumer(t *testing.T) {
 	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, closed_at) VALUES ('c', gen_random_uuid(), 2, 2, 1, 'late', 3, 3, now())`) // delivered since
 	same := comparison()
 	same.OldRows, same.NewRows = `SELECT 1 AS n`, `SELECT 1 AS n`
-	if _, err := s.Compare(t.Context(), same); err != nil {
+	if _, err := s.Compare(inTime(t), same); err != nil {
 		t.Error(err)
 	}
 }
@@ -98,7 +98,7 @@ func TestCompareIsRefused(t *testing.T) {
 			if c.change != nil {
 				c.change(&asked)
 			}
-			briefly(t, refusal{c.says, c.err}, func(ctx context.Context) error { _, err := s.Compare(ctx, asked); return err })
+			refusal{c.says, c.err}.expectSoon(t, func(ctx context.Context) error { _, err := s.Compare(ctx, asked); return err })
 		})
 	}
 }
@@ -113,21 +113,33 @@ func (r refusal) is(err error) bool {
 	return err != nil && (r.err == nil || errors.Is(err, r.err)) && strings.Contains(err.Error(), r.says) && !strings.Contains(err.Error(), "\n")
 }
 
-// briefly calls f, which waits for what does not come, with little time, and with more if that was too
-// little for a first try, which then fails with whatever the end of ctx led to.
-func briefly(t *testing.T, want refusal, f func(ctx context.Context) error) {
+// expect fails the test unless err is the refusal.
+func (r refusal) expect(t *testing.T, err error) {
+	t.Helper()
+	if !r.is(err) {
+		t.Errorf("%v, want %v and %q", err, r.err, r.says)
+	}
+}
+
+// expectSoon calls f, which waits for what does not come, with little time. A first try that its context
+// cuts off fails with whatever that led to: f then gets more time.
+func (r refusal) expectSoon(t *testing.T, f func(ctx context.Context) error) {
 	t.Helper()
 	for limit := 200 * time.Millisecond; ; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		err := f(ctx)
 		late := ctx.Err() != nil && limit < patience
 		cancel()
-		if want.is(err) {
-			return
-		}
-		if !late {
-			t.Errorf("%v, want %v and %q", err, want.err, want.says)
+		if !late || r.is(err) {
+			r.expect(t, err)
 			return
 		}
 	}
+}
+
+// inTime returns a context for what must succeed within patience.
+func inTime(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
 }

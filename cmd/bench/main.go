@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func parse(args []string, stdout io.Writer) (o options, err error) {
 	f := command.Flags("bench")
 	names := f.String("run", "", "`names` of scenarios, with commas between them (default: all)")
-	f.BoolVar(&o.long, "long", false, "as long as the scenarios are meant to be, about twenty minutes")
+	f.BoolVar(&o.long, "long", false, "as long as the scenarios are meant to be, about half an hour")
 	f.StringVar(&o.note, "note", "", "a `remark` to print, on what else is to be known of the machine")
 	f.StringVar(&o.markdown, "markdown", "", "also write the table to this `file`, and a plot of the ratios beside it, as .svg")
 	if err := command.Parse(f, args, stdout, usage+scenarioList()+"\nFlags:\n", statuses); err != nil {

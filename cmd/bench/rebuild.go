@@ -46,7 +46,7 @@ func rebuild(ctx context.Context, l *lab) (rows []row, err error) {
 		if err != nil {
 			return err
 		}
-		var quiet, alone, beside rebuilds
+		quiet, alone, beside := rebuilds{kind: "without a rebuild"}, rebuilds{kind: "a rebuild alone"}, rebuilds{kind: "a rebuild beside"}
 		for turn := range l.size.passes {
 			over := func(name string) *rebuilding { return &rebuilding{projecting: projecting{walker{name: name}}} }
 			err := quiet.add(ctx, s, newRecorder(fmt.Sprint("quiet-", turn)), nil)
@@ -74,6 +74,7 @@ func rebuild(ctx context.Context, l *lab) (rows []row, err error) {
 
 // rebuilds are measurements of one kind.
 type rebuilds struct {
+	kind    string
 	lags    durations
 	rates   []float64
 	counted int
@@ -81,8 +82,11 @@ type rebuilds struct {
 
 func (r *rebuilds) add(ctx context.Context, s *site, live *recorder, old *rebuilding) error {
 	lags, rate, counted, err := s.rebuilt(ctx, live, old, s.lab.size.rebuild)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.kind, err)
+	}
 	r.lags, r.rates, r.counted = append(r.lags, lags...), append(r.rates, rate), r.counted+counted
-	return err
+	return nil
 }
 
 // rate returns the events a second of the consumers that go over the log.

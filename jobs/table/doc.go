@@ -70,9 +70,8 @@
 //	   ▲                    │    └───> errored ── RetryAfter later: claim
 //	   └── reset, requeue ──┘
 //
-// A row in queued is due at process_after, or at once if process_after is NULL. A row in errored
-// is due RetryAfter after its finished_at, or at once if finished_at is NULL. All times are the
-// database's.
+// A row in queued is due at process_after, or at once if process_after is NULL. A row in errored is due
+// RetryAfter after its finished_at, or at once if finished_at is NULL. All times are the database's.
 //
 // What becomes of a job:
 //
@@ -97,7 +96,8 @@
 // and then after as long again as it has waited, an hour at most. This counts no failure.
 //
 // A CHECK or a trigger of yours may refuse the new state of a row. Then the row has failed, with
-// the server's error text. If the table refuses failed too, the row stalls.
+// the server's error text. An error that may be about the whole statement, such as a missing function,
+// counts as the row's once another end is stored. If the table refuses failed too, the row stalls.
 //
 // # Claims
 //

@@ -103,14 +103,20 @@ func (s *site) do(t testing.TB, method, path string, form url.Values, headers ..
 	return answer{got.StatusCode, got.Header, string(body)}
 }
 
-// get reads a page, again where the page asks for it because the database was late.
-func (s *site) get(t testing.TB, path string, headers ...string) (got answer) {
+// ask sends a request that changes nothing, and sends it again while the answer asks for it because the
+// database was late.
+func (s *site) ask(t testing.TB, method, path string, form url.Values, headers ...string) (got answer) {
 	t.Helper()
 	pgtest.Poll(func() bool {
-		got = s.do(t, http.MethodGet, path, nil, headers...)
+		got = s.do(t, method, path, form, headers...)
 		return got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, context.DeadlineExceeded.Error())
 	})
 	return got
+}
+
+func (s *site) get(t testing.TB, path string, headers ...string) answer {
+	t.Helper()
+	return s.ask(t, http.MethodGet, path, nil, headers...)
 }
 
 // read reads a page's data.
@@ -161,7 +167,7 @@ func with(form url.Values, more ...string) url.Values {
 // preview sends a form and returns that of the preview.
 func (s *site) preview(t testing.TB, form url.Values, headers ...string) url.Values {
 	t.Helper()
-	return s.do(t, http.MethodPost, "change", form, headers...).expect(t, http.StatusOK).hidden(t, `name="step" value="make"`)
+	return s.ask(t, http.MethodPost, "change", form, headers...).expect(t, http.StatusOK).hidden(t, `name="step" value="make"`)
 }
 
 func (s *site) count(t testing.TB, query string) (n int64) {
