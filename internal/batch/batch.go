@@ -5,6 +5,7 @@ package batch
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -26,7 +27,8 @@ const mostBlind = 32
 // An error may also be about the whole statement. It counts as a row's error only if f succeeds
 // for other rows and then fails again for this row. For example, a revoked privilege refuses
 // all rows. A privilege that a trigger lacks may refuse one row. A lock may be available a
-// moment later. If f succeeds for no row, Each returns the error and refuses none.
+// moment later. If f succeeds for no row, Each returns the error and refuses none. A caller that
+// knows better returns [OfRow].
 func Each[T any](all []T, f func(all []T) error, refused func(one T, err error) error) error {
 	s := search[T]{f: f, refused: refused}
 	if err := s.each(all); err != nil {
@@ -37,6 +39,14 @@ func Each[T any](all []T, f func(all []T) error, refused func(one T, err error) 
 	}
 	return nil
 }
+
+// OfRow returns an error of a call of f with one row that is known to be about the row. The
+// statement succeeds for others then, whether or not f has succeeded for any.
+func OfRow(err error) error { return ofRow{err} }
+
+type ofRow struct{ error }
+
+func (e ofRow) Unwrap() error { return e.error }
 
 type search[T any] struct {
 	f       func(all []T) error
@@ -50,8 +60,14 @@ type search[T any] struct {
 func (s *search[T]) each(all []T) error {
 	err := s.f(all)
 	fault := pgdriver.FaultOf(err)
+	var known ofRow
 	switch {
 	case err == nil && len(all) > 0:
+		return s.pass()
+	case errors.As(err, &known):
+		if err := s.refused(all[0], known.error); err != nil {
+			return err
+		}
 		return s.pass()
 	case err == nil, len(all) == 0, fault == pgdriver.FaultServer:
 		return err

@@ -20,24 +20,26 @@ func (s stateError) Error() string    { return "state " + string(s) }
 func (s stateError) SQLState() string { return string(s) }
 
 const (
-	ofRow       = stateError("23505")
+	aboutRow    = stateError("23505")
 	ofStatement = stateError("42501")
+	toldOfRow   = stateError("42883") // which f returns by OfRow
 	ofServer    = stateError("57P01")
 )
 
 // Each passes every good row once, and refuses every bad row. An error that may be about the
-// whole statement counts as a row's error only if another row succeeds.
+// whole statement counts as a row's error only if another row succeeds, or the caller says so.
 func TestEachFindsRows(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		rows := rapid.SliceOfN(rapid.SampledFrom([]error{nil, ofRow, ofStatement}), 1, 16).Draw(t, "rows")
+		rows := rapid.SliceOfN(rapid.SampledFrom([]error{nil, aboutRow, ofStatement, toldOfRow}), 1, 16).Draw(t, "rows")
 		all := make([]int, len(rows))
 		for i := range all {
 			all[i] = i
 		}
 		var taken, refused []int
+		works := slices.Contains(rows, nil) || slices.Contains(rows, error(toldOfRow))
 		calls, passing := 0, rapid.IntRange(-1, len(rows)-1).Draw(t, "passes the second time")
-		if passing >= 0 && (rows[passing] != ofStatement || !slices.Contains(rows, nil)) {
+		if passing >= 0 && (rows[passing] != ofStatement || !works) {
 			passing = -1
 		}
 		tried := false
@@ -49,6 +51,9 @@ func TestEachFindsRows(t *testing.T) {
 						continue
 					}
 					tried = true
+				}
+				if rows[i] == toldOfRow && len(part) == 1 {
+					return OfRow(toldOfRow)
 				}
 				if rows[i] != nil {
 					return fmt.Errorf("wrapped: %w", rows[i])
@@ -70,7 +75,7 @@ func TestEachFindsRows(t *testing.T) {
 			switch {
 			case e == nil, i == passing:
 				good = append(good, i)
-			case e == ofRow || slices.Contains(rows, nil):
+			case e == aboutRow || works:
 				bad = append(bad, i)
 			}
 		}
@@ -106,18 +111,18 @@ func TestEachEnds(t *testing.T) {
 	}
 	// An error of refused, and an error of the server halfway, end Each.
 	full, calls := errors.New("full"), 0
-	if err := Each(all, func([]int) error { calls++; return ofRow }, func(int, error) error { return full }); !errors.Is(err, full) || calls > 12 {
+	if err := Each(all, func([]int) error { calls++; return aboutRow }, func(int, error) error { return full }); !errors.Is(err, full) || calls > 12 {
 		t.Errorf("%v after %d calls", err, calls)
 	}
 	if err := Each(all, func(part []int) error {
 		if len(part) == 1 {
 			return ofServer
 		}
-		return ofRow
+		return aboutRow
 	}, func(int, error) error { return nil }); !errors.Is(err, ofServer) {
 		t.Error(err)
 	}
-	if err := Each(nil, func([]int) error { return ofRow }, func(int, error) error { return full }); !errors.Is(err, ofRow) {
+	if err := Each(nil, func([]int) error { return aboutRow }, func(int, error) error { return full }); !errors.Is(err, aboutRow) {
 		t.Error(err)
 	}
 }
@@ -192,7 +197,7 @@ func TestRefused(t *testing.T) {
 			}
 			for id := range int64(4) {
 				if !slices.Contains(out, id) && rapid.Bool().Draw(t, "refused") {
-					was, ok := r.Add(id, ofRow, now)
+					was, ok := r.Add(id, aboutRow, now)
 					if _, is := all[id]; was != is || !ok {
 						t.Fatalf("%d was known: %t, there was room: %t", id, was, ok)
 					}
@@ -220,11 +225,11 @@ func TestRefused(t *testing.T) {
 	})
 	var r Refused[int64]
 	for id := range int64(MostRefused) {
-		if _, ok := r.Add(id, ofRow, time.Now()); !ok {
+		if _, ok := r.Add(id, aboutRow, time.Now()); !ok {
 			t.Fatal("there is no room")
 		}
 	}
-	if _, ok := r.Add(MostRefused, ofRow, time.Now()); ok {
+	if _, ok := r.Add(MostRefused, aboutRow, time.Now()); ok {
 		t.Error("there is room for one more")
 	}
 }

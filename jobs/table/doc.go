@@ -96,8 +96,7 @@
 // and then after as long again as it has waited, an hour at most. This counts no failure.
 //
 // A CHECK or a trigger of yours may refuse the new state of a row. Then the row has failed, with
-// the server's error text. An error that may be about the whole statement, such as a missing function,
-// counts as the row's once another end is stored. If the table refuses failed too, the row stalls.
+// the server's error text. If the table refuses failed too, the row stalls.
 //
 // # Claims
 //

@@ -342,7 +342,6 @@ func TestRowsWhoseTriggerLacksAFunction(t *testing.T) {
 			})
 			if handlers > 1 {
 				s.until("the refused ones to have failed", func() bool {
-					s.becomes(s.add(""), table.StateCompleted) // alone, such an error may be about the statement
 					return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'failed' AND failure_message LIKE '%lacking()%'`) == "2"
 				})
 				return
@@ -358,6 +357,55 @@ func TestRowsWhoseTriggerLacksAFunction(t *testing.T) {
 			s.want("failures", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
 		})
 	}
+}
+
+// The end of one job is refused with an error that may be about the whole statement, and no other
+// job shows that it is not. If only this outcome is refused, the job has failed. If every outcome
+// is, or this one is refused once, its end is stored later.
+func TestLoneEndThatIsRefused(t *testing.T) {
+	t.Parallel()
+	for odd, want := range map[string]string{
+		"state = 'completed'":                             "failed 1",
+		"state IN ('completed', 'failed')":                "completed 0, mended",
+		"state = 'completed' AND nextval('refusals') = 1": "completed 0",
+	} {
+		t.Run(odd, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.d.Exec(t, `CREATE SEQUENCE refusals`)
+			s.refuse(trigger(`PERFORM lacking()`), odd)
+			w := s.worker(s.d.DB, nil)
+			s.start(w)
+			id := s.add("")
+			want, mended := strings.CutSuffix(want, ", mended")
+			if mended {
+				s.until("the refusal to show", func() bool { return w.Status().SettleError != nil })
+				s.script(mend)
+			}
+			s.until("the job to end", func() bool {
+				return s.text(`SELECT state || ' ' || num_failures FROM example_jobs WHERE id = $1`, id) == want
+			})
+		})
+	}
+}
+
+// A privilege that goes while a job runs does not fail the job.
+func TestPrivilegeThatGoesBeforeAnEnd(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	db := s.openPGX(s.refuse(refusing["a policy"], "false"))
+	role := ident.Quote(s.text(`SELECT right(current_database(), 20)::text`) + "_minds")
+	s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error {
+		_, err := s.d.DB.ExecContext(ctx, `REVOKE UPDATE ON example_jobs FROM `+role)
+		return err
+	}
+	w := s.worker(db, nil)
+	s.start(w)
+	id := s.add("")
+	s.until("the trouble to show", func() bool { return w.Status().SettleError != nil })
+	s.d.Exec(t, `GRANT UPDATE ON example_jobs TO `+role)
+	s.becomes(id, table.StateCompleted)
+	s.want("failures", "0", `SELECT num_failures::text FROM example_jobs`)
 }
 
 // An error text that the database's encoding does not hold is stored with escapes.

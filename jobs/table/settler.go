@@ -41,6 +41,12 @@ func (e *ending) size() int {
 	return rest + len(*e.end.Message)
 }
 
+// failed returns the end of a job whose outcome the table refuses, and its error.
+func (e *ending) failed(err error) (end, error) {
+	err = fmt.Errorf("PostgreSQL refuses to store that the job is %s: %w", e.end.To, errtext.Of(err))
+	return end{claim: e.run.Claim, To: StateFailed, Message: text(err)}, err
+}
+
 func newSettler(e *env) *settler {
 	s := &settler{jobrun.NewSettler[*ending](), e}
 	s.LockedRow, s.Turn = errHeld, &e.turns.settles
@@ -48,12 +54,25 @@ func newSettler(e *env) *settler {
 		return s.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			s.begin(observe.ConditionSettle) // a settle leaves out no rows
 			on := s.env.store.db.Plans.On(conn, conn)
-			return batch.Each(all, func(part []*ending) error { return s.store(ctx, on, part) },
-				func(e *ending, err error) error { return s.refused(ctx, on, e, err) })
+			return batch.Each(all, func(part []*ending) error {
+				err := s.store(ctx, on, part)
+				if len(part) > 1 || !mayLast(err) || !s.failable(ctx, conn, part[0], err) {
+					return err
+				}
+				if err = s.store(ctx, on, part); mayLast(err) {
+					return batch.OfRow(err)
+				}
+				return err
+			}, func(e *ending, err error) error { return s.refused(ctx, on, e, err) })
 		})
 	}
 	s.Report = func(_ []*ending, err error) { s.outcome(observe.ConditionSettle, err) }
 	return s
+}
+
+// mayLast reports whether an error may be about the whole statement, and not about the moment.
+func mayLast(err error) bool {
+	return pgdriver.FaultOf(err) == pgdriver.FaultStatement && !pgdriver.IsTimeLimit(err)
 }
 
 func (s *settler) add(e *ending) {
@@ -112,6 +131,20 @@ func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) 
 	return nil
 }
 
+// failable reports whether the table takes a job as failed, which it does not store. If so, the
+// statement works, and err, the refusal of another outcome, is about the row.
+func (s *settler) failable(ctx context.Context, conn *sql.Conn, e *ending, err error) bool {
+	tx, beginErr := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if beginErr != nil {
+		return false
+	}
+	defer func() { _ = tx.Rollback() }() // closes the connection if it fails
+	failed, _ := e.failed(err)
+	settled, err := s.settleOn(ctx, s.env.store.db.Plans.On(conn, tx), []end{failed})
+	state := settled[e.run.Claim]
+	return err == nil && state != "" && state != unchanged
+}
+
 // refused settles a job as failed if the table refuses its outcome. If the table refuses this too,
 // the row stalls.
 func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err error) error {
@@ -122,8 +155,7 @@ func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err 
 			return err
 		}
 	}
-	e.err = fmt.Errorf("PostgreSQL refuses to store that the job is %s: %w", e.end.To, errtext.Of(err))
-	e.end = end{claim: e.run.Claim, To: StateFailed, Message: text(e.err)}
+	e.end, e.err = e.failed(err)
 	settled, err := s.settleOn(ctx, on, []end{e.end})
 	state, is := settled[e.run.Claim]
 	if state == unchanged {
