@@ -114,7 +114,7 @@ func (a *app) migrateSQLVerb() *cobra.Command {
 		Use: "sql", Short: "print the SQL for a migration tool", Args: cobra.NoArgs,
 		Long: `Prints the SQL that creates or upgrades the worker's tables, with --store the
 event store's, with --jobs those of jobs. It can be run again, and upgrades older
-tables in place. plain is for psql and most tools. It needs no database.`,
+tables in place. plain is for psql, tern, atlas and others. It needs no database.`,
 		Example: "  pgfrontier migrate sql --store > 000_event_store_tables.sql\n  pgfrontier migrate sql --format goose > 001_worker_tables.sql",
 		RunE: a.verb(func(_ context.Context, _ []string) error {
 			config, err := a.config()
