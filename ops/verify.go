@@ -235,12 +235,19 @@ func (r *recomputation) run(ctx context.Context, positions []int64) error {
 	}
 	handled := r.handle(ctx, positions)
 	err = r.c.tx.QueryRowContext(ctx, current).Scan(&ended)
+	waited := func(limit error) error {
+		return fmt.Errorf("call the handler at position %d, which waits for Verify if it writes through the pool: %w", r.found.Position, limit)
+	}
 	switch {
+	case ctx.Err() != nil && handled != nil:
+		return waited(context.Cause(ctx))
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err == nil && began != ended, errors.Is(err, sql.ErrTxDone):
 		return errVerifyEnded
-	case handled != nil && (pgdriver.IsTimeLimit(handled) || pgdriver.IsConflict(handled) || pgdriver.IsConnectionLoss(handled)):
+	case pgdriver.IsTimeLimit(handled):
+		return waited(handled)
+	case handled != nil && (pgdriver.IsConflict(handled) || pgdriver.IsConnectionLoss(handled)):
 		return handled // the database's, not the handler's
 	case handled != nil:
 		r.found.Err = handled
