@@ -101,7 +101,7 @@ func isClosed(c <-chan struct{}) bool {
 
 // answers returns an error if the log cannot be read. An altered sequence does not count.
 func (h *health) answers(ctx context.Context) error {
-	err := h.reads.read(ctx)
+	err := pgdriver.Living(ctx, h.db.DB, func() error { return h.reads.read(ctx) })
 	if altered := (*frontier.SetupError)(nil); err == nil || errors.As(errtext.Of(h.frontier.Err()), &altered) {
 		return nil
 	}

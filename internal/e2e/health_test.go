@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/frontier"
@@ -197,6 +200,30 @@ func TestHealthWhileTheDatabaseIsAway(t *testing.T) {
 	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	awaitReady(t, w)
+}
+
+// Health does not take connections that the server has ended for a database that is away.
+func TestHealthWhenConnectionsHaveEnded(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	d.DB.SetMaxIdleConns(16)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithHeartbeatTimeout(time.Minute))
+	awaitReady(t, w)
+	others := d.OpenMode(t, pgx.QueryExecModeExec)
+	for range 10 {
+		var used sync.WaitGroup
+		for range 12 {
+			used.Go(func() { _, _ = d.DB.ExecContext(t.Context(), `SELECT pg_sleep(0.01)`) })
+		}
+		used.Wait() // pgx pings what has rested for a second
+		if _, err := others.ExecContext(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
+			t.Fatal(err)
+		}
+		if got := ready(w, time.Hour); strings.Contains(got, "the database") {
+			t.Fatal(got)
+		}
 	}
 	awaitReady(t, w)
 }

@@ -166,11 +166,17 @@ func PID(conn *sql.Conn) (pid int64) {
 	return pid
 }
 
-// Answers pings the database. Each idle connection of the pool may be dead, and then fails one ping.
-func Answers(ctx context.Context, db *sql.DB) (err error) {
-	for idle := db.Stats().Idle; idle >= 0 && ctx.Err() == nil; idle-- {
-		if err = db.PingContext(ctx); err == nil {
-			return nil
+// Answers pings the database.
+func Answers(ctx context.Context, db *sql.DB) error {
+	return Living(ctx, db, func() error { return db.PingContext(ctx) })
+}
+
+// Living calls f, which takes a connection of the pool, until the connection is a living one. The
+// server may have ended each open connection, and each of them fails one call.
+func Living(ctx context.Context, db *sql.DB, f func() error) (err error) {
+	for open := db.Stats().OpenConnections; open >= 0 && ctx.Err() == nil; open-- {
+		if err = f(); !IsConnectionLoss(err) {
+			return err
 		}
 	}
 	return err
