@@ -21,14 +21,14 @@ type handle = func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) erro
 
 // mistake is a handler with a mistake.
 type mistake struct {
-	handle
-	batch  func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error // in place of handle
+	each   handle
+	batch  func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error // in place of each
 	forget string                                                                     // empty: forgetTotals
 	right  handle                                                                     // without the mistake; nil: counted
 }
 
 func (m mistake) consumer() consumer.Forgetter {
-	p := totals{m.handle, cmp.Or(m.forget, forgetTotals)}
+	p := totals{m.each, cmp.Or(m.forget, forgetTotals)}
 	if m.batch != nil {
 		return bulk{p, m.batch}
 	}
@@ -55,51 +55,53 @@ func counted(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 	return count(1, "x")(ctx, tx, e)
 }
 
-// mistakes returns handlers for one site, as some of them go wrong once only.
+// first reports whether an event is handled for the first time.
+func first(ctx context.Context) bool {
+	of, _ := consumer.Info(ctx)
+	return !of.Replay
+}
+
+// mistakes returns handlers for the site of a pool, and only for that: they have a memory.
 func mistakes(db *sql.DB) map[string]mistake {
-	lost, doubled, cut, memory := false, false, false, 0
-	once := func(done *bool) bool {
-		was := *done
-		*done = true
-		return !was
-	}
+	failed, memory := false, 0
 	return map[string]mistake{
-		"lost update": {handle: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
-			if e.GlobalPosition == 2 && once(&lost) {
+		"lost update": {each: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			if e.GlobalPosition == 2 && first(ctx) {
 				return nil
 			}
 			return counted(ctx, tx, e)
 		}},
-		"double insert": {handle: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
-			if e.GlobalPosition == 3 && once(&doubled) {
+		"double insert": {each: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			if e.GlobalPosition == 3 && first(ctx) {
 				return count(2, "xx")(ctx, tx, e)
 			}
 			return counted(ctx, tx, e)
 		}},
-		"pool": {handle: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		"pool": {each: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 			if err := besides(ctx, db, e); err != nil {
 				return err
 			}
-			if e.GlobalPosition == 3 && once(&cut) {
+			if e.GlobalPosition == 3 && !failed {
+				failed = true
 				return errors.New("the rest of the handler fails")
 			}
 			return nil
 		}},
-		"memory": {handle: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		"memory": {each: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 			memory++
 			return count(memory, "x")(ctx, tx, e)
 		}},
-		"time": {handle: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		"time": {each: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 			return count(1, fmt.Sprint(time.Now().UnixNano()))(ctx, tx, e)
 		}},
-		"randomness": {handle: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		"randomness": {each: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 			return count(rand.IntN(1<<30), "x")(ctx, tx, e)
 		}},
 		"wrong order":     {batch: lastFirst, right: positions},
 		"float":           {batch: float, right: amounts},
-		"order of a map":  {handle: ofMap},
-		"missing delete":  {handle: keeping, forget: `SELECT $1::text`, right: deleting},
-		"swallowed error": {handle: swallowing},
+		"order of a map":  {each: ofMap},
+		"missing delete":  {each: keeping, forget: `SELECT $1::text`, right: deleting},
+		"swallowed error": {each: swallowing},
 	}
 }
 
@@ -187,11 +189,10 @@ func deleting(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 
 // swallowing goes on after an error: of its own statement, or of a replay.
 func swallowing(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
-	of, _ := consumer.Info(ctx)
-	if !of.Replay && e.GlobalPosition != 3 {
+	if first(ctx) && e.GlobalPosition != 3 {
 		return counted(ctx, tx, e)
 	}
-	if !of.Replay {
+	if first(ctx) {
 		_, _ = tx.ExecContext(ctx, `SAVEPOINT mine`)
 		defer func() { _, _ = tx.ExecContext(ctx, `ROLLBACK TO mine`) }()
 	}
@@ -209,7 +210,7 @@ func TestVerifyFindsMistakes(t *testing.T) {
 			wrong := mistakes(s.DB)[name].consumer()
 			s.handle(t, wrong)
 			found, err := s.Verify(inTime(t), verification(wrong))
-			if name == "pool" && err != nil && strings.Contains(err.Error(), "the handler at position 1, which waits for Verify if it writes through the pool") {
+			if name == "pool" && err != nil && strings.Contains(err.Error(), "call Handle at position 1, which waits for Verify if it writes through the pool") {
 				return
 			}
 			if err != nil || len(found.Missing)+len(found.Unexpected) == 0 && found.Err == nil {
@@ -224,7 +225,7 @@ func TestVerifyFindsMistakes(t *testing.T) {
 func TestCompareFindsMistakes(t *testing.T) {
 	t.Parallel()
 	all := mistakes(nil)
-	all["none"] = mistake{handle: counted}
+	all["none"] = mistake{each: counted}
 	for name := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -236,7 +236,11 @@ func (r *recomputation) run(ctx context.Context, positions []int64) error {
 	handled := r.handle(ctx, positions)
 	err = r.c.tx.QueryRowContext(ctx, current).Scan(&ended)
 	waited := func(limit error) error {
-		return fmt.Errorf("call the handler at position %d, which waits for Verify if it writes through the pool: %w", r.found.Position, limit)
+		called := "Forget"
+		if r.found.Position > 0 {
+			called = fmt.Sprintf("Handle at position %d", r.found.Position)
+		}
+		return fmt.Errorf("call %s, which waits for Verify if it writes through the pool: %w", called, limit)
 	}
 	switch {
 	case ctx.Err() != nil && handled != nil:

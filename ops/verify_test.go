@@ -127,6 +127,40 @@ func (s site) state(t *testing.T) (state string) {
 	return state
 }
 
+// If ctx ends in a handler, Verify returns why, and which call it was.
+func TestVerifyIsCutOff(t *testing.T) {
+	t.Parallel()
+	right := totals{counted, forgetTotals}
+	s := verifySite(t, right)
+	why := errors.New("nobody waits for it any more")
+	for call, cutter := range map[string]func(end func()) consumer.Forgetter{
+		"call Forget, which": func(end func()) consumer.Forgetter { return forgetting{right, end} },
+		"call Handle at position 1, which": func(end func()) consumer.Forgetter {
+			return totals{func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+				end()
+				return ctx.Err()
+			}, forgetTotals}
+		},
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		_, err := s.Verify(ctx, verification(cutter(func() { cancel(why) })))
+		if !errors.Is(err, why) || !strings.Contains(err.Error(), call) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+}
+
+// forgetting is totals whose Forget is cut off.
+type forgetting struct {
+	totals
+	end func()
+}
+
+func (f forgetting) Forget(ctx context.Context, _ *sql.Tx, _, _ string) error {
+	f.end()
+	return ctx.Err()
+}
+
 // Verify finds rows that others have changed.
 func TestVerifyFindsChangedRows(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,11 @@ func TestMigrateSQL(t *testing.T) {
 	t.Parallel()
 	s, offline := at(pgtest.Empty(t)), site{}
 	for _, line := range []string{"migrate sql --store", "migrate sql", "migrate sql --jobs"} {
-		s.Exec(t, offline.expect(t, exitDone, words(line)).out)
+		sql := offline.expect(t, exitDone, words(line)).out
+		s.Exec(t, sql)
+		if strings.Contains(sql, "{{") {
+			t.Errorf("%s: tern takes a file as a template, and would fill in a {{", line)
+		}
 	}
 	s.expect(t, exitDone, words("migrate check"))
 	s.expect(t, exitDone, words("migrate check --jobs"))

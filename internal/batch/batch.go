@@ -28,7 +28,7 @@ const mostBlind = 32
 // for other rows and then fails again for this row. For example, a revoked privilege refuses
 // all rows. A privilege that a trigger lacks may refuse one row. A lock may be available a
 // moment later. If f succeeds for no row, Each returns the error and refuses none. A caller that
-// knows better returns [OfRow].
+// knows that an error is about the row returns [OfRow].
 func Each[T any](all []T, f func(all []T) error, refused func(one T, err error) error) error {
 	s := search[T]{f: f, refused: refused}
 	if err := s.each(all); err != nil {
@@ -40,8 +40,8 @@ func Each[T any](all []T, f func(all []T) error, refused func(one T, err error) 
 	return nil
 }
 
-// OfRow returns an error of a call of f with one row that is known to be about the row. The
-// statement succeeds for others then, whether or not f has succeeded for any.
+// OfRow marks an error of a call of f with one row, if the caller knows that the error is about the
+// row and not about the whole statement.
 func OfRow(err error) error { return ofRow{err} }
 
 type ofRow struct{ error }

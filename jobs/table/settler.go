@@ -54,25 +54,12 @@ func newSettler(e *env) *settler {
 		return s.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			s.begin(observe.ConditionSettle) // a settle leaves out no rows
 			on := s.env.store.db.Plans.On(conn, conn)
-			return batch.Each(all, func(part []*ending) error {
-				err := s.store(ctx, on, part)
-				if len(part) > 1 || !mayLast(err) || !s.failable(ctx, conn, part[0], err) {
-					return err
-				}
-				if err = s.store(ctx, on, part); mayLast(err) {
-					return batch.OfRow(err)
-				}
-				return err
-			}, func(e *ending, err error) error { return s.refused(ctx, on, e, err) })
+			return batch.Each(all, func(part []*ending) error { return s.try(ctx, conn, on, part) },
+				func(e *ending, err error) error { return s.refused(ctx, on, e, err) })
 		})
 	}
 	s.Report = func(_ []*ending, err error) { s.outcome(observe.ConditionSettle, err) }
 	return s
-}
-
-// mayLast reports whether an error may be about the whole statement, and not about the moment.
-func mayLast(err error) bool {
-	return pgdriver.FaultOf(err) == pgdriver.FaultStatement && !pgdriver.IsTimeLimit(err)
 }
 
 func (s *settler) add(e *ending) {
@@ -129,6 +116,23 @@ func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) 
 		}
 	}
 	return nil
+}
+
+// try is store. It tells a refusal of one job that is about the row from one of the whole statement.
+func (s *settler) try(ctx context.Context, conn *sql.Conn, on store.Querier, part []*ending) error {
+	err := s.store(ctx, on, part)
+	if len(part) > 1 || !mayLast(err) || !s.failable(ctx, conn, part[0], err) {
+		return err
+	}
+	if err = s.store(ctx, on, part); mayLast(err) {
+		return batch.OfRow(err)
+	}
+	return err
+}
+
+// mayLast reports whether an error may be about the whole statement, and not about the moment.
+func mayLast(err error) bool {
+	return pgdriver.FaultOf(err) == pgdriver.FaultStatement && !pgdriver.IsTimeLimit(err)
 }
 
 // failable reports whether the table takes a job as failed, which it does not store. If so, the
