@@ -36,7 +36,9 @@ func native(ctx context.Context, l *lab) (rows []row, err error) {
 			for pass := range l.size.passes + 1 {
 				bySQL := &projecting{walker{name: fmt.Sprintf("sql_%d_%d", batch, pass)}}
 				byPgx := &nativeProjecting{walker{name: fmt.Sprintf("pgx_%d_%d", batch, pass)}}
-				for i, w := range []*walker{&bySQL.walker, &byPgx.walker} {
+				for turn := range 2 {
+					i := (pass + turn) % 2 // each goes first by turns
+					w := []*walker{&bySQL.walker, &byPgx.walker}[i]
 					c := []consumer.Consumer{bySQL, pgxtx.Consumer(byPgx)}[i]
 					rate, n, err := s.project(ctx, c, w, func(ctx context.Context) error {
 						return s.work(ctx, 1, []consumer.Consumer{c}, []worker.Option{worker.WithBatchSize(batch)}, w.arrive)

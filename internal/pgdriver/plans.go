@@ -15,9 +15,10 @@ import (
 
 // Plans replans statements whose kept plan has become wrong. A session keeps the plan of a
 // prepared statement until the table is analyzed. A plan from when the table was small scans
-// the whole table each time, even after it has grown. So after a slow execution, Plans makes
-// each execution plan the statement again, for replanFor. Planning costs the server less than a
-// millisecond, and may save a hundred.
+// the whole table each time, even after it has grown. So when slow executions have cost more than
+// mostBlame, Plans makes each execution plan the statement again for a while. Planning costs
+// the server up to a millisecond, which is more than most executions take. So an execution that was
+// slow for another reason, such as a busy server or a lock, must not have this effect.
 //
 // Only pgx keeps prepared statements automatically, in its default mode. Plans is safe for
 // concurrent use. The zero value is ready.
@@ -33,6 +34,7 @@ var origin = time.Now()
 type text struct {
 	fastest atomic.Int64
 	until   atomic.Int64 // time from which on its plan is kept again, since origin
+	blame   atomic.Int64 // what its plan may have cost, less what keeping it has saved
 }
 
 const (
@@ -41,8 +43,13 @@ const (
 	// slower is the minimum factor between a slow execution and the fastest one. So a slow
 	// network does not cause replanning.
 	slower = 5
-	// replanFor is for how long each execution then plans the statement again.
-	replanFor = 30 * time.Second
+	// mostBlame is the blame from which on the plan is replaced. A slow execution adds what it took
+	// longer than the fastest. Another one subtracts planning, which the kept plan has saved.
+	mostBlame, planning = 300 * time.Millisecond, time.Millisecond
+	// replanFor is for how long each execution then plans the statement again, as a multiple of the
+	// blame, and longestReplan is its maximum. Then the first slow execution is enough. So a wrong
+	// plan that is executed once more costs a tenth of the time.
+	replanFor, longestReplan = 10, 30 * time.Second
 	// A user's log may make a new text for each read. Texts longer than longestText are not
 	// watched. Above mostTexts, all records are dropped.
 	mostTexts, longestText = 1000, 1 << 15
@@ -69,12 +76,20 @@ func (p *Plans) took(query string, took time.Duration, now time.Time, replanned 
 	fastest := t.fastest.Load()
 	slow := took >= slowStatement && nanos >= slower*fastest
 	switch {
-	case slow && replanned && err == nil: // its plan is not the cause
-		t.fastest.CompareAndSwap(fastest, nanos)
+	case slow && replanned && err == nil: // its plan is not the cause; a slow network may be
+		t.fastest.CompareAndSwap(fastest, min(nanos, 2*fastest))
 	case slow:
-		t.until.Store(int64(now.Sub(origin) + replanFor))
-	case nanos < fastest && err == nil:
-		t.fastest.CompareAndSwap(fastest, nanos) // or a concurrent execution was as fast
+		if blame := t.blame.Add(nanos - fastest); blame >= int64(mostBlame) {
+			t.blame.Store(int64(mostBlame))
+			t.until.Store(int64(now.Sub(origin) + min(replanFor*time.Duration(blame), longestReplan)))
+		}
+	case err == nil:
+		if blame := t.blame.Load(); blame > 0 && !replanned {
+			t.blame.CompareAndSwap(blame, max(0, blame-int64(planning)))
+		}
+		if nanos < fastest {
+			t.fastest.CompareAndSwap(fastest, nanos) // or a concurrent execution was as fast
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package pgdriver_test
 import (
 	"database/sql"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,7 +67,7 @@ func TestPlans(t *testing.T) {
 		}
 		work(0.5)
 		if pgdriver.Keeps(on, slow) == c.replans {
-			t.Errorf("%s: after a slow statement its plan is kept: %t", name, c.replans)
+			t.Errorf("%s: after a slow execution its plan is kept: %t", name, c.replans)
 		}
 		p.KeepFrom(time.Now().Add(time.Hour)) // all of them are replanned
 		work(0)
@@ -129,17 +130,29 @@ func TestSlowForOtherReasonsKeepsPlan(t *testing.T) {
 		err       error
 	}
 	failed := errors.New("failed")
+	of := func(ms ...int) (all []sent) {
+		for _, ms := range ms {
+			all = append(all, sent{"SELECT", ms, false, nil})
+		}
+		return all
+	}
 	for name, c := range map[string]struct {
 		sent    []sent
 		replans bool // SELECT, then
 	}{
-		"a slow network":                           {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 310, false, nil}, {"SELECT", 1490, false, nil}, {"SELECT", 290, false, nil}, {"SELECT", 1440, false, nil}}, false},
-		"five times the fastest":                   {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 290, false, nil}, {"SELECT", 1450, false, nil}}, true},
+		"a slow network":                           {of(300, 310, 1490, 290, 1440, 1440, 1440), false},
+		"five times the fastest":                   {of(300, 290, 1450), true},
+		"a busy server":                            {of(slices.Repeat([]int{1, 1, 1, 1, 1, 5}, 1000)...), false},
+		"a quarter is slow":                        {of(slices.Repeat([]int{1, 1, 1, 5}, 1000)...), true},
+		"a moment":                                 {of(1, 290), false},
+		"a moment, again much later":               {of(slices.Concat([]int{1, 290}, slices.Repeat([]int{1}, 300), []int{290})...), false},
+		"a moment, again soon":                     {of(1, 290, 1, 1, 290), true},
 		"another is slow":                          {[]sent{{"SELECT", 300, false, nil}, {"UPDATE", 10, false, nil}, {"UPDATE", 1000, false, nil}}, false},
-		"a failure is fast":                        {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 0, false, failed}, {"SELECT", 310, false, nil}}, false},
-		"the first fails":                          {[]sent{{"SELECT", 0, false, failed}, {"SELECT", 310, false, nil}}, false},
-		"a failure is slow, as one that timed out": {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 3000, false, failed}}, true},
-		"as slow with a new plan":                  {[]sent{{"SELECT", 10, false, nil}, {"SELECT", 100, true, nil}, {"SELECT", 110, false, nil}}, false},
+		"a failure is fast":                        {append(of(300), sent{"SELECT", 0, false, failed}, sent{"SELECT", 310, false, nil}), false},
+		"the first fails":                          {append([]sent{{"SELECT", 0, false, failed}}, of(310)...), false},
+		"a failure is slow, as one that timed out": {append(of(300), sent{"SELECT", 3000, false, failed}), true},
+		"as slow with a new plan":                  {slices.Concat(of(10), slices.Repeat([]sent{{"SELECT", 1000, true, nil}}, 7), of(1100)), false},
+		"once as slow with a new plan":             {append(of(10), sent{"SELECT", 1000, true, nil}, sent{"SELECT", 1100, false, nil}), true},
 	} {
 		var p pgdriver.Plans
 		for _, s := range c.sent {
@@ -148,6 +161,24 @@ func TestSlowForOtherReasonsKeepsPlan(t *testing.T) {
 		if p.Replans("SELECT") != c.replans {
 			t.Errorf("%s: SELECT is planned again: %t", name, !c.replans)
 		}
+	}
+}
+
+// A plan that was wrong before is replaced at the first slow execution.
+func TestWrongPlanIsRemembered(t *testing.T) {
+	var p pgdriver.Plans
+	p.Took("SELECT", 10*time.Millisecond, false, nil)
+	p.Took("SELECT", time.Second, false, nil)
+	for range 100 {
+		p.Took("SELECT", 10*time.Millisecond, true, nil)
+	}
+	p.KeepFrom(time.Now())
+	if p.Replans("SELECT") {
+		t.Error("the plan is not kept again")
+	}
+	p.Took("SELECT", 50*time.Millisecond, false, nil)
+	if !p.Replans("SELECT") {
+		t.Error("the plan is kept")
 	}
 }
 
