@@ -54,7 +54,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *heldConn, w *
 	last := &txcheck.Batch{Work: w.checked(c.reader), After: moved.Version, Transaction: moved.Transaction}
 	c.check.Last = last
 	calls := c.callsOf(w, t, moved, b)
-	calls.Lent = conn.lend
+	calls.Lend = conn.lend
 	var got batch.Result
 	if middleware := c.w.cfg.BatchMiddleware; middleware != nil {
 		got = calls.RunWithin(ctx, middleware, *b)

@@ -109,7 +109,7 @@ var errLeftOpen = errors.New("the handler left a transaction open that it began 
 // give returns a connection to the pool. It closes a lost connection, and one on which a
 // statement of the worker failed (ours). Such a connection may lead to another server, or
 // its session may keep a handler's role or timeout. It would be taken again and again. lent
-// reports whether a handler has used the connection. If the handler left it busy, give
+// reports whether a handler may still use the connection. If the handler left it busy, give
 // returns errLeftOpen.
 func (c *connections) give(conn *sql.Conn, ours, lent bool) error {
 	gone := pgdriver.IsGone(conn)

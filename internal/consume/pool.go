@@ -139,25 +139,28 @@ func watchPool(ctx context.Context, e *env, heartbeat time.Duration) {
 }
 
 // releaseFunc returns a connection to the pool. ours reports whether a statement of the
-// worker failed on the connection. lent reports whether a handler has used the connection.
+// worker failed on the connection. lent reports whether a handler may still use the connection.
 type releaseFunc func(ours, lent bool) error
 
 // heldConn is the connection that a loop holds for one iteration.
 type heldConn struct {
 	*sql.Conn
-	giveBack releaseFunc // nil: no connection is held
-	lent     atomic.Bool // a handler has used the connection
+	giveBack releaseFunc  // nil: no connection is held
+	lent     atomic.Int32 // how many uses of the connection by a handler have not ended
 }
 
-// lend records that a handler uses the connection. Any goroutine may call it.
-func (h *heldConn) lend() { h.lent.Store(true) }
+// lend records that a handler uses the connection, until back is called. Any goroutine may call both.
+func (h *heldConn) lend() (back func()) {
+	h.lent.Add(1)
+	return func() { h.lent.Add(-1) }
+}
 
 // release returns the connection, if one is held. left is the error of a handler that left
 // the connection unusable.
 func (h *heldConn) release(ours bool) (left error) {
 	if giveBack := h.giveBack; giveBack != nil {
 		h.giveBack = nil
-		left = giveBack(ours, h.lent.Load())
+		left = giveBack(ours, h.lent.Load() > 0)
 	}
 	return left
 }

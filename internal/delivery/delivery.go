@@ -19,16 +19,24 @@ type call struct {
 	calls map[int64]int // calls of Next for each event
 }
 
-// With returns a context for the other functions. d is a consumer.Delivery. conn is that of
-// [WithConn].
-func With(ctx context.Context, d any, conn func() *sql.Conn) context.Context {
-	return context.WithValue(WithConn(ctx, conn), key{}, &call{delivery: d})
+// Lend lends the connection of a handler's transaction. The handler calls back when it no longer
+// uses the connection.
+type Lend = func() (conn *sql.Conn, back func())
+
+// Lends returns a Lend whose lender does not ask for the connection back.
+func Lends(conn *sql.Conn) Lend {
+	return func() (*sql.Conn, func()) { return conn, func() {} }
 }
 
-// WithConn returns a context for Conn. Each call of Conn calls conn, which is nil if there is no
-// connection.
-func WithConn(ctx context.Context, conn func() *sql.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, conn)
+// With returns a context for the other functions. d is a consumer.Delivery. lend is that of
+// [WithConn].
+func With(ctx context.Context, d any, lend Lend) context.Context {
+	return context.WithValue(WithConn(ctx, lend), key{}, &call{delivery: d})
+}
+
+// WithConn returns a context for Conn. lend is nil if there is no connection.
+func WithConn(ctx context.Context, lend Lend) context.Context {
+	return context.WithValue(ctx, connKey{}, lend)
 }
 
 // Of returns the consumer.Delivery of With, or nil.
@@ -39,12 +47,12 @@ func Of(ctx context.Context) any {
 	return nil
 }
 
-// Conn returns the connection of With or WithConn, or nil.
-func Conn(ctx context.Context) *sql.Conn {
-	if conn, _ := ctx.Value(connKey{}).(func() *sql.Conn); conn != nil {
-		return conn()
+// Conn calls the Lend of With or WithConn. It returns nil if there is none.
+func Conn(ctx context.Context) (conn *sql.Conn, back func()) {
+	if lend, _ := ctx.Value(connKey{}).(Lend); lend != nil {
+		return lend()
 	}
-	return nil
+	return nil, func() {}
 }
 
 // Next numbers the calls that a handler makes for the event at a position, from 0. The same call

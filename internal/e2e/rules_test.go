@@ -10,10 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
+	"github.com/pgfrontier/worker/store/pgxtx"
 )
 
 // What a handler returns is its own failure and counts, also if it wraps an
@@ -57,6 +60,35 @@ func TestHandlerThatClosesItsConnection(t *testing.T) {
 				strings.Contains(err.Error(), "the handler closed the connection of consumer.Conn") != closes {
 				t.Errorf("Start: %v", err)
 			}
+		})
+	}
+}
+
+// A handler that leaves a transaction open keeps the connection from everybody. The worker ends, and
+// says so, also if pgxtx.In has used the connection and given it back.
+func TestHandlerThatKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	for name, uses := range map[string]func(pgx.Tx) error{"at once": nil, "after pgxtx.In": func(pgx.Tx) error { return nil }} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 1)
+			var kept *sql.Tx
+			c := &ledger{name: "c", before: func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) (err error) {
+				if uses != nil {
+					if err := pgxtx.In(ctx, uses); err != nil {
+						return err
+					}
+				}
+				conn, _ := consumer.Conn(ctx)
+				kept, err = conn.BeginTx(context.WithoutCancel(ctx), nil)
+				return err
+			}}
+			err := start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1)).result(t)
+			if err == nil || !strings.Contains(err.Error(), "left a transaction open") {
+				t.Errorf("Start: %v", err)
+			}
+			_ = kept.Rollback()
 		})
 	}
 }

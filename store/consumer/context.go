@@ -43,6 +43,6 @@ func Info(ctx context.Context) (d Delivery, ok bool) {
 // Close, until BatchTimeout ends both. Do not use the transaction inside of conn.Raw either.
 // Raw holds the connection, and a statement of the transaction waits for the connection.
 func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
-	conn = delivery.Conn(ctx)
+	conn, _ = delivery.Conn(ctx) // the handler may use it until it returns
 	return conn, conn != nil
 }

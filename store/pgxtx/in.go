@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/store/consumer"
 )
 
 var (
@@ -28,8 +28,9 @@ var (
 // In returns an error outside of a handler, if the pool of the worker has another driver than
 // pgx/v5, and if f leaves rows open.
 func In(ctx context.Context, f func(tx pgx.Tx) error) error {
-	conn, ok := consumer.Conn(ctx)
-	if !ok {
+	conn, back := delivery.Conn(ctx)
+	defer back()
+	if conn == nil {
 		return errOutside
 	}
 	return pgdriver.Raw(conn, func(of any) error {

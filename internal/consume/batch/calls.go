@@ -106,10 +106,7 @@ func (c *calls) deliver() (at *store.PersistedEvent, err error) {
 			n = i
 		}
 	}
-	lend := func() *sql.Conn {
-		b.Lent()
-		return b.Tx.Conn
-	}
+	lend := func() (*sql.Conn, func()) { return b.Tx.Conn, b.Lend() }
 	if b.Forget && b.Forgets != nil {
 		if err := b.forget(delivery.With(c.whole, d, lend), c.rest[:n]); err != nil {
 			return &c.rest[0], err

@@ -31,8 +31,9 @@ type Batch struct {
 	Prepare func(ctx context.Context) error
 	Shorten func(ctx context.Context) error
 	Commit  func() error
-	// Lent is called when the handler takes the transaction's connection.
-	Lent func()
+	// Lend is called when the handler takes the transaction's connection, and back when it no longer
+	// uses the connection.
+	Lend func() (back func())
 }
 
 // Result is how a batch ended.
