@@ -113,9 +113,11 @@ func TestReplayKeepsOrder(t *testing.T) {
 			if status := w.Status().Consumers[0]; status.DeadLetters != 0 || status.LastError != nil {
 				t.Errorf("the status is %+v", status)
 			}
+			limit := 50 * time.Millisecond
 			await(t, "WaitFor to look, and to go on waiting", func() bool {
-				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				defer cancel()
+				limit *= 2 // until it suffices for a look
 				err := w.WaitFor(ctx, "c", 3)
 				if err == nil || errors.Is(err, worker.ErrDeadLettered) {
 					t.Errorf("WaitFor: %v", err)

@@ -70,9 +70,11 @@ func TestWaiter(t *testing.T) {
 		t.Errorf("%v; %d connections are kept", err, quiet.Stats().OpenConnections)
 	}
 	// Until the error says what was seen: it says nothing if the time is over before.
+	limit := 100 * time.Millisecond
 	await(t, "the position in the error", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
+		limit *= 2
 		err := w.WaitFor(ctx, "c", 99)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("a context that ended: %v", err)
