@@ -117,7 +117,7 @@ func TestReplayKeepsOrder(t *testing.T) {
 			await(t, "WaitFor to look, and to go on waiting", func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				defer cancel()
-				limit *= 2 // until it suffices for a look
+				limit *= 2 // until it suffices for a read
 				err := w.WaitFor(ctx, "c", 3)
 				if err == nil || errors.Is(err, worker.ErrDeadLettered) {
 					t.Errorf("WaitFor: %v", err)

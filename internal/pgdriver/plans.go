@@ -17,8 +17,8 @@ import (
 // prepared statement until the table is analyzed. A plan from when the table was small scans
 // the whole table each time, even after it has grown. So when slow executions have cost more than
 // mostBlame, Plans makes each execution plan the statement again for a while. Planning costs
-// the server up to a millisecond, which is more than most executions take. So an execution that was
-// slow for another reason, such as a busy server or a lock, must not have this effect.
+// the server up to a millisecond, which is more than most executions take. So an execution that is
+// slow for a moment, since the server is busy or it waits for a lock, changes nothing.
 //
 // Only pgx keeps prepared statements automatically, in its default mode. Plans is safe for
 // concurrent use. The zero value is ready.
