@@ -256,10 +256,11 @@ func (l *life) prepare(ctx context.Context, t *transaction, f fault) (strike fun
 
 // direct splits and merges the consumer, and commits the late writers. It commits those of a
 // Partitioned consumer while the consumer is split: on a quick machine, no other event is left for the
-// parts. It returns when the consumer has handled all events.
+// parts. It splits the consumer for that also after the faults, on a slow one. It returns when the consumer
+// has handled all events.
 func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Duration) error {
-	began, split, awaited := time.Now(), time.Time{}, "the first checkpoint"
-	for n := 0; ; {
+	began, awaited, turns := time.Now(), "the first checkpoint", turns{gale: g, operator: operator}
+	for {
 		select {
 		case <-ctx.Done():
 			return g.unfinished(ctx, awaited)
@@ -270,13 +271,11 @@ func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Dur
 		if err != nil || i < 0 {
 			continue
 		}
-		c, passed := all[i], time.Since(began)
-		if g.parts != nil && time.Since(split) > rescale && passed < calm {
-			split = time.Now()
-			_ = operator.Partition(ctx, g.name, partitions[n%len(partitions)], ops.By{Operator: "workertest", Reason: "a storm"}) // the next one follows
-			n++
+		c, whole, ended := all[i], g.parts != nil && len(all[i].Units) == 0, time.Since(began) > calm
+		if g.parts != nil && (!ended || whole && len(g.late) > 0) {
+			turns.take(ctx, c)
 		}
-		if whole := g.parts != nil && len(c.Units) == 0; len(g.late) > 0 && (c.Position >= g.late[0].first && !whole || passed > calm) {
+		if len(g.late) > 0 && (ended || c.Position >= g.late[0].first) && (!whole || ended && turns.refused) {
 			if err := g.commitLate(); err != nil {
 				return err
 			}
@@ -287,6 +286,30 @@ func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Dur
 		}
 		awaited = fmt.Sprintf("the consumer at position %d, with %d positions to the head and %d ranges in doubt", c.Position, c.HeadLag, c.OpenRanges)
 	}
+}
+
+// turns splits and merges a consumer, as [partitions] says.
+type turns struct {
+	*gale
+	operator *ops.Operator
+	n        int
+	last     time.Time
+	reached  int64 // the highest position of the parts at that time
+	refused  bool  // the operator may not do it
+}
+
+// take takes the next turn, if the last one was long ago and the parts have handled events since.
+func (t *turns) take(ctx context.Context, c ops.Consumer) {
+	reached := c.Position
+	for _, u := range c.Units {
+		reached = max(reached, u.Position)
+	}
+	if time.Since(t.last) <= rescale || len(c.Units) > 0 && reached <= t.reached {
+		return
+	}
+	err := t.operator.Partition(ctx, t.name, partitions[t.n%len(partitions)], ops.By{Operator: "workertest", Reason: "a storm"})
+	t.refused = err != nil && !errors.Is(err, ops.ErrUnchanged)
+	t.n, t.last, t.reached = t.n+1, time.Now(), reached
 }
 
 // unfinished returns the cause of the end of ctx, and what the storm awaited.
