@@ -66,7 +66,7 @@ func (t *transaction) handler(ctx context.Context) (context.Context, *sql.Tx) {
 	if t == nil {
 		return ctx, nil
 	}
-	return delivery.WithConn(ctx, delivery.Lends(t.conn)), t.tx // a handler that is given up may ask for it after close
+	return delivery.WithConn(ctx, delivery.LenderOf(t.conn)), t.tx // a handler that is given up may ask for it after close
 }
 
 func (t *transaction) rollback() {

@@ -124,7 +124,7 @@ func (o *verifyOps) verify(ctx context.Context, r *recomputation) error {
 	r.found = Verified{AggregateType: r.AggregateType, AggregateID: r.AggregateID}
 	_, slots, _ := partition.Parse(at.consumer)
 	d := consumer.Delivery{Consumer: r.Consumer.Name(), Partition: slots.String(), Attempt: 1, Late: true, Replay: true}
-	return r.run(delivery.With(ctx, d, delivery.Lends(conn)), positions)
+	return r.run(delivery.With(ctx, d, delivery.LenderOf(conn)), positions)
 }
 
 // recomputation lets the code of a Verification write the rows again.

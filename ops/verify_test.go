@@ -132,7 +132,7 @@ func TestVerifyIsCutOff(t *testing.T) {
 	t.Parallel()
 	right := totals{counted, forgetTotals}
 	s := verifySite(t, right)
-	why := errors.New("nobody waits for it any more")
+	why := errors.New("the caller has left")
 	for call, cutter := range map[string]func(end func()) consumer.Forgetter{
 		"call Forget, which": func(end func()) consumer.Forgetter { return forgetting{right, end} },
 		"call Handle at position 1, which": func(end func()) consumer.Forgetter {

@@ -62,7 +62,7 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 	if err != nil {
 		return fail(err)
 	}
-	ctx = delivery.With(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, delivery.Lends(conn))
+	ctx = delivery.With(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, delivery.LenderOf(conn))
 	if err := deliver(ctx, t, c, given); err != nil {
 		return fail(err)
 	}

@@ -122,7 +122,7 @@ func (b *dryRun) Begin(ctx context.Context) (handling context.Context, tx *sql.T
 		return nil, nil, nil, err
 	}
 	t, err := number(ctx, b.tx, b.conn)
-	return delivery.WithConn(ctx, delivery.Lends(b.conn)), b.tx, func(err error) error {
+	return delivery.WithConn(ctx, delivery.LenderOf(b.conn)), b.tx, func(err error) error {
 		err = t.check(ctx, err)
 		if errors.Is(err, worker.ErrTransactionEnded) {
 			err = fmt.Errorf("%w: %w", jobs.ErrTxEnded, err)

@@ -96,7 +96,7 @@ func (q *quiet) handle(ctx context.Context, c consumer.Consumer, attempt int, la
 
 // call returns the context and the events for a call of the handler.
 func (q *quiet) call(ctx context.Context, attempt int, late bool, events []store.PersistedEvent) (context.Context, []store.PersistedEvent, error) {
-	ctx = delivery.With(ctx, consumer.Delivery{Consumer: q.s.name, Attempt: attempt, Late: late}, delivery.Lends(q.t.conn))
+	ctx = delivery.With(ctx, consumer.Delivery{Consumer: q.s.name, Attempt: attempt, Late: late}, delivery.LenderOf(q.t.conn))
 	events = slices.Clone(events)
 	for i, e := range events {
 		if q.s.config.Decoder == nil {

@@ -256,10 +256,10 @@ func (l *life) prepare(ctx context.Context, t *transaction, f fault) (strike fun
 
 // direct splits and merges the consumer, and commits the late writers. It commits those of a
 // Partitioned consumer while the consumer is split: on a quick machine, no other event is left for the
-// parts. It splits the consumer for that also after the faults, on a slow one. It returns when the consumer
-// has handled all events.
+// parts. On a slow machine, it splits the consumer for the late writers after the end of the faults. It
+// returns when the consumer has handled all events.
 func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Duration) error {
-	began, awaited, turns := time.Now(), "the first checkpoint", turns{gale: g, operator: operator}
+	began, awaited, rescaling := time.Now(), "the first checkpoint", rescaling{gale: g, operator: operator}
 	for {
 		select {
 		case <-ctx.Done():
@@ -273,9 +273,9 @@ func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Dur
 		}
 		c, whole, ended := all[i], g.parts != nil && len(all[i].Units) == 0, time.Since(began) > calm
 		if g.parts != nil && (!ended || whole && len(g.late) > 0) {
-			turns.take(ctx, c)
+			rescaling.step(ctx, c)
 		}
-		if len(g.late) > 0 && (ended || c.Position >= g.late[0].first) && (!whole || ended && turns.refused) {
+		if len(g.late) > 0 && (ended || c.Position >= g.late[0].first) && (!whole || ended && rescaling.refused) {
 			if err := g.commitLate(); err != nil {
 				return err
 			}
@@ -288,28 +288,33 @@ func (g *gale) direct(ctx context.Context, operator *ops.Operator, calm time.Dur
 	}
 }
 
-// turns splits and merges a consumer, as [partitions] says.
-type turns struct {
+// rescaling splits and merges a consumer, as [partitions] says.
+type rescaling struct {
 	*gale
 	operator *ops.Operator
-	n        int
-	last     time.Time
-	reached  int64 // the highest position of the parts at that time
-	refused  bool  // the operator may not do it
+	n        int       // steps so far
+	last     time.Time // of the last step
+	reached  int64     // the highest position of the consumer's units at that time
+	refused  bool      // the last step failed
 }
 
-// take takes the next turn, if the last one was long ago and the parts have handled events since.
-func (t *turns) take(ctx context.Context, c ops.Consumer) {
+// step does the next step. Before, the workers must have done the last one, and the parts must have
+// handled events since.
+func (t *rescaling) step(ctx context.Context, c ops.Consumer) {
 	reached := c.Position
 	for _, u := range c.Units {
 		reached = max(reached, u.Position)
 	}
-	if time.Since(t.last) <= rescale || len(c.Units) > 0 && reached <= t.reached {
+	number := func(n int) int { return partitions[n%len(partitions)] }
+	parts := max(1, len(c.Units))
+	if time.Since(t.last) <= rescale || t.n > 0 && parts != number(t.n-1) || parts > 1 && reached <= t.reached {
 		return
 	}
-	err := t.operator.Partition(ctx, t.name, partitions[t.n%len(partitions)], ops.By{Operator: "workertest", Reason: "a storm"})
-	t.refused = err != nil && !errors.Is(err, ops.ErrUnchanged)
-	t.n, t.last, t.reached = t.n+1, time.Now(), reached
+	err := t.operator.Partition(ctx, t.name, number(t.n), ops.By{Operator: "workertest", Reason: "a storm"})
+	t.last, t.reached = time.Now(), reached
+	if t.refused = err != nil && !errors.Is(err, ops.ErrUnchanged); !t.refused {
+		t.n++
+	}
 }
 
 // unfinished returns the cause of the end of ctx, and what the storm awaited.

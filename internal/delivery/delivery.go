@@ -19,23 +19,22 @@ type call struct {
 	calls map[int64]int // calls of Next for each event
 }
 
-// Lend lends the connection of a handler's transaction. The handler calls back when it no longer
-// uses the connection.
-type Lend = func() (conn *sql.Conn, back func())
+// Lender lends the connection of a handler's transaction. back ends the loan.
+type Lender = func() (conn *sql.Conn, back func())
 
-// Lends returns a Lend whose lender does not ask for the connection back.
-func Lends(conn *sql.Conn) Lend {
+// LenderOf returns a Lender that does not record loans.
+func LenderOf(conn *sql.Conn) Lender {
 	return func() (*sql.Conn, func()) { return conn, func() {} }
 }
 
 // With returns a context for the other functions. d is a consumer.Delivery. lend is that of
 // [WithConn].
-func With(ctx context.Context, d any, lend Lend) context.Context {
+func With(ctx context.Context, d any, lend Lender) context.Context {
 	return context.WithValue(WithConn(ctx, lend), key{}, &call{delivery: d})
 }
 
 // WithConn returns a context for Conn. lend is nil if there is no connection.
-func WithConn(ctx context.Context, lend Lend) context.Context {
+func WithConn(ctx context.Context, lend Lender) context.Context {
 	return context.WithValue(ctx, connKey{}, lend)
 }
 
@@ -47,9 +46,9 @@ func Of(ctx context.Context) any {
 	return nil
 }
 
-// Conn calls the Lend of With or WithConn. It returns nil if there is none.
+// Conn calls the Lender of With or WithConn. Without one, conn is nil.
 func Conn(ctx context.Context) (conn *sql.Conn, back func()) {
-	if lend, _ := ctx.Value(connKey{}).(Lend); lend != nil {
+	if lend, _ := ctx.Value(connKey{}).(Lender); lend != nil {
 		return lend()
 	}
 	return nil, func() {}

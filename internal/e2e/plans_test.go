@@ -16,8 +16,8 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// No statement goes on reading all of a table that has grown, though the worker's sessions have made their
-// plans while all tables were small, and nobody has analyzed them since.
+// No statement goes on reading all of a table that has grown. The worker's sessions have made their
+// plans while all tables were small, and the tables have not been analyzed since.
 func TestPlansOfSmallTables(t *testing.T) {
 	tier.Long(t, "TestOrderOverDeadLetters, and TestPlans of internal/pgdriver, in which a slow statement is planned anew")
 	t.Parallel()
@@ -84,8 +84,11 @@ func TestPlansOfSmallTables(t *testing.T) {
 		everything()
 	}
 	for _, table := range grown {
-		// One statement finds the dead letters of 500 events. With a wrong plan, it reads the table 500 times.
-		if n := (read(table) - before[table]) / many; n > 2000 {
+		limit := int64(50)
+		if table == "consumer_dead_letters" {
+			limit = 2000 // one execution for 500 events reads the table 500 times, with a wrong plan
+		}
+		if n := (read(table) - before[table]) / many; n > limit {
 			t.Errorf("%s was read %d times from end to end", table, n)
 		}
 	}

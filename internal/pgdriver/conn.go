@@ -171,10 +171,15 @@ func Answers(ctx context.Context, db *sql.DB) error {
 	return Living(ctx, db, func() error { return db.PingContext(ctx) })
 }
 
-// Living calls f, which takes a connection of the pool, until the connection is a living one. The
-// server may have ended each open connection, and each of them fails one call.
+// passDead is for how long Living and Pool.Conn skip dead connections. Each fails at once, unless the
+// network is silent.
+const passDead = 5 * time.Second
+
+// Living calls f, which takes a connection of the pool, until f gets a living one. The server may
+// have ended each open connection, and each of them fails one call. Living gives up after passDead.
 func Living(ctx context.Context, db *sql.DB, f func() error) (err error) {
-	for open := db.Stats().OpenConnections; open >= 0 && ctx.Err() == nil; open-- {
+	start := time.Now()
+	for open := db.Stats().OpenConnections; open >= 0 && ctx.Err() == nil && time.Since(start) < passDead; open-- {
 		if err = f(); !IsConnectionLoss(err) {
 			return err
 		}

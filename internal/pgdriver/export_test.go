@@ -31,5 +31,7 @@ func (p *Plans) Took(query string, d time.Duration, replanned bool, err error) {
 	p.took(query, d, time.Now(), replanned, err)
 }
 
-// Replans reports whether an execution at this moment plans the statement again.
-func (p *Plans) Replans(query string) bool { return p.replans(query, time.Now()) }
+// Replans reports whether an execution plans the statement again, after a time from now on.
+func (p *Plans) Replans(query string, after time.Duration) bool {
+	return p.replans(query, time.Now().Add(after))
+}

@@ -15,10 +15,10 @@ import (
 
 // Plans replans statements whose kept plan has become wrong. A session keeps the plan of a
 // prepared statement until the table is analyzed. A plan from when the table was small scans
-// the whole table each time, even after it has grown. So when slow executions have cost more than
-// mostBlame, Plans makes each execution plan the statement again for a while. Planning costs
-// the server up to a millisecond, which is more than most executions take. So an execution that is
-// slow for a moment, since the server is busy or it waits for a lock, changes nothing.
+// the whole table each time, even after it has grown. So when slow executions have lost more than
+// maxExcess, Plans makes each execution plan the statement again for a while. Planning costs the
+// server up to a millisecond, which is longer than most executions. So a single execution of a busy
+// server, or one with a short wait for a lock, causes no replanning.
 //
 // Only pgx keeps prepared statements automatically, in its default mode. Plans is safe for
 // concurrent use. The zero value is ready.
@@ -34,7 +34,7 @@ var origin = time.Now()
 type text struct {
 	fastest atomic.Int64
 	until   atomic.Int64 // time from which on its plan is kept again, since origin
-	blame   atomic.Int64 // what its plan may have cost, less what keeping it has saved
+	excess  atomic.Int64 // the time of slow executions beyond the fastest, less the planning that others have saved
 }
 
 const (
@@ -43,12 +43,12 @@ const (
 	// slower is the minimum factor between a slow execution and the fastest one. So a slow
 	// network does not cause replanning.
 	slower = 5
-	// mostBlame is the blame from which on the plan is replaced. A slow execution adds what it took
-	// longer than the fastest. Another one subtracts planning, which the kept plan has saved.
-	mostBlame, planning = 300 * time.Millisecond, time.Millisecond
+	// maxExcess is the excess from which on the statement is replanned. planning is what an
+	// execution that is not slow has saved.
+	maxExcess, planning = 300 * time.Millisecond, time.Millisecond
 	// replanFor is for how long each execution then plans the statement again, as a multiple of the
-	// blame, and longestReplan is its maximum. Then the first slow execution is enough. So a wrong
-	// plan that is executed once more costs a tenth of the time.
+	// excess. longestReplan is its maximum. After that time, the first slow execution suffices. So
+	// tests of a wrong plan take at most a tenth of the time.
 	replanFor, longestReplan = 10, 30 * time.Second
 	// A user's log may make a new text for each read. Texts longer than longestText are not
 	// watched. Above mostTexts, all records are dropped.
@@ -79,13 +79,13 @@ func (p *Plans) took(query string, took time.Duration, now time.Time, replanned 
 	case slow && replanned && err == nil: // its plan is not the cause; a slow network may be
 		t.fastest.CompareAndSwap(fastest, min(nanos, 2*fastest))
 	case slow:
-		if blame := t.blame.Add(nanos - fastest); blame >= int64(mostBlame) {
-			t.blame.Store(int64(mostBlame))
-			t.until.Store(int64(now.Sub(origin) + min(replanFor*time.Duration(blame), longestReplan)))
+		if excess := t.excess.Add(nanos - fastest); excess >= int64(maxExcess) {
+			t.excess.Store(int64(maxExcess))
+			t.until.Store(int64(now.Sub(origin) + min(replanFor*time.Duration(excess), longestReplan)))
 		}
 	case err == nil:
-		if blame := t.blame.Load(); blame > 0 && !replanned {
-			t.blame.CompareAndSwap(blame, max(0, blame-int64(planning)))
+		if excess := t.excess.Load(); excess > 0 && !replanned {
+			t.excess.CompareAndSwap(excess, excess-int64(planning))
 		}
 		if nanos < fastest {
 			t.fastest.CompareAndSwap(fastest, nanos) // or a concurrent execution was as fast

@@ -158,7 +158,7 @@ func TestSlowForOtherReasonsKeepsPlan(t *testing.T) {
 		for _, s := range c.sent {
 			p.Took(s.query, time.Duration(s.ms)*time.Millisecond, s.replanned, s.err)
 		}
-		if p.Replans("SELECT") != c.replans {
+		if p.Replans("SELECT", 0) != c.replans {
 			t.Errorf("%s: SELECT is planned again: %t", name, !c.replans)
 		}
 	}
@@ -173,12 +173,26 @@ func TestWrongPlanIsRemembered(t *testing.T) {
 		p.Took("SELECT", 10*time.Millisecond, true, nil)
 	}
 	p.KeepFrom(time.Now())
-	if p.Replans("SELECT") {
+	if p.Replans("SELECT", 0) {
 		t.Error("the plan is not kept again")
 	}
 	p.Took("SELECT", 50*time.Millisecond, false, nil)
-	if !p.Replans("SELECT") {
+	if !p.Replans("SELECT", 0) {
 		t.Error("the plan is kept")
+	}
+}
+
+// A statement is replanned for ten times what slow executions have lost, and at most 30 seconds.
+func TestTimeOfReplans(t *testing.T) {
+	for slow, want := range map[time.Duration]time.Duration{
+		500 * time.Millisecond: 5 * time.Second, 2 * time.Second: 20 * time.Second, time.Minute: 30 * time.Second,
+	} {
+		var p pgdriver.Plans
+		p.Took("SELECT", time.Microsecond, false, nil)
+		p.Took("SELECT", slow, false, nil)
+		if !p.Replans("SELECT", want-time.Second) || p.Replans("SELECT", want) {
+			t.Errorf("after %v: not for %v", slow, want)
+		}
 	}
 }
 
@@ -192,7 +206,7 @@ func TestPlansOfManyStatements(t *testing.T) {
 		p.Took("SELECT", d, false, nil)
 		p.Took(strings.Repeat("x", pgdriver.LongestText+1), d, false, nil)
 	}
-	if !p.Replans("SELECT") || p.Replans(strings.Repeat("x", pgdriver.LongestText+1)) {
+	if !p.Replans("SELECT", 0) || p.Replans(strings.Repeat("x", pgdriver.LongestText+1), 0) {
 		t.Error("a statement after many others is not watched, or one that is too long is")
 	}
 }

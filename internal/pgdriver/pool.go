@@ -85,10 +85,6 @@ func (p Pool) withTaken(err error) error {
 	return err
 }
 
-// passDead is for how long Conn skips dead connections. Each fails at once, unless the network
-// is silent.
-const passDead = 5 * time.Second
-
 // IsClosed reports whether the pool was closed. It takes no connection.
 func (p Pool) IsClosed() bool {
 	_, err := p.DB.Conn(ended{context.Background(), context.Canceled})

@@ -31,7 +31,7 @@ func TestDelivery(t *testing.T) {
 	}
 	want := consumer.Delivery{Consumer: "mailer", Attempt: 2, Late: true}
 	conn := new(sql.Conn)
-	ctx := delivery.With(context.Background(), want, delivery.Lends(conn))
+	ctx := delivery.With(context.Background(), want, delivery.LenderOf(conn))
 	if got, ok := consumer.Info(ctx); !ok || got != want {
 		t.Errorf("got %+v, %v", got, ok)
 	}

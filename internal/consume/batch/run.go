@@ -31,8 +31,8 @@ type Batch struct {
 	Prepare func(ctx context.Context) error
 	Shorten func(ctx context.Context) error
 	Commit  func() error
-	// Lend is called when the handler takes the transaction's connection, and back when it no longer
-	// uses the connection.
+	// Lend records that the handler takes the transaction's connection, and back that the handler no
+	// longer uses the connection.
 	Lend func() (back func())
 }
 
