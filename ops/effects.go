@@ -4,22 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/pgfrontier/worker/internal/delivered"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
-
-// hadEffects returns the events whose effects a unit has had. The result is computed from the unit's
-// checkpoint, its positions in doubt and its dead letters.
-func hadEffects(ctx context.Context, c consumerTx, at locked) (delivered.Borders, error) {
-	pending, err := pendingOf(ctx, c, at.consumer)
-	if err != nil {
-		return nil, err
-	}
-	_, slots, _ := partition.Parse(at.consumer)
-	return at.effects.Pass(slots, at.key, at.position, pending), nil
-}
 
 // pendingOf returns what a unit has passed without handling it.
 func pendingOf(ctx context.Context, c consumerTx, unit string) ([]store.Range, error) {
@@ -38,11 +26,12 @@ SELECT global_position, global_position FROM `+c.t.DeadLetters.SQL()+` WHERE con
 // the unit forward, crossed is the position up to which it crosses events. missed are positions that
 // the unit has passed without their effects.
 func (c consumerTx) keepEffects(ctx context.Context, at locked, crossed int64, missed ...int64) error {
-	had, err := hadEffects(ctx, c, at)
+	pending, err := pendingOf(ctx, c, at.consumer)
 	if err != nil {
 		return err
 	}
-	had = had.Lack(missed)
+	_, slots, _ := partition.Parse(at.consumer)
+	had := at.effects.Pass(slots, at.key, at.position, pending).Lack(missed)
 	if crossed > at.position {
 		had = had.Cross(crossed)
 	}

@@ -55,6 +55,7 @@ var (
 	errNoJob        = &refusal{ErrNotFound, "there is no such job: List lists the jobs; a finished job is deleted when its retention is over"}
 	errNoFlowRun    = &refusal{ErrNotFound, "there is no such run: FlowRuns lists the runs; a run that has ended is deleted when its retention is over"}
 	errNoEvents     = &refusal{ErrNotFound, "it has passed no event of this aggregate: check the type, the id, and the consumer's position (Consumers lists it)"}
+	errAgain        = &refusal{errNoEvents, "it is handling events of this aggregate again since a Reset or a Replay: try again when it has done so (DeadLetters lists those of a Replay)"}
 	errNoEvent      = &refusal{ErrNotFound, "no event is there: its transaction was rolled back, or is open"}
 	errNoSchedule   = &refusal{ErrNotFound, "there is no such schedule: Schedules lists the schedules; a program with the schedule creates its row at its start"}
 

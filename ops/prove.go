@@ -242,7 +242,7 @@ SELECT global_position FROM `+c.t.DeadLetters.SQL()+` WHERE (consumer_name = $1:
 	return nil
 }
 
-// readOperations reads the resets, and the positions that were in doubt at a change of the scope. Such
+// readOperations reads the resets since the consumer's start, and the positions that were in doubt at a change of the scope. Such
 // an event may have been handled under either scope.
 func (c *proving) readOperations(ctx context.Context) error {
 	type row struct {
@@ -252,7 +252,7 @@ func (c *proving) readOperations(ctx context.Context) error {
 	}
 	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *row) []any { return []any{&r.id, &r.unit, &r.kind, &r.detail, pgdriver.UTC(&r.at)} }), `
 SELECT id, consumer_name, operation, coalesce(detail, '{}')::text, `+pgdriver.Time(`created_at`)+` FROM `+c.t.Operations.SQL()+`
-WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('reset', 'scope') ORDER BY id`, c.name)
+WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('reset', 'scope', 'retire') AND detail->>'renamed_to' IS NULL ORDER BY id`, c.name)
 	if err != nil {
 		return fmt.Errorf("read what was done to it: %w", err)
 	}
@@ -260,10 +260,13 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('reset', 'scop
 		var moved scope.Moved
 		var changed scope.Changed
 		var err error
-		if Kind(r.kind) == KindReset {
+		switch Kind(r.kind) {
+		case KindRetire: // a new consumer of the same name
+			c.resets, c.doubted = nil, nil
+		case KindReset:
 			err = json.Unmarshal([]byte(r.detail), &moved)
 			c.resets = append(c.resets, receipt.Move{ID: r.id, Slots: slotsOf(r.unit), From: moved.From, To: moved.To, At: r.at})
-		} else {
+		default:
 			err = json.Unmarshal([]byte(r.detail), &changed)
 		}
 		if err != nil {

@@ -173,8 +173,9 @@ SELECT coalesce(scope::text, '') FROM `+c.t.Checkpoints.SQL()+` WHERE split_at I
 func (c consumerTx) steps(ctx context.Context, name string) (steps []scope.Step, err error) {
 	type row struct{ unit, kind, detail string }
 	rows, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Columns(func(r *row) []any { return []any{&r.unit, &r.kind, &r.detail} }), `
-SELECT consumer_name, operation, detail::text FROM `+c.t.Operations.SQL()+`
-WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'reset', 'repair', 'replay types', 'retire') AND detail->>'renamed_to' IS NULL ORDER BY id`, name)
+SELECT consumer_name, operation, coalesce(detail, '{}')::text FROM `+c.t.Operations.SQL()+`
+WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('shadow', 'begin', 'scope', 'reset', 'repair', 'skip', 'discard', 'replay', 'replay types', 'retire')
+	AND detail->>'renamed_to' IS NULL ORDER BY id`, name)
 	if err != nil {
 		return nil, fmt.Errorf("read what was done to it: %w", err)
 	}
@@ -185,19 +186,7 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'rese
 		}
 		_, slots, _ := partition.Parse(r.unit)
 		s := scope.Step{Slots: slots}
-		var of any
-		switch Kind(r.kind) {
-		case KindScope:
-			s.Changed = &scope.Changed{}
-			of = s.Changed
-		case KindReplayTypes:
-			s.Given = &scope.Given{}
-			of = s.Given
-		default:
-			s.Moved = &scope.Moved{}
-			of = s.Moved
-		}
-		if err := json.Unmarshal([]byte(r.detail), of); err != nil {
+		if err := json.Unmarshal([]byte(r.detail), detailOf(&s, Kind(r.kind))); err != nil {
 			return nil, fmt.Errorf("read the operation %s on %s: %w", r.kind, errtext.Value(r.unit), err)
 		}
 		if s.Changed != nil && s.Changed.Position == leftPosition {
@@ -206,6 +195,30 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'rese
 		steps = append(steps, s)
 	}
 	return steps, nil
+}
+
+// detailOf returns the part of a step that has the detail of an operation.
+func detailOf(s *scope.Step, kind Kind) any {
+	switch kind {
+	case KindShadow, KindBegin: // a shadow begins at position 0
+		s.Began = &scope.Began{}
+		return s.Began
+	case KindScope:
+		s.Changed = &scope.Changed{}
+		return s.Changed
+	case KindSkip, KindDiscard:
+		s.Dropped = &scope.Dropped{}
+		return s.Dropped
+	case KindReplay:
+		s.Replayed = &scope.Replayed{}
+		return s.Replayed
+	case KindReplayTypes:
+		s.Given = &scope.Given{}
+		return s.Given
+	default:
+		s.Moved = &scope.Moved{}
+		return s.Moved
+	}
 }
 
 // missed returns the positions of the events of types that a unit has passed without selecting them.

@@ -135,9 +135,10 @@ func (c consumerTx) remove(ctx context.Context, consumer string, d *retireDetail
 	return forgetDead(ctx, c, consumer)
 }
 
-// forgetDead removes the consumer's name from the registrations of dead workers.
+// forgetDead removes the consumer's name from the registrations of dead workers. A worker that has
+// registered since [consumerTx.unregistered] keeps it.
 func forgetDead(ctx context.Context, c consumerTx, consumer string) error {
 	_, err := exec(ctx, c.tx, "forget that dead workers had code for it", `
-UPDATE `+c.t.Nodes.SQL()+` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, consumer)
+UPDATE `+c.t.Nodes.SQL()+` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers) AND heartbeat_at <= clock_timestamp() - interval '1 day'`, consumer)
 	return err
 }

@@ -43,7 +43,8 @@ type beginDetail struct {
 }
 
 // Begin lets a consumer that is not deployed yet begin with the first event above the position after.
-// Then deploy the code. A StartAt of the consumer has no effect.
+// Then deploy the code. A StartAt of the consumer has no effect. If the code declares a projection of
+// which another consumer has the effects, the new one becomes a shadow, see [consumer.Projected].
 //
 // after may not exceed the settled position, since events that appear below it later would be lost. A
 // [NotSettledError] has the settled position. Begin refuses a consumer that has run with [ErrExists].
@@ -67,6 +68,9 @@ func (o *versionOps) Begin(ctx context.Context, consumer string, after int64, by
 
 // begin inserts the checkpoint of a new consumer, and records the operation.
 func (o *versionOps) begin(ctx context.Context, tx *sql.Tx, v *verb, after int64, effects delivered.Borders, detail any) (int64, error) {
+	if err := setLimits(ctx, tx); err != nil {
+		return 0, err
+	}
 	n, err := exec(ctx, tx, "insert its checkpoint", `
 INSERT INTO `+o.t.Checkpoints.SQL()+` (consumer_name, last_position, effects) VALUES ($1::text, $2::bigint, $3::jsonb)
 ON CONFLICT (consumer_name) DO NOTHING`, v.Consumer, after, effects.String())

@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -52,8 +53,8 @@ type Verified struct {
 
 // Verify recomputes the rows of one aggregate and compares them with those that are there. In one
 // transaction, it calls Forget, and then Handle with the aggregate's events that the consumer has
-// handled: not its dead letters, nor what was skipped or is in doubt. It rolls the transaction back,
-// so nothing changes.
+// handled: not its dead letters, nor what was skipped, discarded or is in doubt. It rolls the
+// transaction back, so nothing changes.
 //
 // With the code of a new build, Verify is a preview: the differences are what a replay would
 // change, and Err is what would fail. [Operator.VerifySample] verifies many aggregates.
@@ -62,9 +63,9 @@ type Verified struct {
 // the transaction; these are not rolled back. Events come in the order of positions: a handler that
 // depends on the order may have got late events in another.
 //
-// The consumer waits until Verify ends; ctx limits that. Verify returns [ErrNotFound] if the consumer
-// does not exist, or has handled no event of the aggregate. It returns [ErrInvalid] for a consumer
-// with its own key, see [consumer.ByKey].
+// The consumer waits until Verify ends; ctx limits that. Handle must send a statement within any 15 seconds. Verify returns [ErrNotFound] if the consumer
+// does not exist, has handled no event of the aggregate, or is handling some again after a Reset or a
+// Replay. It returns [ErrInvalid] for a consumer with its own key, see [consumer.ByKey].
 func (o *verifyOps) Verify(ctx context.Context, v Verification) (_ Verified, err error) {
 	r := recomputation{Verification: v}
 	if err = v.check(); err == nil {
@@ -170,57 +171,42 @@ func (r *recomputation) lock(ctx context.Context) (at locked, positions []int64,
 	return units[0], positions, err
 }
 
-// handled returns the positions of an aggregate's events of which a unit has had the effects.
+// handled returns the positions of those of the aggregate's events that the handler of a unit has got, and
+// whose changes are in the rows.
 func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error) {
-	c := r.c
-	if at.effects.IsShadow() { // its rows are those of the events that it has passed
-		at.effects = nil
-	}
-	had, err := hadEffects(ctx, c, at)
+	steps, err := r.c.steps(ctx, r.Consumer.Name())
 	if err != nil {
 		return nil, err
 	}
-	steps, err := c.steps(ctx, r.Consumer.Name())
-	if err != nil {
-		return nil, err
+	of, slot := scope.Aggregate{Type: r.AggregateType, ID: r.AggregateID}, partition.Slot(r.AggregateID)
+	type passed struct {
+		scope.Event
+		since          int64 // the position at which the consumer began at the head
+		letter, replay bool
 	}
-	missed, err := c.missed(ctx, at, []string{r.AggregateType}, steps)
-	if err != nil {
-		return nil, err
-	}
-	had = had.Lack(missed)
-	start, err := r.start(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	after, atHead := start.Position()
-	positions, err := pgdriver.QueryAll(ctx, c.tx, pgdriver.Value[int64], c.sql.eventsOf, at.consumer, r.AggregateType, r.AggregateID, at.position, after, atHead)
+	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Columns(func(e *passed) []any {
+		return []any{&e.Position, &e.Unknown, &e.since, &e.letter, &e.replay}
+	}), r.c.sql.eventsOf, at.consumer, of.Type, of.ID, scope.Reached(steps, slot))
 	if err != nil {
 		return nil, fmt.Errorf("read the positions of its events: %w", err)
 	}
-	slot := func() (int, error) { return partition.Slot(r.AggregateID), nil } // which cannot fail
-	return slices.DeleteFunc(positions, func(p int64) bool {
-		yes, _ := had.Had(p, at.key, slot)
-		return !yes
-	}), nil
-}
-
-// start returns where the consumer began. A shadow began at the first event, whatever its code says.
-func (r *recomputation) start(ctx context.Context, at locked) (start consumer.Start, err error) {
-	s, ok := r.Consumer.(consumer.Starter)
-	if !ok {
-		return start, nil
+	var start int64
+	if s, ok := r.Consumer.(consumer.Starter); ok {
+		after, atHead := s.StartAt().Position()
+		if start = after; atHead && len(all) > 0 {
+			start = all[0].since
+		}
 	}
-	var shadow bool
-	err = r.c.tx.QueryRowContext(ctx, `
-SELECT coalesce((SELECT operation = 'shadow' FROM `+r.c.t.Operations.SQL()+` WHERE consumer_name = $1::text AND operation IN ('shadow', 'retire') ORDER BY id DESC LIMIT 1), false)`, partition.Consumer(at.consumer)).Scan(&shadow)
-	switch {
-	case err != nil:
-		return start, fmt.Errorf("read whether it began as a shadow: %w", err)
-	case shadow:
-		return start, nil
+	var events []scope.Event
+	waiting := map[int64]bool{} // dead letters
+	for _, e := range all {
+		if e.replay || e.Position > at.position {
+			return nil, errAgain
+		}
+		events, waiting[e.Position] = append(events, e.Event), e.letter
 	}
-	return s.StartAt(), nil
+	positions := scope.Handled(steps, slot, of, start, events)
+	return slices.DeleteFunc(positions, func(p int64) bool { return waiting[p] }), nil
 }
 
 func (r *recomputation) run(ctx context.Context, positions []int64) error {
@@ -277,7 +263,7 @@ var errVerifyEnded = errors.New("the handler ended the transaction, which belong
 // rows returns the rows of the aggregate as JSON, sorted.
 func (r *recomputation) rows(ctx context.Context) ([]string, error) {
 	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Value[string], asJSON(r.Rows), r.AggregateID)
-	if strings.HasPrefix(pgdriver.SQLState(err), "42") {
+	if state := pgdriver.SQLState(err); strings.HasPrefix(state, "42") && state != pgdriver.InsufficientPrivilege {
 		return nil, fmt.Errorf("%w: Rows: %v", ErrInvalid, err) // %v, since a table of the library is not missing
 	}
 	if err != nil {

@@ -208,6 +208,114 @@ func TestVerifyLeavesOutWhatWasNotHandled(t *testing.T) {
 	}
 }
 
+// What has changed the rows counts, whatever effects the consumer has had: of four events, handled are in the
+// rows.
+func TestVerifyAfterOperations(t *testing.T) {
+	t.Parallel()
+	do := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		start   int64 // of the code
+		history func(t *testing.T, s site)
+		handled int // 0: Verify refuses
+	}{
+		"begun at a position": {0, func(t *testing.T, s site) {
+			do(t, s.Begin(t.Context(), "c", 1, by))
+			s.place(t, 4)
+		}, 3},
+		"begun, whatever the code says": {3, func(t *testing.T, s site) {
+			do(t, s.Begin(t.Context(), "c", 1, by))
+			s.place(t, 4)
+		}, 3},
+		"a shadow without a dead letter that was discarded": {0, func(t *testing.T, s site) {
+			do(t, s.Shadow(t.Context(), "c", by))
+			s.place(t, 4)
+			s.deadLetter(t, 2, "a", 1)
+			do(t, s.DiscardDeadLetter(t.Context(), "c", 2, by))
+		}, 3},
+		"many discarded": {0, func(t *testing.T, s site) {
+			s.place(t, 4)
+			s.deadLetter(t, 2, "a", 1)
+			s.deadLetter(t, 3, "a", 0)
+			_, err := s.DiscardDeadLettersWhere(t.Context(), "c", ops.DeadLetterFilter{}, 10, by)
+			do(t, err)
+		}, 2},
+		"took over from one that has discarded an event": {0, func(t *testing.T, s site) {
+			s.place(t, 4)
+			s.deadLetter(t, 2, "a", 1)
+			do(t, s.DiscardDeadLetter(t.Context(), "c", 2, by))
+			s.Exec(t, `UPDATE consumer_checkpoints SET consumer_name = 'old'`)
+			s.Exec(t, `UPDATE consumer_operations SET consumer_name = 'old'`)
+			do(t, s.Shadow(t.Context(), "c", by))
+			s.place(t, 4)
+			do(t, s.Switch(t.Context(), "old", "c", by, nil))
+		}, 4},
+		"in a replay": {0, func(t *testing.T, s site) {
+			s.place(t, 4)
+			do(t, s.Replay(t.Context(), "c", "Order", "a", by))
+			s.Exec(t, `DELETE FROM consumer_dead_letters WHERE global_position < 3`) // these are done
+		}, 0},
+		"skipped, and then replayed": {0, func(t *testing.T, s site) {
+			s.place(t, 1)
+			do(t, s.SkipEvent(t.Context(), "c", 2, by))
+			s.place(t, 4)
+			do(t, s.Replay(t.Context(), "c", "Order", "a", by))
+			s.Exec(t, `DELETE FROM consumer_dead_letters`)
+		}, 4},
+		"a rebuild is not at its end": {0, func(t *testing.T, s site) {
+			s.place(t, 4)
+			do(t, s.Reset(t.Context(), "c", 0, by))
+			s.place(t, 3)
+		}, 0},
+		"an event failed in a rebuild": {0, func(t *testing.T, s site) {
+			s.place(t, 4)
+			do(t, s.Reset(t.Context(), "c", 0, by))
+			s.place(t, 4)
+			s.deadLetter(t, 2, "a", 1)
+		}, 3},
+		"set back below its start": {3, func(t *testing.T, s site) {
+			s.place(t, 4)
+			do(t, s.Reset(t.Context(), "c", 1, by))
+			s.place(t, 4)
+		}, 3},
+		"crossed by a Reset": {0, func(t *testing.T, s site) {
+			s.place(t, 1)
+			do(t, s.Reset(t.Context(), "c", 3, by))
+			s.place(t, 4)
+		}, 2},
+		"begun by a former consumer of the name": {0, func(t *testing.T, s site) {
+			do(t, s.Begin(t.Context(), "c", 1, by))
+			do(t, s.Retire(t.Context(), "c", by))
+			s.place(t, 4)
+		}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.Exec(t, `CREATE TABLE totals (id text PRIMARY KEY, n bigint NOT NULL, log text NOT NULL)`)
+			s.append(t, "a", 4)
+			s.settle(t, 4)
+			c.history(t, s)
+			s.Exec(t, `INSERT INTO totals VALUES ('a', $1::int, repeat('x', $1::int))`, c.handled)
+			found, err := s.Verify(t.Context(), verification(struct {
+				totals
+				starts
+			}{totals{count(1, "x"), forgetTotals}, starts(c.start)}))
+			if c.handled == 0 {
+				if !errors.Is(err, ops.ErrNotFound) || !strings.Contains(err.Error(), "again") {
+					t.Errorf("%+v, %v", found, err)
+				}
+			} else if err != nil || len(found.Missing)+len(found.Unexpected) > 0 || found.Events != c.handled {
+				t.Errorf("%+v, %v", found, err)
+			}
+		})
+	}
+}
+
 type starts int64
 
 func (s starts) StartAt() consumer.Start { return consumer.After(int64(s)) }

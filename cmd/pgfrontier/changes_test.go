@@ -661,10 +661,15 @@ func TestTimeout(t *testing.T) {
 	if _, err := tx.Exec(`SELECT FROM consumer_checkpoints FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "--timeout to end the change", func() bool { // and not the way to the database before
-		got := s.run(t, words("pause c --reason r --timeout 200ms")...)
-		return got.code == exitUnable && strings.Contains(got.talk, "not done within --timeout")
-	})
+	if _, err := tx.Exec(`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d', 0)`); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []string{"pause c", "shadow d", "begin d --at 0"} {
+		await(t, "--timeout to end "+change, func() bool { // and not the way to the database before
+			got := s.run(t, words(change+" --reason r --timeout 200ms")...)
+			return got.code == exitUnable && strings.Contains(got.talk, "not done within --timeout")
+		})
+	}
 	if n := value[int](t, s, `SELECT count(*) FROM consumer_operations`); n != 0 {
 		t.Error("the operation was recorded")
 	}

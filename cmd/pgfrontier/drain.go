@@ -20,7 +20,7 @@ func (a *app) drainVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.drains(ctx, args[0], o.Workers, o.DrainWorker, func(id uuid.UUID, by ops.By) ([]effect, error) {
+			return a.drains(ctx, args[0], o.Workers, o.DrainWorker, func(ctx context.Context, id uuid.UUID, by ops.By) ([]effect, error) {
 				all, err := o.Preview(func(o *ops.Operator) error { return o.DrainWorker(ctx, id, by) })
 				return effectsOf(all), err
 			})
@@ -38,7 +38,7 @@ func (a *app) jobsDrainVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.drains(ctx, args[0], o.Workers, o.DrainWorker, func(id uuid.UUID, by ops.By) ([]effect, error) {
+			return a.drains(ctx, args[0], o.Workers, o.DrainWorker, func(ctx context.Context, id uuid.UUID, by ops.By) ([]effect, error) {
 				all, err := o.Preview(func(o *ops.Jobs) error { return o.DrainWorker(ctx, id, by) })
 				return listed(all, func(op ops.Operation) effect { return effect{Kind: op.Kind, Detail: op.Detail} }), err
 			})
@@ -47,7 +47,7 @@ func (a *app) jobsDrainVerb() *cobra.Command {
 }
 
 // drains asks one of the workers to drain.
-func (a *app) drains(ctx context.Context, name string, workers func(context.Context) ([]ops.Worker, error), drain func(context.Context, uuid.UUID, ops.By) error, would func(uuid.UUID, ops.By) ([]effect, error)) error {
+func (a *app) drains(ctx context.Context, name string, workers func(context.Context) ([]ops.Worker, error), drain func(context.Context, uuid.UUID, ops.By) error, would func(context.Context, uuid.UUID, ops.By) ([]effect, error)) error {
 	by, err := a.by()
 	if err != nil {
 		return err
@@ -64,8 +64,8 @@ func (a *app) drains(ctx context.Context, name string, workers func(context.Cont
 	}
 	return a.carry(ctx, plan{
 		what: "drain", name: name,
-		preview: func(context.Context) (preview, error) {
-			effects, err := would(id, by)
+		preview: func(ctx context.Context) (preview, error) {
+			effects, err := would(ctx, id, by)
 			return preview{effects: effects}, err
 		},
 		do: func(ctx context.Context, _ *preview) (object, error) {

@@ -19,7 +19,7 @@ builds its tables beside the version in use. Deploy its code afterwards, and let
 over with the verb switch.`,
 		Example: `  pgfrontier shadow totals_v2 --reason "totals with cents"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
-			return a.beginning(ctx, "shadow", args[0], func(o *ops.Operator, by ops.By) error { return o.Shadow(ctx, args[0], by) })
+			return a.beginning(ctx, "shadow", args[0], func(ctx context.Context, o *ops.Operator, by ops.By) error { return o.Shadow(ctx, args[0], by) })
 		}),
 	})
 }
@@ -43,7 +43,9 @@ than the log is settled.`,
 			if err != nil {
 				return err
 			}
-			return a.beginning(ctx, "begin", args[0], func(o *ops.Operator, by ops.By) error { return o.Begin(ctx, args[0], position, by) })
+			return a.beginning(ctx, "begin", args[0], func(ctx context.Context, o *ops.Operator, by ops.By) error {
+				return o.Begin(ctx, args[0], position, by)
+			})
 		}),
 	})
 	c.Flags().StringVar(&at, "at", "", "a position, beginning, settled, or a time (needed)")
@@ -51,7 +53,7 @@ than the log is settled.`,
 }
 
 // beginning lets a new consumer begin.
-func (a *app) beginning(ctx context.Context, what, name string, begin func(o *ops.Operator, by ops.By) error) error {
+func (a *app) beginning(ctx context.Context, what, name string, begin func(ctx context.Context, o *ops.Operator, by ops.By) error) error {
 	by, err := a.by()
 	if err != nil {
 		return err
@@ -62,11 +64,11 @@ func (a *app) beginning(ctx context.Context, what, name string, begin func(o *op
 	}
 	return a.carry(ctx, plan{
 		what: what, name: name,
-		preview: func(context.Context) (preview, error) {
-			would, err := o.Preview(func(o *ops.Operator) error { return begin(o, by) })
+		preview: func(ctx context.Context) (preview, error) {
+			would, err := o.Preview(func(o *ops.Operator) error { return begin(ctx, o, by) })
 			return preview{effectsOf(would), nil}, err
 		},
-		do: func(context.Context, *preview) (object, error) { return nil, begin(o, by) },
+		do: func(ctx context.Context, _ *preview) (object, error) { return nil, begin(ctx, o, by) },
 	})
 }
 

@@ -7,12 +7,15 @@ import (
 )
 
 // Step is a record of the table of operations that affects which events a unit delivered.
-// Exactly one of its pointers is set.
+// Exactly one of its pointers is set. Missed ignores the last three, see [Handled].
 type Step struct {
-	Slots   partition.Range // the unit's slots
-	Changed *Changed
-	Moved   *Moved
-	Given   *Given
+	Slots    partition.Range // the unit's slots
+	Changed  *Changed
+	Moved    *Moved
+	Given    *Given
+	Began    *Began
+	Dropped  *Dropped
+	Replayed *Replayed
 }
 
 // Changed is a change of the scope.
@@ -35,6 +38,30 @@ type Moved struct {
 type Given struct {
 	Types []string `json:"types"`
 	To    int64    `json:"to"` // the last position
+}
+
+// Began is the begin of a consumer with the first event above a position.
+type Began struct {
+	Position int64 `json:"position"`
+}
+
+// Dropped are the positions of events that an operator has skipped, or whose dead letters an operator
+// has discarded.
+type Dropped struct {
+	Position  int64   `json:"position"` // 0: several
+	Positions []int64 `json:"positions"`
+}
+
+// Replayed is a replay of an aggregate.
+type Replayed struct {
+	Aggregate
+	To int64 `json:"to"` // the last position
+}
+
+// Aggregate names an aggregate.
+type Aggregate struct {
+	Type string `json:"aggregate_type"`
+	ID   string `json:"aggregate_id"`
 }
 
 // Missed reports whether a consumer passed an event undelivered because its code did not
