@@ -28,9 +28,10 @@ func (e *RegisteredError) Error() string {
 		e.Worker, errtext.Value(e.Host), e.PID, e.Heartbeat.Format(time.RFC3339), e.table, e.Worker)
 }
 
-// Retire removes a consumer: its checkpoint, dead letters, audit rows and assignment. It also
-// removes the consumer's name from the registrations of dead workers. Its operations stay; the last
-// one is Retire. If a worker registers a consumer of this name again, it starts as a new consumer.
+// Retire removes a consumer: its checkpoint, dead letters, audit rows, receipts and assignment. It
+// also removes the consumer's name from the registrations of dead workers. Its operations stay; the
+// last one is Retire. If a worker registers a consumer of this name again, it starts as a new
+// consumer. The keys of [jobs.Client.EnqueueFor] stay: it enqueues no job twice.
 //
 // Retire refuses with a [RegisteredError] while a worker has code for the consumer. A worker whose
 // last heartbeat is older than a day is dead, since a day is the longest HeartbeatTimeout.

@@ -242,7 +242,7 @@ retire OLD removes the row, once no such worker can start any more.`,
 func (a *app) retireVerb() *cobra.Command {
 	return a.consumerChanges(&cobra.Command{
 		Use: "retire NAME", Short: "remove a consumer for good", Args: cobra.ExactArgs(1), ValidArgsFunction: a.consumerNames,
-		Long:    "Removes a consumer with its checkpoint, dead letters and audit. It is refused\nwhile a worker has code for it.",
+		Long:    "Removes a consumer with its checkpoint, dead letters, audit and receipts. It is\nrefused while a worker has code for it, and for the version of a projection that\nhas the effects while another version is a shadow.",
 		Example: `  pgfrontier retire totals_v1 --reason "totals_v2 has replaced it"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			return a.onConsumer(ctx, consumerChange{

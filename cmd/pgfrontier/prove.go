@@ -18,7 +18,7 @@ func (a *app) proveVerb() *cobra.Command {
 		Use: "prove NAME", Short: "whether each event was handled exactly once", Args: cobra.ExactArgs(1), ValidArgsFunction: a.consumerNames,
 		Long: `Compares the log with the receipts that the workers write with their batches. It lists
 the positions of events that were not handled, or more than once. The status is 1 if
-there are any. It reads the whole log from the first receipt on, in one snapshot.
+there are any that no reset explains. It reads the whole log from the first receipt on, in one snapshot.
 --timeout is for each 10,000 events.`,
 		Example: `  pgfrontier prove totals_v1`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {

@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/observe/health"
 )
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var _, _ health.Worker = (*worker.Worker)(nil), (*jobs.Worker)(nil)
 

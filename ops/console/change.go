@@ -20,7 +20,7 @@ import (
 const changePath = "change"
 
 // changes are all kinds of changes that a form may ask for.
-var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRename, ops.KindBegin, ops.KindShadow, ops.KindSwitch, ops.KindRetire, ops.KindReplay, ops.KindAcknowledge, ops.KindDrain}
+var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRename, ops.KindBegin, ops.KindShadow, ops.KindSwitch, ops.KindRetire, ops.KindReplay, ops.KindReplayTypes, ops.KindAcknowledge, ops.KindDrain}
 
 // change is a change that a form requests.
 type change struct {
@@ -30,7 +30,7 @@ type change struct {
 	Kind     ops.Kind
 	Position int64                 `json:",omitempty"` // of the event or dead letter, where to reset to, or the ID of the job or the run
 	Number   *int64                `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
-	Type     string                `json:",omitempty"` // of the aggregate to replay
+	Type     string                `json:",omitempty"` // of the aggregate to replay, or to deliver what was not selected
 	ID       string                `json:",omitempty"`
 	To       string                `json:",omitempty"` // the consumer's new name; of a shadow or a switch, the other consumer
 	From     string                `json:",omitempty"` // the step at which a run continues; empty: the steps that failed
@@ -117,6 +117,8 @@ func (a change) Title() string {
 		name = cmp.Or(a.Place, a.Name)
 	case a.Kind == ops.KindReplay:
 		return fmt.Sprintf("%s %s %s to %s", a.Kind, a.Type, a.ID, name)
+	case a.Kind == ops.KindReplayTypes:
+		return fmt.Sprintf("deliver what %s has missed of %s", name, a.Type)
 	case a.Kind == ops.KindRename:
 		return fmt.Sprintf("%s %s to %s", a.Kind, name, a.To)
 	case a.Kind == ops.KindBegin:
@@ -189,7 +191,7 @@ func (a change) Back() string {
 		return "workers?"
 	case a.On == OnJobWorker:
 		return "jobworkers?"
-	case a.All, a.Kind == ops.KindRetry, a.Kind == ops.KindDiscard, a.Kind == ops.KindReplay:
+	case a.All, a.Kind == ops.KindRetry, a.Kind == ops.KindDiscard, a.Kind == ops.KindReplay, a.Kind == ops.KindReplayTypes:
 		return "letters?" + url.Values{"consumer": {consumer}}.Encode()
 	}
 	return "consumer?" + url.Values{"name": {consumer}}.Encode()

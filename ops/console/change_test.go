@@ -224,6 +224,27 @@ func TestReplayOfOneThatRuns(t *testing.T) {
 	s.do(t, http.MethodPost, "change", form).expect(t, http.StatusNotFound)
 }
 
+// A consumer has passed the events of a type that its code did not select then.
+func TestReplayTypes(t *testing.T) {
+	t.Parallel()
+	s := stuck(t, console.Options{Access: operators})
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 5, scope = '{"types": ["Order"]}', scope_since = 0`)
+	s.Exec(t, `DELETE FROM consumer_dead_letters`)
+	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason)
+		VALUES ('c', 'scope', '{"from": {"types": ["Invoice"]}, "to": {"types": ["Order"]}, "position": 3, "open": []}', 'worker', 'a build')`)
+	form := with(s.get(t, "consumer?name=c").hidden(t, `value="replay types"`), "reason", "r", "aggregate_type", "Order")
+	confirm := s.preview(t, form)
+	made := s.do(t, http.MethodPost, "change", confirm).expect(t, http.StatusSeeOther)
+	if to := made.header.Get("Location"); to != "letters?consumer=c&done=replay+types" && to != "letters?consumer=c&done=replay%20types" {
+		t.Errorf("goes on to %q", to)
+	}
+	if n := s.count(t, `SELECT count(*) FROM consumer_dead_letters WHERE replay AND global_position <= 3`); n != 3 {
+		t.Errorf("%d events are delivered", n)
+	}
+	s.do(t, http.MethodPost, "change", with(form, "aggregate_type", "Invoice")).expect(t, http.StatusBadRequest)
+	s.do(t, http.MethodPost, "change", with(form, "aggregate_type", "")).expect(t, http.StatusBadRequest)
+}
+
 // Of a consumer that runs, dead letters are discarded as they were shown, or not at all.
 func TestDeadLettersOfARunningConsumer(t *testing.T) {
 	t.Parallel()

@@ -154,7 +154,7 @@ func expectRefused(t *testing.T, s *site) {
 	t.Helper()
 	job := fmt.Sprint(s.enqueue(t, jobs.StateAvailable))
 	for _, on := range []string{"consumer", "job", "queue", "schedule"} {
-		for _, kind := range []string{"pause", "resume", "skip", "reset", "partition", "retry", "discard", "cancel", "rerun", "cap", "rename", "shadow", "switch", "retire", "replay", "acknowledge"} {
+		for _, kind := range []string{"pause", "resume", "skip", "reset", "partition", "retry", "discard", "cancel", "rerun", "cap", "rename", "shadow", "switch", "retire", "replay", "replay types", "acknowledge"} {
 			for _, step := range []string{"", "make"} {
 				form := url.Values{"on": {on}, "name": {"totals_v1"}, "kind": {kind}, "reason": {"r"}, "revision": {"0"}, "position": {job}, "number": {"1"}, "to": {"mail_v1"}, "step": {step}}
 				s.do(t, http.MethodPost, "change", form).expect(t, http.StatusForbidden)

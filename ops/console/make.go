@@ -215,9 +215,9 @@ func without(field string, detail json.RawMessage) json.RawMessage {
 	return text
 }
 
-// moves names the fields of a record that move without an operator's change: the last position of a
-// replay, the settled position of a reset or a begin, and where both consumers of a switch are.
-var moves = map[ops.Kind][]string{ops.KindReplay: {"to"}, ops.KindReset: {"settled"}, ops.KindBegin: {"settled"}, ops.KindSwitch: {"from_position", "to_position"}}
+// moves names the fields of a record that move without an operator's change: the last position of
+// replays, the settled position of a reset or a begin, and where both consumers of a switch are.
+var moves = map[ops.Kind][]string{ops.KindReplay: {"to"}, ops.KindReplayTypes: {"to"}, ops.KindReset: {"settled"}, ops.KindBegin: {"settled"}, ops.KindSwitch: {"from_position", "to_position"}}
 
 // digest identifies the record of a change.
 func digest(all []record) string {
@@ -253,6 +253,8 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) erro
 		return o.Reset(ctx, a.Name, a.Position, by)
 	case ops.KindReplay:
 		return o.Replay(ctx, a.Name, a.Type, a.ID, by)
+	case ops.KindReplayTypes:
+		return o.ReplayTypes(ctx, a.Name, []string{a.Type}, by)
 	case ops.KindRename:
 		return o.Rename(ctx, a.Name, a.To, by)
 	case ops.KindBegin:
