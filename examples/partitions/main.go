@@ -60,6 +60,12 @@ func (Points) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) er
 	return err
 }
 
+// Forget deletes the row of a customer. A replay calls it, and Verify of package ops.
+func (Points) Forget(ctx context.Context, tx *sql.Tx, _, customer string) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM points WHERE customer = $1::text`, customer)
+	return err
+}
+
 const customers, eventsOfEach = 40, 30
 
 func run(ctx context.Context, db *sql.DB) error {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgfrontier/worker/examples/internal/program"
 	"github.com/pgfrontier/worker/internal/lab/pgtest"
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -26,7 +27,7 @@ func TestPartitions(t *testing.T) {
 	p.Interrupt(t)
 }
 
-// Neither splits and merges nor crashes change the points.
+// Neither splits and merges nor crashes change the points, and Verify finds no other.
 func TestPointsUnderFaults(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE TABLE points (customer TEXT PRIMARY KEY, events BIGINT NOT NULL)`)
@@ -36,6 +37,14 @@ func TestPointsUnderFaults(t *testing.T) {
 	}
 	events := storepostgres.NewStore(storepostgres.DefaultStoreConfig())
 	if err := workertest.Storm(t.Context(), d.DB, events, func() consumer.Consumer { return Points{} }, o); err != nil {
-		t.Error(err)
+		t.Fatal(err)
+	}
+	operator, err := ops.New(d.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := ops.Verification{Consumer: Points{}, Log: events, AggregateType: "Customer", Rows: `SELECT * FROM points WHERE customer = $1`}
+	if s, err := operator.VerifySample(t.Context(), v, 20); err != nil || s.Aggregates == 0 || len(s.Wrong) > 0 {
+		t.Errorf("%+v, %v", s, err)
 	}
 }
