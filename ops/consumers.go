@@ -41,7 +41,7 @@ type Consumer struct {
 	Scope *Scope // of the code that runs it, or ran it last; if it is split, of its first unit; nil: not recorded
 
 	Units  []Unit // of a split consumer, in order; empty: it is not split
-	Wanted int    // number of partitions to which the workers are changing it; 0: no change
+	Wanted int    // number of partitions that the leader demands; 0: none
 	Fixed  int    // number of partitions fixed by an operator, see Partition; 0: none
 }
 

@@ -55,6 +55,8 @@ var (
 	errNoJob        = &refusal{ErrNotFound, "there is no such job: List lists the jobs; a finished job is deleted when its retention is over"}
 	errNoFlowRun    = &refusal{ErrNotFound, "there is no such run: FlowRuns lists the runs; a run that has ended is deleted when its retention is over"}
 	errNoEvents     = &refusal{ErrNotFound, "it has passed no event of this aggregate: check the type, the id, and the consumer's position (Consumers lists it)"}
+	errNoneHandled  = &refusal{errNoEvents, "it has handled no event of this aggregate: check the type and the id; events that it could not handle are among DeadLetters"}
+	errDropped      = &refusal{errNoEvents, "it is not known which events of this aggregate are in its rows, since one was skipped or discarded in a Replay: Replay the aggregate"}
 	errAgain        = &refusal{errNoEvents, "it is handling events of this aggregate again since a Reset or a Replay: try again when it has done so (DeadLetters lists those of a Replay)"}
 	errNoEvent      = &refusal{ErrNotFound, "no event is there: its transaction was rolled back, or is open"}
 	errNoSchedule   = &refusal{ErrNotFound, "there is no such schedule: Schedules lists the schedules; a program with the schedule creates its row at its start"}

@@ -119,7 +119,10 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 			if err := s.hold(ctx, from, to, limit); err != nil {
 				return 0, err
 			}
-			if err := s.call(ctx, within); err != nil {
+			if err := s.call(ctx, within); err != nil { // before the swap, since it may commit
+				return 0, err
+			}
+			if err := s.swap(ctx); err != nil {
 				return 0, err
 			}
 			detail := switchDetail{From: from, To: to, FromPosition: lowest(s.live), ToPosition: lowest(s.shadow)}
@@ -197,10 +200,11 @@ func (e *notYet) Unwrap() error { return e.err }
 type switching struct {
 	consumerTx
 	live, shadow []locked
+	taken        []delivered.Borders // what each unit of the shadow gets
 }
 
-// hold locks the shadow, so that it does not advance, and tries to swap until the other consumer is
-// far enough, for limit at most.
+// hold locks the shadow, so that it does not advance, until the other consumer is far enough, for limit
+// at most.
 func (s *switching) hold(ctx context.Context, from, to string, limit time.Duration) (err error) {
 	s.shadow, err = s.lock(ctx, to)
 	switch {
@@ -218,7 +222,7 @@ func (s *switching) hold(ctx context.Context, from, to string, limit time.Durati
 		}
 		err := s.lockLive(ctx, from)
 		if err == nil {
-			err = s.swap(ctx)
+			err = s.take(ctx)
 		}
 		if errors.As(err, new(*notYet)) {
 			if _, failed := exec(ctx, s.tx, "let the other consumer go on", `ROLLBACK TO SAVEPOINT held`); failed != nil && ctx.Err() == nil {
@@ -262,8 +266,8 @@ func isShadow(units []locked) bool {
 	return !slices.ContainsFunc(units, func(at locked) bool { return !at.effects.IsShadow() })
 }
 
-// swap gives the borders of each consumer to the other, unless effects would be lost.
-func (s *switching) swap(ctx context.Context) error {
+// take computes the borders that the shadow gets, unless effects would be lost.
+func (s *switching) take(ctx context.Context) error {
 	live, err := s.pendingUnits(ctx, s.live)
 	if err != nil {
 		return err
@@ -272,6 +276,7 @@ func (s *switching) swap(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.taken = nil
 	for _, to := range shadow {
 		var parts []delivered.Part
 		for _, from := range live {
@@ -289,7 +294,15 @@ func (s *switching) swap(ctx context.Context) error {
 		if err := s.checkKey(ctx, had, to.locked); err != nil {
 			return err
 		}
-		if err := s.setEffects(ctx, to.locked, had.Taken()); err != nil {
+		s.taken = append(s.taken, had.Taken())
+	}
+	return nil
+}
+
+// swap gives the borders of each consumer to the other.
+func (s *switching) swap(ctx context.Context) error {
+	for i, to := range s.shadow {
+		if err := s.setEffects(ctx, to, s.taken[i]); err != nil {
 			return err
 		}
 	}
@@ -417,5 +430,5 @@ func (s *switching) call(ctx context.Context, within func(ctx context.Context, t
 
 var (
 	errNoShadow    = &refusal{ErrUnchanged, "it is no shadow, it has the effects already: exchange the names to switch back; a new consumer becomes a shadow by Shadow, before its code is deployed"}
-	errSwitchEnded = errors.New("within ended the transaction, which belongs to Switch: the state may be a mixture; remove the Commit, Rollback or equivalent SQL from it, and read both consumers")
+	errSwitchEnded = errors.New("within ended the transaction, which belongs to Switch: what it did may be committed, and the consumers were not switched; remove the Commit, Rollback or equivalent SQL from it")
 )

@@ -166,6 +166,10 @@ func TestSwitchIsRefused(t *testing.T) {
 		"in doubt":             {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('c', gen_random_uuid(), 2, 3, 2, 'open', 5, 5)`, from: "c", to: "d", says: `passed position 2`},
 		"an event in an audit": {fault: `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position) VALUES ('c', gen_random_uuid(), 2, 2, 1, 'open', 5, 5), ('d', gen_random_uuid(), 1, 4, 3, 'void', 5, 5)`, from: "c", to: "d", says: `passed position 2`},
 		"a commit":             {from: "c", to: "d", within: commit, says: "ended the transaction"},
+		"a commit in SQL": {from: "c", to: "d", within: func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `COMMIT`)
+			return err
+		}, says: "the consumers were not switched"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +190,7 @@ func TestSwitchIsRefused(t *testing.T) {
 			} else { // once: a second try would find what within has committed
 				want.expect(t, s.Switch(inTime(t), c.from, c.to, by, c.within))
 			}
-			if after := s.effects(t, "c") + s.effects(t, "d"); after != before && c.within == nil {
+			if after := s.effects(t, "c") + s.effects(t, "d"); after != before {
 				t.Errorf("the effects became %s", after)
 			}
 		})

@@ -64,8 +64,8 @@ type Verified struct {
 // depends on the order may have got late events in another.
 //
 // The consumer waits until Verify ends; ctx limits that. Handle must send a statement within any 15 seconds. Verify returns [ErrNotFound] if the consumer
-// does not exist, has handled no event of the aggregate, or is handling some again after a Reset or a
-// Replay. It returns [ErrInvalid] for a consumer with its own key, see [consumer.ByKey].
+// does not exist, has handled no event of the aggregate, is handling some again after a Reset or a
+// Replay, or if one was discarded in a Replay. It returns [ErrInvalid] for a consumer with its own key, see [consumer.ByKey].
 func (o *verifyOps) Verify(ctx context.Context, v Verification) (_ Verified, err error) {
 	r := recomputation{Verification: v}
 	if err = v.check(); err == nil {
@@ -166,7 +166,7 @@ func (r *recomputation) lock(ctx context.Context) (at locked, positions []int64,
 		return at, nil, err
 	}
 	if positions, err = r.handled(ctx, units[0]); err == nil && len(positions) == 0 {
-		err = errNoEvents
+		err = errNoneHandled
 	}
 	return units[0], positions, err
 }
@@ -205,7 +205,10 @@ func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error)
 		}
 		events, waiting[e.Position] = append(events, e.Event), e.letter
 	}
-	positions := scope.Handled(steps, slot, of, start, events)
+	positions, known := scope.Handled(steps, slot, of, start, events)
+	if !known {
+		return nil, errDropped
+	}
 	return slices.DeleteFunc(positions, func(p int64) bool { return waiting[p] }), nil
 }
 

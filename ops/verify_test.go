@@ -259,6 +259,16 @@ func TestVerifyAfterOperations(t *testing.T) {
 			do(t, s.Replay(t.Context(), "c", "Order", "a", by))
 			s.Exec(t, `DELETE FROM consumer_dead_letters WHERE global_position < 3`) // these are done
 		}, 0},
+		"discarded in a replay": {0, func(t *testing.T, s site) {
+			s.place(t, 4)
+			do(t, s.Replay(t.Context(), "c", "Order", "a", by))
+			do(t, s.DiscardDeadLetter(t.Context(), "c", 2, by))
+			s.Exec(t, `DELETE FROM consumer_dead_letters`)
+		}, 0},
+		"all are dead letters": {0, func(t *testing.T, s site) {
+			s.place(t, 1)
+			s.deadLetter(t, 1, "a", 1)
+		}, 0},
 		"skipped, and then replayed": {0, func(t *testing.T, s site) {
 			s.place(t, 1)
 			do(t, s.SkipEvent(t.Context(), "c", 2, by))
@@ -306,7 +316,7 @@ func TestVerifyAfterOperations(t *testing.T) {
 				starts
 			}{totals{count(1, "x"), forgetTotals}, starts(c.start)}))
 			if c.handled == 0 {
-				if !errors.Is(err, ops.ErrNotFound) || !strings.Contains(err.Error(), "again") {
+				if !errors.Is(err, ops.ErrNotFound) || strings.Contains(err.Error(), "it has passed no event") {
 					t.Errorf("%+v, %v", found, err)
 				}
 			} else if err != nil || len(found.Missing)+len(found.Unexpected) > 0 || found.Events != c.handled {

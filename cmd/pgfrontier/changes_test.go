@@ -377,7 +377,12 @@ func TestShadowAndSwitch(t *testing.T) {
 	s.expect(t, exitDone, words("consumer d"), "another consumer has the effects")
 	s.expect(t, exitDone, words("status"), "unowned, shadow")
 	s.Exec(t, `CREATE VIEW totals AS SELECT 1 AS version`)
-	args := append(words("switch c d --reason r -o json --execute"), "DROP VIEW totals; CREATE VIEW totals AS SELECT 2 AS version")
+	for _, ends := range []string{"COMMIT", "BEGIN; CREATE OR REPLACE VIEW totals AS SELECT 2 AS version; COMMIT", "CREATE OR REPLACE VIEW totals AS SELECT 2 AS version; ROLLBACK"} {
+		s.expect(t, exitUnable, append(words("switch c d --reason r --dry-run --execute"), ends), "leave BEGIN and COMMIT out")
+		s.expect(t, exitUnable, append(words("switch c d --reason r --execute"), ends), "leave BEGIN and COMMIT out")
+	}
+	s.expect(t, exitDone, words("status"), "unowned, shadow")
+	args := append(words("switch c d --reason r -o json --execute"), "SELECT '$$; $do$'; DROP VIEW totals; CREATE VIEW totals AS SELECT 2 AS version")
 	if data := s.expect(t, exitDone, args).data(t); data["done"] != "switch" || data["on"] != "d" || data["from"] != "c" {
 		t.Errorf("printed %v", data)
 	}

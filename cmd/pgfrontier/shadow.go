@@ -3,8 +3,13 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/pgfrontier/worker/ops"
@@ -83,10 +88,7 @@ Both may run: the switch is tried until it can be made, for --timeout at most.`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			var within func(ctx context.Context, tx *sql.Tx) error
 			if statements != "" {
-				within = func(ctx context.Context, tx *sql.Tx) error {
-					_, err := tx.ExecContext(ctx, statements, pgx.QueryExecModeSimpleProtocol) // which takes several statements
-					return err
-				}
+				within = func(ctx context.Context, tx *sql.Tx) error { return executeWithin(ctx, tx, statements) }
 			}
 			return a.onConsumer(ctx, consumerChange{what: "switch", name: args[1], decided: onNothing, do: func(ctx context.Context, o *ops.Operator, by ops.By) (object, error) {
 				return object{"from": args[0]}, o.Switch(ctx, args[0], args[1], by, within)
@@ -95,4 +97,16 @@ Both may run: the switch is tried until it can be made, for --timeout at most.`,
 	})
 	c.Flags().StringVar(&statements, "execute", "", "`SQL` to execute in the same transaction, such as a new view")
 	return c
+}
+
+// executeWithin executes statements, and refuses those that begin or end a transaction: the server
+// executes no such statement in EXECUTE.
+func executeWithin(ctx context.Context, tx *sql.Tx, statements string) error {
+	tag := strings.ReplaceAll(uuid.NewString(), "-", "") // which the statements do not have
+	outer, inner := "$do"+tag+"$", "$q"+tag+"$"
+	_, err := tx.ExecContext(ctx, "DO "+outer+" BEGIN EXECUTE "+inner+statements+inner+"; END "+outer, pgx.QueryExecModeSimpleProtocol)
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == "0A000" {
+		err = fmt.Errorf("%w: --execute is part of the transaction of the switch, so leave BEGIN and COMMIT out", err)
+	}
+	return err
 }

@@ -14,38 +14,52 @@ type Event struct {
 //
 // This differs from the events whose effects the consumer has had: a shadow has got events without
 // effects, and an event whose dead letter was left by a Reset had effects, and its changes are gone.
-func Handled(steps []Step, slot int, of Aggregate, start int64, events []Event) (positions []int64) {
+//
+// known is false after an event was dropped in a replay: the steps do not show whether the handler has
+// forgotten the aggregate before.
+func Handled(steps []Step, slot int, of Aggregate, start int64, events []Event) (positions []int64, known bool) {
+	known = true
 	for _, e := range events {
-		if handled(steps, slot, of, start, events, e) {
+		f := fate{passed: e.Position <= start, handled: e.Position > start}
+		for i, s := range steps {
+			if s.Slots.Has(slot) {
+				given := s.Given != nil && e.Position <= s.Given.To && s.Given.includes(steps[:i], slot, of, events)
+				f.step(s, of, e, given)
+			}
+		}
+		if f.handled {
 			positions = append(positions, e.Position)
 		}
+		known = known && !f.unknown
 	}
-	return positions
+	return positions, known
 }
 
-func handled(steps []Step, slot int, of Aggregate, start int64, all []Event, e Event) (handled bool) {
-	passed, handled := e.Position <= start, e.Position > start
-	for i, s := range steps {
-		switch {
-		case !s.Slots.Has(slot):
-		case s.Began != nil:
-			passed, handled = e.Position <= s.Began.Position, e.Position > s.Began.Position
-		case s.Changed != nil && s.Changed.doubted(e.Position):
-			passed, handled = true, true
-		case s.Changed != nil && !passed && e.Position <= s.Changed.Position:
-			passed, handled = true, e.Unknown || s.Changed.From.Selects(of.Type)
-		case s.Moved != nil && s.Moved.To < e.Position && e.Position <= s.Moved.From:
-			passed, handled = false, true // passed again
-		case s.Moved != nil && s.Moved.From < e.Position && e.Position <= s.Moved.To:
-			passed, handled = true, false
-		case s.Dropped != nil && s.Dropped.has(e.Position):
-			passed, handled = true, false
-		case s.Replayed != nil && s.Replayed.Aggregate == of && e.Position <= s.Replayed.To,
-			s.Given != nil && e.Position <= s.Given.To && s.Given.includes(steps[:i], slot, of, all):
-			passed, handled = true, true
-		}
+// fate is what has become of an event.
+type fate struct {
+	passed, handled bool
+	replayed        bool // it was to be handled again
+	unknown         bool // it was dropped then
+}
+
+func (f *fate) step(s Step, of Aggregate, e Event, given bool) {
+	switch {
+	case s.Began != nil:
+		*f = fate{passed: e.Position <= s.Began.Position, handled: e.Position > s.Began.Position}
+	case s.Changed != nil && s.Changed.doubted(e.Position):
+		f.passed, f.handled = true, true
+	case s.Changed != nil && !f.passed && e.Position <= s.Changed.Position:
+		f.passed, f.handled = true, e.Unknown || s.Changed.From.Selects(of.Type)
+	case s.Moved != nil && s.Moved.To < e.Position && e.Position <= s.Moved.From:
+		*f = fate{handled: true} // passed again
+	case s.Moved != nil && s.Moved.From < e.Position && e.Position <= s.Moved.To:
+		*f = fate{passed: true}
+	case s.Dropped != nil && s.Dropped.has(e.Position):
+		f.unknown = f.replayed
+		f.passed, f.handled = true, false
+	case s.Replayed != nil && s.Replayed.Aggregate == of && e.Position <= s.Replayed.To, given:
+		*f = fate{passed: true, handled: true, replayed: true}
 	}
-	return handled
 }
 
 // Reached returns the highest position from which the checkpoint of a slot was set back.
