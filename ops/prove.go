@@ -242,8 +242,8 @@ SELECT global_position FROM `+c.t.DeadLetters.SQL()+` WHERE (consumer_name = $1:
 	return nil
 }
 
-// readOperations reads the resets since the consumer's start, and the positions that were in doubt at a change of the scope. Such
-// an event may have been handled under either scope.
+// readOperations reads the resets since the consumer's start, and the positions that were in doubt at a
+// change of the scope. Such an event may have been handled under either scope.
 func (c *proving) readOperations(ctx context.Context) error {
 	type row struct {
 		id                 int64

@@ -135,3 +135,46 @@ func TestProveIsCutOff(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A rename back retires what the first one has left, which does not end the consumer: its resets still
+// explain positions without receipts.
+func TestProveAfterARename(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 4)
+	s.settle(t, 4)
+	s.place(t, 2)
+	s.handledAll(t, "c", 1, 2)
+	if err := s.Reset(t.Context(), "c", 4, by); err != nil {
+		t.Fatal(err)
+	}
+	if p := s.prove(t); !p.Holds() || len(p.Unproven) != 1 {
+		t.Errorf("before: %+v", p)
+	}
+	if err := errors.Join(s.Rename(t.Context(), "c", "d", by), s.Retire(t.Context(), "c", by), s.Rename(t.Context(), "d", "c", by)); err != nil {
+		t.Fatal(err)
+	}
+	if p := s.prove(t); !p.Holds() || len(p.Unproven) != 1 {
+		t.Errorf("renamed back: %+v", p)
+	}
+}
+
+// What a former consumer of the name had in doubt excuses no missing event.
+func TestProveOfANewConsumerOfTheName(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.append(t, "a", 4)
+	s.place(t, 4)
+	s.handledAll(t, "c", 1, 1)
+	s.handledAll(t, "c", 3, 4)
+	s.Exec(t, `UPDATE consumer_receipts SET first_position = 2 WHERE first_position = 3`)
+	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason)
+		VALUES ('c', 'scope', '{"from": {"types": ["Other"]}, "position": 3, "open": [{"first": 2, "last": 2}]}', 'w', 'r')`)
+	if p := s.prove(t); !p.Holds() {
+		t.Errorf("in doubt: %+v", p)
+	}
+	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ('c', 'retire', '{}', 'ann', 'a test')`)
+	if p := s.prove(t); p.Holds() {
+		t.Errorf("of a new consumer, event 2 was not handled: %+v", p)
+	}
+}

@@ -80,3 +80,27 @@ func TestRetire(t *testing.T) {
 	s.work(t, &ledger{})
 	s.awaitHandled(t, "1 2") // a new consumer of this name
 }
+
+// A worker that registers during a Retire keeps its code.
+func TestRetireWhileAWorkerRegisters(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.place(t, 3)
+	held := s.begin(t, "held", 1) // any transaction
+	if _, err := held.ExecContext(t.Context(), `LOCK TABLE consumer_receipts`); err != nil {
+		t.Fatal(err)
+	}
+	retired := make(chan error, 1)
+	go func() { retired <- s.Retire(t.Context(), "c", by) }()
+	await(t, "the retirement to wait for the table", func() bool {
+		return s.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+	})
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers) VALUES ($1, '{c}')`, uuid.New())
+	end(t, held.Commit)
+	if err := <-retired; err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count(t, `SELECT count(*) FROM worker_nodes WHERE 'c' = ANY (consumers)`); n != 1 {
+		t.Error("the worker has lost its code")
+	}
+}

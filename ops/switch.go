@@ -119,7 +119,7 @@ func (o *versionOps) Switch(ctx context.Context, from, to string, by By, within 
 			if err := s.hold(ctx, from, to, limit); err != nil {
 				return 0, err
 			}
-			if err := s.call(ctx, within); err != nil { // before the swap, since it may commit
+			if err := s.call(ctx, within); err != nil { // before the swap: a within that commits must not commit it
 				return 0, err
 			}
 			if err := s.swap(ctx); err != nil {
@@ -216,7 +216,7 @@ func (s *switching) hold(ctx context.Context, from, to string, limit time.Durati
 	if err := s.checkProjections(ctx, from, to); err != nil {
 		return err
 	}
-	return untilReady(ctx, limit, func() error {
+	err = untilReady(ctx, limit, func() error {
 		if _, err := exec(ctx, s.tx, "hold the shadow", `SAVEPOINT held`); err != nil {
 			return err
 		}
@@ -231,6 +231,10 @@ func (s *switching) hold(ctx context.Context, from, to string, limit time.Durati
 		}
 		return err
 	})
+	if err == nil {
+		_, err = exec(ctx, s.tx, "hold both", `RELEASE SAVEPOINT held`) // or within could release the locks
+	}
+	return err
 }
 
 // checkProjections refuses versions of different projections. WaitFor could then find no version that
@@ -414,7 +418,7 @@ func (s *switching) call(ctx context.Context, within func(ctx context.Context, t
 		return err
 	}
 	err := within(ctx, s.tx)
-	after := s.tx.QueryRowContext(ctx, current).Scan(&ended)
+	after := s.tx.QueryRowContext(ctx, current+`, set_config('lock_timeout', '0', true)`).Scan(&ended, new(string))
 	switch {
 	case after == nil && began != ended, errors.Is(after, sql.ErrTxDone) && ctx.Err() == nil:
 		return errSwitchEnded

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgfrontier/worker/internal/lab/pgtest"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -334,5 +335,22 @@ func TestBegin(t *testing.T) {
 	s.awaitHandled(t, "3 4 5")
 	if found, err := s.Prove(t.Context(), "c", nil); err != nil || !found.Holds() || found.Events != 3 {
 		t.Errorf("the proof is %+v, %v", found, err)
+	}
+}
+
+// A begin waits for a transaction that inserts the same name, whatever lock_timeout the role has.
+func TestBeginWaitsBeyondLockTimeout(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	other := s.begin(t, "held", 1) // any transaction
+	if _, err := other.ExecContext(t.Context(), `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c')`); err != nil {
+		t.Fatal(err)
+	}
+	begun := make(chan error, 1)
+	go func() { begun <- operator(t, s.OpenSet(t, "lock_timeout", "100")).Shadow(t.Context(), "c", by) }()
+	pgtest.AwaitBlockedFor(t, s.DB, 300*time.Millisecond)
+	end(t, other.Rollback)
+	if err := <-begun; err != nil {
+		t.Error(err)
 	}
 }

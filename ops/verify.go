@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +15,8 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/internal/scope"
-	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -63,9 +62,13 @@ type Verified struct {
 // the transaction; these are not rolled back. Events come in the order of positions: a handler that
 // depends on the order may have got late events in another.
 //
-// The consumer waits until Verify ends; ctx limits that. Handle must send a statement within any 15 seconds. Verify returns [ErrNotFound] if the consumer
-// does not exist, has handled no event of the aggregate, is handling some again after a Reset or a
-// Replay, or if one was discarded in a Replay. It returns [ErrInvalid] for a consumer with its own key, see [consumer.ByKey].
+// The consumer waits until Verify ends; ctx limits that. Handle must send a statement within any 15
+// seconds. After a Reset backwards, Verify assumes that the rows were deleted before.
+//
+// Verify returns [ErrNotFound] if the consumer does not exist, or has handled no event of the aggregate.
+// It also returns ErrNotFound while a Reset or a Replay lets the consumer handle events of the aggregate
+// again, and after one was discarded in a Replay. It returns [ErrInvalid] for a consumer with its own key,
+// see [consumer.ByKey].
 func (o *verifyOps) Verify(ctx context.Context, v Verification) (_ Verified, err error) {
 	r := recomputation{Verification: v}
 	if err = v.check(); err == nil {
@@ -266,10 +269,12 @@ var errVerifyEnded = errors.New("the handler ended the transaction, which belong
 // rows returns the rows of the aggregate as JSON, sorted.
 func (r *recomputation) rows(ctx context.Context) ([]string, error) {
 	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Value[string], asJSON(r.Rows), r.AggregateID)
-	if state := pgdriver.SQLState(err); strings.HasPrefix(state, "42") && state != pgdriver.InsufficientPrivilege {
-		return nil, fmt.Errorf("%w: Rows: %v", ErrInvalid, err) // %v, since a table of the library is not missing
-	}
-	if err != nil {
+	switch state := pgdriver.SQLState(err); {
+	case state == pgdriver.InsufficientPrivilege:
+		return nil, fmt.Errorf("read the rows of the aggregate: %v: grant SELECT on the tables of Rows", err) // %v, since no table of the library is meant
+	case strings.HasPrefix(state, "42"):
+		return nil, fmt.Errorf("%w: Rows: %v", ErrInvalid, err)
+	case err != nil:
 		return nil, fmt.Errorf("read the rows of the aggregate: %w", err)
 	}
 	slices.Sort(all)
@@ -303,7 +308,7 @@ const verifyBatch = 100
 func (r *recomputation) handle(ctx context.Context, positions []int64) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
+			err = runtime.Panicked(v)
 		}
 	}()
 	if err := r.Consumer.Forget(ctx, r.c.tx, r.AggregateType, r.AggregateID); err != nil {

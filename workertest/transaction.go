@@ -7,13 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"runtime/debug"
 	"sync"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/observe"
+	"github.com/pgfrontier/worker/internal/runtime"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -46,7 +45,7 @@ func (t *transaction) call(ctx context.Context, handle func() error) (err error)
 			return
 		}
 		if ended := t.check(ctx, nil); errors.Is(ended, worker.ErrTransactionEnded) {
-			err = fmt.Errorf("%w; %w", ended, &observe.PanicError{Value: recover(), Stack: debug.Stack()})
+			err = fmt.Errorf("%w; %w", ended, runtime.Panicked(recover()))
 		}
 	}()
 	err = handle()

@@ -669,7 +669,10 @@ func TestTimeout(t *testing.T) {
 	if _, err := tx.Exec(`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d', 0)`); err != nil {
 		t.Fatal(err)
 	}
-	for _, change := range []string{"pause c", "shadow d", "begin d --at 0"} {
+	if _, err := tx.Exec(`LOCK TABLE worker_nodes`); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []string{"pause c", "shadow d", "begin d --at 0", "shadow d --dry-run", "drain h/7"} {
 		await(t, "--timeout to end "+change, func() bool { // and not the way to the database before
 			got := s.run(t, words(change+" --reason r --timeout 200ms")...)
 			return got.code == exitUnable && strings.Contains(got.talk, "not done within --timeout")

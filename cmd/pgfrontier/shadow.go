@@ -105,8 +105,8 @@ func executeWithin(ctx context.Context, tx *sql.Tx, statements string) error {
 	tag := strings.ReplaceAll(uuid.NewString(), "-", "") // which the statements do not have
 	outer, inner := "$do"+tag+"$", "$q"+tag+"$"
 	_, err := tx.ExecContext(ctx, "DO "+outer+" BEGIN EXECUTE "+inner+statements+inner+"; END "+outer, pgx.QueryExecModeSimpleProtocol)
-	if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == "0A000" {
-		err = fmt.Errorf("%w: --execute is part of the transaction of the switch, so leave BEGIN and COMMIT out", err)
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Routine == "exec_stmt_dynexecute" {
+		err = fmt.Errorf("%w: --execute is part of the transaction of the switch: leave BEGIN and COMMIT out, and use no SAVEPOINT, COPY or SELECT INTO", err)
 	}
 	return err
 }

@@ -27,7 +27,7 @@ func TestPartitions(t *testing.T) {
 	p.Interrupt(t)
 }
 
-// Neither splits and merges nor crashes change the points, and Verify finds no other.
+// Neither splits and merges nor crashes change the points. Verify recomputes the same ones.
 func TestPointsUnderFaults(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE TABLE points (customer TEXT PRIMARY KEY, events BIGINT NOT NULL)`)

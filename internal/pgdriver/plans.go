@@ -48,7 +48,7 @@ const (
 	maxExcess, planning = 300 * time.Millisecond, time.Millisecond
 	// replanFor is for how long each execution then plans the statement again, as a multiple of the
 	// excess. longestReplan is its maximum. After that time, the first slow execution suffices. So
-	// tests of a wrong plan take at most a tenth of the time.
+	// tests of a wrong plan take little of the time.
 	replanFor, longestReplan = 10, 30 * time.Second
 	// A user's log may make a new text for each read. Texts longer than longestText are not
 	// watched. Above mostTexts, all records are dropped.

@@ -196,6 +196,32 @@ func TestTimeOfReplans(t *testing.T) {
 	}
 }
 
+// What a wrong plan has lost counts once.
+func TestTimeOfRepeatedReplans(t *testing.T) {
+	var p pgdriver.Plans
+	p.Took("SELECT", time.Microsecond, false, nil)
+	p.Took("SELECT", time.Minute, false, nil)
+	p.KeepFrom(time.Now())
+	p.Took("SELECT", 100*time.Millisecond, false, nil)
+	if want := 4 * time.Second; !p.Replans("SELECT", want-time.Second) || p.Replans("SELECT", want) {
+		t.Errorf("not for %v", want)
+	}
+}
+
+// After many statements, new ones are recorded beside those that are known.
+func TestPlansAfterManyStatements(t *testing.T) {
+	var p pgdriver.Plans
+	for i := range pgdriver.MostTexts + 1 {
+		p.Took(time.Duration(i).String(), time.Millisecond, false, nil)
+	}
+	p.Took("SELECT", time.Millisecond, false, nil)
+	p.Took("INSERT", time.Millisecond, false, nil)
+	p.Took("SELECT", time.Second, false, nil)
+	if !p.Replans("SELECT", 0) {
+		t.Error("the record of SELECT is dropped")
+	}
+}
+
 // However many statements a user's log makes, repeated statements are watched.
 func TestPlansOfManyStatements(t *testing.T) {
 	var p pgdriver.Plans

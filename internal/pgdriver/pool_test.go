@@ -288,3 +288,51 @@ func TestPoolWithASilentServerNamesNoLimit(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Living passes all connections that the server has ended while they were idle.
+func TestLivingPassesDeadConnections(t *testing.T) {
+	d := pgtest.Empty(t)
+	db := d.OpenPQ(t)
+	const n = 4
+	db.SetMaxIdleConns(n)
+	var conns []*sql.Conn
+	pids := make([]int64, n)
+	for i := range pids {
+		conn, err := db.Conn(t.Context())
+		if err == nil {
+			err = conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pids[i])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	for _, pid := range pids {
+		d.Exec(t, `SELECT pg_terminate_backend($1::int)`, pid)
+	}
+	if !pgtest.Poll(func() (ended bool) {
+		if err := d.DB.QueryRow(`SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ANY ($1::int[])`, pids).Scan(&ended); err != nil {
+			t.Fatal(err)
+		}
+		return ended
+	}) {
+		t.Fatal("waited in vain for the connections to end")
+	}
+	tries := 0
+	err := pgdriver.Living(t.Context(), db, func() error {
+		tries++
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.ExecContext(t.Context(), `SELECT 1`) // database/sql repeats it on no other connection
+		return err
+	})
+	if err != nil || tries < 2 {
+		t.Errorf("after %d tries: %v", tries, err)
+	}
+}

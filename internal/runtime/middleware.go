@@ -24,10 +24,18 @@ var (
 func Recovered(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
+			err = Panicked(v)
 		}
 	}()
 	return errtext.Sound(f())
+}
+
+// Panicked returns the error of a panic with the value v. Package pgxtx panics with such an error.
+func Panicked(v any) *observe.PanicError {
+	if p, ok := v.(*observe.PanicError); ok {
+		return p
+	}
+	return &observe.PanicError{Value: v, Stack: debug.Stack()}
 }
 
 // Next is the next function of one call of a middleware. The middleware may use several

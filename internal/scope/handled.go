@@ -8,23 +8,27 @@ type Event struct {
 	Unknown  bool // it is not known which build has passed it
 }
 
-// Handled returns the positions of those of an aggregate's events that the handler has got. steps are
+// Handled returns the positions of an aggregate's events that were delivered to the handler. steps are
 // all steps of the consumer, in order. slot is the aggregate's slot. Without a Began, the consumer began
-// with the first event above start. An event counts as got if the steps do not show which build passed it.
+// with the first event above start. An event counts as delivered if the steps do not show which build
+// passed it.
 //
-// This differs from the events whose effects the consumer has had: a shadow has got events without
-// effects, and an event whose dead letter was left by a Reset had effects, and its changes are gone.
+// These are other events than those whose effects the consumer has had. A shadow gets events without
+// effects. After a Reset, an event whose effects were had may fail.
 //
-// known is false after an event was dropped in a replay: the steps do not show whether the handler has
-// forgotten the aggregate before.
+// known is false if an event was skipped or discarded in a replay. The steps do not show whether the
+// handler had forgotten the aggregate before.
 func Handled(steps []Step, slot int, of Aggregate, start int64, events []Event) (positions []int64, known bool) {
+	included := make([]bool, len(steps)) // in the later delivery
+	for i, s := range steps {
+		included[i] = s.Given != nil && s.Slots.Has(slot) && s.Given.includes(steps[:i], slot, of, events)
+	}
 	known = true
 	for _, e := range events {
 		f := fate{passed: e.Position <= start, handled: e.Position > start}
 		for i, s := range steps {
 			if s.Slots.Has(slot) {
-				given := s.Given != nil && e.Position <= s.Given.To && s.Given.includes(steps[:i], slot, of, events)
-				f.step(s, of, e, given)
+				f.step(s, of, e, included[i])
 			}
 		}
 		if f.handled {
@@ -35,14 +39,14 @@ func Handled(steps []Step, slot int, of Aggregate, start int64, events []Event) 
 	return positions, known
 }
 
-// fate is what has become of an event.
+// fate is the state of an event after some steps.
 type fate struct {
 	passed, handled bool
-	replayed        bool // it was to be handled again
-	unknown         bool // it was dropped then
+	replayed        bool // the event was to be handled again
+	unknown         bool // the event was skipped or discarded after that
 }
 
-func (f *fate) step(s Step, of Aggregate, e Event, given bool) {
+func (f *fate) step(s Step, of Aggregate, e Event, included bool) {
 	switch {
 	case s.Began != nil:
 		*f = fate{passed: e.Position <= s.Began.Position, handled: e.Position > s.Began.Position}
@@ -57,15 +61,17 @@ func (f *fate) step(s Step, of Aggregate, e Event, given bool) {
 	case s.Dropped != nil && s.Dropped.has(e.Position):
 		f.unknown = f.replayed
 		f.passed, f.handled = true, false
-	case s.Replayed != nil && s.Replayed.Aggregate == of && e.Position <= s.Replayed.To, given:
+	case s.Replayed != nil && s.Replayed.Aggregate == of && e.Position <= s.Replayed.To,
+		included && e.Position <= s.Given.To:
 		*f = fate{passed: true, handled: true, replayed: true}
 	}
 }
 
-// Reached returns the highest position from which the checkpoint of a slot was set back.
+// Reached returns the highest position from which the checkpoint of a slot was moved. Above the present
+// one, it was set back.
 func Reached(steps []Step, slot int) (position int64) {
 	for _, s := range steps {
-		if s.Slots.Has(slot) && s.Moved != nil && s.Moved.To < s.Moved.From {
+		if s.Slots.Has(slot) && s.Moved != nil {
 			position = max(position, s.Moved.From)
 		}
 	}

@@ -166,6 +166,18 @@ func TestHandled(t *testing.T) {
 	})
 }
 
+// A later delivery is of events whose build is known. Another one does not show that its aggregate was delivered.
+func TestHandledLater(t *testing.T) {
+	t.Parallel()
+	steps := []scope.Step{
+		{Slots: partition.All, Changed: &scope.Changed{From: scope.Of([]string{"A"}, 0, "", ""), Position: 3}},
+		{Slots: partition.All, Given: &scope.Given{Types: []string{"B"}, To: 3}},
+	}
+	if got, _ := scope.Handled(steps, 0, scope.Aggregate{Type: "B", ID: "1"}, 3, []scope.Event{{Position: 3, Unknown: true}}); len(got) > 0 {
+		t.Errorf("handled are %v", got)
+	}
+}
+
 // Which build has passed an event that was in doubt at a change is unknown: it counts as handled.
 func TestHandledInDoubt(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// mail is the job of a mail. digest is that of a report of each day.
+// mail is the job of a mail, and digest that of a daily report.
 type (
 	mail   struct{ Order string }
 	digest struct{ Day string }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/pgfrontier/worker/internal/delivery"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/runtime"
+	"github.com/pgfrontier/worker/observe"
 )
 
 var (
@@ -23,7 +25,8 @@ var (
 // jobs.RegisterTx. It returns what f returns. Code of sqlc for pgx, COPY and batches run in tx.
 // tx.Begin sets a savepoint. Commit and Rollback of tx itself return an error, and so does
 // a use of tx after f has returned. Call LargeObjects in f, without open rows: else its methods
-// panic. f must not use the *sql.Tx of the handler.
+// panic. f must not use the *sql.Tx of the handler, nor end its goroutine, as t.Fatal of a test does. A
+// panic of f goes on as an [observe.PanicError].
 //
 // In returns an error outside of a handler, if the pool of the worker has another driver than
 // pgx/v5, and if f leaves rows open.
@@ -33,19 +36,29 @@ func In(ctx context.Context, f func(tx pgx.Tx) error) error {
 	if conn == nil {
 		return errOutside
 	}
-	return pgdriver.Raw(conn, func(of any) error {
+	var panicked *observe.PanicError
+	err := pgdriver.Raw(conn, func(of any) (err error) {
 		c, ok := of.(*stdlib.Conn)
 		if !ok {
 			return fmt.Errorf("pgxtx: the connection is a %T: open the pool of the worker with DB, or with pgx/v5/stdlib", of)
 		}
 		s := &session{ctx: ctx, conn: c.Conn()}
-		defer func() { s.returned = true }()
-		err := f(&part{session: s})
+		defer func() {
+			s.returned = true
+			if v := recover(); v != nil { // else Raw closes the connection, which waits for the end of its transaction
+				panicked = runtime.Panicked(v)
+			}
+		}()
+		err = f(&part{session: s})
 		if err == nil && s.conn.PgConn().IsBusy() {
 			err = errOpen
 		}
 		return err
 	})
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
 }
 
 // session is the connection of a handler's transaction during a call of In.

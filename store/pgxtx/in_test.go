@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/observe"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	"github.com/pgfrontier/worker/store/pgxtx"
@@ -303,5 +304,63 @@ func TestDB(t *testing.T) {
 	defer none.Close()
 	if err := none.PingContext(t.Context()); err == nil || !strings.Contains(err.Error(), "pool is nil") {
 		t.Errorf("without a pool: %v", err)
+	}
+}
+
+// recovers is a handler that goes on after a panic of its part in pgx.
+type recovers struct {
+	f     func(tx pgx.Tx) error
+	value *any
+}
+
+func (recovers) Name() string { return "recovers" }
+
+func (r recovers) Handle(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+	defer func() { *r.value = recover() }()
+	return pgxtx.In(ctx, r.f)
+}
+
+// A panic goes on with its stack, and the transaction is not the handler's any more.
+func TestInEndsWithAPanic(t *testing.T) {
+	t.Parallel()
+	d, _ := newPool(t, pgx.QueryExecModeCacheStatement)
+	var kept pgx.Tx
+	var value any
+	err := workertest.Handle(t.Context(), d.DB, recovers{func(tx pgx.Tx) error { kept = tx; panic("a mistake") }, &value}, []store.Event{order("1")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok := value.(*observe.PanicError); !ok || p.Value != "a mistake" || !strings.Contains(p.Error(), "in_test.go") {
+		t.Errorf("the panic goes on as %v", value)
+	}
+	if _, err := kept.Exec(t.Context(), `SELECT 1`); !errors.Is(err, pgx.ErrTxClosed) {
+		t.Errorf("a use after the panic: %v", err)
+	}
+}
+
+// LargeObjects with open rows panics in its methods, and leaves the transaction as it is.
+func TestLargeObjectsWithOpenRows(t *testing.T) {
+	t.Parallel()
+	d, _ := newPool(t, pgx.QueryExecModeCacheStatement)
+	err := inHandle(t, d.DB, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`)
+		if err != nil {
+			return err
+		}
+		large := tx.LargeObjects()
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			_, _ = large.Create(ctx, 0)
+		}()
+		rows.Close()
+		_, err = tx.Exec(ctx, `SELECT 1`)
+		return err
+	}, nil)
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"runtime/debug"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -41,7 +40,7 @@ type Handler struct {
 func (h *Handler) call(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &observe.PanicError{Value: v, Stack: debug.Stack()}
+			err = runtime.Panicked(v)
 		}
 	}()
 	if h.Bulk != nil {
