@@ -119,7 +119,8 @@
 // connections logs it.
 //
 // Drivers and servers. PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib or, with
-// package pgxtx, a pgxpool.Pool, in every query mode, or lib/pq. Name the primary only, or add target_session_attrs=read-write.
+// package pgxtx, a pgxpool.Pool, in every query mode, or lib/pq. Name the primary only, or add
+// target_session_attrs=read-write.
 //
 // Start refuses configurations that break the proof, and the worker checks them afterwards:
 //

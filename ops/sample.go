@@ -30,8 +30,9 @@ const maxWrong = 100
 
 // VerifySample draws up to limit aggregates, 1 to 10,000. It verifies them as [Operator.Verify] does, one
 // after the other in separate transactions. It draws positions, so an aggregate with many events is drawn
-// more often than others. An aggregate that is drawn again is not verified again. For the estimate, it
-// counts the events in the scope, which reads all of them.
+// more often than others. An aggregate that is drawn again is not verified again, and one for which Verify returns
+// [ErrNotFound] is skipped. For the estimate, VerifySample counts the events in the scope, which reads
+// all of them.
 //
 // Also with an error, such as at the end of ctx, Sample has what was found until then. If no aggregate
 // was verified, the error is [ErrNotFound].

@@ -171,6 +171,10 @@ func TestSwitchIsRefused(t *testing.T) {
 			_, err := tx.ExecContext(ctx, `COMMIT`)
 			return err
 		}, says: "the consumers were not switched"},
+		"the savepoint of Switch": {from: "c", to: "d", within: func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT held`)
+			return err
+		}, says: "held"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -352,5 +356,28 @@ func TestBeginWaitsBeyondLockTimeout(t *testing.T) {
 	end(t, other.Rollback)
 	if err := <-begun; err != nil {
 		t.Error(err)
+	}
+}
+
+// The limit of a lock in within does not limit the record of the switch.
+func TestSwitchRecordsBeyondLockTimeout(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.place(t, 0)
+	if err := s.Shadow(t.Context(), "d", by); err != nil {
+		t.Fatal(err)
+	}
+	other := s.begin(t, "held", 1) // any transaction
+	if _, err := other.ExecContext(t.Context(), `LOCK TABLE consumer_operations`); err != nil {
+		t.Fatal(err)
+	}
+	switched, tries := make(chan error, 1), 0
+	go func() {
+		switched <- s.Switch(t.Context(), "c", "d", by, func(context.Context, *sql.Tx) error { tries++; return nil })
+	}()
+	pgtest.AwaitBlockedFor(t, s.DB, 1200*time.Millisecond)
+	end(t, other.Rollback)
+	if err := <-switched; err != nil || tries != 1 {
+		t.Errorf("after %d tries: %v", tries, err)
 	}
 }

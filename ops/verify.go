@@ -174,8 +174,7 @@ func (r *recomputation) lock(ctx context.Context) (at locked, positions []int64,
 	return units[0], positions, err
 }
 
-// handled returns the positions of those of the aggregate's events that the handler of a unit has got, and
-// whose changes are in the rows.
+// handled returns the positions of the aggregate's events that a unit's handler has handled.
 func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error) {
 	steps, err := r.c.steps(ctx, r.Consumer.Name())
 	if err != nil {
@@ -184,11 +183,11 @@ func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error)
 	of, slot := scope.Aggregate{Type: r.AggregateType, ID: r.AggregateID}, partition.Slot(r.AggregateID)
 	type passed struct {
 		scope.Event
-		since          int64 // the position at which the consumer began at the head
-		letter, replay bool
+		since        int64 // the position at which the consumer began at the head
+		dead, replay bool  // it is a dead letter; it waits for a replay
 	}
 	all, err := pgdriver.QueryAll(ctx, r.c.tx, pgdriver.Columns(func(e *passed) []any {
-		return []any{&e.Position, &e.Unknown, &e.since, &e.letter, &e.replay}
+		return []any{&e.Position, &e.Unknown, &e.since, &e.dead, &e.replay}
 	}), r.c.sql.eventsOf, at.consumer, of.Type, of.ID, scope.Reached(steps, slot))
 	if err != nil {
 		return nil, fmt.Errorf("read the positions of its events: %w", err)
@@ -206,7 +205,7 @@ func (r *recomputation) handled(ctx context.Context, at locked) ([]int64, error)
 		if e.replay || e.Position > at.position {
 			return nil, errAgain
 		}
-		events, waiting[e.Position] = append(events, e.Event), e.letter
+		events, waiting[e.Position] = append(events, e.Event), e.dead
 	}
 	positions, known := scope.Handled(steps, slot, of, start, events)
 	if !known {

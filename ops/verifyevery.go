@@ -20,8 +20,8 @@ const (
 	verifyLimit    = time.Minute // since the consumer waits
 )
 
-// VerifyEvery verifies a drawn aggregate at once, and then one per interval, until ctx ends. The interval is
-// a second or more. VerifyEvery notifies observers of [observe.Verified], which has numbers of rows and not
+// VerifyEvery verifies a drawn aggregate at once, and then one per interval, until ctx ends. An aggregate
+// for which [Operator.Verify] returns [ErrNotFound] is skipped. The interval is a second or more. VerifyEvery notifies observers of [observe.Verified], which has numbers of rows and not
 // the rows. Without observers, warnings go to slog.Default. Run it in one process, beside the worker or
 // elsewhere.
 //

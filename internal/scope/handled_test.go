@@ -112,7 +112,7 @@ func TestHandled(t *testing.T) {
 				}
 			case "discard":
 				if w := h.waiting(); len(w) > 0 {
-					h.drop(scope.Dropped{Position: rapid.SampledFrom(w).Draw(t, "letter")})
+					h.drop(scope.Dropped{Position: rapid.SampledFrom(w).Draw(t, "dead letter")})
 				}
 			case "discard all":
 				h.drop(scope.Dropped{Positions: h.waiting()})
@@ -175,6 +175,10 @@ func TestHandledLater(t *testing.T) {
 	}
 	if got, _ := scope.Handled(steps, 0, scope.Aggregate{Type: "B", ID: "1"}, 3, []scope.Event{{Position: 3, Unknown: true}}); len(got) > 0 {
 		t.Errorf("handled are %v", got)
+	}
+	steps = append(steps, scope.Step{Slots: partition.All, Changed: &scope.Changed{From: scope.Of([]string{"A"}, 0, "", ""), Position: 5}})
+	if got, _ := scope.Handled(steps, 0, scope.Aggregate{Type: "B", ID: "1"}, 0, []scope.Event{{Position: 3}, {Position: 5}}); !slices.Equal(got, []int64{3}) {
+		t.Errorf("handled are %v: event 5 is not part of the delivery", got)
 	}
 }
 

@@ -216,8 +216,13 @@ func without(field string, detail json.RawMessage) json.RawMessage {
 }
 
 // moves names the fields of a record that move without an operator's change: the last position of
-// replays, the events of aggregates, the settled position of a reset or a begin, and where both consumers of a switch are.
-var moves = map[ops.Kind][]string{ops.KindReplay: {"to"}, ops.KindReplayTypes: {"to", "events"}, ops.KindReset: {"settled"}, ops.KindBegin: {"settled"}, ops.KindSwitch: {"from_position", "to_position"}}
+// replays, the events of replayed aggregates, the settled position of a reset or a begin, and where both
+// consumers of a switch are.
+var moves = map[ops.Kind][]string{
+	ops.KindReplay: {"to"}, ops.KindReplayTypes: {"to", "events"},
+	ops.KindReset: {"settled"}, ops.KindBegin: {"settled"},
+	ops.KindSwitch: {"from_position", "to_position"},
+}
 
 // digest identifies the record of a change.
 func digest(all []record) string {
