@@ -130,11 +130,11 @@ func checkReceipt(t *rapid.T, r progress.Receipt, handled []store.PersistedEvent
 	got, want := r.Region.Sum, receipt.Sum{}
 	for _, row := range r.Rows {
 		if got = got.Plus(row.Sum); row.Event != nil {
-			got = got.Plus(receipt.Event{Position: row.First, ID: *row.Event}.Sum())
+			got = got.Plus((&receipt.Event{Position: row.First, ID: *row.Event}).Sum())
 		}
 	}
 	for _, e := range handled {
-		want = want.Plus(receipt.Event{Position: e.GlobalPosition, ID: e.EventID}.Sum())
+		want = want.Plus((&receipt.Event{Position: e.GlobalPosition, ID: e.EventID}).Sum())
 	}
 	if got != want {
 		t.Fatalf("the receipt has %+v, and %+v of %d events is handled: %+v", got, want, len(handled), r)

@@ -149,11 +149,12 @@ func (w *work) deliveredThrough(through int64) *delivered.Borders {
 // to through. A retried dead letter counts if it is handled for the first time.
 func (w *work) planReceipt(through int64) {
 	if w.handled == nil {
-		w.handled = make([]receipt.Event, 0, len(w.Events))
+		w.handled = make([]receipt.Event, len(w.Events))
 		for i := range w.Events {
-			if w.retried == nil || w.retried.Err == nil && !w.retried.Received {
-				w.handled = append(w.handled, receipt.Event{Position: w.Events[i].GlobalPosition, ID: w.Events[i].EventID})
-			}
+			w.handled[i].Position, w.handled[i].ID = w.Events[i].GlobalPosition, w.Events[i].EventID
+		}
+		if w.retried != nil && (w.retried.Err != nil || w.retried.Received) {
+			w.handled = w.handled[:0]
 		}
 	}
 	n := 0

@@ -30,7 +30,7 @@ type Event struct {
 }
 
 // Sum returns the sum of one event.
-func (e Event) Sum() Sum {
+func (e *Event) Sum() Sum {
 	h := mix(mix(binary.BigEndian.Uint64(e.ID[:8])+uint64(e.Position)) + binary.BigEndian.Uint64(e.ID[8:]))
 	return Sum{1, e.Position & mask, int64(h & mask)}
 }
@@ -130,18 +130,17 @@ func (r *Region) Pass(from, to int64, events []Event) (next Region, rows []Row) 
 		}
 		next.Last = max(to, next.Last)
 	}
-	for _, e := range events {
+	for i := range events {
+		e := &events[i]
 		if e.Position < next.First {
 			rows = append(rows, Row{Region{First: e.Position, Last: e.Position}, &e.ID})
 			continue
 		}
-		if e.Position > from {
+		if e.Position-e.Position%width > next.First {
 			advance(e.Position)
 		}
 		next.Sum = next.Plus(e.Sum())
 	}
-	if to > from {
-		advance(to)
-	}
+	advance(to)
 	return next, rows
 }
