@@ -39,8 +39,7 @@ type OrderPlaced struct {
 	Cents    int    `json:"cents"`
 }
 
-// Customers is the read model. To rebuild it in another shape, run a customers_v2 with a
-// table of its own beside it, until that has caught up.
+// Customers is the read model. examples/rebuild replaces one with its next version.
 type Customers struct{}
 
 func (Customers) Name() string             { return "customers_v1" }
