@@ -40,11 +40,26 @@ func TestVerifySample(t *testing.T) {
 			}
 			s.Exec(t, `UPDATE totals SET n = 5 WHERE id = 'b'`)
 			found, err = s.VerifySample(t.Context(), drawn(of), 50)
-			want := []ops.Verified{{AggregateType: "Order", AggregateID: "b", Events: 2, Missing: []string{`{"id":"b","n":2,"log":"xx"}`}, Unexpected: []string{`{"id":"b","n":5,"log":"xx"}`}}}
+			want := []ops.Verified{{AggregateType: "Order", AggregateID: "b", Events: 2, First: 4, Last: 5, Missing: []string{`{"id":"b","n":2,"log":"xx"}`}, Unexpected: []string{`{"id":"b","n":5,"log":"xx"}`}}}
 			if err != nil || found.Aggregates != 2 || !reflect.DeepEqual(found.Wrong, want) {
 				t.Errorf("%+v, %v, want %+v", found, err, want)
 			}
 		})
+	}
+}
+
+// After the rows alone were restored from a backup, a sample finds the aggregates with later events.
+func TestVerifySampleOfRestoredRows(t *testing.T) {
+	t.Parallel()
+	right := totals{count(1, "x"), forgetTotals}
+	s := verifySite(t, right)
+	s.Exec(t, `UPDATE totals SET n = 3, log = 'xxx' WHERE id = 'a'`) // as they were at position 5
+	found, err := s.VerifySample(t.Context(), drawn(right), 50)
+	if err != nil || found.Aggregates != 2 || len(found.Wrong) != 1 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	if w := found.Wrong[0]; w.AggregateID != "a" || w.Last != 6 {
+		t.Errorf("%+v", w)
 	}
 }
 

@@ -42,9 +42,10 @@ type Verification struct {
 type Verified struct {
 	AggregateType, AggregateID string
 
-	Events     int      // number of events that were handled
-	Missing    []string // rows that the events make and the table lacks, as JSON
-	Unexpected []string // rows of the table that the events do not make, as JSON
+	Events      int      // number of events that were handled
+	First, Last int64    // positions of the first and the last of the events
+	Missing     []string // rows that the events make and the table lacks, as JSON
+	Unexpected  []string // rows of the table that the events do not make, as JSON
 
 	Position int64 // of the first event that Handle failed at; of a BatchConsumer, of its batch
 	Err      error // of Handle
@@ -125,7 +126,7 @@ func (o *verifyOps) verify(ctx context.Context, r *recomputation) error {
 	if _, err := exec(ctx, tx, "limit the handler", `SELECT set_config('lock_timeout', $1::text, true)`, lockTimeout); err != nil {
 		return err
 	}
-	r.found = Verified{AggregateType: r.AggregateType, AggregateID: r.AggregateID}
+	r.found = Verified{AggregateType: r.AggregateType, AggregateID: r.AggregateID, First: positions[0], Last: positions[len(positions)-1]}
 	_, slots, _ := partition.Parse(at.consumer)
 	d := consumer.Delivery{Consumer: r.Consumer.Name(), Partition: slots.String(), Attempt: 1, Late: true, Replay: true}
 	return r.run(delivery.With(ctx, d, delivery.LenderOf(conn)), positions)
@@ -322,7 +323,7 @@ func (r *recomputation) handle(ctx context.Context, positions []int64) (err erro
 		r.found.Position = some[0]
 		events, err := r.read(ctx, some)
 		began := time.Now()
-		if err == nil {
+		if err == nil && r.Decoder != nil {
 			err = r.decode(ctx, events)
 		}
 		if err == nil && isBulk {
@@ -358,9 +359,6 @@ func (r *recomputation) read(ctx context.Context, positions []int64) ([]store.Pe
 // decode makes of events of the log what handlers get.
 func (r *recomputation) decode(ctx context.Context, events []store.PersistedEvent) (err error) {
 	for i := range events {
-		if r.Decoder == nil {
-			return nil
-		}
 		if events[i], err = r.Decoder(ctx, events[i]); err != nil {
 			return fmt.Errorf("call Decoder: %w", err)
 		}

@@ -107,7 +107,10 @@ func TestVerify(t *testing.T) {
 				v := verification(of)
 				v.AggregateID = id
 				found, err := s.Verify(t.Context(), v)
-				want := ops.Verified{AggregateType: "Order", AggregateID: found.AggregateID, Events: map[string]int{"a": 4, "b": 2}[found.AggregateID]}
+				want := ops.Verified{AggregateType: "Order", AggregateID: found.AggregateID, Events: 4, First: 1, Last: 6}
+				if found.AggregateID == "b" {
+					want.Events, want.First, want.Last = 2, 4, 5
+				}
 				if err != nil || !reflect.DeepEqual(found, want) || id != "" && id != found.AggregateID {
 					t.Errorf("%q: %+v, %v, want %+v", id, found, err, want)
 				}
@@ -171,7 +174,7 @@ func TestVerifyFindsChangedRows(t *testing.T) {
 		`DELETE FROM totals WHERE id = 'a'`:      {Missing: []string{`{"id":"a","n":4,"log":"xxxx"}`}},
 	} {
 		s.Exec(t, query)
-		want.AggregateType, want.AggregateID, want.Events = "Order", "a", 4
+		want.AggregateType, want.AggregateID, want.Events, want.First, want.Last = "Order", "a", 4, 1, 6
 		if found, err := s.Verify(t.Context(), verification(right)); err != nil || !reflect.DeepEqual(found, want) {
 			t.Errorf("%s: %+v, %v, want %+v", query, found, err, want)
 		}
@@ -188,7 +191,7 @@ func TestVerifyCountsEqualRows(t *testing.T) {
 	v.Rows = `SELECT 1 AS one FROM totals, generate_series(1, n) WHERE id = $1`
 	for n, want := range map[int]ops.Verified{3: {Missing: []string{`{"one":1}`}}, 5: {Unexpected: []string{`{"one":1}`}}} {
 		s.Exec(t, `UPDATE totals SET n = $1 WHERE id = 'a'`, n)
-		want.AggregateType, want.AggregateID, want.Events = "Order", "a", 4
+		want.AggregateType, want.AggregateID, want.Events, want.First, want.Last = "Order", "a", 4, 1, 6
 		if found, err := s.Verify(t.Context(), v); err != nil || !reflect.DeepEqual(found, want) {
 			t.Errorf("%d rows: %+v, %v, want %+v", n, found, err, want)
 		}
@@ -213,7 +216,7 @@ func TestVerifyRehearses(t *testing.T) {
 	t.Parallel()
 	s := verifySite(t, totals{count(1, "x"), forgetTotals})
 	found, err := s.Verify(t.Context(), verification(totals{count(10, "y"), forgetTotals}))
-	want := ops.Verified{AggregateType: "Order", AggregateID: "a", Events: 4, Missing: []string{`{"id":"a","n":40,"log":"yyyy"}`}, Unexpected: []string{`{"id":"a","n":4,"log":"xxxx"}`}}
+	want := ops.Verified{AggregateType: "Order", AggregateID: "a", Events: 4, First: 1, Last: 6, Missing: []string{`{"id":"a","n":40,"log":"yyyy"}`}, Unexpected: []string{`{"id":"a","n":4,"log":"xxxx"}`}}
 	if err != nil || !reflect.DeepEqual(found, want) {
 		t.Errorf("%+v, %v, want %+v", found, err, want)
 	}
