@@ -42,8 +42,8 @@ type Verification struct {
 type Verified struct {
 	AggregateType, AggregateID string
 
-	Events      int      // number of events that were handled
-	First, Last int64    // positions of the first and the last of the events
+	First, Last int64    // positions of the first and the last event that the consumer has handled
+	Events      int      // number of these events that were handled again without an error
 	Missing     []string // rows that the events make and the table lacks, as JSON
 	Unexpected  []string // rows of the table that the events do not make, as JSON
 

@@ -260,14 +260,13 @@ func medianRun(all []jobsRun) jobsRun {
 	return m
 }
 
-// medianRatio is the middle of the ratios of the rates, round by round.
+// medianRatio is the median of the ratios of the rates, round by round.
 func medianRatio(runs, control []jobsRun) float64 {
 	var all []float64
 	for i := range runs {
 		all = append(all, runs[i].Rate/control[i].Rate)
 	}
-	slices.Sort(all)
-	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+	return median(all)
 }
 
 // jobsRows are the rows of runs and of their control, with a goal for the ratio.

@@ -25,19 +25,19 @@ func (p *nativeProjecting) Handle(ctx context.Context, tx pgx.Tx, e store.Persis
 }
 
 // native compares a handler with a pgx.Tx with one that has a *sql.Tx, in many short turns, in batches
-// of several sizes. The middle of the ratios counts.
+// of several sizes. The median of the ratios counts.
 func native(ctx context.Context, l *lab) (rows []row, err error) {
 	err = l.onSite(ctx, func(s *site) error {
 		if err := s.fill(ctx, l.size.upserts/5); err != nil {
 			return err
 		}
 		for _, batch := range []int{1, 10, worker.DefaultConfig().BatchSize} {
-			var ratios, controls []float64
+			var rates [2][]float64
+			var ratios []float64
 			counted := 0
 			for pass := range 6 * l.size.passes {
 				bySQL := &projecting{walker{name: fmt.Sprintf("sql_%d_%d", batch, pass)}}
 				byPgx := &nativeProjecting{walker{name: fmt.Sprintf("pgx_%d_%d", batch, pass)}}
-				var rates [2]float64
 				for turn := range 2 {
 					i := (pass + turn) % 2 // each goes first by turns
 					w := []*walker{&bySQL.walker, &byPgx.walker}[i]
@@ -48,21 +48,22 @@ func native(ctx context.Context, l *lab) (rows []row, err error) {
 					if err != nil {
 						return err
 					}
-					rates[i], counted = rate, counted+n
+					rates[i], counted = append(rates[i], rate), counted+n
 				}
-				ratios, controls = append(ratios, rates[1]/rates[0]), append(controls, rates[0])
+				ratios = append(ratios, rates[1][pass]/rates[0][pass])
 			}
-			name, control := fmt.Sprintf("batches of %s", grouped(batch)), middle(controls)
+			name := fmt.Sprintf("batches of %s", grouped(batch))
 			rows = append(rows,
-				row{part: "control: *sql.Tx, " + name, measured: grouped(control) + " events/s"},
-				against("pgx.Tx, "+name, middle(ratios)*control, control, "control", 0.95, counted))
+				row{part: "control: *sql.Tx, " + name, measured: grouped(median(rates[0])) + " events/s"},
+				compared("pgx.Tx, "+name, median(rates[1]), median(ratios), "control", 0.95, counted))
 		}
 		return nil
 	})
 	return rows, err
 }
 
-func middle(all []float64) float64 {
+// median sorts numbers and returns their median.
+func median(all []float64) float64 {
 	slices.Sort(all)
-	return all[len(all)/2]
+	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 }

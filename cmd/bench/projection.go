@@ -131,7 +131,11 @@ WHERE (p.events, p.last) IS DISTINCT FROM (e.events, e.last)`).Scan(&wrong)
 
 // against is a rate compared with that of a control.
 func against(part string, rate, control float64, of string, least float64, counted int) row {
-	ratio := rate / control
+	return compared(part, rate, rate/control, of, least, counted)
+}
+
+// compared is a rate with its ratio to that of a control.
+func compared(part string, rate, ratio float64, of string, least float64, counted int) row {
 	return row{
 		part: part, measured: fmt.Sprintf("%s events/s, %.0f%% of the %s", grouped(rate), 100*ratio, of),
 		goal: fmt.Sprintf(">= %.0f%%", 100*least), reached: ratio >= least, counted: counted, ratio: ratio, least: least,

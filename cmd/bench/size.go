@@ -18,13 +18,13 @@ type size struct {
 	unrelated time.Duration // unrelated: the transaction
 	history   int           // scoped: events in the old log
 	rebuild   time.Duration // rebuild: each part
-	passes    int           // over an old log; the best counts. rebuild: turns
+	passes    int           // over an old log; the best counts. rebuild: turns; pgx: a sixth of the turns
 	settle    time.Duration // idle: before the measurement
 	idle      time.Duration // idle: the measurement
 
 	logs       [2]int        // catch-up: events; rebuild: the second
 	bulk       int           // bulk: events
-	upserts    int           // upsert: events
+	upserts    int           // upsert: events; pgx: five times as many
 	followers  []int         // many: consumers, one at first
 	many       time.Duration // many, partitions-head, partitions-quiet, rescale: for each number of them
 	handovers  int           // rolling, kill: runs

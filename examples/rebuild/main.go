@@ -1,5 +1,5 @@
-// Command rebuild replaces a version of a read model, which has a mistake, while it is in use. The
-// next version handles the log beside it, is compared with it, and takes over.
+// Command rebuild replaces a read model that has a mistake, without a pause for its readers. The
+// next version handles the log beside the first, is compared with it, and takes over.
 //
 //	go run ./examples/rebuild
 package main
@@ -46,10 +46,10 @@ type Customers struct {
 	version int
 }
 
-func (c Customers) Name() string             { return fmt.Sprintf("customers_v%d", c.version) } // and its table
+func (c Customers) Name() string             { return fmt.Sprintf("customers_v%d", c.version) } // also of its table
 func (c Customers) AggregateTypes() []string { return []string{"Order"} }
 
-// Projection is what all versions have in common. A version that finds another in use begins
+// Projection returns the name that all versions share. A version that finds another in use begins
 // as a shadow.
 func (Customers) Projection() string { return "customers" }
 
@@ -64,8 +64,8 @@ func (c Customers) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEven
 		}
 		o.Cents = -o.Cents
 	}
-	// A shadow has Replay set. The mail of an event is that of the version in use. Real mails are
-	// jobs: see examples/mailer.
+	// For a shadow, Replay is set, so only the version in use sends mails. Real mails are jobs: see
+	// examples/mailer.
 	if of, _ := consumer.Info(ctx); !of.Replay {
 		fmt.Printf("  %s sends a mail to %s: %s\n", c.Name(), o.Customer, e.EventType)
 	}
@@ -125,23 +125,25 @@ func run(ctx context.Context, db *sql.DB) error {
 	return s.deploy(ctx, s.last, Customers{2})
 }
 
-// first has two orders, of which one is cancelled.
+// first places two orders and cancels one.
 func (s *shop) first(ctx context.Context, w *worker.Worker) error {
-	for _, e := range []struct {
-		eventType string
-		order     Order
-	}{{"OrderPlaced", Order{"bob", 1200}}, {"OrderPlaced", Order{"cid", 100}}, {"OrderCancelled", Order{"bob", 1200}}} {
-		if err := s.append(ctx, w, e.eventType, e.order); err != nil {
-			return err
-		}
+	err := s.append(ctx, w, "order-1", "OrderPlaced", Order{"bob", 1200})
+	if err == nil {
+		err = s.append(ctx, w, "order-2", "OrderPlaced", Order{"cid", 100})
+	}
+	if err == nil {
+		err = s.append(ctx, w, "order-1", "OrderCancelled", Order{"bob", 1200})
+	}
+	if err != nil {
+		return err
 	}
 	return s.show(ctx)
 }
 
-// takeOver lets customers_v2 take over, and readers go on meanwhile.
+// takeOver compares the versions, and lets customers_v2 take over.
 func (s *shop) takeOver(ctx context.Context, w *worker.Worker) error {
-	// customers_v2 handles the log from its beginning. The mail of the order is that of customers_v1.
-	if err := s.append(ctx, w, "OrderPlaced", Order{"cid", 200}); err != nil {
+	// customers_v2 handles the log from its beginning. customers_v1 sends the mail of this order.
+	if err := s.append(ctx, w, "order-3", "OrderPlaced", Order{"cid", 200}); err != nil {
 		return err
 	}
 	found, err := s.operator.Compare(ctx, ops.Comparison{
@@ -153,17 +155,18 @@ func (s *shop) takeOver(ctx context.Context, w *worker.Worker) error {
 	}
 	fmt.Printf("at position %d only customers_v1 has %v, and only customers_v2 has %v\n", found.Position, found.OnlyOld, found.OnlyNew)
 
-	// Mails and readers change in one transaction.
+	// Mails and readers change in one transaction. While both versions are deployed, the same call
+	// with the names exchanged switches back.
 	if err := s.operator.Switch(ctx, "customers_v1", "customers_v2", s.by, Customers{2}.view); err != nil {
 		return err
 	}
 	if err := s.show(ctx); err != nil {
 		return err
 	}
-	return s.append(ctx, w, "OrderPlaced", Order{"bob", 700})
+	return s.append(ctx, w, "order-4", "OrderPlaced", Order{"bob", 700})
 }
 
-// last removes what is left of customers_v1. Before, Switch would still have switched back.
+// last removes customers_v1.
 func (s *shop) last(ctx context.Context, w *worker.Worker) error {
 	if err := s.operator.Retire(ctx, "customers_v1", s.by); err != nil {
 		return err
@@ -171,7 +174,7 @@ func (s *shop) last(ctx context.Context, w *worker.Worker) error {
 	if _, err := s.db.ExecContext(ctx, `DROP TABLE customers_v1`); err != nil {
 		return err
 	}
-	if err := s.append(ctx, w, "OrderPlaced", Order{"bob", 300}); err != nil {
+	if err := s.append(ctx, w, "order-5", "OrderPlaced", Order{"bob", 300}); err != nil {
 		return err
 	}
 	return s.show(ctx)
@@ -191,8 +194,8 @@ func (s *shop) deploy(ctx context.Context, step func(context.Context, *worker.Wo
 	return errors.Join(err, <-ended)
 }
 
-// append appends an event, and waits until the version in use has handled it.
-func (s *shop) append(ctx context.Context, w *worker.Worker, eventType string, o Order) error {
+// append appends an event of an order, and waits until the version in use has handled it.
+func (s *shop) append(ctx context.Context, w *worker.Worker, id, eventType string, o Order) error {
 	payload, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -200,7 +203,7 @@ func (s *shop) append(ctx context.Context, w *worker.Worker, eventType string, o
 	var appended store.AppendResult
 	err = s.inTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 		appended, err = s.events.Append(ctx, tx, store.Any(), []store.Event{{
-			AggregateType: "Order", AggregateID: uuid.NewString(),
+			AggregateType: "Order", AggregateID: id,
 			EventType: eventType, EventID: uuid.New(), Payload: payload,
 		}})
 		return err

@@ -50,12 +50,13 @@ func TestVersionsAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := store.Event{AggregateType: "Order", AggregateID: uuid.NewString(), EventType: "OrderPlaced", EventID: uuid.New(), Payload: payload}
+		id := uuid.NewString()
+		order := []store.Event{{AggregateType: "Order", AggregateID: id, EventType: "OrderPlaced", EventID: uuid.New(), Payload: payload}}
 		if rand.IntN(3) == 0 {
-			e.EventType = "OrderCancelled"
+			order = append(order, store.Event{AggregateType: "Order", AggregateID: id, EventType: "OrderCancelled", EventID: uuid.New(), Payload: payload})
 		}
 		if err := s.inTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-			_, err := s.events.Append(ctx, tx, store.NoStream(), []store.Event{e})
+			_, err := s.events.Append(ctx, tx, store.NoStream(), order)
 			return err
 		}); err != nil {
 			t.Fatal(err)
