@@ -46,7 +46,7 @@ type Customers struct {
 	version int
 }
 
-func (c Customers) Name() string             { return fmt.Sprintf("customers_v%d", c.version) } // also of its table
+func (c Customers) Name() string             { return fmt.Sprintf("customers_v%d", c.version) } // and that of its table
 func (c Customers) AggregateTypes() []string { return []string{"Order"} }
 
 // Projection returns the name that all versions share. A version that finds another in use begins

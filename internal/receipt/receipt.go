@@ -136,7 +136,7 @@ func (r *Region) Pass(from, to int64, events []Event) (next Region, rows []Row) 
 			rows = append(rows, Row{Region{First: e.Position, Last: e.Position}, &e.ID})
 			continue
 		}
-		if e.Position-e.Position%width > next.First {
+		if e.Position > from {
 			advance(e.Position)
 		}
 		next.Sum = next.Plus(e.Sum())
