@@ -117,7 +117,7 @@ func rescale(ctx context.Context, l *lab) (rows []row, err error) {
 			for i := range steps {
 				step := &steps[i]
 				step.began = time.Now()
-				if err := o.Partition(ctx, k.name, step.to, ops.By{Operator: "bench", Reason: "to measure it"}); err != nil {
+				if err := o.Partition(ctx, k.name, step.to, byBench); err != nil {
 					return err
 				}
 				if err := s.partitions(ctx, step.to, 0); err != nil {

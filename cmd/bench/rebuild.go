@@ -13,6 +13,9 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
+// byBench is who operates, and why.
+var byBench = ops.By{Operator: "bench", Reason: "to measure it"}
+
 // following is a recorder that begins at the head of an old log.
 type following struct{ *recorder }
 
@@ -30,7 +33,8 @@ func (r *rebuilding) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 }
 
 // rebuild measures what a shadow that goes over an old log costs a consumer at the head of the log, and
-// how fast the shadow is. The parts take turns, since a machine changes its pace.
+// how fast the shadow is. One worker has both. The three parts are short and take turns, since a machine
+// changes its pace.
 func rebuild(ctx context.Context, l *lab) (rows []row, err error) {
 	err = l.onSite(ctx, func(s *site) error {
 		if err := s.fill(ctx, l.size.logs[1]); err != nil {
@@ -40,113 +44,135 @@ func rebuild(ctx context.Context, l *lab) (rows []row, err error) {
 			return err
 		}
 		o, err := ops.New(s.db)
-		if err == nil {
-			err = o.Shadow(ctx, "shadow", ops.By{Operator: "bench", Reason: "to measure it"})
-		}
 		if err != nil {
 			return err
 		}
-		quiet, alone, beside := rebuilds{kind: "without a rebuild"}, rebuilds{kind: "a rebuild alone"}, rebuilds{kind: "a rebuild beside"}
-		for turn := range l.size.passes {
-			over := func(name string) *rebuilding { return &rebuilding{projecting: projecting{walker{name: name}}} }
-			err := quiet.add(ctx, s, newRecorder(fmt.Sprint("quiet-", turn)), nil)
-			if err == nil {
-				err = alone.add(ctx, s, nil, over("alone"))
-			}
-			if err == nil {
-				err = beside.add(ctx, s, newRecorder(fmt.Sprint("live-", turn)), over("shadow"))
-			}
-			if err != nil {
-				return err
-			}
+		r := rebuilds{
+			site: s, ops: o, journal: newJournal(s, notify.channel), live: newRecorder("live"),
+			shadow: &rebuilding{projecting: projecting{walker{name: "shadow"}}},
 		}
-		ratio := float64(beside.lags.p99()) / float64(quiet.lags.p99())
+		counted, err := r.run(ctx)
+		if err != nil {
+			return err
+		}
+		without, beside := r.lags(r.without), r.lags(r.beside)
+		ratio := r.ratio()
 		rows = []row{
-			{part: "control: no rebuild", measured: quiet.lags.String(), counted: quiet.counted},
-			{part: "control: a consumer goes over the log alone, without pauses", measured: grouped(alone.rate()) + " events/s"},
-			{part: "beside a shadow", measured: fmt.Sprintf("%s, p99 %.1f times", beside.lags, ratio), goal: "p99 <= 1.5 times", reached: ratio <= 1.5, counted: beside.counted},
-			against("the shadow", beside.rate(), alone.rate(), "control", 0.4, 0),
+			{part: "control: the shadow is paused", measured: without.String()},
+			{part: "control: the shadow works, nothing is appended", measured: grouped(rate(r.alone)) + " events/s"},
+			{part: "beside the shadow", measured: fmt.Sprintf("%s, p99 %.2f times in a turn", beside, ratio), goal: "p99 <= 1.5 times", reached: ratio <= 1.5, counted: counted},
+			against("the shadow", rate(r.beside), rate(r.alone), "control", 0.4, 0),
 		}
 		return nil
 	})
 	return rows, err
 }
 
-// rebuilds are measurements of one kind.
+// rebuilds are a consumer at the head of a log, a shadow that goes over it, and what was measured of them.
 type rebuilds struct {
-	kind    string
-	lags    durations
-	rates   []float64
-	counted int
+	site    *site
+	ops     *ops.Operator
+	journal *journal
+	live    *recorder
+	shadow  *rebuilding
+
+	without, beside, alone []stretch
 }
 
-func (r *rebuilds) add(ctx context.Context, s *site, live *recorder, old *rebuilding) error {
-	lags, rate, counted, err := s.rebuilt(ctx, live, old, s.lab.size.rebuild)
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.kind, err)
-	}
-	r.lags, r.rates, r.counted = append(r.lags, lags...), append(r.rates, rate), r.counted+counted
-	return nil
+// stretch is a time in which a shadow handled events.
+type stretch struct {
+	from, to time.Time
+	handled  int64
 }
 
-// rate returns the events a second of the consumers that go over the log.
-func (r *rebuilds) rate() (mean float64) {
-	for _, rate := range r.rates {
-		mean += rate / float64(len(r.rates))
+// run runs both consumers on one worker. It returns how many events of the first were right.
+func (r *rebuilds) run(ctx context.Context) (counted int, err error) {
+	s := r.site
+	if err := r.ops.Shadow(ctx, r.shadow.name, byBench); err != nil {
+		return 0, err
 	}
-	return mean
-}
-
-// rebuilt runs a consumer at the head under load, a consumer that goes over the log, or both, for
-// period. It returns the lags of the first, and the events a second of the other.
-func (s *site) rebuilt(ctx context.Context, live *recorder, old *rebuilding, period time.Duration) (lags durations, rate float64, counted int, err error) {
-	var all []consumer.Consumer
-	if live != nil {
-		all = append(all, following{live})
-	}
-	if old != nil {
-		all = append(all, old)
-	}
-	j := newJournal(s, notify.channel)
-	err = s.work(ctx, 1, all, notify.options(s), func(ctx context.Context) error {
-		load := func(ctx context.Context) error { return pause(ctx, period) }
-		if live != nil {
-			if err := s.placed(ctx, live.name); err != nil {
-				return err
-			}
-			if err := errors.Join(warmUp(ctx, j, live), j.connect(ctx, 8), j.settle(ctx, live)); err != nil {
-				return err
-			}
-			load = func(ctx context.Context) error {
-				return paced(ctx, int(appendRate*period.Seconds()), period, func(ctx context.Context, _ int) error { return j.append(ctx, true) })
-			}
-		}
-		handled := func() int64 { return 0 }
-		if old != nil {
-			handled = old.handled.Load
-			if err := until(ctx, "the first events of the log to be handled", func() bool { return handled() > 0 }); err != nil {
-				return err
-			}
-		}
-		began, before := time.Now(), handled()
-		if err := load(ctx); err != nil {
+	err = s.work(ctx, 1, []consumer.Consumer{following{r.live}, r.shadow}, notify.options(s), func(ctx context.Context) error {
+		if err := s.placed(ctx, r.live.name); err != nil {
 			return err
 		}
-		ended := time.Now()
-		rate = float64(handled()-before) / ended.Sub(began).Seconds()
-		if live == nil {
-			return nil
+		err := errors.Join(warmUp(ctx, r.journal, r.live), r.journal.connect(ctx, 8), r.journal.settle(ctx, r.live))
+		for i := 0; i < 20*s.lab.size.passes && err == nil; i++ {
+			err = r.turn(ctx, s.lab.size.rebuild/20)
 		}
-		if err := j.settle(ctx, live); err != nil {
-			return err
-		}
-		lags = j.lags(live, began, ended)
-		return nil
+		return errors.Join(err, r.journal.settle(ctx, r.live))
 	})
-	if err == nil && live != nil {
-		counted, err = j.audit(ctx, live)
+	if err != nil {
+		return 0, err
 	}
-	return lags, rate, counted, err
+	return r.journal.audit(ctx, r.live)
+}
+
+// turn measures each part once, for d.
+func (r *rebuilds) turn(ctx context.Context, d time.Duration) error {
+	if err := r.ops.Pause(ctx, r.shadow.name, byBench); err != nil {
+		return err
+	}
+	if err := r.loaded(ctx, &r.without, d); err != nil {
+		return err
+	}
+	if err := r.ops.Resume(ctx, r.shadow.name, byBench); err != nil {
+		return err
+	}
+	before := r.shadow.handled.Load()
+	if err := until(ctx, "the shadow to handle events", func() bool { return r.shadow.handled.Load() > before }); err != nil {
+		return err
+	}
+	return errors.Join(
+		r.loaded(ctx, &r.beside, d),
+		r.measure(ctx, &r.alone, func(ctx context.Context) error { return pause(ctx, d) }))
+}
+
+// loaded measures with appends for d. They begin before: the first ones after a rest and after Resume wait
+// longer.
+func (r *rebuilds) loaded(ctx context.Context, all *[]stretch, d time.Duration) error {
+	load := func(d time.Duration) error {
+		return paced(ctx, int(appendRate*d.Seconds()), d, func(ctx context.Context, _ int) error { return r.journal.append(ctx, true) })
+	}
+	return errors.Join(load(d/4), r.measure(ctx, all, func(context.Context) error { return load(d) }))
+}
+
+// measure adds to all how long part takes, and how many events the shadow handles meanwhile.
+func (r *rebuilds) measure(ctx context.Context, all *[]stretch, part func(context.Context) error) error {
+	s := stretch{from: time.Now(), handled: -r.shadow.handled.Load()}
+	err := part(ctx)
+	s.to = time.Now()
+	s.handled += r.shadow.handled.Load()
+	*all = append(*all, s)
+	return err
+}
+
+// lags returns the lags of the events that were appended meanwhile.
+func (r *rebuilds) lags(of []stretch) (all durations) {
+	for _, s := range of {
+		all = append(all, r.journal.lags(r.live, s.from, s.to)...)
+	}
+	return all
+}
+
+// ratio compares the p99 beside the shadow with that without it, in each turn. The middle counts: a moment
+// in which the machine stood still is in one turn only.
+func (r *rebuilds) ratio() float64 {
+	var all []float64
+	for i := range r.beside {
+		beside, without := r.lags(r.beside[i:i+1]).p99(), r.lags(r.without[i:i+1]).p99()
+		all = append(all, float64(beside)/float64(without))
+	}
+	return median(all)
+}
+
+// rate returns the events a second.
+func rate(of []stretch) float64 {
+	var handled int64
+	var took time.Duration
+	for _, s := range of {
+		handled, took = handled+s.handled, took+s.to.Sub(s.from)
+	}
+	return float64(handled) / took.Seconds()
 }
 
 // placed waits until a consumer has a checkpoint: what commits before, a consumer that begins at the

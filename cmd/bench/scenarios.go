@@ -24,7 +24,7 @@ var scenarios = []scenario{
 	{"partitions-head", "one consumer at the head of the log, 1,000 appends a second, in 1 and in 8 partitions on one worker: statements that the worker sends for an event, and the lag behind the COMMIT", partitionsAtHead},
 	{"partitions-quiet", "one consumer on a quiet log, 10 appends a second, in 8 and in 64 partitions on one worker: transactions that the server counts, without the appends, and how long a Waiter waits for single appends", partitionsOfQuietLog},
 	{"rescale", "one consumer in 4, then 8, then 3 partitions, on two workers, 1,000 appends a second, with a handler that sleeps for 1 ms: the lag behind the COMMIT, and how long each change takes", rescale},
-	{"rebuild", "one consumer at the head of the log, 1,000 appends a second, on one worker with a shadow that goes over an old log with one upsert an event, and without", rebuild},
+	{"rebuild", "one consumer at the head of the log, 1,000 appends a second, on one worker with a shadow that goes over an old log with one upsert an event, and while that is paused", rebuild},
 	{"many", "1, 8 and 50 consumers of one worker at the head of the log, 1,000 appends a second: cost of an event in the database, without the writers' sessions, with a shared read and with a read for each consumer", many},
 	{"idle", "no events: statements a second of one worker, and transactions that the server counts", idle},
 	{"rolling", "six consumers on two processes, 100 appends a second. A process joins: until it has handled an event of each of its consumers. The leader gets SIGTERM: until the other process has handled an event of each consumer", rolling},
