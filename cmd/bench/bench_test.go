@@ -33,7 +33,7 @@ var small = size{
 	holder: time.Second, pairs: 50, unrelated: 100 * time.Millisecond,
 	history: 3_000, passes: 1, rebuild: 500 * time.Millisecond,
 	idle: 100 * time.Millisecond,
-	logs: [2]int{1_000, 3_000}, bulk: 2_000, upserts: 300, followers: []int{1, 3}, many: 100 * time.Millisecond,
+	logs: [2]int{1_000, 100_000}, bulk: 2_000, upserts: 300, followers: []int{1, 3}, many: 100 * time.Millisecond,
 	handovers: 1, groups: []int{2, 4}, units: 20, rest: 100 * time.Millisecond, rebalances: 1,
 	outage:   200 * time.Millisecond,
 	backlogs: [2]int{300, 1_000}, jobs: 100, manyJobs: 300, jobRounds: 1, foreign: 500, foreignEach: 3, finished: 1_500,

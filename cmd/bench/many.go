@@ -10,9 +10,6 @@ import (
 	"github.com/pgfrontier/worker/internal/lab/mutants"
 )
 
-// appendRate is how many appends a second there are.
-const appendRate = 1_000
-
 // costs is what consumers at the head of the log cost.
 type costs struct {
 	Handled    int // deliveries
@@ -113,15 +110,14 @@ func manyTask(ctx context.Context, r role) (found any, err error) {
 		before, cpuErr := s.spent(ctx)
 		began, first := time.Now(), j.count()
 		statements := s.wires.statements.Load()
-		n := int(appendRate * r.Period.Seconds())
-		err := paced(ctx, n, r.Period, func(ctx context.Context, _ int) error { return j.append(ctx, true) })
+		err := j.appendFor(ctx, r.Period)
 		if err == nil {
 			err = j.settle(ctx, all...)
 		}
 		if err != nil {
 			return err
 		}
-		c.Appends = float64(n) / time.Since(began).Seconds()
+		c.Appends = appendRate * r.Period.Seconds() / time.Since(began).Seconds()
 		c.Handled = (j.count() - first) * r.Consumers
 		c.Statements = s.wires.statements.Load() - statements
 		after, err := s.spent(ctx)

@@ -42,7 +42,7 @@ func (s *site) steadily(ctx context.Context, k *keyed, workers int, period time.
 		}
 		done := make(chan error, 1)
 		go func() { done <- during(ctx) }()
-		err := paced(ctx, int(appendRate*period.Seconds()), period, func(ctx context.Context, _ int) error { return j.append(ctx, true) })
+		err := j.appendFor(ctx, period)
 		if err = errors.Join(err, <-done, j.settle(ctx, k.recorder)); err != nil {
 			return err
 		}

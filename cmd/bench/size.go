@@ -17,8 +17,8 @@ type size struct {
 	pairs     int           // idle-holder: appends that commit, and as many that do not
 	unrelated time.Duration // unrelated: the transaction
 	history   int           // scoped: events in the old log
-	rebuild   time.Duration // rebuild: each part, of a pass
-	passes    int           // over an old log; the best counts. rebuild: a twentieth of the turns; pgx: a sixth of them
+	rebuild   time.Duration // rebuild: each part, in 20 turns a pass
+	passes    int           // over an old log; the best counts. rebuild: 20 turns each; pgx: 6 turns each
 	settle    time.Duration // idle: before the measurement
 	idle      time.Duration // idle: the measurement
 

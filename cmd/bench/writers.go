@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// appendRate is how many appends a second there are.
+const appendRate = 1_000
+
 // writers is how many write at a time where they do all they can.
 const writers = 20
 
@@ -41,6 +44,11 @@ func crowd(ctx context.Context, n int, step func(context.Context) (more bool, er
 	}
 	all.Wait()
 	return context.Cause(ctx)
+}
+
+// appendFor appends appendRate events a second for d.
+func (j *journal) appendFor(ctx context.Context, d time.Duration) error {
+	return paced(ctx, int(appendRate*d.Seconds()), d, func(ctx context.Context, _ int) error { return j.append(ctx, true) })
 }
 
 // paced runs n steps spread evenly over d, and several at a time where they
